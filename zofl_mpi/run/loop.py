@@ -182,21 +182,13 @@ def run(
     done, state = clients.steadily(begun)
     progress.begin(done)
 
-    def attempt(state: Any, done: int) -> tuple[tuple[Any, dict[str, float]], tuple[Row, bool]]:
-        if clients.survives:  # a repeated round must find its state unchanged
-            state = messages.copy(state)
-        return one_round(method, state, done, clients, schedule, recorder, progress), clients.account()
-
     totals, since = Totals(done, start=device.age(), server_ranks=clients.sharing.ranks), time.perf_counter()
     recorder.begins(totals.start)
     while done < schedule.rounds:
         try:
-            (state, columns), (row, stop) = clients.steadily(partial(attempt, state, done))
-        except (ClientError, UserError) as exc:
-            short, trace = (exc.short, exc.trace) if isinstance(exc, ClientError) else (False, "")
-            less = f"; {memory.remedy(method)}" if short else ""
-            raise RunError(f"round {done + 1}: {exc}{less}; {_safe(recorder)}", trace) from exc
-        except (Exception, SystemExit) as exc:  # a mistake in the method, or too little memory for it
+            work = partial(one_round, method, state, done, clients, schedule, recorder, progress)
+            state, columns, (row, stop) = clients.steadily(work)
+        except (Exception, SystemExit) as exc:
             raise _failed(done + 1, exc, method, recorder) from exc
         now = time.perf_counter()
         wall, since, done = now - since, now, done + 1  # recording counts for the next round
@@ -222,9 +214,10 @@ def one_round(
     schedule: Schedule,
     recorder: records.Recorder,
     progress: Progress,
-) -> tuple[Any, dict[str, float]]:
-    """Runs round r, and its evaluation if one is due; returns the new state and the columns of its row."""
-    state = finite_round(method, state, r, clients)
+) -> tuple[Any, dict[str, float], tuple[Row, bool]]:
+    """Runs round r, and its evaluation if one is due; returns the new state, its row's columns, its `account`."""
+    # a repeated round must find its state unchanged
+    state = finite_round(method, messages.copy(state) if clients.survives else state, r, clients)
     columns = dict(numbers(state))
     recorder.describe(described(state))
     if schedule.evaluates(r + 1):
@@ -235,7 +228,7 @@ def one_round(
         progress.step("")
         columns |= reported(report)
         recorder.describe(described(report))
-    return state, columns
+    return state, columns, clients.account()
 
 
 def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> Any:
@@ -333,10 +326,13 @@ def short(value: float) -> str:
 
 
 def _failed(round_: int, exc: BaseException, method: Method[Any], recorder: records.Recorder) -> RunError:
-    """The error of a round in which the server's own work failed."""
-    if short := memory.shortage(exc):
-        cause, trace = f"the server is {short}; {memory.remedy(method, at_server=True)}", ""
-    else:
+    """The error of a round: of a client, a user's mistake, too little memory, or a mistake in the method."""
+    cause, trace = str(exc), ""
+    if isinstance(exc, ClientError):
+        cause, trace = f"{exc}; {memory.remedy(method)}" if exc.short else str(exc), exc.trace
+    elif short := memory.shortage(exc):
+        cause = f"the server is {short}; {memory.remedy(method, at_server=True)}"
+    elif not isinstance(exc, UserError):
         cause, trace = f"{type(exc).__name__}: {exc}", traceback.format_exc()
     return RunError(f"round {round_}: {cause}; {_safe(recorder)}", trace)
 
