@@ -66,10 +66,7 @@ class _Row(NamedTuple):
 
 @final
 class Recorder:
-    """A result file that grows by one row a round; the rows written survive the death of the process.
-
-    Rows of rounds shorter than EVERY wait in memory, so many seconds and BATCH bytes at most, and are written
-    together; sooner where anything else is written. A checkpoint is never ahead of the rows.
+    """A result file that grows by one row a round; rows wait for others EVERY seconds and BATCH bytes at most.
 
     Attributes:
         path: of the file.
