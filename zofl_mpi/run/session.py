@@ -41,7 +41,15 @@ def lead(
     bar: Progress,
 ) -> int:
     """Runs the rounds and closes everything; returns the exit status. A failure ends all ranks with one message."""
-    flags, clients = plan.values, clients_of(world, method, loads, watch)
+    flags = plan.values
+    if world.size == 1:
+        clients: Clients = LocalClients(list(method.setting.data), method, watch)
+    else:
+        from zofl_mpi.run.mpi.server import MPIClients
+        from zofl_mpi.run.mpi.world import MPIWorld
+
+        assert isinstance(world, MPIWorld)
+        clients = MPIClients(world, method.setting.m, method, watch, loads)
     watch.before = 0 if resumed is None else resumed.round
     schedule = loop.Schedule(flags["rounds"], flags["eval_every"], flags["checkpoint_every"])
     try:
@@ -63,17 +71,6 @@ def lead(
     clients.close(status)
     print(closing(totals, recorder.path, done, watch.stop()), flush=True)
     return status
-
-
-def clients_of(world: World, method: Method[Any], loads: Loads | None, watch: Watch) -> Clients:
-    """All clients: in this process, or on the other ranks."""
-    if world.size == 1:
-        return LocalClients(list(method.setting.data), method, watch)
-    from zofl_mpi.run.mpi.server import MPIClients
-    from zofl_mpi.run.mpi.world import MPIWorld
-
-    assert isinstance(world, MPIWorld)
-    return MPIClients(world, method.setting.m, method, watch, loads)
 
 
 # --- the result file

@@ -359,12 +359,11 @@ def _staged(path: Path, new: bool) -> StagedFile:
     try:
         lock(number)
         return StagedFile(number, write=True, room=3 * BATCH)
-    except BlockingIOError as error:
+    except OSError as error:
         os.close(number)
+        if not isinstance(error, BlockingIOError):
+            raise
         raise UserError(f"{path} is being written by another process: let it end, or choose another --out") from error
-    except OSError:
-        os.close(number)
-        raise
 
 
 def _let_go(file: Any, staged: StagedFile, writer: WriterLock) -> None:
