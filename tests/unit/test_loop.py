@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import Patch
+from zofl_mpi.engine import messages
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import column
 from zofl_mpi.engine.ledger import Row
@@ -321,7 +322,7 @@ def test_every_kind_of_field_of_a_state_is_kept_and_read_back(tmp_path: Path) ->
 
     state = State(np.arange(3.0), {"first": np.ones(2), "second": 0.5}, 7, "text")
     recorder = records.Recorder.create(tmp_path / "a.h5", attrs={}, m=1, ranks=1, rounds=1)
-    recorder.finish(loop.final_of(state))
+    recorder.finish(messages.named(messages.leaves(state)))
     final = records.load(tmp_path / "a.h5").final
     assert final.keys() == {"x", "moments/first", "moments/second", "count", "note"}
     assert final["note"] == "text"

@@ -59,7 +59,7 @@ def averaged(
         means[part.path] = mean.field_means([part], contributions[0], shares, lambda block, sums=sums: next(sums))[
             part.path
         ]
-    return messages.replace_arrays(mean.result_template(contributions), means), largest
+    return messages.replace_arrays(next(iter(replies.values())), means), largest
 
 
 def exact(values: Sequence[float], shares: Sequence[float]) -> Fraction:

@@ -11,10 +11,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from zofl_mpi.engine.world import SingleProcess, agree, launched, refuse_singletons, run_or_fail_all
+from zofl_mpi.engine.world import SingleProcess, launched, refuse_singletons, run_or_fail_all
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import cli
 from zofl_mpi.run.launch import connect, speaks_first
@@ -69,7 +70,7 @@ def test_launchers_say_how_many_processes_they_started(environment: dict[str, st
 
 
 def test_singletons_in_place_of_ranks_are_refused_with_the_remedy_and_one_speaks() -> None:
-    assert connect({}) == SingleProcess()
+    assert isinstance(connect({}), SingleProcess)
     for size, environment in ((1, {}), (1, {"PMI_SIZE": "1"}), (4, {"PMI_SIZE": "4"}), (1, {"PMIX_RANK": "0"})):
         refuse_singletons(size, environment)
     with pytest.raises(UserError, match=r"started as 4 separate processes that do not see each other.* use the mpirun"):
@@ -83,12 +84,11 @@ def test_singletons_in_place_of_ranks_are_refused_with_the_remedy_and_one_speaks
 def test_a_problem_of_one_rank_is_told_on_all_with_its_rank_and_host(rank: int) -> None:
     """The same sentence whoever tells it: here by rank 0, 1 and 2 of three, of which 1 has the problem."""
     others = {r: None for r in range(3) if r != rank}
-    mine = UserError("no file") if rank == 1 else None
     if rank != 1:
         others[1] = (f"rank 1 on {platform.node()}", "no file")
     sentence = f"no file (rank 1 on {platform.node()}; 2 of 3 ranks have no such problem)"
     with pytest.raises(UserError, match=f"^{re.escape(sentence)}$"):
-        agree(Ranks(others, rank), mine)
+        run_or_fail_all(Ranks(others, rank), Mock(side_effect=UserError("no file")) if rank == 1 else lambda: 42)
 
 
 def test_ranks_agree_on_problems_and_on_no_mistakes() -> None:
@@ -98,13 +98,16 @@ def test_ranks_agree_on_problems_and_on_no_mistakes() -> None:
         raise ArithmeticError("a mistake")
 
     with pytest.raises(UserError, match=r"^no file$"):
-        agree(Ranks({1: ("rank 1 on b", "no file"), 2: ("rank 2 on c", "no file")}), UserError("no file"))
+        run_or_fail_all(
+            Ranks({1: ("rank 1 on b", "no file"), 2: ("rank 2 on c", "no file")}),
+            Mock(side_effect=UserError("no file")),
+        )
     with pytest.raises(UserError, match=r"^first \(rank 1 on b; 1 of 3 ranks have no such problem\)$"):
-        agree(Ranks({1: ("rank 1 on b", "first"), 2: ("rank 2 on c", "second")}), None)
+        run_or_fail_all(Ranks({1: ("rank 1 on b", "first"), 2: ("rank 2 on c", "second")}), lambda: 42)
     with pytest.raises(UserError, match=r"^no file \(rank 1 on b"):
         run_or_fail_all(Ranks({1: ("rank 1 on b", "no file")}), lambda: 42)
     assert run_or_fail_all(Ranks({1: None}), lambda: 42) == 42
-    agree(SingleProcess(), None)
+    assert run_or_fail_all(SingleProcess(), lambda: 42) == 42
     with pytest.raises(ArithmeticError, match="a mistake"):
         run_or_fail_all(Ranks({1: None}), work)
 

@@ -131,6 +131,7 @@ class Clients(Protocol):
 
         The clients' memories are then as at the last `account`, and the ledger is empty.
         """
+        return work()
 
     def close(self, status: int = 0) -> None:
         """Ends all client ranks normally, with this exit status; raises RuntimeError while a question is open."""

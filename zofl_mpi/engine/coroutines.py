@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 Step = Callable[[Any, Any], Any]  # (client, message) -> reply
 Compute = Callable[[list[Any]], list[Any]]
@@ -13,13 +13,6 @@ Answer = tuple[Any, BaseException | None]  # a request's result, or an exception
 
 THREADS = ThreadPoolExecutor(sys.maxsize, "client-step")
 """Keeps idle threads: to start one anew takes as long as several clients' turns."""
-
-
-class _Call(NamedTuple):
-    """A batched call that a step waits for."""
-
-    compute: Compute
-    request: Any
 
 
 class _Dropped(BaseException):
@@ -31,12 +24,12 @@ class _Coroutine:
     """A step on a thread of its own, which runs only while `start` or `resume` waits for it.
 
     Attributes:
-        call: the call that it waits for; None before it has begun, while it runs, and after its end.
+        call: (compute, request) of the call that it waits for; None before it begins, while it runs, after its end.
         end: its result or exception.
     """
 
     def __init__(self) -> None:
-        self.call: _Call | None = None
+        self.call: tuple[Compute, Any] | None = None
         self.end: Future[Any] = Future()
         self._answers: SimpleQueue[Answer] = SimpleQueue()
         self._stopped: SimpleQueue[None] = SimpleQueue()
@@ -69,7 +62,7 @@ class _Coroutine:
 
     def _batched_call(self, compute: Compute, request: Any) -> Any:
         """Waits, on the step's own thread, for the result of its request."""
-        self.call = _Call(compute, request)
+        self.call = compute, request
         self._stopped.put(None)
         result, exc = self._answers.get()
         if exc is not None:
@@ -87,9 +80,9 @@ def run_batch(step: Step, calls: Iterable[tuple[Any, Any]], local: threading.loc
         for client, message in calls:
             steps.append(_Coroutine())
             steps[-1].start(step, client, message, local)
-        while waiting := [(each, each.call) for each in steps if each.call]:
-            compute = waiting[0][1].compute
-            same = [(each, call.request) for each, call in waiting if call.compute == compute]
+        while waiting := [(each, *each.call) for each in steps if each.call]:
+            compute = waiting[0][1]
+            same = [(each, request) for each, wanted, request in waiting if wanted == compute]
             for (each, _), answer in zip(same, _answers(compute, [request for _, request in same]), strict=True):
                 each.resume(answer)
     except BaseException as exc:  # a signal: no thread may wait for ever

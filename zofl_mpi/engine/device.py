@@ -129,7 +129,11 @@ def _why_no_gpu() -> str:
         return "this node has no GPU driver"
     if not _may_have_gpu():
         return f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} hides the GPUs from this process"
-    return f"torch {_torch_build()} sees no GPU, although {_driver()} is there (see ZOFL_TORCH_INDEX in jobs/README.md)"
+    import torch
+
+    build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
+    found = f"torch {torch.__version__} ({build}) sees no GPU, although {_driver()} is there"
+    return f"{found} (see ZOFL_TORCH_INDEX in jobs/README.md)"
 
 
 def unused(seen: Collection[str]) -> str:
@@ -138,12 +142,6 @@ def unused(seen: Collection[str]) -> str:
     `seen` are the uuids of `visible("auto")`.
     """
     return _why_no_gpu() if _may_have_gpu() and not seen else ""
-
-
-def _torch_build() -> str:
-    import torch
-
-    return f"{torch.__version__} ({f'built for CUDA {torch.version.cuda}' if torch.version.cuda else 'a CPU build'})"
 
 
 def _driver() -> str:

@@ -185,7 +185,8 @@ def combined(contributions: Sequence[Contribution], own: Contribution, shares: M
     means = field_means(fields_of(contributions), own, shares, add)
     if isinstance(own, Sum):
         return sum(means.values())
-    return messages.replace_arrays(result_template(contributions), means)
+    first = next(c.template for c in contributions if c.template is not None)
+    return messages.replace_arrays(messages.unpack(first), means)
 
 
 class Field(NamedTuple):
@@ -221,11 +222,6 @@ def fields_of(contributions: Sequence[Contribution]) -> list[Field]:
         Field(path, shape, dtype, quantum(max(c.bounds.get(path, 0.0) for c in contributions), count))
         for path, (shape, dtype) in shapes.items()
     ]
-
-
-def result_template(contributions: Sequence[Contribution]) -> Any:
-    """The first participant's reply, its arrays empty; all have the same shapes."""
-    return messages.unpack(next(c.template for c in contributions if c.template is not None))
 
 
 @without_warnings()  # of sums that are not finite

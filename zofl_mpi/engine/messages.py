@@ -252,7 +252,12 @@ def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
             continue
         for path, value in _nested_leaves([name], entry):
             if not (isinstance(value, PLAIN) or _is_tensor(value)):
-                _refuse_unless_numbers(f"{type(message).__name__}.{'.'.join(path)}", value)
+                name = f"{type(message).__name__}.{'.'.join(path)}"
+                if not isinstance(value, ARRAYS):
+                    allowed = "a message holds arrays, tensors, numbers and strings, in dictionaries too"
+                    raise TypeError(f"{name} is a {type(value).__name__}; {allowed}")
+                if value.dtype.hasobject:
+                    raise TypeError(f"{name} is an array of Python objects; a message holds numbers only")
             yield path, value
 
 
@@ -272,14 +277,6 @@ def _names(cls: type[Any]) -> tuple[str, ...]:
     if not dataclasses.is_dataclass(cls):
         raise TypeError(f"a message is an instance of a dataclass, not {cls.__name__}")
     return tuple(field.name for field in dataclasses.fields(cls))
-
-
-def _refuse_unless_numbers(name: str, value: Any) -> None:
-    if not isinstance(value, ARRAYS):
-        allowed = "a message holds arrays, tensors, numbers and strings, in dictionaries too"
-        raise TypeError(f"{name} is a {type(value).__name__}; {allowed}")
-    if value.dtype.hasobject:
-        raise TypeError(f"{name} is an array of Python objects; a message holds numbers only")
 
 
 def _refuse_local(cls: type[Any]) -> None:

@@ -4,7 +4,6 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast, final
 
 from zofl_mpi.engine.processes import Process
@@ -23,7 +22,7 @@ class Ended(SystemExit):
 
 
 class World(Protocol):
-    """Processes of a run, as the command line and the loop use them.
+    """Processes of a run, as the command line and the loop use them; by default the one process without MPI.
 
     Attributes:
         rank, size: this process and how many there are; rank 0 is the server.
@@ -32,42 +31,6 @@ class World(Protocol):
         faults: exceptions that calls raise where a rank is lost and the others may go on.
     """
 
-    rank: int
-    size: int
-    library: str
-    missing: str
-    faults: Faults
-
-    def bcast(self, value: Any) -> Any:
-        """Rank 0's `value` on all ranks."""
-
-    def allgather(self, value: Any) -> list[Any]:
-        """Every rank's value, by rank, on all ranks."""
-
-    def neighbours(self, value: Any) -> tuple[int, list[Any]]:
-        """This process's number among the ranks of its node, and their values."""
-
-    def abort(self, text: str) -> None:
-        """Prints the text and ends all ranks at once, with a non-zero status that the launcher chooses."""
-
-    def halt(self, text: str, stopped: Sequence[Process] = ()) -> None:
-        """Like `abort`, from any thread; ends `stopped` processes, and this one even if others are out of reach."""
-
-    def survive(self, watch: Watch) -> None:
-        """Lets the run survive lost client ranks, where nothing is `missing`."""
-
-    def split(self, server_ranks: int) -> None:
-        """Makes the ranks 0..server_ranks - 1 the server; the clients live on the others. All ranks call it."""
-
-    def leave(self, status: int, limit: float = 0.0) -> None:
-        """Ends this process where MPI's own end would hang; else limits that end to `limit` seconds (0: no limit)."""
-
-
-@final
-@dataclass
-class SingleProcess:
-    """The world of one process, without MPI."""
-
     rank: int = 0
     size: int = 1
     library: str = "none"
@@ -75,32 +38,45 @@ class SingleProcess:
     faults: Faults = ()
 
     def bcast(self, value: Any) -> Any:
+        """Rank 0's `value` on all ranks."""
         return value
 
     def allgather(self, value: Any) -> list[Any]:
+        """Every rank's value, by rank, on all ranks."""
         return [value]
 
     def neighbours(self, value: Any) -> tuple[int, list[Any]]:
+        """This process's number among the ranks of its node, and their values."""
         return 0, [value]
 
     def abort(self, text: str) -> None:
+        """Prints the text and ends all ranks at once, with a non-zero status that the launcher chooses."""
         sys.stdout.flush()
         print(text.rstrip(), file=sys.stderr)
         raise Ended(1)
 
     def halt(self, text: str, stopped: Sequence[Process] = ()) -> None:
+        """Like `abort`, from any thread; ends `stopped` processes, and this one even if others are out of reach."""
         sys.stdout.flush()
         print(text.rstrip(), file=sys.stderr, flush=True)
         os._exit(1)
 
     def survive(self, watch: Watch) -> None:
-        raise UserError(f"--survive needs {self.missing}")
+        """Lets the run survive lost client ranks, where nothing is `missing`."""
+        return
 
     def split(self, server_ranks: int) -> None:
-        pass
+        """Makes the ranks 0..server_ranks - 1 the server; the clients live on the others. All ranks call it."""
+        return
 
     def leave(self, status: int, limit: float = 0.0) -> None:
-        pass
+        """Ends this process where MPI's own end would hang; else limits that end to `limit` seconds (0: no limit)."""
+        return
+
+
+@final
+class SingleProcess(World):
+    """The world of one process, without MPI."""
 
 
 def launched(environment: Mapping[str, str]) -> int:
@@ -121,23 +97,17 @@ def refuse_singletons(size: int, environment: Mapping[str, str]) -> None:
         )
 
 
-def agree(world: World, problem: UserError | None) -> None:
-    """Raises one rank's problem on every rank, with its rank and its host; returns if there is none."""
+def run_or_fail_all(world: World, work: Callable[[], T]) -> T:
+    """Returns the result of `work`, which every rank does; its UserError on some rank is raised on all."""
+    result, problem = _tried(work)
     place = f"rank {world.rank} on {platform.node()}"
     problems = [each for each in world.allgather(None if problem is None else (place, str(problem))) if each]
     if not problems:
-        return
+        return cast(T, result)
     where, sentence = problems[0]
     if len(problems) < world.size:
         sentence += f" ({where}; {world.size - len(problems)} of {world.size} ranks have no such problem)"
     raise UserError(sentence)
-
-
-def run_or_fail_all(world: World, work: Callable[[], T]) -> T:
-    """Returns the result of `work`, which every rank does; its UserError on some rank is raised on all."""
-    result, problem = _tried(work)
-    agree(world, problem)
-    return cast(T, result)
 
 
 def at_server(world: World, work: Callable[[], T]) -> T | None:

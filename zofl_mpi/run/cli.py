@@ -173,9 +173,10 @@ class Job:
 
 def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | int:
     """Builds the data and the method and opens the result file; 0 after --dry-run."""
-    names = plan.values["method"], plan.values["problem"]
+    values = plan.values
+    names = values["method"], values["problem"]
     cls, choice = run_or_fail_all(world, lambda: (method_of(family, names[0]), problem_of(family, names[1])))
-    places = bind(world, plan.values["device"], choice.gpu)
+    places = bind(world, values["device"], choice.gpu)
     known = _places(world, places)
     bar.step("start: data and model", 4)
     data = build_setting(world, family, plan, places[world.rank].device)
@@ -184,22 +185,24 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     bar.step("start: method and kernel", 4, 1)
     setting, reason = _with_kernel(world, cls, data, plan)
     method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
-    if plan.values["eval_samples"] == "auto":
-        N = world.bcast(at_server(world, lambda: _eval_samples(method, plan)))
+    if values["eval_samples"] == "auto":
+        N = plan.eval_samples_before  # those that a continued run began with
+        if N is None:
+            N = world.bcast(at_server(world, lambda: evaluation.auto(method, values["rounds"], values["eval_every"])))
         if N:
             setting = evaluation.limited(setting, N)
             method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
-        if N and world.rank == 0 and not (plan.values["quiet"] or plan.values["dry_run"]):
+        if N and world.rank == 0 and not (values["quiet"] or values["dry_run"]):
             print(evaluation.line(N, data.test), flush=True)
     fault = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
     _check_equal(world, method.kernel, f"{fault} --kernel numpy")
     _check_server_ranks(world, method, plan)
-    if plan.values["dry_run"]:
+    if values["dry_run"]:
         if world.rank == 0:
             print_plan(plan, method)
         return 0
     _check_survival(world, plan)
-    world.split(plan.values["server_ranks"])
+    world.split(values["server_ranks"])
     bar.step("start: compiling", 4, 2)
     _compile_kernel(world, method)
     bar.step("start: costs and result file", 4, 3)
@@ -210,10 +213,9 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     attrs |= {"kernel_choice": reason} if reason else {}
     attrs |= {"eval_samples": setting.eval_samples}
     loads = world.bcast(loads)  # rank 0's: ranks that looked for a client on different ones would hang
-    servers = plan.values["server_ranks"]
-    clients = _clients_per_rank(world, servers, data.m, loads)
-    rows = [place.row(rank, clients[rank], servers) for rank, place in enumerate(places)]
-    if plan.values["verbose"] and world.rank == 0:
+    clients = _clients_per_rank(world, values["server_ranks"], data.m, loads)
+    rows = [place.row(rank, clients[rank], values["server_ranks"]) for rank, place in enumerate(places)]
+    if values["verbose"] and world.rank == 0:
         print(listed(rows))
 
     def open_result() -> tuple[Recorder, Restored | None]:
@@ -252,13 +254,6 @@ def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], pl
     if obstacle:
         name, reason = fallback, f"{fallback}, not {name}: {obstacle}, found on rank {rank}"
     return replace(setting, problem=run_or_fail_all(world, lambda: problem.with_kernel(name, work))), reason
-
-
-def _eval_samples(method: Method[Any], plan: Plan) -> int:
-    """The samples that --eval-samples auto stands for: those that a continued run began with; 0 for all."""
-    if plan.eval_samples_before is not None:
-        return plan.eval_samples_before
-    return evaluation.auto(method, plan.values["rounds"], plan.values["eval_every"])
 
 
 def _build_method(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Method[Any], Loads | None]:

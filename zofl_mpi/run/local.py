@@ -1,7 +1,7 @@
 """All clients in this process: the reference that every other transport must equal."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, final
+from collections.abc import Mapping
+from typing import Any, final
 
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.clients import Client, ClientError, Clients, Participants, Replies, Step, Weights, failure, name_of
@@ -10,8 +10,6 @@ from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.sharing import Sharing
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.questions import Questions, in_turn, participants, refuse_stream
-
-T = TypeVar("T")
 
 
 @final
@@ -51,9 +49,6 @@ class LocalClients(Clients):
     def account(self) -> tuple[Row, bool]:
         self._questions.check_closed("the round")
         return self._questions.row(self._questions.account()[None])
-
-    def steadily(self, work: Callable[[], T]) -> T:
-        return work()
 
     def close(self, status: int = 0) -> None:
         self._questions.check_closed("the run")

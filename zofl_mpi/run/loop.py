@@ -171,28 +171,24 @@ def run(
 
     def begun() -> tuple[int, Any]:
         with without_warnings():
-            done, state = (0, method.start()) if resumed is None else put_back(resumed, clients)
+            done, state = (0, method.start()) if resumed is None else (resumed.round, resumed.state)
+        if resumed is not None:
+            for _ in clients.ask_each(STEPS["<restore>"], resumed.memories, counted=False) if resumed.memories else ():
+                pass
+            clients.ledger.steps[:] = resumed.steps
         clients.account()  # the costs so far belong to no round
         return done, state
 
     done, state = clients.steadily(begun)
     progress.begin(done)
 
-    def attempt(state: Any, done: int) -> tuple[tuple[Any, dict[str, float]], tuple[Row, bool]]:
-        if clients.survives:  # a repeated round must find its state unchanged
-            state = messages.copy(state)
-        return one_round(method, state, done, clients, schedule, recorder, progress), clients.account()
-
     totals, since = Totals(done, start=device.age(), server_ranks=clients.sharing.ranks), time.perf_counter()
     recorder.begins(totals.start)
     while done < schedule.rounds:
         try:
-            (state, columns), (row, stop) = clients.steadily(partial(attempt, state, done))
-        except (ClientError, UserError) as exc:
-            short, trace = (exc.short, exc.trace) if isinstance(exc, ClientError) else (False, "")
-            less = f"; {memory.remedy(method)}" if short else ""
-            raise RunError(f"round {done + 1}: {exc}{less}; {_safe(recorder)}", trace) from exc
-        except (Exception, SystemExit) as exc:  # a mistake in the method, or too little memory for it
+            work = partial(one_round, method, state, done, clients, schedule, recorder, progress)
+            state, columns, (row, stop) = clients.steadily(work)
+        except (Exception, SystemExit) as exc:
             raise _failed(done + 1, exc, method, recorder) from exc
         now = time.perf_counter()
         wall, since, done = now - since, now, done + 1  # recording counts for the next round
@@ -206,7 +202,7 @@ def run(
         if stop and done < schedule.rounds:
             recorder.close("interrupted", **totals.explored(method))
             return totals, False
-    recorder.finish(final_of(state), **totals.explored(method))
+    recorder.finish(messages.named(messages.leaves(state)), **totals.explored(method))
     return totals, True
 
 
@@ -218,9 +214,10 @@ def one_round(
     schedule: Schedule,
     recorder: records.Recorder,
     progress: Progress,
-) -> tuple[Any, dict[str, float]]:
-    """Runs round r, and its evaluation if one is due; returns the new state and the columns of its row."""
-    state = finite_round(method, state, r, clients)
+) -> tuple[Any, dict[str, float], tuple[Row, bool]]:
+    """Runs round r, and its evaluation if one is due; returns the new state, its row's columns, its `account`."""
+    # a repeated round must find its state unchanged
+    state = finite_round(method, messages.copy(state) if clients.survives else state, r, clients)
     columns = dict(numbers(state))
     recorder.describe(described(state))
     if schedule.evaluates(r + 1):
@@ -231,7 +228,7 @@ def one_round(
         progress.step("")
         columns |= reported(report)
         recorder.describe(described(report))
-    return state, columns
+    return state, columns, clients.account()
 
 
 def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> Any:
@@ -312,23 +309,9 @@ def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
     return Restored(done, steps, state, memories)
 
 
-def put_back(resumed: Restored, clients: Clients) -> tuple[int, Any]:
-    """Gives the clients their memories back; returns the number of finished rounds and the state."""
-    if resumed.memories:
-        for _ in clients.ask_each(STEPS["<restore>"], resumed.memories, counted=False):
-            pass
-    clients.ledger.steps[:] = resumed.steps
-    return resumed.round, resumed.state
-
-
 def result_of(path: Path) -> Path:
     """`run.ckpt.h5` -> `run.h5`; a result's own path stays."""
     return path.with_name(path.name.removesuffix(".ckpt.h5") + ".h5") if path.name.endswith(".ckpt.h5") else path
-
-
-def final_of(state: Any) -> dict[str, Any]:
-    """The state's tensors, numbers and strings, as the result keeps them; entries of a dictionary under FIELD/KEY."""
-    return messages.named(messages.leaves(state))
 
 
 def note(last: Mapping[str, float]) -> str:
@@ -343,10 +326,13 @@ def short(value: float) -> str:
 
 
 def _failed(round_: int, exc: BaseException, method: Method[Any], recorder: records.Recorder) -> RunError:
-    """The error of a round in which the server's own work failed."""
-    if short := memory.shortage(exc):
-        cause, trace = f"the server is {short}; {memory.remedy(method, at_server=True)}", ""
-    else:
+    """The error of a round: of a client, a user's mistake, too little memory, or a mistake in the method."""
+    cause, trace = str(exc), ""
+    if isinstance(exc, ClientError):
+        cause, trace = f"{exc}; {memory.remedy(method)}" if exc.short else str(exc), exc.trace
+    elif short := memory.shortage(exc):
+        cause = f"the server is {short}; {memory.remedy(method, at_server=True)}"
+    elif not isinstance(exc, UserError):
         cause, trace = f"{type(exc).__name__}: {exc}", traceback.format_exc()
     return RunError(f"round {round_}: {cause}; {_safe(recorder)}", trace)
 

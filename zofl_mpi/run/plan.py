@@ -211,22 +211,19 @@ def _roles(family: Family, method: str, problem: str, choice: Choice) -> list[fl
     role = role_of(method_of(family, method))
     if role is None and not choice.roles:
         near = min(choice.lacks, key=lambda each: len(choice.lacks[each]))
-        raise UserError(f"--problem {problem}: to be a {near} problem, the nearest, it lacks {_members(choice, near)}")
+        raise UserError(
+            f"--problem {problem}: to be a {near} problem, the nearest, it lacks {', '.join(choice.lacks[near])}"
+        )
     if role is None:
         return list(choice.roles.values())
     if role in choice.roles:
         return [choice.roles[role]]
-    found = [f"lacks {_members(choice, role)}"] if role in choice.lacks else []
+    found = [f"lacks {', '.join(choice.lacks[role])}"] if role in choice.lacks else []
     if choice.roles:
         found.append(f"offers {', '.join(choice.roles)}")
     fitting = (f"; --method {name} takes it" for name, cls in family.METHODS.items() if role_of(cls) in choice.roles)
     remedy = next(fitting, "") if choice.lacks else ""
     raise UserError(f"--method {method} needs a {role} problem; --problem {problem} {' and '.join(found)}{remedy}")
-
-
-def _members(choice: Choice, role: str) -> str:
-    """The members of a role that a user's class lacks, in words."""
-    return ", ".join(choice.lacks[role])
 
 
 def method_of(family: Family, name: str) -> type[Method[Any]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
 from zofl_mpi.engine.clients import Clients, Participants, Replies, Step, Weights
 from zofl_mpi.engine.ledger import Row
+from zofl_mpi.engine.processes import stat
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -89,13 +90,12 @@ class Bar(Progress):
         from rich.console import Console
 
         class Table(rich.Progress):
-            """Leaves out steps that end at once, which would flicker."""
+            """Leaves out steps beside the rounds that end at once, which would flicker."""
 
             def get_renderables(self) -> Iterator[RenderableType]:
-                lasting = [t for t in self.tasks if t.id == rounds_task[0] or (t.elapsed or 0.0) > SHORT]
-                yield self.make_tasks_table(lasting)
+                rounds, steps = self.tasks[:1], self.tasks[1:]
+                yield self.make_tasks_table([*rounds, *(step for step in steps if (step.elapsed or 0.0) > SHORT)])
 
-        rounds_task: list[rich.TaskID] = []
         self._file = open(terminal, "w") if terminal else None  # noqa: SIM115  (closed by __exit__)
         width = os.get_terminal_size(self._file.fileno()).columns or 100 if self._file else None
         self._bar = Table(
@@ -113,7 +113,6 @@ class Bar(Progress):
         self._rounds, self._parts = rounds, (0, 0)
         self._step: rich.TaskID | None = None
         self._task = self._bar.add_task("round", start=False, total=rounds, of=f"0/{rounds}", note="", left="")
-        rounds_task.append(self._task)
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -231,9 +230,8 @@ def outermost_launcher() -> int | None:
     outermost, pid = None, os.getppid()
     with suppress(OSError, ValueError):
         while pid > 1:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-            name, rest = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :]
+            name = Path(f"/proc/{pid}/comm").read_text()
             if any(launcher in name for launcher in LAUNCHERS):
                 outermost = pid
-            pid = int(rest.split()[1])
+            pid = int(stat(pid)[1])
     return outermost

@@ -41,14 +41,25 @@ def lead(
     bar: Progress,
 ) -> int:
     """Runs the rounds and closes everything; returns the exit status. A failure ends all ranks with one message."""
-    flags, clients = plan.values, clients_of(world, method, loads, watch)
+    flags = plan.values
+    if world.size == 1:
+        clients: Clients = LocalClients(list(method.setting.data), method, watch)
+    else:
+        from zofl_mpi.run.mpi.server import MPIClients
+        from zofl_mpi.run.mpi.world import MPIWorld
+
+        assert isinstance(world, MPIWorld)
+        clients = MPIClients(world, method.setting.m, method, watch, loads)
     watch.before = 0 if resumed is None else resumed.round
     schedule = loop.Schedule(flags["rounds"], flags["eval_every"], flags["checkpoint_every"])
     try:
         with bar:
             totals, done = loop.run(method, clients, schedule, recorder, bar, resumed)
     except UserError as exc:
-        _close_failed(recorder, exc)
+        if isinstance(exc, records.WriteError) or isinstance(exc.__cause__, records.WriteError):
+            recorder.abandon()
+        with suppress(UserError):  # the run's own failure is the one to report
+            recorder.close("interrupted")
         watch.ends()
         world.abort(f"{exc.trace if isinstance(exc, loop.RunError) else ''}zofl_mpi: {exc}")
         return 1
@@ -60,17 +71,6 @@ def lead(
     clients.close(status)
     print(closing(totals, recorder.path, done, watch.stop()), flush=True)
     return status
-
-
-def clients_of(world: World, method: Method[Any], loads: Loads | None, watch: Watch) -> Clients:
-    """All clients: in this process, or on the other ranks."""
-    if world.size == 1:
-        return LocalClients(list(method.setting.data), method, watch)
-    from zofl_mpi.run.mpi.server import MPIClients
-    from zofl_mpi.run.mpi.world import MPIWorld
-
-    assert isinstance(world, MPIWorld)
-    return MPIClients(world, method.setting.m, method, watch, loads)
 
 
 # --- the result file
@@ -240,11 +240,3 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
 def _spent(seconds: NDArray[np.float64]) -> str:
     compute, wait, comm = seconds
     return f"computing {compute:.1f} s, waiting {wait:.1f} s, sending {comm:.1f} s"
-
-
-def _close_failed(recorder: records.Recorder, exc: Exception) -> None:
-    """Closes the result of a run that failed, as far as it can be written."""
-    if isinstance(exc, records.WriteError) or isinstance(exc.__cause__, records.WriteError):
-        recorder.abandon()
-    with suppress(UserError):  # the run's own failure is the one to report
-        recorder.close("interrupted")

@@ -60,7 +60,9 @@ def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, by
     kept = {key: value for key, value in config.items() if flags.field_of(key) not in {*LOCAL, *FOLDERS}}
     made, add = [], []
     for key, value in kept.items():
-        _check_words(key, value, source)
+        for word in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(word, str) and word.startswith("-"):  # the command line would take it for a flag
+                raise UserError(f"{source}: its configuration has {key} = {word!r}, which is no value of a flag")
         name = flags.field_of(key)
         theirs = (name in CLASSES and ":" in str(value)) or (name in PLACES and is_place(name, str(value)))
         if theirs and str(named.get(name)) != str(value):
@@ -69,7 +71,10 @@ def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, by
     if made:
         advice = f"used only where the command names it, too; if you trust it, add {' '.join(add)}"
         raise UserError(f"{source} was made with {' '.join(made)}, somebody's own: {advice}")
-    _warn_folders(config, named, source)
+    for name in FOLDERS:
+        if config.get(name) and not named.get(name):
+            made_with = f"{source} was made with --{flags.flag(name)} {config[name]}"
+            warn(f"{made_with}; no folder is taken from a file: name it again to use it")
     return kept
 
 
@@ -78,17 +83,3 @@ def is_place(name: str, value: str) -> bool:
     if name == "pretrained":
         return bool(value)
     return value.endswith(".npz") or any(c in value for c in "/\\~") or (name == "model" and os.path.isdir(value))
-
-
-def _check_words(key: str, value: Any, source: str) -> None:
-    """Refuses a value that the command line would take for a flag."""
-    for word in value if isinstance(value, list | tuple) else [value]:
-        if isinstance(word, str) and word.startswith("-"):
-            raise UserError(f"{source}: its configuration has {key} = {word!r}, which is no value of a flag")
-
-
-def _warn_folders(config: Mapping[str, Any], named: Mapping[str, Any], source: str) -> None:
-    for name in FOLDERS:
-        if config.get(name) and not named.get(name):
-            made = f"{source} was made with --{flags.flag(name)} {config[name]}"
-            warn(f"{made}; no folder is taken from a file: name it again to use it")

@@ -58,7 +58,7 @@ class Communicator(Protocol):
 
 
 class Wrapped:
-    """A communicator, or a request, whose calls are made by `make(name, call, arguments)`."""
+    """A communicator and its requests and parts, whose calls are made by `make(name, call, arguments)`."""
 
     def __init__(self, inner: Any, make: Callable[[str, Callable[..., Any], Any], Any]) -> None:
         self._inner, self._make = inner, make
@@ -69,7 +69,7 @@ class Wrapped:
 
         def made(*arguments: Any) -> Any:
             result = make(name, call, arguments)
-            return Wrapped(result, make) if hasattr(result, "Test") else result
+            return Wrapped(result, make) if hasattr(result, "Test") or name == "Split" else result
 
         self.__dict__[name] = made
         return made

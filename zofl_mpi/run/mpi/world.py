@@ -126,10 +126,6 @@ class MPIWorld:
         groups = [range(server_ranks), *((0, other) for other in range(1, server_ranks))]
         self.servers, *self.pairs = (comm.Split(int(rank in group), rank) for group in groups)
         self.clients = comm.Split(int(not 0 < rank < server_ranks), rank)
-        if rank == 0:
-            self.servers, self.clients, *self.pairs = (
-                cast(Communicator, Wrapped(each, make)) for each in (self.servers, self.clients, *self.pairs)
-            )
 
     def leave(self, status: int, limit: float = 0.0) -> None:
         if self.survival is not None:

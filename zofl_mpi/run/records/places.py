@@ -20,11 +20,21 @@ def check_new(path: Path, force: bool) -> None:
     Args:
         force: a result there may be replaced.
     """
-    _check_name(path)
+    if not path.name or path.is_dir():
+        raise UserError(f"--out {path} is a folder: name a file in it")
+    if path.name.startswith("-"):
+        raise UserError(f"--out {path}: the name begins with '-', as flags do; choose another")
+    if path.name.endswith(".ckpt.h5") or path.name == ".h5":
+        raise UserError(f"--out {path}: that is a checkpoint's name; choose one like run.h5")
     if not path.parent.is_dir():
         raise UserError(f"--out {path}: there is no folder {path.parent}; make it first")
-    _check_length(path)
-    _check_neighbour(path)
+    most, checkpoint = os.pathconf(path.parent, "PC_NAME_MAX"), checkpoint_path(path)
+    less = max(len(os.fsencode(checkpoint.name + more)) for more in (PREVIOUS, TEMPORARY)) - most
+    if less > 0:
+        raise UserError(f"--out {path.name}: {less} bytes too long: its checkpoint's name may have {most} bytes")
+    other = path.with_name(path.name.removesuffix(".h5") if path.name.endswith(".h5") else path.name + ".h5")
+    if other.is_file():
+        raise UserError(f"--out {path}: {other} is there, and both would have the checkpoint {checkpoint}")
     if os.path.lexists(path):
         _check_replaceable(path, force)
     if not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -60,31 +70,6 @@ def set_aside(path: Path) -> Path | None:
     finally:
         lock.release()
     return aside
-
-
-def _check_name(path: Path) -> None:
-    if not path.name or path.is_dir():
-        raise UserError(f"--out {path} is a folder: name a file in it")
-    if path.name.startswith("-"):
-        raise UserError(f"--out {path}: the name begins with '-', as flags do; choose another")
-    if path.name.endswith(".ckpt.h5") or path.name == ".h5":
-        raise UserError(f"--out {path}: that is a checkpoint's name; choose one like run.h5")
-
-
-def _check_length(path: Path) -> None:
-    """Refuses a name whose checkpoint's would be longer than the file system allows."""
-    most = os.pathconf(path.parent, "PC_NAME_MAX")
-    longest = max(len(os.fsencode(checkpoint_path(path).name + more)) for more in (PREVIOUS, TEMPORARY))
-    if longest > most:
-        less = longest - most
-        raise UserError(f"--out {path.name}: {less} bytes too long: its checkpoint's name may have {most} bytes")
-
-
-def _check_neighbour(path: Path) -> None:
-    """Refuses `run` beside `run.h5`, and the other way round: they would share a checkpoint."""
-    other = path.with_name(path.name.removesuffix(".h5") if path.name.endswith(".h5") else path.name + ".h5")
-    if other.is_file():
-        raise UserError(f"--out {path}: {other} is there, and both would have the checkpoint {checkpoint_path(path)}")
 
 
 def _check_replaceable(path: Path, force: bool) -> None:

@@ -66,10 +66,7 @@ class _Row(NamedTuple):
 
 @final
 class Recorder:
-    """A result file that grows by one row a round; the rows written survive the death of the process.
-
-    Rows of rounds shorter than EVERY wait in memory, so many seconds and BATCH bytes at most, and are written
-    together; sooner where anything else is written. A checkpoint is never ahead of the rows.
+    """A result file that grows by one row a round; rows wait for others EVERY seconds and BATCH bytes at most.
 
     Attributes:
         path: of the file.
@@ -222,7 +219,7 @@ class Recorder:
             tables = np.stack([row.tables[name] for row in rows])
             self._put("clients" if name in CLIENTS else "ranks", name, tables, steps)
         self._done.write(np.array(self.rounds + len(rows)))
-        self._most = -(-BATCH // sum(data.row_bytes for data in self._rows.values()))
+        self._most = -(-BATCH // sum(data.dtype.itemsize * math.prod(data.row) for data in self._rows.values()))
 
     def begins(self, seconds: float) -> None:
         """Writes the seconds from the process's beginning to this session's first round."""
@@ -362,12 +359,11 @@ def _staged(path: Path, new: bool) -> StagedFile:
     try:
         lock(number)
         return StagedFile(number, write=True, room=3 * BATCH)
-    except BlockingIOError as error:
+    except OSError as error:
         os.close(number)
+        if not isinstance(error, BlockingIOError):
+            raise
         raise UserError(f"{path} is being written by another process: let it end, or choose another --out") from error
-    except OSError:
-        os.close(number)
-        raise
 
 
 def _let_go(file: Any, staged: StagedFile, writer: WriterLock) -> None:

@@ -1,6 +1,5 @@
 """The data sets of a result that grow by a row a round."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -50,20 +49,10 @@ class Rows:
         self._place.select_hyperslab((start, *[0] * len(self.row)), shape)
         self._id.write(h5py.h5s.create_simple(shape), self._place, block, self._kind)
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row."""
-        return int(math.prod((self.dtype.itemsize, *self.row)))
-
     def widen(self, places: int) -> None:
         """Widens the rows to `places` entries along their first axis."""
         self.row = (places, *self.row[1:])
         self.grow(self._length)
-
-
-def first_clients(m: int) -> NDArray[np.int64]:
-    """The first client of each column: 0..m-1; with more than LISTED clients, every (m / COLUMNS)-th."""
-    return np.arange(m) if m <= LISTED else np.arange(COLUMNS) * m // COLUMNS
 
 
 def lay_out(file: Any, m: int, ranks: int, rounds: int, missing: int = 0) -> None:
@@ -75,7 +64,7 @@ def lay_out(file: Any, m: int, ranks: int, rounds: int, missing: int = 0) -> Non
     file.create_group("rounds").attrs["done"] = np.int64(missing)
     if missing:
         file.attrs["missing_rounds"] = f"[1, {missing}]"
-    first = first_clients(m)
+    first = np.arange(m) if m <= LISTED else np.arange(COLUMNS) * m // COLUMNS  # client of each column
     for group, units, width in (("clients", CLIENTS, len(first)), ("ranks", RANKS, ranks)):
         file.create_group(group).attrs["steps"] = np.array([], dtype=h5py.string_dtype())
         for name, unit in units.items():

@@ -113,11 +113,11 @@ class StagedFile:
             if size > self._size or self._end > self._committed:
                 _allocate(self.number, self._committed, size - self._committed)
             write_all(self.number, block, size - len(block))
+            self._size = size
+            self._apply()
         except OSError as error:
             self._failure = error
             raise
-        self._size = size
-        self._apply()
         self._committed = self._end
 
     def close(self) -> None:
@@ -129,12 +129,8 @@ class StagedFile:
 
     def _apply(self) -> None:
         self._halfway = True
-        try:
-            for at, data in self._waiting:
-                write_all(self.number, data, at)
-        except OSError as error:
-            self._failure = error
-            raise
+        for at, data in self._waiting:
+            write_all(self.number, data, at)
         self._waiting.clear()
         self._halfway = False
 
