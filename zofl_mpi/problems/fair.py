@@ -44,6 +44,8 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
     Attributes:
         features: p, the length of one input.
         counts: (m, C) how many samples of each class each client has.
+        lam: weight of |y|^2/2, which keeps the class weights y near each other.
+        y_set: of the class weights: free (R^C, the paper's) or simplex.
         dtype: float32 or float64, of all vectors.
     """
 
@@ -174,8 +176,6 @@ class Fair(ClassWeights):
     f is neither smooth nor convex in x, and strongly concave in y.
 
     Attributes:
-        lam: weight of |y|^2/2, which keeps the class weights y near each other.
-        y_set: of the class weights: free (R^C, the paper's) or simplex.
         hidden: N_1, hidden units.
     """
 
@@ -213,10 +213,6 @@ class FairSoftmax(ClassWeights):
 
     A model x (n,), n = C p, is the matrix W (C, p) row by row, as in torch's nn.Linear. Logits are computed in `dtype`,
     losses in float64.
-
-    Attributes:
-        lam: weight of |y|^2/2, which keeps the class weights y near each other.
-        y_set: of the class weights: free (R^C, the paper's) or simplex.
     """
 
     @property

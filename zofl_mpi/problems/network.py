@@ -48,8 +48,6 @@ def serialized(method: Callable[Concatenate[Network, P], T]) -> Callable[Concate
 
     @wraps(method)
     def call(self: Network, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if not self.uses_torch:
-            return method(self, *args, **kwargs)
         request: Callable[[], Any] = partial(method, self, *args, **kwargs)
         return cast(T, batched_call(_call_all, request))
 

@@ -256,8 +256,6 @@ class SplitNetwork(TorchSplit):
         return self._output(self.server, self.smash(inputs))
 
     def _output(self, part: nn.Module, x: Tensor) -> Tensor:
-        if not self.bf16:
-            return part(x)  # type: ignore[no-any-return]
         with self.precision():
             return part(x)  # type: ignore[no-any-return]
 
