@@ -89,7 +89,8 @@ def parts(sizes: Sizes) -> tuple[Any, Any, Any]:
 
 def resnet(sizes: Sizes, device: str, dtype: str = "float32", bf16: bool = False, tf32: bool = False) -> SplitNetwork:
     """[C]'s ResNet-18, cut after its first block."""
-    return SplitNetwork(*parts(sizes), (3, sizes.pixels, sizes.pixels), CLASSES, dtype, device, bf16, tf32)
+    kinds: dict[str, Any] = {"dtype": dtype, "device": device, "bf16": bf16, "tf32": tf32}
+    return SplitNetwork(*parts(sizes), (3, sizes.pixels, sizes.pixels), CLASSES, **kinds)
 
 
 def pictures(sizes: Sizes, m: int, batch: int, uploads: int) -> tuple[Dataset, ...]:

@@ -10,7 +10,7 @@ batch's longest: attention is causal, so that padding reaches no token that coun
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NoReturn, final
 
@@ -53,12 +53,6 @@ class SplitGPT2(TorchSplit):
     longest: int
     targets: int
     label_smoothing: float = 0.1
-    dtype: str = "float32"
-    device: str = "cpu"
-    bf16: bool = False
-    tf32: bool = False
-    local: Flat = field(init=False, repr=False, compare=False)
-    top: Flat = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         demand(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "from 0 to below 1")
