@@ -12,7 +12,6 @@ from zofl_mpi.problems.models import CNN
 from zofl_mpi.problems.network import Network, seeded
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_images import ResNet
-from zofl_mpi.problems.terms import Terms
 
 STREAMS = Streams(1)
 CLASSES = 10
@@ -77,7 +76,7 @@ def cnn(sizes: Sizes, m: int, device: str, dtype: str = "float32", kernel: Any =
     shape = (1, sizes.side, sizes.side)
     module = seeded(lambda: CNN(shape, CLASSES), STREAMS(Purpose.MODULE))
     weights = np.full(m, 0.7 / m)
-    return Network(module, shape, CLASSES, weights, Terms(), np.dtype(dtype), device, kernel)
+    return Network(module, shape, CLASSES, device, kernel, weights=weights, dtype=np.dtype(dtype))
 
 
 def parts(sizes: Sizes) -> tuple[Any, Any, Any]:
