@@ -171,9 +171,7 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
 class Fair(ClassWeights):
     """[B] 5.3 with 5.1's network: x = (Z, w) as in `ReLUNet`, a sample's loss is 1/2 (v - sum_q w_q max(0, Z_q . U))^2.
 
-    v is +1 for even labels and -1 for odd ones; a sample is classified correctly where the output has the sign of v.
-
-    f is neither smooth nor convex in x, and strongly concave in y.
+    v is +1 for even labels and -1 for odd ones. f is neither smooth nor convex in x, and strongly concave in y.
 
     Attributes:
         hidden: N_1, hidden units.

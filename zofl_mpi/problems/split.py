@@ -1,6 +1,4 @@
-"""A network in three parts: a client's, its auxiliary head, and the server's ([C], SplitFed, CSE-FSL).
-
-    smashed = client(inputs),   local logits = auxiliary(smashed),   logits = server(smashed)
+"""A network in three parts: a client's, its auxiliary head, and the server's ([C], SplitFed, CSE-FSL); see `Split`.
 
 All losses are mean cross-entropies over a batch. Images may be augmented: padded by 4, cropped back, mirrored.
 """

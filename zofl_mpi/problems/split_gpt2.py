@@ -1,6 +1,4 @@
-"""[C] VI-C: GPT-2 cut in three, with LoRA, on texts of a context and its completion.
-
-    smashed = client(tokens),   local logits = auxiliary(smashed),   logits = server(smashed)
+"""[C] VI-C: GPT-2 cut in three (see `Split`), with LoRA, on texts of a context and its completion.
 
 A loss is the mean cross-entropy of the tokens of a batch's completions, each predicted from all before it. Training
 losses have labels smoothed, zeroth-order ones too; those of reports have not. Texts are padded on the right to the

@@ -182,11 +182,9 @@ class Shares(KnownBilevel):
         return np.asarray(distances / 2 + self.rho / 2 * np.einsum("kn,kn->k", x, x))
 
     def gradient_h(self, i: int, x: Array, y: Array, data: Vector, batch: Batch | None = None) -> Never:
-        """Refuses: nothing of h is known."""
         raise UserError(UNKNOWN)
 
     def curvature(self, x: Array) -> Never:
-        """Refuses: nothing of h is known."""
         raise UserError(UNKNOWN)
 
     def solution(self, x: Array, data: Sequence[Vector]) -> Array:
