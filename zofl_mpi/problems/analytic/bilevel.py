@@ -312,7 +312,3 @@ class Coupled(KnownBilevel):
     def truth(self) -> tuple[Vector, float]:
         """x*, F(x*), in the protocol's letters."""
         return (np.array([0.5]), -0.25) if self.order == "min-max" else (np.array([1.0]), -2.0)
-
-    def score(self, x: Array, y: Array, data: object, mix: Vector | None = None) -> dict[str, float]:
-        """f(x, y), the objective of the outer problem."""
-        return {"loss": float(self.f(0, x[None], y[None], None)[0])}
