@@ -185,7 +185,7 @@ def bowls(m: int) -> Family:
 def alike(m: int) -> Family:
     """m clients with the same quadratic and the same samples, whose mini-batches and directions are their own."""
     _, _, (bowl,) = Quadratic.random(Streams(1), 2, 1, noise=NOISE)
-    own = replace(bowl, noise=bowl.noise - bowl.drift)
+    own = replace(bowl, noise=bowl.noise - bowl.mean_noise())
     return quadratic(Bowls.of([own] * m), [own] * m)
 
 

@@ -128,7 +128,7 @@ def _network(
 ) -> SplitNetwork:
     shape = SHAPES[data]
     parts = seeded(lambda: ResNet(width, stages, cut, head).parts(shape, 10), np.random.default_rng(0))
-    return SplitNetwork(*parts, shape, 10, dtype, "cpu", bf16)
+    return SplitNetwork(*parts, shape, 10, dtype=dtype, bf16=bf16)
 
 
 def client_macs(group: Group) -> Array:

@@ -272,7 +272,7 @@ LABELS = torch.from_numpy(GENERATOR.integers(0, C, 7))
 def network(dtype: str = "float64") -> SplitNetwork:
     """A ResNet of two blocks, cut after the first one."""
     parts = seeded(lambda: ResNet(2, (1, 1), 1, "pooled").parts((1, SIDE, SIDE), C), STREAMS(Purpose.MODULE))
-    return SplitNetwork(*parts, (1, SIDE, SIDE), C, dtype)
+    return SplitNetwork(*parts, (1, SIDE, SIDE), C, dtype=dtype)
 
 
 def point(problem: SplitNetwork) -> tuple[Tensor, Tensor]:

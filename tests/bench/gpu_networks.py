@@ -82,7 +82,8 @@ def method(name: str, module: str, kernel: Any, device: str = "cpu", data: Datas
     cls, flags, terms = METHODS[name]
     *clients, server, test = (data.subset(np.arange(a, b)) for a, b in pairwise(EDGES))
     made = seeded(MODULES[module], STREAMS(Purpose.MODULE))
-    problem = Network(made, SHAPE, C, np.diff(EDGES)[:m] / 300, Terms(**terms), np.float64, device, kernel)
+    given = {"weights": np.diff(EDGES)[:m] / 300, "terms": Terms(**terms), "dtype": np.float64}
+    problem = Network(made, SHAPE, C, device, kernel, **given)
     counts = np.stack([own.counts() for own in clients])
     own = Setting(problem, STREAMS, tuple(clients), server, test, counts, np.float64)
     special: dict[Any, dict[str, Any]] = {ServerSGD: {"server_batch": 8}, FedRZONN: {}}
@@ -141,7 +142,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int, float
 def network(kind: str, dtype: str, device: str) -> Network:
     make, shape, classes, *_ = KINDS[kind]
     module = seeded(make, STREAMS(Purpose.MODULE))
-    return Network(module, shape, classes, np.ones(1), dtype=np.dtype(dtype), device=device, kernel="torch")
+    return Network(module, shape, classes, device, "torch", weights=np.ones(1), dtype=np.dtype(dtype))
 
 
 def requests(kind: str, dtype: str, device: str, count: int = 50) -> list[StepsRequest]:
@@ -253,7 +254,7 @@ def a_thousand_clients(device: str) -> None:
     data = SAMPLES.subset(np.arange(300))
     own = tuple(data.subset(np.arange(i % 290, i % 290 + 10)) for i in range(1000))
     made = seeded(MODULES["mlp"], STREAMS(Purpose.MODULE))
-    problem = Network(made, SHAPE, C, np.full(1000, 7e-4), kernel="torch", device=device)
+    problem = Network(made, SHAPE, C, device, "torch", weights=np.full(1000, 7e-4))
     of = built(ZOHFL, Setting(problem, STREAMS, own, data, data), tau=(3.0,), schedule_h="constant", batch=4)
     message, found = Model(of.start().x, 0), []
     for to in (range(1000), [3], [700, 999]):

@@ -23,7 +23,7 @@ from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.methods.splitfed import SFLV2, SplitLoRA
 from zofl_mpi.numerics.optimisers import Optimiser
-from zofl_mpi.problems.device_cache import gather
+from zofl_mpi.problems.device_cache import samples_on
 from zofl_mpi.problems.split_images import ResNet
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.messages import Model, Smashed
@@ -177,7 +177,7 @@ def samples_of_the_host(device: str) -> None:
         inputs = (250 * generator.random((100, 12))).astype(kind)
         data = Dataset(inputs, generator.integers(0, C, 100), C, None, scale, 0.1)
         for dtype in ("float32", "float64"):
-            x, labels = gather(data, positions, dtype, device)
+            x, labels = samples_on(device, data, positions, dtype)
             expected = data.take(positions, np.dtype(dtype))
             assert x.cpu().numpy().tobytes() == expected[0].tobytes()
             assert np.array_equal(labels.cpu().numpy(), expected[1])

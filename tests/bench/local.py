@@ -53,13 +53,14 @@ def draw(
 def ours(kernel: str, data: Dataset, batch: int, steps: int, models: int = 2) -> Solve:
     """All models in one call of our kernel."""
     x, batches, sizes = draw(batch, steps, models, data.features)
-    problem = Softmax(data.features, CLASSES, np.ones(1), Terms(mu=(MU,)), kernel=kernel)
+    problem = Softmax(data.features, CLASSES, kernel, weights=np.ones(1), terms=Terms(mu=(MU,)))
     return lambda: problem.lower(0, data, x, x, batches, sizes)
 
 
 def fastest(data: Dataset, batch: int, models: int = 2) -> str:
     """The kernel that `--kernel auto` takes in a long run."""
-    times = Softmax(data.features, CLASSES, np.ones(1), Terms(mu=(MU,))).step_times(Work(batch, models, 0), data)
+    problem = Softmax(data.features, CLASSES, weights=np.ones(1), terms=Terms(mu=(MU,)))
+    times = problem.step_times(Work(batch, models, 0), data)
     return min(times, key=lambda name: times[name])
 
 

@@ -12,7 +12,6 @@ from zofl_mpi.problems.models import CNN
 from zofl_mpi.problems.network import Network, seeded
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_images import ResNet
-from zofl_mpi.problems.terms import Terms
 
 STREAMS = Streams(1)
 CLASSES = 10
@@ -77,7 +76,7 @@ def cnn(sizes: Sizes, m: int, device: str, dtype: str = "float32", kernel: Any =
     shape = (1, sizes.side, sizes.side)
     module = seeded(lambda: CNN(shape, CLASSES), STREAMS(Purpose.MODULE))
     weights = np.full(m, 0.7 / m)
-    return Network(module, shape, CLASSES, weights, Terms(), np.dtype(dtype), device, kernel)
+    return Network(module, shape, CLASSES, device, kernel, weights=weights, dtype=np.dtype(dtype))
 
 
 def parts(sizes: Sizes) -> tuple[Any, Any, Any]:
@@ -89,7 +88,8 @@ def parts(sizes: Sizes) -> tuple[Any, Any, Any]:
 
 def resnet(sizes: Sizes, device: str, dtype: str = "float32", bf16: bool = False, tf32: bool = False) -> SplitNetwork:
     """[C]'s ResNet-18, cut after its first block."""
-    return SplitNetwork(*parts(sizes), (3, sizes.pixels, sizes.pixels), CLASSES, dtype, device, bf16, tf32)
+    kinds: dict[str, Any] = {"dtype": dtype, "device": device, "bf16": bf16, "tf32": tf32}
+    return SplitNetwork(*parts(sizes), (3, sizes.pixels, sizes.pixels), CLASSES, **kinds)
 
 
 def pictures(sizes: Sizes, m: int, batch: int, uploads: int) -> tuple[Dataset, ...]:

@@ -54,7 +54,7 @@ EDGES = np.cumsum([0, *SIZES, 30, 50])
 def softmax(dtype: Any = np.float64, kernel: str = "numpy", lam: float = 1.0) -> Setting:
     """Clients of SIZES, then the server's 30 samples and 50 for the test."""
     *clients, server, test = (DATA.subset(np.arange(a, b)) for a, b in pairwise(EDGES))
-    problem = Softmax(p, C, np.array(SIZES) / 90, Terms(lam), dtype=dtype, kernel=kernel)
+    problem = Softmax(p, C, kernel, weights=np.array(SIZES) / 90, terms=Terms(lam), dtype=dtype)
     counts = np.stack([data.counts() for data in clients])
     return Setting(problem, STREAMS, tuple(clients), server, test, counts, dtype)
 

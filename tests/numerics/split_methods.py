@@ -126,14 +126,14 @@ def setting(
     """The clients `clients` of SIZES, and 29 test samples."""
     data = Dataset(PIXELS, LABELS, C)
     *parts, test = (data.subset(np.arange(a, b)) for a, b in pairwise(EDGES))
-    problem = SplitNetwork(*seeded(make), (1, SIDE, SIDE), C, dtype, device, bf16)
+    problem = SplitNetwork(*seeded(make), (1, SIDE, SIDE), C, dtype=dtype, device=device, bf16=bf16)
     return Setting(problem, STREAMS, tuple(parts[i] for i in clients), None, test, None, np.dtype(dtype))
 
 
 def named() -> Setting:
     """With a class of its own for each sample: labels tell which samples an upload has."""
     own = setting(small)
-    problem = SplitNetwork(*seeded(lambda: small(60)), (1, SIDE, SIDE), 60, "float64")
+    problem = SplitNetwork(*seeded(lambda: small(60)), (1, SIDE, SIDE), 60, dtype="float64")
     data = tuple(replace(d, labels=np.arange(60), classes=60) for d in own.data)
     return replace(own, problem=problem, data=data)
 

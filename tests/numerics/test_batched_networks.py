@@ -268,7 +268,7 @@ def test_data_lie_on_the_device_once(monkeypatch: Patch) -> None:
 
 
 def made(module: nn.Module, kernel: Any = "auto", device: str = "cpu", **further: Any) -> Network:
-    return Network(module, SHAPE, C, np.ones(1), device=device, kernel=kernel, **further)
+    return Network(module, SHAPE, C, weights=np.ones(1), device=device, kernel=kernel, **further)
 
 
 def test_torch_is_taken_where_it_is_asked_for_and_a_run_keeps_its_kernel() -> None:

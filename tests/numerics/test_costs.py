@@ -95,7 +95,7 @@ def test_two_small_steps_tell_the_memory_of_a_large_one(
 ) -> None:
     """To the byte. Mutations: the peak itself scaled; frees left out; sizes of 2 samples taken for all."""
     parts = ResNet(8, (1, 1, 1), cut, head).parts((3, 32, 32), 10)  # type: ignore[arg-type]
-    problem = SplitNetwork(*parts, (3, 32, 32), 10, dtype, bf16=bf16)
+    problem = SplitNetwork(*parts, (3, 32, 32), 10, dtype=dtype, bf16=bf16)
     for batch in (2, 17):
         with Allocations() as counted, recomputing(problem.blocks if recompute else ()):
             loss, rule = step_of(problem, step)

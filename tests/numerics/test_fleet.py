@@ -33,7 +33,7 @@ def fleet(make: Make = mlp, trainable: Any = "all", sensors: tuple[str, ...] = S
     """The clients of SIZES, each with its sensor; of the client's part so much trains."""
     parts = seeded(make)
     Adaptation(trainable=trainable).choose(parts[0])
-    return replace(setting(make), problem=SplitNetwork(*parts, (1, SIDE, SIDE), C, "float64", sensors=sensors))
+    return replace(setting(make), problem=SplitNetwork(*parts, (1, SIDE, SIDE), C, sensors, dtype="float64"))
 
 
 # --- sensors

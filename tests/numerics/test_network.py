@@ -46,7 +46,7 @@ def terms(**settings):
 
 def problem(module, dtype=np.float64, shape=SHAPE, **settings):
     """Further arguments are those of `terms`."""
-    return Network(module, shape, C, WEIGHTS, terms(**settings), dtype)
+    return Network(module, shape, C, weights=WEIGHTS, terms=terms(**settings), dtype=dtype)
 
 
 def cnn(dtype=np.float64, **settings):
@@ -77,7 +77,7 @@ def test_a_linear_layer_has_the_local_solves_of_softmax_regression(dtype, tolera
     """Mutations: mu (x - y); mu, radius of another client; no projection; scale or shift left out; order of steps."""
     monkeypatch.setattr(network, "BLOCK_BYTES", 5 * 6 * p * 8)  # several blocks of steps
     ours = problem(linear(), dtype, **settings)
-    theirs = Softmax(p, C, WEIGHTS, terms(**settings), dtype=dtype, kernel="numpy")
+    theirs = Softmax(p, C, "numpy", weights=WEIGHTS, terms=terms(**settings), dtype=dtype)
     x, y = points(2, ours.n, 1, dtype), points(2, ours.n, 2, dtype)
     result = ours.lower(1, DATA[name], x, y, batches(40, 6), 0.5 / np.arange(1, 41))
     assert result.dtype == dtype
@@ -91,7 +91,7 @@ def test_a_linear_layer_has_the_local_solves_of_softmax_regression(dtype, tolera
 def test_a_linear_layer_has_the_values_of_softmax_regression(dtype, tolerance, monkeypatch):
     """Mutations: the mean of blocks of unequal size; the last block dropped; a mix not divided by the counts."""
     monkeypatch.setattr(network, "BLOCK", 7)
-    ours, theirs = problem(linear(), dtype), Softmax(p, C, WEIGHTS, terms(), dtype=dtype)
+    ours, theirs = problem(linear(), dtype), Softmax(p, C, weights=WEIGHTS, terms=terms(), dtype=dtype)
     x, y = points(2, ours.n, 1, dtype)
     batch, mix = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5]), np.array([0.5, 0.0, 0.5])
     for positions in (batch, None):
@@ -112,7 +112,7 @@ def test_descend_is_the_generic_loop(dtype, tolerance):
     ours = problem(linear(), dtype)
     start, shift = points(2, ours.n, 1, dtype)
     samples, steps = batches(25, 6), 0.5 / np.arange(1, 26)
-    theirs = Softmax(p, C, WEIGHTS, dtype=dtype)
+    theirs = Softmax(p, C, weights=WEIGHTS, dtype=dtype)
     expected = descend(
         start,
         lambda y, t: theirs.gradient(y, UNIT, samples[t]) + 0.7 * (y - start) + shift,

@@ -63,7 +63,8 @@ def network(dtype: Any = np.float64) -> Setting:
     """A torch module on the data of `softmax`."""
     torch.manual_seed(3)
     module = torch.nn.Sequential(torch.nn.Linear(p, 4), torch.nn.Tanh(), torch.nn.Linear(4, C))
-    return replace(softmax(dtype), problem=Network(module, (p,), C, np.array(SIZES) / 90, dtype=dtype), dtype=dtype)
+    problem = Network(module, (p,), C, weights=np.array(SIZES) / 90, dtype=dtype)
+    return replace(softmax(dtype), problem=problem, dtype=dtype)
 
 
 def equal(setting: Setting, size: int = 10) -> Setting:

@@ -44,7 +44,7 @@ def softmax(**settings):
     """Arguments of `Terms` and of `Softmax`."""
     terms = {name: settings.pop(name) for name in ("lam", "mu", "radius") if name in settings}
     terms = Terms(**({"lam": 0.8, "mu": (0.5, 1.0, 2.0)} | terms))
-    return Softmax(p, C, WEIGHTS, terms, **({"dtype": np.float64} | settings))
+    return Softmax(p, C, weights=WEIGHTS, terms=terms, **({"dtype": np.float64} | settings))
 
 
 def points(k, n, t=0, dtype=np.float64):
@@ -295,7 +295,7 @@ def timed(monkeypatch, **seconds):
 @pytest.mark.parametrize(("clients", "repaid"), [(1, 60_000), (4, 240_000), (10, 600_000), (1000, 600_000)])
 def test_a_run_takes_the_faster_kernel_where_its_steps_repay_the_loading(clients, repaid, monkeypatch):
     """Mutations: the slower one; the number of clients does not count, or without an end; no reason for the result."""
-    problem = Softmax(p, C, np.ones(clients) / clients)
+    problem = Softmax(p, C, weights=np.ones(clients) / clients)
     timed(monkeypatch, numpy=2e-5, numba=1e-5)
     few, many = (problem.kernel_for(Work(32, 2, steps), UNIT) for steps in (repaid - 1, repaid))
     assert (few.name, many.name) == ("numpy", "numba")
@@ -357,7 +357,7 @@ def test_the_compiled_kernels_tiles_are_the_steps_of_numpys(features, classes, m
     for size in (1, 3, 4, 7, 32, 33, 50, 64, 70, 71):
         steps, sizes = generator.integers(0, 80, (4, size)), np.full(4, 0.2)
         numpy, compiled = (
-            Softmax(features, classes, np.ones(1), kernel=kernel, dtype=np.float64).moved(
+            Softmax(features, classes, weights=np.ones(1), kernel=kernel, dtype=np.float64).moved(
                 x, y, LocalSteps(data, steps, sizes, 0.7, radius, shift if bounds == "shifted" else None)
             )
             for kernel in ("numpy", "numba")
@@ -390,7 +390,7 @@ def test_the_process_that_compiles_and_those_that_load_have_the_same_bits(tmp_pa
         "import numpy as np; from tests.numerics.test_softmax import *\n"
         "g = STREAMS(Purpose.BATCH); data = Dataset(g.integers(0, 256, (90, 784), np.uint8), g.integers(0, 10, 90), 10,"
         "scale=1 / 255)\n"
-        "ends = [Softmax(784, 10, np.ones(1), kernel='numba').descend(data, np.zeros(7840, np.float32),"
+        "ends = [Softmax(784, 10, weights=np.ones(1), kernel='numba').descend(data, np.zeros(7840, np.float32),"
         "g.integers(0, 90, (20, B)), np.full(20, 0.1)) for B in (1, 7, 32, 64)]\n"
         "print(np.stack(ends).tobytes().hex())"
     )

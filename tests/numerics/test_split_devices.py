@@ -191,11 +191,12 @@ def test_samples_on_a_device_have_the_bits_of_the_hosts(dtype: str, kind: Any, e
     positions = np.array([3, 0, 49, 3])
     placed: list[int] = []
     tensor = torch.tensor
+    monkeypatch.setattr(device_cache, "is_host", lambda device: False)
     monkeypatch.setattr(torch, "tensor", lambda values, **named: placed.append(1) or tensor(values, **named))
     for most in (device_cache.MOST, 0):
         monkeypatch.setattr(device_cache, "MOST", most)
         for _ in range(2):
-            inputs, labels = device_cache.gather(data, positions, dtype, "cpu")
+            inputs, labels = device_cache.samples_on("cpu", data, positions, dtype)
             expected = data.take(positions, np.dtype(dtype))
             assert inputs.numpy().tobytes() == expected[0].tobytes() and inputs.numpy().dtype == expected[0].dtype
             assert np.array_equal(labels.numpy(), expected[1]) and labels.dtype == torch.int64

@@ -58,7 +58,7 @@ def test_the_nearest_point_of_the_set(text):
     """z is in the set and <y - z, w - z> <= 0 for all w in it. Mutations: centre or normal left out, LOW for HIGH,
     TOTAL ignored, the simplex's shift added to the result."""
     inside, outside = SETS[text]
-    convex = sets.parse(text, n, "sets")
+    convex = sets.parse(text, n)
 
     @settings(max_examples=100, deadline=None, derandomize=True)
     @given(POINTS, POINTS)
@@ -77,7 +77,7 @@ def test_a_point_of_the_set_comes_back_bit_for_bit(text, dtype):
     """Also one that a projection has just put there. Mutations: no rounding rule; a projection computed in the dtype
     of the bounds; the sign of a zero lost."""
     inside, _ = SETS[text]
-    convex = sets.parse(text, n, "sets")
+    convex = sets.parse(text, n)
     for _ in range(200):
         w = 3 * GENERATOR.standard_normal(n)
         for y in (inside(w).astype(dtype), inside((w + inside(w)) / 2).astype(dtype), convex.project(w.astype(dtype))):
@@ -85,26 +85,26 @@ def test_a_point_of_the_set_comes_back_bit_for_bit(text, dtype):
             assert z.dtype == dtype
             assert z.tobytes() == y.tobytes()
     for text in ("box:0:1", "ball:1", "half-space:0", "half-space:1:1,-2,0,0.5"):
-        assert np.signbit(sets.parse(text, n, "sets").project(-np.zeros(n))).all()
+        assert np.signbit(sets.parse(text, n).project(-np.zeros(n))).all()
 
 
 def test_a_float32_point_stays_float32_and_is_projected_in_float64():
     """Mutations: the norm in float32, which is infinite here; bounds that do not fit."""
     far = np.full(n, 1e30, np.float32)
-    np.testing.assert_allclose(sets.parse("ball:2", n, "sets").project(far), np.ones(n), rtol=1e-6)
+    np.testing.assert_allclose(sets.parse("ball:2", n).project(far), np.ones(n), rtol=1e-6)
     for text in SETS:
-        assert sets.parse(text, n, "sets").project(far).dtype == np.float32
-    assert np.array_equal(sets.parse("box:-1e300:1e300", n, "sets").project(far), far)
+        assert sets.parse(text, n).project(far).dtype == np.float32
+    assert np.array_equal(sets.parse("box:-1e300:1e300", n).project(far), far)
     y = (1e3 * GENERATOR.standard_normal(n)).astype(np.float32)
     for text in ("ball:2:0.5", "half-space:-2:1,-2,0,0.5", "simplex:2.5"):
-        convex = sets.parse(text, n, "sets")
+        convex = sets.parse(text, n)
         assert np.array_equal(convex.project(y), convex.project(y.astype(float)).astype(np.float32))
 
 
 @pytest.mark.parametrize("text", SETS)
 def test_what_is_not_finite_is_left_to_the_caller(text):
     """No warning, and no point of the set made of nan."""
-    z = sets.parse(text, n, "sets").project(np.array([np.nan, 1, 2, 3]))
+    z = sets.parse(text, n).project(np.array([np.nan, 1, 2, 3]))
     assert not np.isfinite(z).all() or text == "ball:0:1,0,-2,0.5"
 
 
@@ -123,14 +123,14 @@ def test_rows_are_projected_on_their_own():
 def test_large_entries_cost_the_simplex_no_digits():
     """Mutation: no shift; the sum then is off by 1e-4."""
     y = 1e12 + np.array([0.0, 0.25, 0.5, -1.0])
-    np.testing.assert_allclose(sets.parse("simplex", 4, "sets").project(y), [1 / 12, 1 / 3, 7 / 12, 0], atol=1e-15)
+    np.testing.assert_allclose(sets.parse("simplex", 4).project(y), [1 / 12, 1 / 3, 7 / 12, 0], atol=1e-15)
 
 
 def test_sets_that_are_all_of_space():
     for text in ("all", "ball:inf", "half-space:inf", "half-space:0:0,0,0,0", "half-space:2:0,0,0,0", "box:-inf:inf"):
         x = 1e9 * GENERATOR.standard_normal(n)
-        assert np.array_equal(sets.parse(text, n, "sets").project(x), x)
-    assert np.array_equal(sets.parse(" box : -1 , 0 : 1 ", 2, "sets").project(np.full(2, 9.0)), [1, 1])
+        assert np.array_equal(sets.parse(text, n).project(x), x)
+    assert np.array_equal(sets.parse(" box : -1 , 0 : 1 ", 2).project(np.full(2, 9.0)), [1, 1])
 
 
 REFUSED = {
@@ -161,22 +161,22 @@ REFUSED = {
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_refusals_name_the_flag_the_value_and_what_is_allowed(text):
-    sentence = complaint(sets.parse, text, n, "x_set")
+    sentence = complaint(sets.parse, text, n)
     assert sentence.startswith(f"--x-set {text}: must be ")
     assert all(part in sentence for part in REFUSED[text]), sentence
     if text == "box:0,1,2:5":
         with pytest.raises(UserError, match=r"^.{,150}5000.{,150}4999.{,50}$"):  # long values are cut
-            sets.parse("box:0:" + ",".join(["1.25"] * 4999), 5000, "--sets")
+            sets.parse("box:0:" + ",".join(["1.25"] * 4999), 5000)
 
 
 def test_one_set_for_all_or_one_for_each():
-    alike = sets.parse_all(["ball:1"], n, 3, "sets")
+    alike = sets.parse_all(["ball:1"], n, 3)
     assert len(alike) == 3 and alike[0] is alike[1] is alike[2]
-    several = sets.parse_all(("ball:1", "box:0:1", "ball:1"), n, 3, "sets")
+    several = sets.parse_all(("ball:1", "box:0:1", "ball:1"), n, 3)
     assert several[0] is several[2] and isinstance(several[1], sets.Box)
     for texts in ([], ["all", "all"], ["all"] * 4):
         with pytest.raises(UserError, match=rf"one set for all, or one for each of the 3 clients, not {len(texts)}"):
-            sets.parse_all(texts, n, 3, "sets")
+            sets.parse_all(texts, n, 3)
 
 
 def ball(radius, centre):
@@ -188,7 +188,7 @@ def half_space(offset, normal):
 
 
 def common(*texts, n=2):
-    return sets.common_point(sets.parse_all(texts, n, len(texts), "sets"), n, "sets")
+    return sets.common_point(sets.parse_all(texts, n, len(texts)), n)
 
 
 # Sets without a common point, and how far the last projections go.
@@ -207,7 +207,7 @@ APART = {
 @pytest.mark.parametrize("texts", APART, ids="; ".join)
 def test_sets_without_a_common_point_are_refused_with_their_distance(texts):
     """Mutations: a tolerance that is not relative; the certificate's sign or factor; boxes not intersected."""
-    with pytest.raises(UserError, match=r"--sets \(\d sets\): must be sets with a common point: these stay") as refused:
+    with pytest.raises(UserError, match=r"--x-set \(\d sets\): must be sets with a common point: these") as refused:
         common(*texts)
     assert float(str(refused.value).split("stay ")[1].split()[0]) == pytest.approx(APART[texts], rel=0.01)
 
@@ -243,7 +243,7 @@ def test_no_sets_with_a_planted_common_point_are_refused():
                 found.append(ball(radius * (1 + 1e-9), point))
             else:
                 found.append(half_space(float(away @ common) + slack, away))
-        sets.common_point(found, n, "sets")
+        sets.common_point(found, n)
 
     holds()
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from zofl_mpi.data.published import REMOTES, Remote, default_data_dir
+from zofl_mpi.data.images import find_cifar, read_cifar
+from zofl_mpi.data.published import REMOTES, default_data_dir
 from zofl_mpi.errors import UserError, nearest, refused
 
 TIMEOUT = 30.0  # seconds without an answer
@@ -19,40 +20,23 @@ TIMEOUT = 30.0  # seconds without an answer
 
 def download(name: str, data_dir: Path | None = None, base_url: str | None = None) -> tuple[Path, ...]:
     """Fetches or checks the files of data set `name` in `data_dir`/`name`; returns their paths (or a UserError)."""
-    remote = _remote(name)
-    url = _checked_url(base_url or remote.url)
+    if name not in REMOTES:
+        one_of = f"must be one of {', '.join(REMOTES)}"
+        raise UserError(f"{name}: no data set of this name can be fetched; it {one_of}{nearest(name, REMOTES)}")
+    url = base_url or REMOTES[name].url
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
+        raise UserError(f"--base-url {url}: it must start with http:// or https:// and name a host")
     root = data_dir or default_data_dir()
-    if name == "cifar10" and (held := _held_cifar(root)):
+    if name == "cifar10" and (held := find_cifar(root)):  # in any packing
+        read_cifar(held)  # checks it
         return held
-    paths = {root / name / file: known for file, known in remote.files.items()}
+    paths = {root / name / file: known for file, known in REMOTES[name].files.items()}
     for path, known in paths.items():
         if path.exists():
             _check(path, known, str(path), "delete it and run again")
         else:
-            _fetch(path, url + path.name, known)
+            _fetch(path, f"{url.rstrip('/')}/{path.name}", known)
     return tuple(paths)
-
-
-def _remote(name: str) -> Remote:
-    if name in REMOTES:
-        return REMOTES[name]
-    one_of = f"must be one of {', '.join(REMOTES)}"
-    raise UserError(f"{name}: no data set of this name can be fetched; it {one_of}{nearest(name, REMOTES)}")
-
-
-def _checked_url(url: str) -> str:
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-        raise UserError(f"--base-url {url}: it must start with http:// or https:// and name a host")
-    return url.rstrip("/") + "/"
-
-
-def _held_cifar(root: Path) -> tuple[Path, ...]:
-    """Paths of a CIFAR-10 that is there already, in any packing; its contents are checked."""
-    from zofl_mpi.data import images
-
-    if held := images.find_cifar(root):
-        images.read_cifar(held)
-    return held
 
 
 def _check(path: Path, known: str, called: str, advice: str) -> None:

@@ -25,6 +25,7 @@ from zofl_mpi.numerics.schedules import to_number
 
 Array = NDArray[Any]
 
+FLAG = "--x-set"
 QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find
 TOLERANCE = 1e-12  # sets that are so near, relative to the points, have a common point
 FAR = 1e6  # no common point within so many times the points' norm: there is none
@@ -91,14 +92,13 @@ class Rounded(ConvexSet):
 
 
 class _Description(NamedTuple):
-    """A set in R^n as typed, and the flag that gives it."""
+    """A set in R^n as typed."""
 
     text: str
     n: int
-    flag: str
 
     def demand(self, holds: Any, allowed: str) -> None:
-        demand(bool(holds), self.flag, _short(self.text), allowed)
+        demand(bool(holds), FLAG, _short(self.text), allowed)
 
     def numbers(self, word: str, what: str, counts: tuple[int, ...]) -> float | Array:
         """A number, or an (n,) array of several; `counts`: how many there may be."""
@@ -113,9 +113,9 @@ class _Description(NamedTuple):
         return float(np.asarray(self.numbers(word, what, (1,))))
 
 
-def parse(text: str, n: int, flag: str) -> ConvexSet:
-    """The set in R^n that `text` describes, see the module's docstring; a UserError names the `flag`."""
-    described = _Description(text, n, flag)
+def parse(text: str, n: int) -> ConvexSet:
+    """The set in R^n that `text` describes, see the module's docstring (UserError: none)."""
+    described = _Description(text, n)
     name, *words = (word.strip() for word in text.split(":"))
     described.demand(name in KINDS, f"one of {', '.join(KINDS.values())}")
     described.demand(len(words) in COUNTS[name], f"of the form {KINDS[name]}")
@@ -123,15 +123,15 @@ def parse(text: str, n: int, flag: str) -> ConvexSet:
     return makers[name](words, described) if name in makers else All()
 
 
-def parse_all(texts: Sequence[str], n: int, m: int, flag: str) -> list[ConvexSet]:
+def parse_all(texts: Sequence[str], n: int, m: int) -> list[ConvexSet]:
     """The sets of m clients: one description for all, or one per client. Equal ones give one object."""
     shown = _short(" ".join(texts))
-    demand(len(texts) in (1, m), flag, shown, f"one set for all, or one for each of the {m} clients, not {len(texts)}")
-    made = {text: parse(text, n, flag) for text in dict.fromkeys(texts)}
+    demand(len(texts) in (1, m), FLAG, shown, f"one set for all, or one for each of the {m} clients, not {len(texts)}")
+    made = {text: parse(text, n) for text in dict.fromkeys(texts)}
     return [made[text] for text in (texts if len(texts) == m else m * list(texts))]
 
 
-def common_point(sets: Sequence[ConvexSet], n: int, flag: str = "--x-set") -> float:
+def common_point(sets: Sequence[ConvexSet], n: int) -> float:
     """Refuses sets in R^n without a common point, as a problem over their intersection needs, by a UserError.
 
     Boxes are compared exactly. Otherwise 0 is projected onto one set after the other, over and over. Let a cycle lead
@@ -146,12 +146,12 @@ def common_point(sets: Sequence[ConvexSet], n: int, flag: str = "--x-set") -> fl
     others = list({id(s): s for s in sets if not isinstance(s, Box | All)}.values())
     if boxes:
         low, high = reduce(np.maximum, [box.low for box in boxes]), reduce(np.minimum, [box.high for box in boxes])
-        _refuse(float(np.max(np.subtract(low, high))), len(sets), flag)
+        _refuse(float(np.max(np.subtract(low, high))), len(sets))
         others.append(Box(low, high))
-    return _cycle(others, np.zeros(n), len(sets), flag) if len(others) > 1 else 0.0
+    return _cycle(others, np.zeros(n), len(sets)) if len(others) > 1 else 0.0
 
 
-def _cycle(different: Sequence[ConvexSet], x: Array, count: int, flag: str) -> float:
+def _cycle(different: Sequence[ConvexSet], x: Array, count: int) -> float:
     """`common_point` of at least two sets, by cyclic projections."""
     gap = math.inf
     for _ in range(min(CYCLES, max(10, int(WORK / (len(different) * len(x)))))):
@@ -165,13 +165,13 @@ def _cycle(different: Sequence[ConvexSet], x: Array, count: int, flag: str) -> f
             break
         drift = float(np.linalg.norm(x - start)) + len(different) * np.finfo(np.float64).eps * size
         if squares - drift**2 > 2 * drift * FAR * size:
-            _refuse(gap, count, flag)
+            _refuse(gap, count)
     return gap
 
 
-def _refuse(gap: float, count: int, flag: str) -> None:
+def _refuse(gap: float, count: int) -> None:
     allowed = f"sets with a common point: these stay {gap:.3g} apart; make them wider"
-    demand(gap <= 0, flag, f"({count} sets)", allowed)
+    demand(gap <= 0, FLAG, f"({count} sets)", allowed)
 
 
 def _box(words: list[str], described: _Description) -> ConvexSet:

@@ -25,10 +25,8 @@ Loss = Callable[[Vector], float]
 Distribution = Literal["sphere", "gaussian"]
 
 
-def direction(
-    generator: np.random.Generator, n: int, dtype: DTypeLike = np.float64, distribution: Distribution = "sphere"
-) -> Array:
-    """(n,) uniform on the unit sphere, or standard normal entries.
+def direction(generator: np.random.Generator, n: int, dtype: DTypeLike = np.float64) -> Array:
+    """(n,) uniform on the unit sphere.
 
     Drawn and normalised in float64 and cast once, so that float32 and float64 runs go the same ways.
 
@@ -36,8 +34,7 @@ def direction(
         generator: `streams(Purpose.DIRECTION, r=r, i=i)` for client i in round r.
     """
     z = generator.standard_normal(n)
-    if distribution == "sphere":
-        z /= np.sqrt(z @ z)
+    z /= np.sqrt(z @ z)
     return z.astype(dtype, copy=False)
 
 
@@ -76,9 +73,9 @@ def demand_move(x: Array, step: Array, eta: float) -> None:
         )
 
 
-def central(F: Loss, x: Vector, v: Vector, mu: float, distribution: Distribution = "sphere") -> Vector:
+def central(F: Loss, x: Vector, v: Vector, mu: float) -> Vector:
     """(n,) n / (2 mu) (F(x + mu v) - F(x - mu v)) v."""
-    return estimate(F(x + mu * v) - F(x - mu * v), v, 2 * mu, distribution)
+    return estimate(F(x + mu * v) - F(x - mu * v), v, 2 * mu)
 
 
 class Estimate(NamedTuple):

@@ -48,16 +48,10 @@ def fits(data: Dataset) -> bool:
 
 
 def samples_on(device: str, data: Dataset, positions: Batch, dtype: str) -> tuple[Tensor, Tensor]:
-    """Inputs (B, p), scaled and shifted, and labels (B,) of the samples at `positions`; gathered on a GPU itself."""
-    if not is_host(device):
-        return gather(data, positions, dtype, device)
-    inputs, labels = map(torch.from_numpy, data.take(positions, np.dtype(dtype)))
-    return inputs, labels
-
-
-def gather(data: Dataset, positions: Batch, dtype: str, device: str) -> tuple[Tensor, Tensor]:
-    """`samples_on`, gathered on the device: the bits of `Dataset.take`."""
-    if not fits(data) or not {data.inputs.dtype.name, data.labels.dtype.name} <= KINDS:
+    """Inputs (B, p), scaled and shifted, and labels (B,) of the samples at `positions`: the bits of `Dataset.take`,
+    gathered on a GPU itself.
+    """
+    if is_host(device) or not fits(data) or not {data.inputs.dtype.name, data.labels.dtype.name} <= KINDS:
         inputs, labels = map(torch.from_numpy, data.take(positions, np.dtype(dtype)))
         return to_device(inputs, device), to_device(labels, device)
     at = to_device(torch.from_numpy(np.asarray(data.rows_of(positions), np.int64)), device)

@@ -44,6 +44,8 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
     Attributes:
         features: p, the length of one input.
         counts: (m, C) how many samples of each class each client has.
+        lam: weight of |y|^2/2, which keeps the class weights y near each other.
+        y_set: of the class weights: free (R^C, the paper's) or simplex.
         dtype: float32 or float64, of all vectors.
     """
 
@@ -169,13 +171,9 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
 class Fair(ClassWeights):
     """[B] 5.3 with 5.1's network: x = (Z, w) as in `ReLUNet`, a sample's loss is 1/2 (v - sum_q w_q max(0, Z_q . U))^2.
 
-    v is +1 for even labels and -1 for odd ones; a sample is classified correctly where the output has the sign of v.
-
-    f is neither smooth nor convex in x, and strongly concave in y.
+    v is +1 for even labels and -1 for odd ones. f is neither smooth nor convex in x, and strongly concave in y.
 
     Attributes:
-        lam: weight of |y|^2/2, which keeps the class weights y near each other.
-        y_set: of the class weights: free (R^C, the paper's) or simplex.
         hidden: N_1, hidden units.
     """
 
@@ -213,10 +211,6 @@ class FairSoftmax(ClassWeights):
 
     A model x (n,), n = C p, is the matrix W (C, p) row by row, as in torch's nn.Linear. Logits are computed in `dtype`,
     losses in float64.
-
-    Attributes:
-        lam: weight of |y|^2/2, which keeps the class weights y near each other.
-        y_set: of the class weights: free (R^C, the paper's) or simplex.
     """
 
     @property

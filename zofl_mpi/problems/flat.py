@@ -92,15 +92,13 @@ class Flat:
         for buffer, part in zip(self._buffers, self._buffer_layout.views(buffers), strict=True):
             buffer.data = part
 
-    def gradients(self, output: Tensor, slope: Tensor | None = None) -> tuple[Tensor, ...]:
-        """The `gradients` with respect to each parameter of an output computed within `at` the same theta."""
-        return gradients(output, self.parameters, slope)
-
     def gradient(self, output: Tensor, slope: Tensor | None = None) -> Tensor:
-        """(n,) the `gradients` one after the other; 0 where the output depends on no parameter."""
+        """(n,) the `gradients`, one after the other, of an output computed within `at` the same theta; 0 where it
+        depends on no parameter.
+        """
         if not (self.parameters and output.requires_grad):
             return self._first[0].new_zeros(self.n)
-        return torch.cat([part.reshape(-1) for part in self.gradients(output, slope)])
+        return torch.cat([part.reshape(-1) for part in gradients(output, self.parameters, slope)])
 
     def _release(self) -> None:
         for p in self.parameters:

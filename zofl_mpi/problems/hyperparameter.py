@@ -157,17 +157,17 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
         return np.asarray(np.maximum(x, np.asarray(self.mu, x.dtype)))
 
     @QUIET
-    def solution(self, x: Array, data: Sequence[Dataset], start: Array | None = None) -> Vector:
+    def solution(self, x: Array, data: Sequence[Dataset]) -> Vector:
         """(n_lower,) y(x) in float64, by Newton's method: the gradient's norm is at most 1e-12.
 
         For inputs beyond [0, 1] the bound grows as they do, by sqrt(`smoothness`): rounding does not allow less.
-        MNIST's 35,280 training samples take 3 s of one core at mean(x) = 0.01, and 1 s from the y of a close x as
-        `start` (n_lower,), else 0. A mean(x) that is not above 0 is refused, and where the method does not converge.
+        MNIST's 35,280 training samples take 3 s of one core at mean(x) = 0.01. A mean(x) that is not above 0 is
+        refused, and where the method does not converge.
         """
         ridge, _ = self.curvature(x)
         lower = _Average([self.parts(part)[1] for part in data], ridge)
         tolerance = TOLERANCE * max(1.0, math.sqrt(self.smoothness))
-        return lower.minimiser(np.zeros(self.features) if start is None else start.astype(np.float64), tolerance)
+        return lower.minimiser(np.zeros(self.features), tolerance)
 
     @QUIET
     def score(self, x: Array, y: Array, data: Dataset) -> dict[str, float]:

@@ -16,7 +16,7 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.device_cache import samples_on
-from zofl_mpi.problems.flat import Flat
+from zofl_mpi.problems.flat import Flat, gradients
 from zofl_mpi.problems.terms import check_positions
 
 Named = dict[str, Tensor]  # by the names of a module's parameters, with a first axis for the models of many
@@ -70,7 +70,7 @@ class Function:
 
     def gradient(self, inputs: Tensor, labels: Tensor, reduction: str = "mean") -> tuple[Tensor, ...]:
         """The gradient of the cross-entropy with respect to each parameter, within `at`."""
-        return self._flat.gradients(cross_entropy(self.module(inputs), labels, reduction=reduction))
+        return gradients(cross_entropy(self.module(inputs), labels, reduction=reduction), self._flat.parameters)
 
     def slopes(self) -> Callable[[Named, Tensor, Tensor], Named]:
         """The gradients of the mean cross-entropies of R models, each on its own mini-batch, in one computation.

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
 import torch
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -29,7 +29,7 @@ from zofl_mpi.problems.kernels.blocks import LOCK
 from zofl_mpi.problems.kernels.module_torch import LossRequest, StepsRequest, equal_bits, loss_sums, take_steps
 from zofl_mpi.problems.module import Function, copy_of
 from zofl_mpi.problems.sums import blocks, demand_floats, positions_of
-from zofl_mpi.problems.terms import LocalSteps, Personalised, Terms, check_positions
+from zofl_mpi.problems.terms import LocalSteps, Personalised, check_positions
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -48,8 +48,6 @@ def serialized(method: Callable[Concatenate[Network, P], T]) -> Callable[Concate
 
     @wraps(method)
     def call(self: Network, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if not self.uses_torch:
-            return method(self, *args, **kwargs)
         request: Callable[[], Any] = partial(method, self, *args, **kwargs)
         return cast(T, batched_call(_call_all, request))
 
@@ -71,12 +69,9 @@ class Network(Personalised):
     forward pass may change them. The module runs in the mode it comes in: BatchNorm and dropout need `.eval()`.
 
     Attributes:
-        module: maps inputs (B, *input_shape) to logits (B, classes). A copy is computed with.
+        module: maps inputs (B, *input_shape) to logits (B, classes). A copy of this `dtype` is computed with.
         input_shape: shape that an input (p,) is given, such as (1, 28, 28).
         classes: C.
-        weights: (m,) rho_i = N_i / N_tr.
-        terms: lam, mu and radius of the clients' problems.
-        dtype: float32 or float64, of all vectors and of the module.
         device: where the module computes, as torch calls it.
         kernel: code that computes the local steps, and losses on mini-batches: serial (one client after the other),
             torch (many clients at once), auto (torch on a GPU, if the module can be computed so; else serial).
@@ -89,9 +84,6 @@ class Network(Personalised):
     module: nn.Module = given()
     input_shape: tuple[int, ...] = given()
     classes: int = given()
-    weights: Vector = given()
-    terms: Terms = given(Terms())
-    dtype: DTypeLike = given(np.float32)
     device: str = given("cpu")
     kernel: Literal["auto", "serial", "torch"] = "auto"
     batched_sizes: tuple[int, ...] | None = given(None)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal, cast, final
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.fields import given
@@ -19,7 +19,7 @@ from zofl_mpi.errors import demand
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose, numba_installed, repays_loading, step_times
 from zofl_mpi.problems.sums import QUIET, all_scaled, demand_floats, log_softmax, positions_of, scaled
-from zofl_mpi.problems.terms import LocalSteps, Personalised, Terms
+from zofl_mpi.problems.terms import LocalSteps, Personalised
 
 Labels = NDArray[np.int64]
 
@@ -34,19 +34,13 @@ class Softmax(Personalised):
     Attributes:
         features: p, the length of one input.
         classes: C.
-        weights: (m,) rho_i = N_i / N_tr.
-        terms: lam, mu and radius of the clients' problems.
         kernel: code that computes the local steps: numpy, numba (compiled), auto (the faster one, measured on this
             machine; numpy if numba is not installed or the run too short to repay its loading).
-        dtype: float32 or float64, of all vectors.
     """
 
     features: int = given()
     classes: int = given()
-    weights: Vector = given()
-    terms: Terms = given(Terms())
     kernel: Literal["auto", "numpy", "numba"] = "auto"
-    dtype: DTypeLike = given(np.float32)
 
     def __post_init__(self) -> None:
         demand_floats(self.dtype, "softmax regression runs")

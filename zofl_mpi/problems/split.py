@@ -1,6 +1,4 @@
-"""A network in three parts: a client's, its auxiliary head, and the server's ([C], SplitFed, CSE-FSL).
-
-    smashed = client(inputs),   local logits = auxiliary(smashed),   logits = server(smashed)
+"""A network in three parts: a client's, its auxiliary head, and the server's ([C], SplitFed, CSE-FSL); see `Split`.
 
 All losses are mean cross-entropies over a batch. Images may be augmented: padded by 4, cropped back, mirrored.
 """
@@ -28,6 +26,7 @@ from zofl_mpi.problems.sensors import SENSORS
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
+@dataclass(frozen=True, kw_only=True)
 class TorchSplit(SplitProblem):
     """Members that split networks of torch modules share.
 
@@ -39,12 +38,12 @@ class TorchSplit(SplitProblem):
         local, top: the client's part with the auxiliary head, and the server's, as functions of flat vectors.
     """
 
-    dtype: str
-    device: str
-    bf16: bool
-    tf32: bool
-    local: Flat
-    top: Flat
+    dtype: str = "float32"
+    device: str = "cpu"
+    bf16: bool = False
+    tf32: bool = False
+    local: Flat = field(init=False, repr=False, compare=False)
+    top: Flat = field(init=False, repr=False, compare=False)
 
     @property
     def n_client(self) -> int:
@@ -91,13 +90,7 @@ class SplitNetwork(TorchSplit):
     server: nn.Module
     input_shape: tuple[int, ...]
     classes: int
-    dtype: str = "float32"
-    device: str = "cpu"
-    bf16: bool = False
-    tf32: bool = False
     sensors: tuple[str, ...] = ()
-    local: Flat = field(init=False, repr=False, compare=False)
-    top: Flat = field(init=False, repr=False, compare=False)
     smashed_shape: tuple[int, ...] = field(init=False, compare=False)
     smashed_bytes: int = field(init=False, compare=False)
     takes_one: bool = field(init=False, compare=False)
@@ -256,8 +249,6 @@ class SplitNetwork(TorchSplit):
         return self._output(self.server, self.smash(inputs))
 
     def _output(self, part: nn.Module, x: Tensor) -> Tensor:
-        if not self.bf16:
-            return part(x)  # type: ignore[no-any-return]
         with self.precision():
             return part(x)  # type: ignore[no-any-return]
 

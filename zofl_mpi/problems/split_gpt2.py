@@ -1,6 +1,4 @@
-"""[C] VI-C: GPT-2 cut in three, with LoRA, on texts of a context and its completion.
-
-    smashed = client(tokens),   local logits = auxiliary(smashed),   logits = server(smashed)
+"""[C] VI-C: GPT-2 cut in three (see `Split`), with LoRA, on texts of a context and its completion.
 
 A loss is the mean cross-entropy of the tokens of a batch's completions, each predicted from all before it. Training
 losses have labels smoothed, zeroth-order ones too; those of reports have not. Texts are padded on the right to the
@@ -10,7 +8,7 @@ batch's longest: attention is causal, so that padding reaches no token that coun
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NoReturn, final
 
@@ -53,12 +51,6 @@ class SplitGPT2(TorchSplit):
     longest: int
     targets: int
     label_smoothing: float = 0.1
-    dtype: str = "float32"
-    device: str = "cpu"
-    bf16: bool = False
-    tf32: bool = False
-    local: Flat = field(init=False, repr=False, compare=False)
-    top: Flat = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         demand(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "from 0 to below 1")

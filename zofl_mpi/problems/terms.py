@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.projections import ball
 from zofl_mpi.problems.base import Array, Batch, Problem, Vector
@@ -65,6 +66,7 @@ class LocalSteps(NamedTuple):
     shift: Array | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
 class Personalised(Problem, ABC):
     """A loss with these terms, as a `Hierarchical` and as a `Smooth` problem.
 
@@ -77,10 +79,12 @@ class Personalised(Problem, ABC):
     Attributes:
         weights: (m,) rho_i = N_i / N_tr.
         terms: lam, mu_i and radius_i.
+        dtype: float32 or float64, of all vectors.
     """
 
-    weights: Vector
-    terms: Terms
+    weights: Vector = given()
+    terms: Terms = given(Terms())
+    dtype: DTypeLike = given(np.float32)
 
     @property
     def m(self) -> int:

@@ -104,7 +104,7 @@ class Local:
             )
         if own:
             return [SimpleNamespace(project=partial(setting.problem.project, i)) for i in range(setting.m)]
-        sets = convex_sets.parse_all(self.x_set, setting.problem.n, setting.m, "--x-set")
+        sets = convex_sets.parse_all(self.x_set, setting.problem.n, setting.m)
         convex_sets.common_point(sets, setting.problem.n)
         return sets
 

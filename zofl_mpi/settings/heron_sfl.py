@@ -49,8 +49,8 @@ def _setting(factory: Factory, same: Sequence[type[Any]], site: Site) -> Setting
     adaptation.fill(site, same, parts)
     adaptation.choose(parts[0])
     fingerprint = ", ".join(map(fingerprint_of, parts))  # before the problem takes their values over
-    bf16, tf32 = (bool(site.values.get(name, False)) for name in ("bf16", "tf32"))
-    problem: Split = SplitNetwork(*parts, shape, classes, site.dtype, site.device, bf16, tf32, sensors)
+    own: dict[str, Any] = {name: bool(site.values.get(name, False)) for name in ("bf16", "tf32")}
+    problem: Split = SplitNetwork(*parts, shape, classes, sensors, dtype=site.dtype, device=site.device, **own)
     return setting_on(site, problem, federation, fingerprint)
 
 

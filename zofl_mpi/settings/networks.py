@@ -69,8 +69,8 @@ def _setting(factory: Factory, site: Site) -> Setting[Network]:
     federation = site.group(Samples).federation(site.world, site.streams)
     shape, classes = shape_of(federation), federation.server.classes
     module = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))
-    kernel, dtype = site.group(Kernel).kernel, np.dtype(site.dtype)
-    problem = Network(module, shape, classes, federation.weights, terms_of(site), dtype, site.device, kernel)
+    own: dict[str, Any] = {"weights": federation.weights, "terms": terms_of(site), "dtype": np.dtype(site.dtype)}
+    problem = Network(module, shape, classes, site.device, site.group(Kernel).kernel, **own)
     return setting_on(site, problem, federation, fingerprint_of(module))
 
 

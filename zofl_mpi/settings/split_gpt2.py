@@ -105,7 +105,8 @@ class GPT2:
 
         model.to(torch.device(device), getattr(torch, dtype))
         parts = cut_model(model, self.cut or max(1, model.config.n_layer // 4), self.auxiliary_blocks, self.train)
-        return SplitGPT2(parts, longest, targets, self.label_smoothing, dtype, device, self.bf16, self.tf32)
+        own: dict[str, Any] = {"dtype": dtype, "device": device, "bf16": self.bf16, "tf32": self.tf32}
+        return SplitGPT2(parts, longest, targets, self.label_smoothing, **own)
 
 
 def build(site: Site) -> Setting[Any]:

@@ -72,18 +72,6 @@ class BilevelBowls(KnownBilevel, Solved):
     value: float
 
     @classmethod
-    def of(cls, clients: Sequence[Link], rho: float = 1.0, homogeneous: bool = False) -> BilevelBowls:
-        """The problem of these clients, whose noise sums to 0; `homogeneous`: lower parts differ in noise alone."""
-        A = np.mean([link.lower.A for link in clients], axis=0)
-        P = np.linalg.solve(A, np.mean([link.lower.A @ link.lower.B for link in clients], axis=0))
-        C = np.mean([link.upper.A for link in clients], axis=0)
-        M = P.T @ C @ P + rho * np.eye(P.shape[1])
-        x = np.linalg.solve(M, P.T @ np.mean([link.upper.A @ link.upper.a for link in clients], axis=0))
-        value = float(np.mean([link.upper.value(P @ x) for link in clients]) + rho / 2 * x @ x)
-        eigenvalues = np.linalg.eigvalsh(A)
-        return cls(rho, homogeneous, P, (float(eigenvalues[0]), float(eigenvalues[-1])), M, x, value)
-
-    @classmethod
     def random(
         cls,
         streams: Streams,
@@ -102,6 +90,7 @@ class BilevelBowls(KnownBilevel, Solved):
 
         Args:
             n_lower: length of y; 0 stands for n.
+            homogeneous: lower parts differ in noise alone.
             spectrum: the least and the largest eigenvalue of every A_i and C_i.
             noise, noise_upper: standard deviation of each entry of a sample's gradient of h_i, of f_i in y.
         """
@@ -109,21 +98,28 @@ class BilevelBowls(KnownBilevel, Solved):
         bowls = Quadratic.random(streams, size, 2 * m + 2, spectrum=spectrum, samples=samples, noise=1.0)[2]
         uppers, lowers = bowls[::2], bowls[1::2]
         B = streams(Purpose.SYNTHETIC, t=3).standard_normal((m + 1, size, n)) / np.sqrt(n)
-        links = []
+        links = list[Link]()
         for i, (upper, lower) in enumerate(zip(uppers, lowers, strict=True)):
             like = 0 if homogeneous else i
             follower = Follower(lowers[like].A, np.zeros(size), noise * lower.noise, B[like])
             links.append(Link(replace(upper, noise=noise_upper * upper.noise), follower))
-        return cls.of(links[1:], rho, homogeneous), links[0], tuple(links[1:])
+        server, *clients = links
+        A = np.mean([link.lower.A for link in clients], axis=0)
+        P = np.linalg.solve(A, np.mean([link.lower.A @ link.lower.B for link in clients], axis=0))
+        C = np.mean([link.upper.A for link in clients], axis=0)
+        M = P.T @ C @ P + rho * np.eye(n)
+        x = np.linalg.solve(M, P.T @ np.mean([link.upper.A @ link.upper.a for link in clients], axis=0))
+        value = float(np.mean([link.upper.value(P @ x) for link in clients]) + rho / 2 * x @ x)
+        eigenvalues = np.linalg.eigvalsh(A)
+        ends = float(eigenvalues[0]), float(eigenvalues[-1])
+        return cls(rho, homogeneous, P, ends, M, x, value), server, tuple(clients)
 
     @property
     def n(self) -> int:
-        """Length of x."""
         return int(self.P.shape[1])
 
     @property
     def n_lower(self) -> int:
-        """Length of y."""
         return int(self.P.shape[0])
 
     def parts(self, data: Link) -> tuple[Bowl, Follower]:
@@ -155,10 +151,6 @@ class BilevelBowls(KnownBilevel, Solved):
         """F(x)."""
         d = x - self.minimiser
         return float(self.value + d @ self.hessian @ d / 2)
-
-    def implicit_gradient(self, x: Array) -> Array:
-        """(n,) the gradient of F."""
-        return self.hessian @ (x - self.minimiser)
 
 
 @final
@@ -203,14 +195,6 @@ class Saddle(KnownBilevel, Solved):
     value: float
 
     @classmethod
-    def of(cls, clients: Sequence[Game], lam: float = 10.0) -> Saddle:
-        """The problem of these clients, whose noise sums to 0."""
-        A = np.mean([game.A for game in clients], axis=0)
-        b = np.mean([game.b for game in clients], axis=0)
-        x = np.linalg.solve(A.T @ A + lam * np.eye(len(b)), A.T @ b)
-        return cls(lam, A, b, x, float((A @ x - b) @ (A @ x - b) / 2 + lam / 2 * x @ x))
-
-    @classmethod
     def random(
         cls, streams: Streams, n: int, m: int, *, lam: float = 10.0, samples: int = 32, noise: float = 0.0
     ) -> tuple[Saddle, Game, tuple[Game, ...]]:
@@ -225,12 +209,15 @@ class Saddle(KnownBilevel, Solved):
         b += generator.standard_normal(n) - b[1:].mean(axis=0)
         drawn = noise * generator.standard_normal((m + 1, samples, n))
         drawn -= drawn.mean(axis=1, keepdims=True)
-        games = [Game(t[i] * Q[i] + np.eye(n), b[i], drawn[i]) for i in range(m + 1)]
-        return cls.of(games[1:], lam), games[0], tuple(games[1:])
+        server, *clients = (Game(t[i] * Q[i] + np.eye(n), b[i], drawn[i]) for i in range(m + 1))
+        A = np.mean([game.A for game in clients], axis=0)
+        mean_b = np.mean([game.b for game in clients], axis=0)
+        x = np.linalg.solve(A.T @ A + lam * np.eye(n), A.T @ mean_b)
+        value = float((A @ x - mean_b) @ (A @ x - mean_b) / 2 + lam / 2 * x @ x)
+        return cls(lam, A, mean_b, x, value), server, tuple(clients)
 
     @property
     def n(self) -> int:
-        """Length of x."""
         return len(self.b)
 
     def initial(self, generator: np.random.Generator) -> Array:
@@ -325,7 +312,3 @@ class Coupled(KnownBilevel):
     def truth(self) -> tuple[Vector, float]:
         """x*, F(x*), in the protocol's letters."""
         return (np.array([0.5]), -0.25) if self.order == "min-max" else (np.array([1.0]), -2.0)
-
-    def score(self, x: Array, y: Array, data: object, mix: Vector | None = None) -> dict[str, float]:
-        """f(x, y), the objective of the outer problem."""
-        return {"loss": float(self.f(0, x[None], y[None], None)[0])}

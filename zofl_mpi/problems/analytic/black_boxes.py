@@ -99,7 +99,6 @@ class CVaR(KnownBilevel):
 
     @property
     def n_lower(self) -> int:
-        """Length of y, p."""
         return len(self.best)
 
     def answer(self, inputs: Vector, y: Array) -> Vector:
@@ -121,7 +120,6 @@ class CVaR(KnownBilevel):
         return float(eigenvalues[0]) + self.mu, float(eigenvalues[-1]) + self.mu
 
     def solution(self, x: Array, data: Sequence[Book]) -> Array:
-        """y(x)."""
         return np.linalg.solve(self.A + self.mu * np.eye(self.n_lower), self.force + self.mu * x[:-1])
 
     def truth(self) -> tuple[Vector, float]:
@@ -173,7 +171,6 @@ class Shares(KnownBilevel):
 
     @property
     def n(self) -> int:
-        """Length of x."""
         return len(self.wish)
 
     def initial(self, generator: np.random.Generator) -> Array:
@@ -185,11 +182,9 @@ class Shares(KnownBilevel):
         return np.asarray(distances / 2 + self.rho / 2 * np.einsum("kn,kn->k", x, x))
 
     def gradient_h(self, i: int, x: Array, y: Array, data: Vector, batch: Batch | None = None) -> Never:
-        """Refuses: nothing of h is known."""
         raise UserError(UNKNOWN)
 
     def curvature(self, x: Array) -> Never:
-        """Refuses: nothing of h is known."""
         raise UserError(UNKNOWN)
 
     def solution(self, x: Array, data: Sequence[Vector]) -> Array:

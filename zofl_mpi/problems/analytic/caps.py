@@ -56,9 +56,6 @@ class Caps(KnownHierarchical):
     def gradient_h(self, i: int, data: object, x: Array, y: Array, batch: Batch) -> Array:
         return np.asarray(y - self.wishes[i])
 
-    def flops(self, batch_size: int) -> float:
-        return 2.0 * self.n
-
     def project(self, i: int, x: Array, y: Array) -> Array:
         return np.minimum(y, x)
 

@@ -23,6 +23,9 @@ class KnownHierarchical(NumPyProblem, Protocol):
     def project(self, i: int, x: Array, y: Array) -> Array:
         """See `Hierarchical.project`."""
 
+    def flops(self, batch_size: int) -> float:
+        return 2.0 * self.n
+
     def lower(self, i: int, data: Any, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
         return descend(
             y.copy(),
@@ -44,11 +47,18 @@ class Solved:
         return self.minimiser, self.value
 
 
-class Unconstrained(NumPyProblem, Protocol):
-    """All X_i are R^n."""
+class KnownLipschitz(NumPyProblem, Protocol):
+    """A `Lipschitz` problem whose f_i are functions that the clients' data have; all X_i are R^n."""
+
+    def losses(self, i: int, x: Array, data: Any, batch: Batch | None = None) -> Vector:
+        return np.asarray(data.values(x, batch))
 
     def project(self, i: int, x: Array) -> Array:
         return x
+
+    def score(self, x: Array, data: Any, mix: Vector | None = None) -> dict[str, float]:
+        """f(x) where `data` are those of all clients, f_i(x) where they are one's; `mix` has no meaning."""
+        return {"loss": mean_over(data, lambda one: one.value(x))}
 
 
 class KnownBilevel(NumPyProblem, BilevelProblem, Protocol):

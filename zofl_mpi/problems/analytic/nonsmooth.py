@@ -13,8 +13,8 @@ from typing import Any, final
 import numpy as np
 
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.known import Noisy, Solved, Unconstrained, Vector, mean_over
+from zofl_mpi.problems import Batch
+from zofl_mpi.problems.analytic.known import KnownLipschitz, Noisy, Solved, Vector
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic, SmoothBowls
 
 
@@ -38,10 +38,14 @@ class Pieces(Noisy):
         heights = np.tensordot(x, self.slopes, axes=(1, 2)) + self.offsets  # (k, G, K)
         return np.asarray(heights.max(axis=2).sum(axis=1) + x @ self.mean_noise(batch))
 
+    def value(self, x: Vector) -> float:
+        """The mean of q_j(x), x (n,), over all samples."""
+        return float(self.values(x[None])[0])
+
 
 @final
 @dataclass(frozen=True)
-class MaxAffine(Unconstrained, Solved):
+class MaxAffine(KnownLipschitz, Solved):
     """f_i of a client's `Pieces`: convex, Lipschitz, with kinks. `random` makes a sharp one with a known minimiser.
 
     There f_i(x) = sum_g c_{i,g} |<q_g, x - a_i>| with an orthonormal basis q_1, ..., q_n that all clients share, and
@@ -86,21 +90,14 @@ class MaxAffine(Unconstrained, Solved):
         value = float(np.mean(np.sum(c[1:] * np.abs(z - centres[1:]), axis=1)))
         return cls(n, z @ basis, value, float(np.linalg.norm(c[1:], axis=1).max())), server, tuple(clients)
 
-    def losses(self, i: int, x: Array, data: Pieces, batch: Batch | None = None) -> Vector:
-        return data.values(x, batch)
-
     def flops_evaluation(self, batch_size: int) -> float:
         """FLOPs of the 2 n pieces of `random` at one point."""
         return 4.0 * self.n**2
 
-    def score(self, x: Array, data: Pieces | Sequence[Pieces], mix: Vector | None = None) -> dict[str, float]:
-        """f(x) where `data` are those of all clients, f_i(x) where they are one's; `mix` has no meaning."""
-        return {"loss": mean_over(data, lambda one: float(one.values(x[None])[0]))}
-
 
 @final
 @dataclass(frozen=True)
-class Bowls(SmoothBowls, Unconstrained, Solved):
+class Bowls(SmoothBowls, KnownLipschitz, Solved):
     """f_i(x) = 1/2 (x - a_i)' A_i (x - a_i), of client i's `Bowl`: `Lipschitz` on every bounded set, and `Smooth`.
 
     For a quadratic every zeroth-order estimate is unbiased whatever the radius, so methods of both kinds have the same
@@ -119,7 +116,7 @@ class Bowls(SmoothBowls, Unconstrained, Solved):
     @classmethod
     def of(cls, clients: Sequence[Bowl]) -> Bowls:
         """The problem of these clients, whose noise need not sum to 0."""
-        force = np.sum([b.A @ b.a - b.drift for b in clients], axis=0)
+        force = np.sum([b.A @ b.a - b.mean_noise() for b in clients], axis=0)
         x = np.linalg.solve(np.sum([b.A for b in clients], axis=0), force)
         return cls(len(x), x, float(np.mean([b.value(x) for b in clients])))
 
@@ -129,15 +126,8 @@ class Bowls(SmoothBowls, Unconstrained, Solved):
         _, server, clients = Quadratic.random(streams, n, m, **shape)
         return cls.of(clients), server, clients
 
-    def losses(self, i: int, x: Array, data: Bowl, batch: Batch | None = None) -> Vector:
-        return data.values(x, batch)
-
     def flops_evaluation(self, batch_size: int) -> float:
         return self.flops(batch_size)
-
-    def score(self, x: Array, data: Bowl | Sequence[Bowl], mix: Vector | None = None) -> dict[str, float]:
-        """f(x) where `data` are those of all clients, f_i(x) where they are one's; `mix` has no meaning."""
-        return {"loss": mean_over(data, lambda one: one.value(x))}
 
 
 def _absolute(basis: Vector, c: Vector, centres: Vector, table: Vector) -> Pieces:

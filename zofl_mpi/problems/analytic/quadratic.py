@@ -30,18 +30,13 @@ class Bowl(Noisy):
     a: Vector
     noise: Vector
 
-    @property
-    def drift(self) -> Vector:
-        """(n,) the mean of the noise over all samples, 0 to rounding for `Quadratic.random`."""
-        return self.mean_noise()
-
     def gradient(self, y: Vector, batch: Batch | None = None) -> Vector:
         """(k, n) mean gradients at the rows of y over the samples at positions `batch` (B,), or over all."""
         return np.asarray((y - self.a) @ self.A + self.mean_noise(batch))
 
     def value(self, y: Vector) -> float:
         """The mean of q_j(y), y (n,), over all samples."""
-        return float((y - self.a) @ self.A @ (y - self.a) / 2 + self.drift @ y)
+        return float((y - self.a) @ self.A @ (y - self.a) / 2 + self.mean_noise() @ y)
 
     def values(self, y: Vector, batch: Batch | None) -> Vector:
         """(k,) the mean of q_j at the rows of y (k, n) over the samples at positions `batch` (B,); None: over all."""
@@ -61,7 +56,6 @@ class SmoothBowls(NumPyProblem, Protocol):
     def descend(
         self, data: Bowl, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
     ) -> Array:
-        """See `Smooth.descend`."""
         return local_descent(y, lambda z, t: data.gradient(z, batches[t]), stepsizes, mu, shift)
 
     def flops(self, batch_size: int) -> float:
@@ -73,8 +67,8 @@ class SmoothBowls(NumPyProblem, Protocol):
 class Quadratic(SmoothBowls, KnownHierarchical):
     """f_1 = q of the server's `Bowl`, h_i = q of client i's + mu_i/2 |x - y|^2, f_{2,i} = m rho_i lam/2 |x - y|^2.
 
-    With K_i = (A_i + mu_i I)^{-1} A_i the lower solution is y_i(x) = x - K_i (x - a_i) (without
-    drift), and f_{2,i}(x, y_i(x)) has the gradient m rho_i lam K_i' K_i (x - a_i).
+    With K_i = (A_i + mu_i I)^{-1} A_i the lower solution is y_i(x) = x - K_i (x - a_i) (for
+    noise with mean 0), and f_{2,i}(x, y_i(x)) has the gradient m rho_i lam K_i' K_i (x - a_i).
 
     Attributes:
         n: length of x.
@@ -130,10 +124,11 @@ class Quadratic(SmoothBowls, KnownHierarchical):
         return ball(y, x, self.radius)
 
     def solution(self, i: int, data: Bowl, x: Array) -> Array | None:
-        """y_i(x) of x (n,), where there is no constraint: (A + mu I)^{-1} (A a - drift + mu x)."""
+        """y_i(x) of x (n,), where there is no constraint: (A + mu I)^{-1} (A a - the mean noise + mu x)."""
         if self.radius < np.inf:
             return None
-        return np.linalg.solve(data.A + self.mu[i] * np.eye(self.n), data.A @ data.a - data.drift + self.mu[i] * x)
+        force = data.A @ data.a - data.mean_noise() + self.mu[i] * x
+        return np.linalg.solve(data.A + self.mu[i] * np.eye(self.n), force)
 
     def score(self, x: Array, data: Bowl, mix: Vector | None = None) -> dict[str, float]:
         """The value of the bowl at x; there are no classes, so `mix` has no meaning."""
@@ -167,9 +162,6 @@ class Corner(KnownHierarchical):
 
     def gradient_h(self, i: int, data: object, x: Array, y: Array, batch: Batch) -> Array:
         return y - x
-
-    def flops(self, batch_size: int) -> float:
-        return 2.0 * self.n
 
     def project(self, i: int, x: Array, y: Array) -> Array:
         return np.maximum(y, 0)

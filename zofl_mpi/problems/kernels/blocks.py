@@ -93,7 +93,7 @@ class BatchGatherer:
     Attributes:
         steps: of one replay; 1 if they are gathered on the host.
         targets: (steps, R, ...) tensors that `sources` fill: positions; inputs and labels if gathered on the host.
-        inputs: (R, B, width) the scaled inputs of the step that was gathered last, padded with zeros.
+        inputs: (R, B, p) the scaled inputs of the step that was gathered last, a sample at the beginning of a line.
     """
 
     def __init__(self, data: Dataset, rows: int, size: int, dtype: str, device: str, steps: int) -> None:
@@ -113,8 +113,7 @@ class BatchGatherer:
             self.targets = inputs, torch.zeros(shape, dtype=torch.int64, device=device)
         rescale = bool(np.any(data.scale != 1.0) or np.any(data.shift != 0.0))
         self._factors = [torch.tensor(a, dtype=own, device=device) for a in (data.scale, data.shift) if rescale]
-        self.inputs = torch.zeros((rows, size, row_of(p, dtype)), dtype=own, device=device)
-        self._features = self.inputs[:, :, :p]
+        self.inputs = torch.zeros((rows, size, row_of(p, dtype)), dtype=own, device=device)[:, :, :p]
 
     def sources(self, rows: Sequence[Array]) -> tuple[Source, ...]:
         """Values for `targets`, of each row's sample positions (H, B)."""
@@ -136,14 +135,14 @@ class BatchGatherer:
         """Fetches the inputs of step t, scaled and then shifted, as NumPy does it."""
         there = self.targets[0][t]
         stored = self._stored.index_select(0, there.view(-1)) if self._lie_there else there
-        self._features.copy_(stored.view(self._features.shape))
+        self.inputs.copy_(stored.view(self.inputs.shape))
         if self._factors:
-            self._features.mul_(self._factors[0]).add_(self._factors[1])
+            self.inputs.mul_(self._factors[0]).add_(self._factors[1])
         return self.inputs
 
-    def labels(self, first: int, end: int) -> Tensor:
-        """(end - first, R, B) int64 labels of the steps `first` to `end` - 1."""
-        rows = self.targets[-1][first:end]
+    def labels(self, steps: int) -> Tensor:
+        """(steps, R, B) int64 labels of the first steps."""
+        rows = self.targets[-1][:steps]
         if not self._lie_there:
             return rows
         return self._labels.index_select(0, rows.view(-1)).to(torch.int64).view(rows.shape)

@@ -181,7 +181,6 @@ class _Rows:
         self.device = str(function.device)
         size = block_of(function.step_bytes(key.batch), STEP_BYTES)
         self.size = min(size, CPU_ROWS) if self.device == "cpu" else size
-        self._features = data.features
         self.batches = BatchGatherer(data, self.size, key.batch, key.dtype, self.device, steps)
         self._classes = torch.arange(function.classes, device=self.device)
         self._parts, self._width = list[Part](), 0
@@ -216,12 +215,11 @@ class _Rows:
 
     def inputs(self, t: int) -> Tensor:
         """(R, B, *input_shape) of step t."""
-        inputs = self.batches.gather(t)[:, :, : self._features]
-        return inputs.reshape(self.size, self._key.batch, *self._key.function.input_shape)
+        return self.batches.gather(t).reshape(self.size, self._key.batch, *self._key.function.input_shape)
 
     def labels(self, steps: int) -> Tensor:
         """(steps, R, B, C) of the first steps: 1 for the true class, else 0."""
-        labels = self.batches.labels(0, steps)[..., None] == self._classes
+        labels = self.batches.labels(steps)[..., None] == self._classes
         return labels.to(getattr(torch, self._key.dtype))
 
 
