@@ -51,11 +51,13 @@ def test_a_step_on_two_uploads_by_the_formula_of_softmax_regression() -> None:
     assert server.steps == 1
 
 
-@pytest.mark.parametrize("size", [2, 3, 7])
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
 @RULES
-def test_sflv2_with_merged_steps_is_a_loop_by_hand(rule: Optimiser, size: int) -> None:
-    """With BatchNorm, in an order drawn by the round, the last groups smaller. Mutations: a group across q; statistics
-    of the last pass, or of one pass after the other; no step on the rest; groups by number of client."""
+def test_sflv2_is_a_loop_by_hand(rule: Optimiser, size: int) -> None:
+    """Three clients, one server part, with BatchNorm, in an order drawn by the round; the last groups of merged steps
+    smaller. One client in several rounds: tests/numerics/test_split_pace.py. Mutations: a server part each; server
+    steps after all of a turn; the gradient at the cut after the server's step; a group across q; statistics of the last
+    pass, or of one pass after the other; no step on the rest; groups by number of client."""
     own = setting()
     plan = training(own, rule, merge=size)
     found = run(method(SFLV2, plan), 1)
@@ -87,7 +89,7 @@ def test_sflv2_with_merged_steps_is_a_loop_by_hand(rule: Optimiser, size: int) -
     mean_client = sum(size_ / 31 * flat(part) for size_, part in zip(SIZES, clients, strict=True))
     close(found.theta[: own.problem.n_client], mean_client, 1e-9)
     assert found.server_steps == len(losses) and found.server_loss == pytest.approx(np.mean(losses), rel=1e-9)
-    assert apart(found.theta_s, run(method(SFLV2, replace(plan, merge=1)), 1).theta_s)
+    assert size == 1 or apart(found.theta_s, run(method(SFLV2, replace(plan, merge=1)), 1).theta_s)
 
 
 def unaligned(self: FSLSAGE, main: Server, recent: Any, heads: dict[str, Tensor], i: int) -> float:

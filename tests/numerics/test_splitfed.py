@@ -57,30 +57,6 @@ def test_sflv1_is_fedavg_on_the_unsplit_network(rule: Optimiser, state: str, bet
 
 
 @RULES
-def test_sflv2_is_a_loop_by_hand(rule: Optimiser) -> None:
-    """Three clients, one server part, in turns; one client in several rounds: tests/numerics/test_split_pace.py.
-    Mutations: a server part each; server steps after all of a turn; the gradient at the cut after the server's step."""
-    own = setting()
-    plan = training(own, rule)
-    found = run(method(SFLV2, plan), 1)
-    net = whole_of(resnet)
-    top, clients = net[1], [copy.deepcopy(net[0]) for _ in SIZES]
-    rules = [torchs(part, rule, 0.05) for part in (top, *clients)]
-    turns = [list(batches(plan, i, 0)) for i in range(3)]
-    for i, q in interleaved(0):
-        x, labels = turns[i][q]
-        for k in (0, 1 + i):
-            rules[k].zero_grad()
-        cross_entropy(top(clients[i](x)), labels).backward()
-        for k in (0, 1 + i):
-            rules[k].step()
-    close(found.theta_s, flat(top), 1e-9)
-    close(found.buffers_s, statistics(top), 1e-9)
-    mean = sum(size / 31 * flat(part) for size, part in zip(SIZES, clients, strict=True))
-    close(found.theta[: own.problem.n_client], mean, 1e-9)
-
-
-@RULES
 def test_sflv1_with_constant_statistics_is_fedavg_in_evaluation_mode(rule: Optimiser) -> None:
     """Mutation: gradients through the batch's statistics."""
     own = setting()
