@@ -16,6 +16,8 @@ from zofl_mpi.run.client_memory import Acknowledged, recall
 
 PLAIN = Optimiser("sgd")
 RULES = pytest.mark.parametrize("rule", [PLAIN, SGD, Optimiser("adamw", weight_decay=0.1)], ids=["sgd", "m", "adamw"])
+
+
 def planned(own: Any, rule: Optimiser = PLAIN, **given: Any) -> Training:
     return training(own, rule, **{"h": 2, "lr_client": 0.05, **given})
 

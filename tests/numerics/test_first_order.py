@@ -144,6 +144,11 @@ ALL = (FedAvg, FedProx, Scaffold)
         (ALL, {"server_batch": 0}, "--server-batch 0"),
         (ALL, {"schedule": "linear"}, "--schedule 'linear': allowed are constant, sqrt"),
         (ALL, {"schedule_local": "power:2"}, "--schedule-local 'power:2'"),
+        *((ALL, {"tau_g": value}, "tau-g .*: must be a number above 0") for value in (0.0, math.nan, -1.0)),
+        *(
+            ((FedAvg,), {"compress": kind}, "choose none, topk:FRACTION")
+            for kind in ("topk", "topk:0", "topk:1.5", "topk:nan", "quantise:1", "quantise:2.5", "gzip")
+        ),
         ((FedProx, FedMSPP), {"mu": -1.0}, "--mu -1.0: must be a weight, at least 0"),
         ((FedProx,), {"mu": math.inf}, "--mu inf"),
         ((FedMSPP,), {"batch": 5}, "--batch 5: must be at most 4, all that client 0 has to draw without replacement"),

@@ -134,22 +134,6 @@ def test_b_algorithm_2_is_differentiated_through_its_noisy_steps(monkeypatch: Pa
 # --- (b) to (d): special cases
 
 
-def test_without_coupling_it_is_sgd_on_f1_bit_for_bit() -> None:
-    """(b) lam = 0. Mutations: gamma_r at r in place of r + 1; a batch of another round; f_2 without lam."""
-    zohfl = method(toy(server=None, lam=0.0, noise=1.0), gamma=0.1, schedule="sqrt", server_batch=8)
-    server = zohfl.setting.server
-    x = point()
-    expected = x
-    for r in range(20):
-        batch = STREAMS(Purpose.SERVER_BATCH, r=r).integers(len(server), size=8)
-        gradient = (expected - server.a) @ server.A + server.noise[batch].mean(axis=0)
-        expected = expected - 0.1 / np.sqrt(r + 1) * gradient
-    state = run(zohfl, 20, x)
-    assert np.array_equal(state.x, expected)
-    assert state.gradient_f2_norm == 0
-    assert state.gradient_f1_norm == np.linalg.norm(gradient)
-
-
 def test_without_local_steps_there_is_no_zeroth_order_part() -> None:
     """(c) tau = 0 and y_0 = x: f_2 is 0 at both points. Mutation: H = max(1, ...)."""
     state = run(method(toy(noise=1.0), tau=(0.0,)), 3, point())
@@ -195,14 +179,6 @@ def test_with_y0_last_both_solves_start_in_the_middle_of_the_clients_last_pair(s
     assert set(middle) == set(range(m))
     for i, kept in memories(clients).items():
         assert set(kept) == {"y"} and np.array_equal(kept["y"], middle[i])
-
-
-def test_dividing_by_the_participants_is_the_other_by_m_over_their_number() -> None:
-    """4 clients, 2 of them asked: exactly a factor 2. Mutation: |S_r| in both."""
-    all_of, part = (method(toy(clients=4), divide=divide, beta=0.5) for divide in ("m", "participants"))
-    assert len(all_of.sampling(0)) == 2
-    norms = [run(zohfl, 1, point()).gradient_f2_norm for zohfl in (all_of, part)]
-    assert norms[1] == 2 * norms[0] > 0
 
 
 def test_only_participants_are_asked_and_the_others_count_as_zero(monkeypatch: Patch) -> None:
@@ -372,26 +348,3 @@ def test_values_travel_as_float64_whatever_the_dtype() -> None:
     reply = zohfl.solve(Client(0, zohfl.setting.data[0]), Model(zohfl.start().x, 0))
     assert isinstance(reply, Values) and type(reply.plus) is float
     assert reply.plus != float(np.float32(reply.plus))
-
-
-@pytest.mark.parametrize(
-    ("member", "value", "told"),
-    [
-        (
-            "lower",
-            np.ones(n),
-            r"lower\(i, data, x, y, batches, stepsizes\) must have the shape \(2, 5\); it has \(5,\)",
-        ),
-        ("gradient_f1", np.ones(1), r"gradient_f1\(x, data, batch\) must have the shape \(5,\); it has \(1,\)"),
-        ("f2", np.ones(n), r"f2\(i, x, y\) must have the shape \(\); it has \(5,\)"),
-    ],
-)
-@pytest.mark.parametrize("exchange", ["scalars", "sums"])
-def test_a_member_of_another_shape_is_refused_by_name(
-    monkeypatch: Patch, exchange: str, member: str, value: Any, told: str
-) -> None:
-    """Also one that NumPy would stretch. Mutation: the member's own value, unchecked."""
-    of = built(ZOHFL, toy(), exchange=exchange)
-    monkeypatch.setattr(Quadratic, member, lambda self, *given: value)
-    with pytest.raises((ClientError, TypeError), match=f"the problem's {told}"):
-        of.round(of.start(), 0, clients_of(of))
