@@ -6,12 +6,8 @@ import math
 from tests.conftest import Patch
 from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.cse_fsl import CSEFSL
-from zofl_mpi.methods.fsl_sage import FSLSAGE
-from zofl_mpi.methods.heron import HERON
-from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.split import crop_flip
-from zofl_mpi.rounds.split.messages import Ask, Model
+from zofl_mpi.rounds.split.messages import Ask
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.run.client_memory import STEPS, Acknowledged
 
