@@ -134,13 +134,6 @@ def test_b_algorithm_2_is_differentiated_through_its_noisy_steps(monkeypatch: Pa
 # --- (b) to (d): special cases
 
 
-def test_without_local_steps_there_is_no_zeroth_order_part() -> None:
-    """(c) tau = 0 and y_0 = x: f_2 is 0 at both points. Mutation: H = max(1, ...)."""
-    state = run(method(toy(noise=1.0), tau=(0.0,)), 3, point())
-    assert state.gradient_f2_norm == 0 and state.local_steps == 0
-    assert np.array_equal(state.x, point())
-
-
 def test_g_local_solutions_stay_in_the_ball_around_the_point_they_were_asked_at() -> None:
     """(g) |y - x| <= radius, and the bound is reached. Mutation: a ball around the model."""
     zohfl = method(toy(noise=1.0, radius=0.05), exchange="solutions", tau=(5.0,), schedule_h="constant")
@@ -243,34 +236,6 @@ def test_the_step_is_the_exact_sum_of_the_estimates(divide: Any) -> None:
     assert found.gradient_f2_norm > 1e-3
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("exchange", ["scalars", "solutions"])
-def test_bytes_are_those_of_the_formulas(dtype: Any, exchange: Any) -> None:
-    """Down x_r and r; up two numbers, or two vectors; only participants, and evaluations are free."""
-    zohfl = method(softmax(dtype), exchange=exchange, beta=0.5, tau=(3.0,))
-    clients, size = clients_of(zohfl), zohfl.problem.n * np.dtype(dtype).itemsize
-    up = {"scalars": 16, "solutions": 2 * size}[exchange]
-    state, measured, steps = zohfl.start(), 0, 0
-    for r in range(3):
-        state = zohfl.round(state, r, clients)
-        zohfl.evaluate(state, r, clients)
-        row, _ = clients.account()
-        asked = np.isin(np.arange(4), zohfl.sampling(r))
-        assert asked.sum() == 2 and row.steps == ["server", "solve", "personal"]
-        assert row.bytes_down.tolist() == [[0] * 4, (asked * (size + 8)).tolist(), [0] * 4]
-        assert row.bytes_up.tolist() == [[0] * 4, (asked * up).tolist(), [0] * 4]
-        measured += row.bytes_down.sum() + row.bytes_up.sum()
-        steps += state.local_steps
-    plan = zohfl.plan(3)
-    assert plan["bytes down, for each participant and round"] == size + 8
-    assert plan["bytes up, for each participant and round"] == up
-    assert plan["bytes down and up, all rounds"] == measured
-    assert plan["local steps of all clients, all rounds"] == steps == 2 * 2 * (3 + 5 + 6)
-    assert plan["estimates are added up by"] == "the server"
-    many = method(toy(clients=40), exchange=exchange, beta=0.8).plan(1)["estimates are added up by"]
-    assert many == f"the client ranks, since 32 or more: {8 * n} bytes up from each, or some times that"
-
-
 # --- evaluations
 
 
@@ -348,3 +313,10 @@ def test_values_travel_as_float64_whatever_the_dtype() -> None:
     reply = zohfl.solve(Client(0, zohfl.setting.data[0]), Model(zohfl.start().x, 0))
     assert isinstance(reply, Values) and type(reply.plus) is float
     assert reply.plus != float(np.float32(reply.plus))
+
+
+def test_the_plan_tells_who_adds_up() -> None:
+    """Mutations: always the server; the threshold of a message's size."""
+    assert method(toy()).plan(1)["estimates are added up by"] == "the server"
+    many = method(toy(clients=40), beta=0.8).plan(1)["estimates are added up by"]
+    assert many == f"the client ranks, since 32 or more: {8 * n} bytes up from each, or some times that"
