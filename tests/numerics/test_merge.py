@@ -3,6 +3,7 @@
 import math
 
 from tests.numerics.split_methods import *
+from tests.numerics.test_split_pace import sizes
 from zofl_mpi.engine import mean
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL
@@ -136,17 +137,9 @@ def test_the_size_of_a_step_follows_the_merged_steps_of_all_rounds(monkeypatch: 
     one's; every upload where every second goes up."""
     pace = Pace("linear", warmup=3, decay_steps=11, decay_steps_server=23)
     plan = training(setting(mlp), beta=0.6, k=k, pace=pace, merge=2)
-    sizes, step = [], Optimiser.step
-
-    def seen(self: Optimiser, theta: Tensor, g: Tensor, memory: Any, lr: float) -> None:
-        if len(theta) == plan.problem.top.n:
-            sizes.append(lr)
-        step(self, theta, g, memory, lr)
-
-    monkeypatch.setattr(Optimiser, "step", seen)
-    run(method(CSEFSL, plan), 4)
+    taken = sizes(monkeypatch, CSEFSL, plan, 4)[plan.problem.top.n]
     count = sum(max(-(-STEPS_OF[i] // k) for i in plan.participants(r)) for r in range(4))  # two are one step, one too
-    assert sizes == [pace.server(0.05, t) for t in range(count)]
+    assert taken == [pace.server(0.05, t) for t in range(count)]
     assert len({tuple(plan.participants(r)) for r in range(4)}) > 1
 
 

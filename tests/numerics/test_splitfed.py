@@ -10,16 +10,6 @@ from zofl_mpi.rounds.split.client import CutLoss, Point
 from zofl_mpi.run import flags
 
 
-@pytest.mark.parametrize("cls", [SFLV1, SFLV2])
-def test_splitfed_leaves_the_head_and_obeys_freeze(cls: Any) -> None:
-    """In float32: the mean of equal numbers is that number; in float64 it is so to rounding."""
-    of = method(cls, training(setting(dtype="float32")))
-    n, start, found = of.setting.problem.n_client, of.start(), run(of, 2)
-    assert torch.equal(found.theta[n:], start.theta[n:]) and (found.theta[:n] != start.theta[:n]).any()
-    found = run(method(cls, training(setting(dtype="float32"), freeze="client")), 2)
-    assert torch.equal(found.theta, start.theta) and apart(found.theta_s, start.theta_s)
-
-
 def returning() -> Streams:
     """With --beta 0.6 some client takes part in round 0, rests in round 1, and is back in round 2."""
     own = setting(small)
