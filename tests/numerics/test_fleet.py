@@ -68,7 +68,7 @@ def test_a_client_trains_on_what_its_sensor_sees() -> None:
 def alone(plan: Training, i: int, rounds: int, local: bool) -> nn.Module:
     """Client i's network after plain training on its own samples, whose server part and head stay as they are."""
     client, head, server = (part.double() for part in seeded(mlp))
-    rest, optimiser = head if local else server, torchs(client, plan.rule, plan.lr_client)
+    rest, optimiser = head if local else server, torchs(client.parameters(), plan.rule, plan.lr_client)
     for r in range(rounds):
         for x, labels in batches(plan, i, r):
             optimiser.zero_grad()

@@ -64,7 +64,7 @@ def test_sflv2_is_a_loop_by_hand(rule: Optimiser, size: int) -> None:
     found = run(method(SFLV2, plan), 1)
     net = whole_of(resnet)
     top, clients = net.get_submodule("1"), [copy.deepcopy(net.get_submodule("0")) for _ in SIZES]
-    rules = [torchs(part, rule, 0.05) for part in (top, *clients)]
+    rules = [torchs(part.parameters(), rule, 0.05) for part in (top, *clients)]
     turns = [list(batches(plan, i, 0)) for i in range(3)]
     losses = []
     for group in merged(0, size):

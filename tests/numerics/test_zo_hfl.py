@@ -33,19 +33,6 @@ n, m, lam, eta = 5, 3, 1.7, 0.4
 
 
 @dataclass(frozen=True)
-class Exact:
-    """A quadratic problem whose lower level is solved exactly."""
-
-    inner: Quadratic
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def lower(self, i: int, data: Bowl, x: Array, *_: Any) -> Array:
-        return np.stack([self.inner.solution(i, data, row) for row in x])
-
-
-@dataclass(frozen=True)
 class Spy:
     """A problem that writes down what `lower` was given and what it gave."""
 
@@ -172,19 +159,6 @@ def test_with_y0_last_both_solves_start_in_the_middle_of_the_clients_last_pair(s
     assert set(middle) == set(range(m))
     for i, kept in memories(clients).items():
         assert set(kept) == {"y"} and np.array_equal(kept["y"], middle[i])
-
-
-def test_only_participants_are_asked_and_the_others_count_as_zero(monkeypatch: Patch) -> None:
-    setting = toy()
-    zohfl = method(replace(setting, problem=Exact(setting.problem)), beta=0.34)
-    (i,) = zohfl.sampling(2)
-    clients = clients_of(zohfl)
-    zohfl.round(State(point()), 2, clients)
-    assert clients.account()[0].messages[1].tolist() == [int(j == i) for j in range(m)]
-    problem, data = zohfl.problem, zohfl.setting.data[i]
-    K = np.linalg.solve(data.A + problem.mu[i] * np.eye(problem.n), data.A)
-    expected = problem.weights[i] * problem.lam * K.T @ (point() - problem.solution(i, data, point()))
-    close(zeroth_order_part(zohfl, point(), 2, monkeypatch), expected)
 
 
 @pytest.mark.parametrize(("schedule_h", "growth"), [("sqrt", 2), ("constant", 1)])
