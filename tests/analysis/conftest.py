@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -102,45 +103,39 @@ def drawing(pixels: bool) -> Iterator[None]:
     assert plt.get_fignums() == before
 
 
+def ran(
+    name: str, given: Made | list[str], stem: Path, *words: str, names: tuple[str, ...] = ("",), pixels: bool = True
+) -> Wrote:
+    """What a script writes and prints that ends well, without a warning; run from its own folder."""
+    out, err = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err), drawing(pixels):
+        patch.syspath_prepend(str(ROOT / "analysis"))
+        importlib.import_module(name).main(arguments(given, stem, *words, names=names))
+    assert err.getvalue() == "" or "--partial" in words
+    return Wrote(stem, out.getvalue(), err.getvalue())
+
+
 @pytest.fixture
-def wrote(script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], painted: set[str]) -> Callable[..., Wrote]:
-    """wrote(SCRIPT, GRIDS or words, more words): what a script writes and prints that ends well, without a warning.
+def wrote(script: Any, tmp_path: Path, painted: set[str]) -> Callable[..., Wrote]:
+    """wrote(SCRIPT, GRIDS or words, more words): see `ran`.
 
     Its figures are real ones the first time in a file of tests, then sketches; with pixels=False always.
     """
 
-    def run(
-        name: str, given: Made | list[str], *words: str, names: tuple[str, ...] = ("",), pixels: bool = True
-    ) -> Wrote:
-        capsys.readouterr()
+    def run(name: str, given: Made | list[str], *words: str, pixels: bool = True, **named: Any) -> Wrote:
         real = pixels and name not in painted
-        with drawing(real):
-            script(name).main(arguments(given, tmp_path / "out", *words, names=names))
+        told = ran(name, given, tmp_path / "out", *words, pixels=real, **named)
         if real:
             painted.add(name)
-        told = capsys.readouterr()
-        assert told.err == "" or "--partial" in words
-        return Wrote(tmp_path / "out", told.out, told.err)
+        return told
 
     return run
 
 
 @pytest.fixture(scope="module")
-def wrote_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Wrote]:
+def wrote_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Made], Wrote]:
     """wrote_once(SCRIPT, GRIDS): as `wrote`, for tests of a file that look at the same files and do not change them."""
-    found: dict[tuple[str, Made], Wrote] = {}
-
-    def run(name: str, given: Made) -> Wrote:
-        if (name, given) not in found:
-            stem, out, err = tmp_path_factory.mktemp(name) / "out", StringIO(), StringIO()
-            with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err), drawing(True):
-                patch.syspath_prepend(str(ROOT / "analysis"))
-                importlib.import_module(name).main(arguments(given, stem))
-            assert err.getvalue() == ""
-            found[name, given] = Wrote(stem, out.getvalue(), "")
-        return found[name, given]
-
-    return run
+    return cache(lambda name, given: ran(name, given, tmp_path_factory.mktemp(name) / "out"))
 
 
 @pytest.fixture

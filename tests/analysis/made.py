@@ -158,18 +158,29 @@ def once(folder: Path) -> Made:
     return Made(folder)
 
 
-def group_of(*columns: list[float], planned: int = 0, where: Any = None, **config: Any) -> Any:
-    """A group without files, a test accuracy a seed; analysis/ must be on the path."""
-    runs = tuple(_run(column, f"{k}.h5", **config) for k, column in enumerate(columns, 1))
+def group_of(
+    *columns: list[float],
+    column: str = "test_accuracy",
+    seeds: tuple[int, ...] = (),
+    also: Any = None,
+    planned: int = 0,
+    where: Any = None,
+    **config: Any,
+) -> Any:
+    """A group without files; analysis/ must be on the path.
+
+    Args:
+        columns: of each seed the values of `column`; seeds are 1, 2, ... unless given.
+        also: {name: values} of further columns, the same for all seeds.
+    """
+    runs = []
+    for seed, values in zip(seeds or range(1, len(columns) + 1), columns, strict=True):
+        clients = dict.fromkeys(("bytes_down", "bytes_up", "messages"), np.zeros((len(values), 1, 2), np.int64))
+        rounds = {name: np.array(numbers) for name, numbers in {column: values, **(also or {})}.items()}
+        own = {"seed": seed, **config}
+        runs.append(records.Run(Path(f"{seed}.h5"), {}, own, rounds, clients, {}, ("solve",), None, {}, {}, {}))
     made = importlib.import_module("shared.groups").Group
-    return made(where or {"method": "zo_hfl"}, planned or len(runs), config, runs)
-
-
-def _run(column: list[float], name: str, **config: Any) -> records.Run:
-    zeros = np.zeros((len(column), 1, 2), np.int64)
-    clients = dict.fromkeys(("bytes_down", "bytes_up", "messages"), zeros)
-    rounds = {"test_accuracy": np.array(column)}
-    return records.Run(Path(name), {}, config, rounds, clients, {}, ("solve",), None, {}, {}, {})
+    return made(where or {"method": "zo_hfl"}, planned or len(runs), config, tuple(runs))
 
 
 # --- what the scripts wrote and said

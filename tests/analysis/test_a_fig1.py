@@ -17,7 +17,6 @@ def test_figure_1_is_drawn_from_a_grid_and_from_results(made: Grids, columns: in
 def test_the_areas_of_figure_1_are_the_counts(made: Grids, script: Any) -> None:
     runs = [records.load(made("a_table").member(cell=cell, method="zo_hfl", seed="1").out) for cell in CELLS]
     figure = script("a_fig1").draw(runs, 2)
-    largest = max(int(run.counts.max()) for run in runs if run.counts is not None)
     for run, panel in zip(runs, figure.axes, strict=True):
         discs = panel.collections[0]
         clients, classes = np.nonzero(run.counts)
@@ -26,7 +25,6 @@ def test_the_areas_of_figure_1_are_the_counts(made: Grids, script: Any) -> None:
         assert np.allclose(areas / areas.max(), counts / counts.max())
         assert np.allclose(areas / counts, figure.axes[0].collections[0].get_sizes().max() / runs[0].counts.max())
         assert f"({counts.sum():,} samples)" in panel.get_title()
-    assert largest >= runs[0].counts.max()
 
 
 def test_figure_1_needs_one_finished_result_a_cell(place: Grids, wrote: Any, refuses: Any) -> None:

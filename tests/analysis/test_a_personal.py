@@ -98,14 +98,9 @@ def test_an_axis_tells_the_coordinates_that_the_grid_has_no_axis_for(script: Any
 
 def tried(own: dict[str, float]) -> list[Any]:
     """Groups of one seed with these validation accuracies by their fine-tuning's steps."""
-    where, columns = {"data": "digits", "cell": "a1-b0.5", "method": "fedavg"}, ("personal_accuracy", VALIDATION)
-    groups = []
-    for step, value in own.items():
-        group = group_of([value], where=where | {"own": step}, seed=1)
-        (run,) = group.runs
-        rounds = run.rounds | dict.fromkeys(columns, run.rounds["test_accuracy"])
-        groups.append(replace(group, runs=(replace(run, rounds=rounds),)))
-    return groups
+    where = {"data": "digits", "cell": "a1-b0.5", "method": "fedavg"}
+    also = {step: {"personal_accuracy": [value], VALIDATION: [value]} for step, value in own.items()}
+    return [group_of([value], where=where | {"own": step}, also=also[step]) for step, value in own.items()]
 
 
 @pytest.mark.parametrize(
@@ -133,18 +128,8 @@ def test_no_step_at_all_is_no_edge(own: dict[str, float], at_edge: list[str], sc
 def test_a_difference_is_taken_on_the_seeds_that_both_have(script: Any) -> None:
     """Mutation: seed by place."""
     module = script("a_personal")
-    one, two = group_of([0.9], [0.8]), group_of([0.5], [0.7])
-    give = {id(one): (1, 2), id(two): (2, 3)}
-    one, two = (
-        replace(
-            group,
-            runs=tuple(
-                replace(run, config={"seed": seed}, rounds={"personal_accuracy": run.rounds["test_accuracy"]})
-                for run, seed in zip(group.runs, give[id(group)], strict=True)
-            ),
-        )
-        for group in (one, two)
-    )
+    one = group_of([0.9], [0.8], column="personal_accuracy")
+    two = group_of([0.5], [0.7], column="personal_accuracy", seeds=(2, 3))
     assert module.ahead(one, two) == pytest.approx([30.0])
     assert module.ahead(one, None).size == 0
 

@@ -61,14 +61,6 @@ def test_with_partial_a_missing_seed_is_marked_and_not_averaged_over(place: Grid
     assert (row["seeds"], row["seeds_planned"], row["accuracy_sd_percent"]) == ("1", "2", "")
 
 
-def test_a_cell_without_any_seed_stays_in_the_table(place: Grids, wrote: Any) -> None:
-    for seed in SEEDS:
-        place("a_table").member(cell="a0.1-b0.5", method="zo_hfl", seed=seed).out.unlink()
-    told = wrote("a_table1", place("a_table"), "--partial")
-    (row,) = [r for r in told.rows if r["seeds"] == "0"]
-    assert (row["cell"], row["accuracy_mean_percent"], row["paper_percent"]) == ("a0.1-b0.5", "", "70.0")
-
-
 def test_a_mistake_in_a_grid_is_one_sentence(place: Grids, refuses: Any) -> None:
     path = place("a_table").path()
     words = ["--grid", str(path), "--results", str(place("a_table").results)]

@@ -42,12 +42,10 @@ LOCAL, SERVER = ("l1", "l2", "l3"), ("s1", "s2")
 AXES = {"local": LOCAL, "server": SERVER}
 
 
-def at(local: str, server: str, *accuracies: float) -> Any:
-    """A group with these accuracies after the last round, of seeds 1, 2, ..."""
+def at(local: str, server: str, *accuracies: float, **also: list[float]) -> Any:
+    """A group with these accuracies after the last round, of seeds 1, 2, ..., and further columns."""
     where = {"data": "mnist", "cell": "c", "method": "zo_hfl", "local": local, "server": server}
-    group = group_of(*[[accuracy] for accuracy in accuracies or (0.5,)], where=where)
-    runs = tuple(replace(run, config={"seed": seed}) for seed, run in enumerate(group.runs, 1))
-    return replace(group, runs=runs)
+    return group_of(*[[accuracy] for accuracy in accuracies or (0.5,)], where=where, also=also)
 
 
 @pytest.mark.parametrize(
@@ -88,21 +86,12 @@ def test_a_best_step_inside_has_no_mark(script: Any) -> None:
     assert tuned.tables(rows).endswith("a better step may lie beyond: ZO-HFL (l2 s1).")
 
 
-def with_validation(group: Any, *columns: list[float]) -> Any:
-    """A group whose runs, of seeds 1, 2, ..., have these accuracies on a validation part."""
-    runs = tuple(
-        replace(run, rounds=run.rounds | {"validation_accuracy": np.array(column)})
-        for run, column in zip(group.runs, columns, strict=True)
-    )
-    return replace(group, runs=runs)
-
-
 def test_the_choice_is_by_the_last_validations_where_there_are_any(script: Any) -> None:
     """Mutations: by the test accuracy; by the last validation alone; by all of them; rounds without one counted."""
     tuned = script("a_tuned")
     nan = float("nan")
-    noisy = with_validation(at("l1", "s1", 0.9), [0.9, 0.9, 0.1, nan, 0.1, 0.1, 0.1, 0.8])
-    steady = with_validation(at("l2", "s1", 0.2), [0.0, 0.0, 0.3, nan, 0.3, 0.3, 0.3, 0.3])
+    noisy = at("l1", "s1", 0.9, validation_accuracy=[0.9, 0.9, 0.1, nan, 0.1, 0.1, 0.1, 0.8])
+    steady = at("l2", "s1", 0.2, validation_accuracy=[0.0, 0.0, 0.3, nan, 0.3, 0.3, 0.3, 0.3])
     rows = rows_of(tuned, [noisy, steady])
     assert [r["best"] for r in rows] == [False, True]
     assert [r["chosen_by_percent"] for r in rows] == pytest.approx([24.0, 30.0])

@@ -1,7 +1,5 @@
 """The comparison of methods on [B]'s network, from tiny real results: the numbers are those computed by hand."""
 
-from dataclasses import replace
-
 from tests.analysis.made import *
 from zofl_mpi.engine.streams import Streams
 
@@ -91,31 +89,19 @@ def test_fedrzo_is_drawn_beside_each_sharpness(made: Grids, script: Any) -> None
     assert [panel.get_xscale() for panel in figure.axes[:3]] == ["linear", "linear", "log"]
 
 
-def test_the_step_is_chosen_on_the_seeds_that_all_steps_have(script: Any) -> None:
-    module = script("b_methods")
-    every = group_of([0.3], [0.9], where={"method": "fedavg", "step": "all"}, data="d", rectifier=1)
-    one = group_of([0.4], where={"method": "fedavg", "step": "one"}, data="d", rectifier=1)
-    runs = [
-        replace(run, config={"seed": seed}, rounds={"objective_nonsmooth": run.rounds["test_accuracy"]})
-        for run, seed in zip([*every.runs, *one.runs], (1, 2, 1), strict=True)
-    ]
-    every, one = replace(every, runs=tuple(runs[:2])), replace(one, runs=tuple(runs[2:]))
-    assert module.chosen([every, one]) == [every]  # 0.3 < 0.4 on seed 1, although its mean is 0.6
-
-
 def test_the_step_is_chosen_on_the_validation_part_where_there_is_one(script: Any) -> None:
     """Mutations: by the objective all the same; by the last evaluation alone."""
     module = script("b_methods")
-    groups = []
-    for step, objective, last in (("one", 0.1, [0.5, 0.5, 0.5, 0.1]), ("other", 0.4, [0.3, 0.3, 0.3, 0.3])):
-        group = group_of([objective], where={"method": "fedavg", "step": step}, data="d", rectifier=1)
-        (run,) = group.runs
-        columns = {"objective_nonsmooth": run.rounds["test_accuracy"], "validation_loss": np.array(last)}
-        groups.append(replace(group, runs=(replace(run, config={"seed": 1}, rounds=columns),)))
-    assert module.chosen(groups) == groups[1:]
-    bare = [
-        replace(g, runs=tuple(replace(run, rounds=dict(list(run.rounds.items())[:1])) for run in g.runs))
-        for g in groups
+
+    def group(step: str, objective: float, **also: list[float]) -> Any:
+        where = {"method": "fedavg", "step": step}
+        return group_of([objective], column="objective_nonsmooth", where=where, also=also, data="d", rectifier=1)
+
+    groups = [
+        group("one", 0.1, validation_loss=[0.5, 0.5, 0.5, 0.1]),
+        group("other", 0.4, validation_loss=[0.3, 0.3, 0.3, 0.3]),
     ]
+    bare = [group("one", 0.1), group("other", 0.4)]
+    assert module.chosen(groups) == groups[1:]
     assert module.chosen(bare) == bare[:1]
     assert module.note(groups) != module.note(bare)

@@ -8,13 +8,11 @@ from tests.analysis.made import *
 
 def planted(method: str, test: list[float], validation: list[float], up: int = 1, labels: int = 0, **where: str) -> Any:
     """A group of one seed that sends `up` bytes a client and round."""
-    group = group_of(test, where={"method": method, **where}, method=method, seed=1, m=2)
+    also = {"validation_accuracy": validation} | ({"label_bytes": [labels] * len(test)} if labels else {})
+    group = group_of(test, where={"method": method, **where}, also=also, method=method, m=2)
     (run,) = group.runs
     clients = run.clients | {way: np.full((len(test), 1, 2), k * up) for way, k in (("bytes_up", 1), ("bytes_down", 4))}
-    rounds = run.rounds | {"validation_accuracy": np.array(validation)}
-    if labels:
-        rounds["label_bytes"] = np.full(len(test), labels)
-    return replace(group, runs=(replace(run, rounds=rounds, clients=clients),))
+    return replace(group, runs=(replace(run, clients=clients),))
 
 
 def test_a_row_counts_rounds_and_bytes(script: Any) -> None:
@@ -52,23 +50,6 @@ def test_the_best_step_is_that_of_the_validation_part(script: Any) -> None:
     assert set(lines) == {"FedAvg", "DeComFL"}
     assert lines["FedAvg"].get_xdata() == pytest.approx([1, 2])
     assert lines["FedAvg"].get_ydata() == pytest.approx([50, 80])
-
-
-def test_the_kept_table_is_the_one_that_the_script_prints(script: Any) -> None:
-    """Mutation: a table that was made before the CSV."""
-    module, kept = script("c_bytes"), ROOT / "analysis/results/c_bytes"
-    rows = [
-        {
-            k: v if k in ("method", "step") or k.endswith("by_seed") else float(v or "nan")
-            for k, v in r.items()
-            if k != "best"
-        }
-        | {"best": r["best"] == "True", "seeds": int(r["seeds"]), "seeds_planned": int(r["seeds_planned"])}
-        for r in table_of(kept.with_suffix(".csv"))
-    ]
-    assert kept.with_suffix(".txt").read_text().startswith(module.text(rows))
-    for method in module.NAMES:
-        assert [r["seeds"] for r in rows if r["method"] == method and r["best"]] == [3]
 
 
 def test_networks_in_one_piece_are_those_that_are_cut() -> None:

@@ -26,19 +26,6 @@ def test_a_run_that_was_stopped_counts_as_far_as_it_got(script: Any) -> None:
     assert module.told(second) == ["87.5 to 89.6", "not run", "-", "0"]
 
 
-def test_the_kept_curves_are_those_that_the_script_prints(script: Any) -> None:
-    """Mutations: a table made before the CSV; a printed number that changed."""
-    module, words = script("c_decomfl_mnist"), {"method", "by_seed_percent"}
-    rows = [
-        {k: v if k in words else float(v or "nan") for k, v in r.items()}
-        | {"round": int(r["round"]), "seeds": int(r["seeds"])}
-        for r in table_of(ROOT / "analysis/results/c_decomfl_mnist.csv")
-    ]
-    assert (ROOT / "analysis/results/c_decomfl_mnist.txt").read_text().startswith(module.text(rows))
-    told = {(r["method"], r["round"]): (r["printed_least_percent"], r["printed_largest_percent"]) for r in rows}
-    assert told == {(method, at): pair for method, known in module.PRINTED.items() for at, pair in known.items()}
-
-
 def test_a_folder_for_each_grid(script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         script("c_decomfl_mnist").main(["--results", str(tmp_path), "--out", str(tmp_path / "t")])

@@ -201,8 +201,6 @@ def test_table_3_measures_what_dry_run_tells(script: Any, capsys: pytest.Capture
 
 
 def test_the_language_grids_in_the_repository_are_those_of_the_scripts(script: Any) -> None:
-    from tests.conftest import ROOT
-
     names = script("shared.heron").NAMES
     for name in ("c_lm", "c_lm_random", "c_fig6", "c_lm_tuned"):
         study = grid.read(ROOT / "jobs" / f"{name}.toml")

@@ -170,8 +170,6 @@ def test_the_lines_and_the_curve_of_the_figures(made: Grids, rows: Any, told: Wr
 
 def test_the_grids_of_the_repository_are_those_of_the_scripts(script: Any) -> None:
     """Mutations: a method without a name; steps that are not in the order of their size."""
-    from tests.conftest import ROOT
-
     study = grid.read(ROOT / "jobs/c_pays.toml")
     assert set(study.axes["method"]) <= set(script("shared.pays").NAMES)
     for axis in ("local", "server"):

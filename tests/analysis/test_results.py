@@ -67,30 +67,52 @@ def test_rounding_is_by_the_digits_that_are_told() -> None:
 # --- the scripts print the kept tables
 
 
-def table_rows(name: str, *words: str) -> list[dict[str, Any]]:
+WORDS = {"data", "method", "step", "steps", "at_edge", "cell", "rectifier", "problem"}
+
+
+def table_rows(name: str) -> list[dict[str, Any]]:
     """The rows of a kept table as the script makes them: numbers, but for the columns of words."""
-    told = {*words, "data", "method", "step", "at_edge"}
-    return [
-        {
-            key: cell if key in told else cell == "True" if key == "best" else float(cell or "nan")
-            for key, cell in r.items()
-        }
-        | {key: int(r[key]) for key in ("seeds", "seeds_planned")}
-        for r in table_of(KEPT / f"{name}.csv")
-    ]
+
+    def cell(key: str, value: str) -> Any:
+        if key in WORDS or "by_seed" in key:
+            return value
+        whole = key in ("seeds", "seeds_planned", "round")
+        return value == "True" if key == "best" else int(float(value)) if whole else float(value or "nan")
+
+    return [{key: cell(key, value) for key, value in row.items()} for row in table_of(KEPT / f"{name}.csv")]
 
 
-@pytest.mark.parametrize("name", ["a_tuned", "a_tuned_iid", "a_rules"])
-def test_the_kept_tuned_steps_are_those_that_the_script_prints(name: str, script: Any) -> None:
-    told = table_rows(name, "cell", "accuracy_by_seed_percent")
-    assert (KEPT / f"{name}.txt").read_text().startswith(script("a_tuned").tables(told))
+TUNED, METHODS = ("a_tuned", "a_tuned_iid", "a_rules"), ("b_methods", "b_methods_cifar")
+SCRIPT_OF = dict.fromkeys(TUNED, "a_tuned") | dict.fromkeys(METHODS, "b_methods")
+
+
+@pytest.mark.parametrize("name", [*TUNED, *METHODS, "a_personal", "b_fednest", "c_bytes", "c_decomfl_mnist"])
+def test_the_kept_tables_are_those_that_the_scripts_print(name: str, script: Any) -> None:
+    """Mutation: a table that was made before the CSV."""
+    module = script(SCRIPT_OF.get(name, name))
+    printed = module.text if name.startswith("c_") else module.tables
+    assert (KEPT / f"{name}.txt").read_text().startswith(printed(table_rows(name)))
+
+
+@pytest.mark.parametrize("name", TUNED)
+def test_the_kept_best_steps_are_those_of_the_highest_validation(name: str) -> None:
+    told = table_rows(name)
     for method in {r["method"] for r in told}:
         of = [r for r in told if r["method"] == method]
-        best = max(of, key=lambda r: r["chosen_by_percent"])
-        assert [r for r in of if r["best"]] == [best]
+        assert [r for r in of if r["best"]] == [max(of, key=lambda r: r["chosen_by_percent"])]
 
 
-@pytest.mark.parametrize("name", ["a_tuned", "a_tuned_iid", "a_rules"])
+def test_three_seeds_of_the_best_steps_and_the_printed_numbers_are_kept(script: Any) -> None:
+    """Mutation: a printed number that changed."""
+    for method in script("c_bytes").NAMES:
+        assert [r["seeds"] for r in table_rows("c_bytes") if r["method"] == method and r["best"]] == [3]
+    printed = script("c_decomfl_mnist").PRINTED
+    for r in (rows := table_rows("c_decomfl_mnist")):
+        assert printed[r["method"]][r["round"]] == (r["printed_least_percent"], r["printed_largest_percent"])
+    assert len(rows) == sum(map(len, printed.values()))
+
+
+@pytest.mark.parametrize("name", TUNED)
 def test_the_kept_edges_are_those_of_the_kept_steps(name: str, script: Any) -> None:
     axes = tomllib.loads((ROOT / f"jobs/{name}.toml").read_text(encoding="utf-8"))["axes"]
     steps = {axis: list(axes[axis]) for axis in ("local", "server")}
@@ -106,23 +128,14 @@ def test_the_kept_edges_are_those_of_the_kept_steps(name: str, script: Any) -> N
             assert row["at_edge"] == " ".join(ends)
 
 
-@pytest.mark.parametrize("name", ["b_methods", "b_methods_cifar"])
-def test_the_kept_methods_are_those_that_the_script_prints(name: str, script: Any) -> None:
-    told = table_rows(name, "rectifier")
-    text = (KEPT / f"{name}.txt").read_text()
-    assert text.startswith(script("b_methods").tables(told))
+@pytest.mark.parametrize("name", METHODS)
+def test_the_kept_edges_are_those_of_each_methods_steps(name: str) -> None:
     steps: dict[tuple[str, ...], list[str]] = {}
-    for r in table_of(KEPT / f"{name}.csv"):
+    for r in (rows := table_rows(name)):
         steps.setdefault((r["data"], r["method"], r["rectifier"]), []).append(r["step"])
-    for r in table_of(KEPT / f"{name}.csv"):
+    for r in rows:
         of = steps[r["data"], r["method"], r["rectifier"]]
-        assert r["at_edge"] == ("step" if r["best"] == "True" and r["step"] in (of[0], of[-1]) else "")
-
-
-@pytest.mark.parametrize(("name", "words"), [("a_personal", ("steps", "cell")), ("b_fednest", ("problem", "by_seed"))])
-def test_the_kept_comparisons_are_those_that_the_script_prints(name: str, words: tuple[str, ...], script: Any) -> None:
-    """Mutation: a table that was made before the CSV."""
-    assert (KEPT / f"{name}.txt").read_text().startswith(script(name).tables(table_rows(name, *words)))
+        assert r["at_edge"] == ("step" if r["best"] and r["step"] in (of[0], of[-1]) else "")
 
 
 def test_the_tuned_personal_models_have_the_steps_that_were_chosen(script: Any) -> None:

@@ -121,12 +121,10 @@ def alone(rounds: int, path: Path) -> float:
 
 def made(folder: Path) -> Path:
     """Bytes like MNIST's, four fifths of them 0."""
-    from zofl_mpi.engine.streams import Purpose, Streams
+    from tests.gpu.made import images
 
-    generator = Streams(1)(Purpose.SYNTHETIC)
-    x = generator.integers(0, 256, (SAMPLES, FEATURES), dtype=np.uint8)
-    x *= generator.random((SAMPLES, FEATURES), dtype=np.float32) < 0.2
-    np.savez(folder / "bench.npz", x=x.reshape(-1, 28, 28), y=generator.integers(0, CLASSES, SAMPLES))
+    data = images(SAMPLES, FEATURES)
+    np.savez(folder / "bench.npz", x=data.inputs.reshape(-1, 28, 28), y=data.labels)
     return folder / "bench.npz"
 
 

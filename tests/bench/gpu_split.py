@@ -11,7 +11,21 @@ import torch
 
 from tests.gpu.clock import nothing_waits
 from tests.numerics import gpt2_toy
-from tests.numerics.split_methods import ALL, SGD, C, Make, method, mlp, resnet, run, setting, small, training, vectors
+from tests.numerics.split_methods import (
+    ALL,
+    SGD,
+    C,
+    Make,
+    groups,
+    method,
+    mlp,
+    resnet,
+    run,
+    setting,
+    small,
+    training,
+    vectors,
+)
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.setting import Setting
@@ -24,7 +38,6 @@ from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.methods.splitfed import SFLV2, SplitLoRA
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.device_cache import samples_on
-from zofl_mpi.problems.split_images import ResNet
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.messages import Model, Smashed
 from zofl_mpi.rounds.split.method import Cut, LockstepMethod
@@ -43,18 +56,13 @@ DRAWN: dict[str, dict[str, Any]] = {
 }
 
 
-def grouped() -> Any:
-    """As `resnet`, without statistics of a batch."""
-    return ResNet(2, (1, 1), 1, "pooled", "group").parts((1, 8, 8), C)
-
-
 VARIANTS: dict[str, tuple[Any, Make, dict[str, Any]]] = {
     **{cls.__name__: (cls, resnet, {}) for cls in [*ALL, SplitLoRA]},
     **{f"HERON {name}": (HERON, resnet, flags) for name, flags in DRAWN.items() if name != "jvp"},
     **{f"HOSFL {name}": (HOSFL, resnet, flags) for name, flags in DRAWN.items() if name != "jvp"},
-    "HERON jvp": (HERON, grouped, DRAWN["jvp"]),
-    "HERON signs": (HERON, grouped, {"directions": "per-sample"}),
-    "HOSFL signs": (HOSFL, grouped, {"directions": "per-sample"}),
+    "HERON jvp": (HERON, groups, DRAWN["jvp"]),
+    "HERON signs": (HERON, groups, {"directions": "per-sample"}),
+    "HOSFL signs": (HOSFL, groups, {"directions": "per-sample"}),
     "HERON exact head": (HERON, resnet, {"head_gradient": "exact"}),
     "HERON exact layers": (HERON, mlp, {"head_gradient": "exact", "exact_layers": 1}),
     "HOSFL exact layers": (HOSFL, mlp, {"exact_layers": 1}),

@@ -147,10 +147,3 @@ def walk(
 
 
 HARMONIC = 0.1 / np.arange(1, 4)
-CONSTANT = {"schedule_local": "constant", "gamma_local": 0.1}
-
-
-def optimum(setting: Setting, w: Array) -> Array:
-    """Of sum_i w_i F_i, quadratics without noise."""
-    A = sum(w[i] * data.A for i, data in enumerate(setting.data))
-    return np.linalg.solve(A, sum(w[i] * data.A @ data.a for i, data in enumerate(setting.data)))

@@ -5,7 +5,7 @@ The references are whole networks, torch's optimisers, loops by hand.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any
@@ -197,12 +197,11 @@ def put(module: nn.Module, theta: Tensor, buffers: Tensor) -> None:
                 tensor.copy_(piece.view(tensor.shape))
 
 
-def torchs(module: nn.Module, rule: Optimiser, lr: float) -> torch.optim.Optimizer:
-    if rule.optimiser == "adam":
-        return torch.optim.Adam(module.parameters(), lr, foreach=False)
-    return torch.optim.SGD(
-        module.parameters(), lr, momentum=rule.momentum, weight_decay=rule.weight_decay, foreach=False
-    )
+def torchs(parameters: Iterable[nn.Parameter], rule: Optimiser, lr: float) -> torch.optim.Optimizer:
+    """torch's own optimiser, in loops over single tensors."""
+    cls: Any = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[rule.optimiser]
+    more = {"momentum": rule.momentum} if rule.optimiser == "sgd" else {}
+    return cls(parameters, lr, weight_decay=rule.weight_decay, foreach=False, **more)  # type: ignore[no-any-return]
 
 
 def whole_of(make: Make) -> nn.Module:
@@ -219,7 +218,7 @@ def batches(plan: Training, i: int, r: int) -> Iterator[tuple[Tensor, Tensor]]:
 def fedavg(plan: Training, make: Make, rounds: int, clients: Sequence[int]) -> nn.Module:
     """FedAvg on the whole network, by hand; own optimiser states by `plan.state`. One network is plain training."""
     nets = {i: whole_of(make) for i in clients}
-    rules = {i: torchs(net, plan.rule, 0.05) for i, net in nets.items()}
+    rules = {i: torchs(net.parameters(), plan.rule, 0.05) for i, net in nets.items()}
     average = flat(nets[clients[0]]), statistics(nets[clients[0]])
     sizes = {i: len(plan.setting.data[i]) for i in clients}
     moments: list[dict[str, Tensor]] = []  # of each parameter, the mean
@@ -231,7 +230,7 @@ def fedavg(plan: Training, make: Make, rounds: int, clients: Sequence[int]) -> n
             put(net, *average)
             net.train(not plan.running)
             if plan.state != "keep":
-                rules[i] = torchs(net, plan.rule, 0.05)
+                rules[i] = torchs(net.parameters(), plan.rule, 0.05)
             for p, mean in zip(net.parameters(), moments, strict=False):
                 rules[i].state[p] = {name: value.clone() for name, value in mean.items()}
             for x, labels in batches(plan, i, r):

@@ -8,7 +8,6 @@ import pytest
 from tests.numerics.first_order import BOTH, Array, Make, clients_of, method, point, run, softmax, started, toy
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.rounds.local_sgd import Compression, largest, quantised
 from zofl_mpi.rounds.report import Model
@@ -105,9 +104,3 @@ def test_bytes_are_counted_by_formula(compress: str, size: Any, dtype: Any) -> N
     expected = size(of.setting.problem.n, np.dtype(dtype).itemsize)
     assert up.tolist() == [expected] * of.setting.m
     assert of.plan(1)["bytes up, for each participant and round"] == expected
-
-
-@pytest.mark.parametrize("compress", ["topk", "topk:0", "topk:1.5", "topk:nan", "quantise:1", "quantise:2.5", "gzip"])
-def test_no_compression_is_refused(compress: str) -> None:
-    with pytest.raises(UserError, match="choose none, topk:FRACTION"):
-        method(FedAvg, toy(), compress=compress)

@@ -5,7 +5,7 @@ from tests.numerics.split_methods import *
 from tests.numerics.test_split_texts import texts_setting
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.decomfl import DeComFL, Missed
+from zofl_mpi.methods.decomfl import DeComFL, HiSo, Missed
 from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems.signs import SignedLayers
@@ -16,7 +16,6 @@ from zofl_mpi.run.client_memory import Acknowledged, recall
 
 PLAIN = Optimiser("sgd")
 RULES = pytest.mark.parametrize("rule", [PLAIN, SGD, Optimiser("adamw", weight_decay=0.1)], ids=["sgd", "m", "adamw"])
-SOURCES = pytest.mark.parametrize("make", [mlp, resnet, None], ids=["mlp", "resnet", "texts"])
 
 
 def planned(own: Any, rule: Optimiser = PLAIN, **given: Any) -> Training:
@@ -61,17 +60,22 @@ def test_a_step_is_the_projection_of_the_gradient() -> None:
 
 @RULES
 @pytest.mark.parametrize(
-    ("make", "dtype"), [(mlp, "float32"), (resnet, "float32"), (resnet, "float64"), (None, "float64")]
+    ("cls", "make", "dtype"),
+    [
+        *((DeComFL, make, dtype) for make, dtype in ((mlp, "float32"), (resnet, "float32"), (resnet, "float64"))),
+        (DeComFL, None, "float64"),
+        *((HiSo, mlp, dtype) for dtype in ("float32", "float64")),
+    ],
 )
 def test_a_client_that_has_rested_makes_the_servers_model_of_what_it_missed(
-    make: Any, rule: Optimiser, dtype: str
+    cls: Any, make: Any, rule: Optimiser, dtype: str
 ) -> None:
-    """To the bit, moments too, whenever it comes back: some clients rest, some begin late. Mutations: its own last
-    steps kept; a round missed or taken twice; the step sizes of another round; moments of the local steps; scalars of
-    its own in place of the means."""
+    """To the bit, moments and HiSo's K too, whenever it comes back: some clients rest, some begin late. Mutations: its
+    own last steps kept; a round missed or taken twice; the step sizes of another round; moments of the local steps;
+    scalars, or K, of its own in place of the means; a round's update of K left out or taken twice."""
     own = source(make) if make is None else source(make, dtype=dtype)
     pace = Pace("linear", warmup=2, decay_steps=13)
-    rested = of(planned(own, rule, beta=0.4, pace=pace), n_p=2)
+    rested = method(cls, planned(own, rule, beta=0.4, pace=pace), n_p=2)
     clients = LocalClients(list(own.data), method=rested)
     state, missed = rested.start(), set[int]()
     for r in range(6):
@@ -158,11 +162,7 @@ def scalar() -> Parts:
     return client, nn.Linear(3, C), nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, C))
 
 
-def name_of(flags: dict[str, Any]) -> str:
-    return "-".join(map(str, flags.values()))
-
-
-@pytest.mark.parametrize("flags", KINDS, ids=name_of)
+@pytest.mark.parametrize("flags", KINDS, ids=str)
 @pytest.mark.parametrize("cls", [HERON, HOSFL])
 def test_in_one_dimension_an_estimate_is_the_derivative(cls: Any, flags: dict[str, Any]) -> None:
     """The sphere of one dimension is {-1, 1}, so (L(x + mu u) - L(x)) / mu u is L'(x), for each sample, too, as mu -> 0
@@ -230,17 +230,21 @@ def test_each_direction_of_each_step_has_signs_of_its_own(monkeypatch: Patch, cl
 
 @pytest.mark.parametrize("rule", [SGD, ADAMW, Optimiser("adamw_transformers", weight_decay=0.1)], ids=str)
 @pytest.mark.parametrize("estimate", ["one-sided", "central"])
-def test_several_local_steps_of_decomfl_are_two_loops(rule: Optimiser, estimate: str) -> None:
-    """One client, three steps a round, three rounds, sizes that warm up and fall. A loop by hand: the client steps on a
-    copy of model and moments, from which the losses come; the server steps along the same differences. Mutations: empty
-    moments at local steps; moments of the local steps that stay; one direction for the steps of a round; the size of
-    step r + q, or of q alone; directions of the client's part alone; a sign; n_p, 2 or mu missing."""
+@pytest.mark.parametrize(("cls", "flags"), [(DeComFL, {}), (HiSo, {"nu": 0.6})], ids=["decomfl", "hiso"])
+def test_several_local_steps_are_a_loop_by_hand(
+    cls: Any, flags: dict[str, float], rule: Optimiser, estimate: str
+) -> None:
+    """One client, three steps a round, three rounds, sizes that warm up and fall: with one client the server's steps
+    along the mean differences are the client's own. Mutations: empty moments at local steps; moments of the local steps
+    that stay; one direction for the steps of a round; the size of step r + q, or of q alone; directions of the client's
+    part alone; a sign; n_p, 2 or mu missing; K for its root; the first local step's G; nu and 1 - nu exchanged; G for
+    G^2; K renewed before the step; u for z in the step."""
     pace = Pace("linear", warmup=3, decay_steps=11)
     plan = training(setting(mlp, clients=(2,)), rule, h=3, pace=pace)
-    of = method(DeComFL, plan, n_p=2, mu=1e-3, estimate=estimate)
-    found = run(of, 3)
-    net = whole_of(mlp)
+    of = method(cls, plan, n_p=2, mu=1e-3, estimate=estimate, **flags)
+    found, net, nu = run(of, 3), whole_of(mlp), flags.get("nu", 1.0)
     x, memory = flat(net), dict[str, Any]()
+    K = torch.ones_like(x)
 
     def loss(at: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         put(net, at, torch.zeros(0))
@@ -252,18 +256,28 @@ def test_several_local_steps_of_decomfl_are_two_loops(rule: Optimiser, estimate:
 
     seen = []
     for r in range(3):
-        y, copy = x.clone(), {k: v.clone() if isinstance(v, Tensor) else v for k, v in memory.items()}
-        steps = []
         for q, (inputs, labels) in enumerate(batches(plan, 0, r)):
-            us = list(drawn(of.key(r, q)(Purpose.DIRECTION), x, 2, of.distribution))
+            us = directions(of, r, q)
             seen += [u.numpy().tobytes() for u in us]
+            zs = [u / K.sqrt() for u in us]
             back, span = (1e-3, 4e-3) if estimate == "central" else (0.0, 2e-3)
-            g = sum((loss(y + 1e-3 * u, inputs, labels) - loss(y - back * u, inputs, labels)) / span * u for u in us)
-            steps.append(torch.as_tensor(g))
-            rule.step(y, steps[-1], copy, lr(3 * r + q))
-        for q, g in enumerate(steps):
-            rule.step(x, g, memory, lr(3 * r + q))
+            g = sum((loss(x + 1e-3 * z, inputs, labels) - loss(x - back * z, inputs, labels)) / span * z for z in zs)
+            G = torch.as_tensor(g)
+            rule.step(x, G, memory, lr(3 * r + q))
+        K = nu * K + (1 - nu) * G * G
     n = plan.setting.problem.n_client
-    close(torch.cat([found.theta[:n], found.theta_s]), x, 1e-9)
+    close(joined(of, found), x, 1e-9)
+    if flags:
+        close(found.optimiser["second_moment"], K, 1e-7)
+        assert found.least_second_moment == pytest.approx(float(K.min()))
     assert torch.equal(found.theta[n:], of.start().theta[n:])
     assert len(seen) == len(set(seen)) == 3 * 3 * 2 and apart(x, flat(whole_of(mlp)))
+
+
+@pytest.mark.parametrize("rule", [PLAIN, SGD], ids=["sgd", "momentum"])
+def test_hiso_with_nu_1_is_decomfl_to_the_bit(rule: Optimiser) -> None:
+    """Mutation: a K that moves all the same."""
+    plan = planned(setting(mlp, dtype="float32"), rule, beta=0.67)
+    one, other = run(method(HiSo, plan, n_p=2, nu=1.0), 4), run(of(plan, n_p=2), 4)
+    assert torch.equal(joined(of(plan), one), joined(of(plan), other))
+    np.testing.assert_array_equal(one.scalars, other.scalars)

@@ -135,19 +135,19 @@ def own_step(setting: Setting, x: Array, r: int, gamma: float) -> Array:
     return gamma * gradient(setting.server, x, batch)
 
 
-@pytest.mark.parametrize("eta_g", [0.5, 1.0])
+@pytest.mark.parametrize("flags", [{"eta_g": 0.5}, {"eta_g": 1.0}, {"server_rule": "adam", "eta_g": 0.3}], ids=str)
 @pytest.mark.parametrize("cls", [FedAvg, FedProx, Scaffold])
 @BOTH
-def test_the_servers_own_step_is_subtracted_from_the_average(make: Make, cls: Any, eta_g: float) -> None:
+def test_the_servers_own_step_is_subtracted_from_the_average(make: Make, cls: Any, flags: dict[str, Any]) -> None:
     """At x, with xi_r and gamma_r = gamma/sqrt(r + 1), as ZO-HFL's and server_sgd's. Mutations: at the average; scaled
-    by eta_g; the local step size; another schedule."""
+    by eta_g; the local step size; another schedule; a rule's Delta with the server's step in it."""
     setting, r = make(), 3
     x = point(setting)
-    without, with_step = (one(method(cls, setting, gamma=gamma, eta_g=eta_g), r) for gamma in (0.0, 0.4))
+    without, with_step = (one(method(cls, setting, gamma=gamma, **flags), r) for gamma in (0.0, 0.4))
     close(with_step, without - own_step(setting, x, r, 0.2))
     alone = built(ServerSGD, setting, gamma=0.4, server_batch=8)
     close(without - with_step, x - one(alone, r))
-    constant = one(method(cls, setting, gamma=0.4, eta_g=eta_g, schedule="constant"), r)
+    constant = one(method(cls, setting, gamma=0.4, schedule="constant", **flags), r)
     close(constant, without - own_step(setting, x, r, 0.4))
 
 

@@ -6,11 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.conftest import Patch
 from tests.numerics.first_order import Array, clients_of, close
 from zofl_mpi.data.partition import as_dataset
 from zofl_mpi.data.sources import Synthetic, make
-from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.engine.fields import reported
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
@@ -263,23 +261,3 @@ def test_each_product_of_the_series_has_a_mini_batch_of_its_own(monkeypatch: pyt
     assert len(inner) == count * 3 * 2 and len(seen["gradient_h"]) == count * 3 * (1 + 2 * 2)
     later = [*seen["hessian_h"], *seen["cross_h"]]
     assert len(later) == count * (3 + 1) == len(set(later)) and not inner & set(later)
-
-
-@pytest.mark.parametrize(
-    ("member", "value", "told"),
-    [
-        ("hessian_h", 1.0, r"hessian_h\(i, x, y, u, data, batch\) must have the shape \(4,\); it has \(\)"),
-        ("cross_h", np.ones((4, 1)), r"cross_h\(i, x, y, u, data, batch\) must have the shape \(4,\); it has \(4, 1\)"),
-        ("gradients_f", (np.ones(1), np.ones(4)), r"gradients_f\(i, x, y, data, batch\)\[0\] must .* it has \(1,\)"),
-        ("gradients_f", (np.ones(4), 0.0), r"gradients_f\(i, x, y, data, batch\)\[1\] must .* it has \(\)"),
-        ("curvature", (1.0, 2.0, 3.0), r"curvature\(x\) must have the shape \(2,\); it has \(3,\)"),
-    ],
-)
-def test_a_derivative_of_another_shape_is_refused_by_name(
-    monkeypatch: Patch, member: str, value: Any, told: str
-) -> None:
-    """Also one that NumPy would stretch. Mutation: the member's own value, unchecked."""
-    of = built(FedNest, known(BilevelBowls), **ALL)
-    monkeypatch.setattr(BilevelBowls, member, lambda self, *given: value)
-    with pytest.raises((ClientError, TypeError), match=f"the problem's {told}"):
-        run(of, 1)

@@ -98,22 +98,34 @@ def estimates(setting: Setting, i: int, r: int, H: int, x: Array, central: bool,
 
 
 @pytest.mark.parametrize("central", [False, True])
-@pytest.mark.parametrize(("clients", "H", "n_p"), [(1, 1, 1), (m, 1, 3), (m, 4, 1), (m, 4, 3)])
-def test_it_is_zo_sgd_and_the_mean_of_the_clients(clients: int, H: int, n_p: int, central: bool) -> None:
+@pytest.mark.parametrize(
+    ("clients", "H", "n_p", "beta"), [(1, 1, 1, 1.0), (m, 1, 3, 0.67), (m, 4, 1, 0.3), (m, 4, 3, 1.0)]
+)
+def test_it_is_zo_sgd_and_the_mean_of_the_participants(
+    clients: int, H: int, n_p: int, beta: float, central: bool
+) -> None:
     """Step for step, with steps that decrease over the rounds. Mutations: n left out or n_p in its place; eta for 2
     eta; one direction or one batch for all steps or clients; a sum over the directions; a base value at another point
-    or on another batch; a schedule over the local steps."""
+    or on another batch; a schedule over the local steps; a mean over all m; participants of another round; weights of
+    size that are not normalised."""
     setting, x = bowls(clients), point()
-    of = nn(setting, n_p, "central" if central else "one-sided", H=H, schedule="sqrt")
+    of = nn(setting, n_p, "central" if central else "one-sided", beta, H=H, schedule="sqrt", weights="size")
+    state, asked = replace(of.start(), x=x), clients_of(of)
     for r in range(3):
-        ends = []
-        for i in range(clients):
+        count, ends = math.floor(beta * clients + 0.5), []
+        to = sorted(STREAMS(Purpose.PARTICIPANTS, r=r).permutation(clients)[:count].tolist())
+        for i in to:
             estimate, y = estimates(setting, i, r, H, x, central, n_p), x
             for k in range(H):
                 y = y - 0.05 / math.sqrt(r + 1) * estimate(y, k)
             ends.append(y)
-        x = np.mean(ends, axis=0)
-    close(run(of, 3).x, x)
+        x = np.average(ends, axis=0, weights=[SIZES[i] for i in to])
+        state = of.round(state, r, asked)
+        row = asked.account()[0]
+        step = row.steps.index("step")
+        assert np.flatnonzero(row.messages[step]).tolist() == to
+        assert set(row.bytes_down[step][to].tolist()) == {8 * n + 8} and set(row.bytes_up[step][to].tolist()) == {8 * n}
+    close(state.x, x)
 
 
 SETS = ("box:-0.3:0.2", "ball:0.5:1,0,0,0", "all")
@@ -145,22 +157,6 @@ def test_a_step_is_pulled_towards_the_clients_own_set(framed: Array, weights: An
             y = y - 0.05 * (data.A @ (y - data.a) + data.mean_noise() + pull)
         ends.append(y)
     close(run(of, 1, x).x, shares @ ends)
-
-
-@pytest.mark.parametrize("beta", [0.3, 0.67, 1.0])
-def test_participants_alone_count(beta: float) -> None:
-    """Mutations: a mean over all m; participants of another round; weights of size that are not normalised."""
-    setting = bowls()
-    of, r, x = nn(setting, beta=beta, weights="size"), 2, point()
-    to = sorted(STREAMS(Purpose.PARTICIPANTS, r=r).permutation(m)[: math.floor(beta * m + 0.5)].tolist())
-    shares = np.array([SIZES[i] for i in to]) / sum(SIZES[i] for i in to)
-    ends = [x - 0.05 * estimates(setting, i, r, 1, x, central=False)(x, 0) for i in to]
-    state, clients = replace(of.start(), x=x), clients_of(of)
-    close(of.round(state, r, clients).x, shares @ ends)
-    row = clients.account()[0]
-    step = row.steps.index("step")
-    assert np.flatnonzero(row.messages[step]).tolist() == to
-    assert set(row.bytes_down[step][to].tolist()) == {8 * n + 8} and set(row.bytes_up[step][to].tolist()) == {8 * n}
 
 
 def test_theorem_1s_schedule() -> None:

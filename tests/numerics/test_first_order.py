@@ -19,36 +19,49 @@ from zofl_mpi.rounds.report import Reporting
 # --- what travels
 
 
-CLASSES = [(FedAvg, 1), (FedProx, 1), (Scaffold, 2), (FedMSPP, 1)]
+CLASSES = {
+    "fedavg": (FedAvg, {}, 1, 1),
+    "fedprox": (FedProx, {}, 1, 1),
+    "scaffold": (Scaffold, {}, 2, 2),
+    "fedmspp": (FedMSPP, {}, 1, 1),
+    "zo_hfl": (ZOHFL, {}, 1, 0),
+    "zo_hfl, solutions": (ZOHFL, {"exchange": "solutions"}, 1, 2),
+}
+"""Method, flags, vectors down and up; 0: two numbers in float64."""
 
 
-@pytest.mark.parametrize(("cls", "vectors"), CLASSES)
+@pytest.mark.parametrize(("cls", "flags", "vectors_down", "vectors_up"), CLASSES.values(), ids=CLASSES)
 @pytest.mark.parametrize(("dtype", "itemsize"), [(np.float32, 4), (np.float64, 8)])
-def test_bytes_are_those_of_the_formulas(cls: Any, vectors: int, dtype: Any, itemsize: int) -> None:
-    """Down x (and c) and r, up y (or dy and dc): SCAFFOLD's tensors are twice FedAvg's. Evaluations are free."""
-    of = method(cls, softmax(dtype), beta=0.5, tau=(2.0, 5.0, 0.25, 3.0), schedule_h="sqrt")
+def test_bytes_are_those_of_the_formulas(
+    cls: Any, flags: Any, vectors_down: int, vectors_up: int, dtype: Any, itemsize: int
+) -> None:
+    """Down x (and c) and r, up y, or dy and dc, or f_2's values or solutions: SCAFFOLD's tensors are twice FedAvg's.
+    Only participants; evaluations are free."""
+    of = method(cls, softmax(dtype), beta=0.5, tau=(2.0, 5.0, 0.25, 3.0), schedule_h="sqrt", **flags)
     size, state, clients = C * p, of.start(), clients_of(of)
-    up, total, steps = vectors * size * itemsize, 0, 0
+    down, up = vectors_down * size * itemsize + 8, vectors_up * size * itemsize or 16
+    names = ["server", "solve", "personal"] if cls is ZOHFL else ["server", "train", "measure"]
+    sampling, total, steps = of.sampling if cls is ZOHFL else of.local.sampling, 0, 0
     for r in range(3):
         state = of.round(state, r, clients)
         of.evaluate(state, r, clients)
         row, _ = clients.account()
-        asked = np.isin(np.arange(m), of.local.sampling(r))
+        asked = np.isin(np.arange(m), sampling(r))
         assert asked.sum() == 2
-        assert row.steps == ["server", "train", "measure"]
-        assert row.bytes_down.tolist() == [[0] * m, (asked * (up + 8)).tolist(), [0] * m]
+        assert row.steps == names
+        assert row.bytes_down.tolist() == [[0] * m, (asked * down).tolist(), [0] * m]
         assert row.bytes_up.tolist() == [[0] * m, (asked * up).tolist(), [0] * m]
         assert row.messages.tolist() == [[0] * m, asked.astype(int).tolist(), [0] * m]
         total += int(row.bytes_down.sum() + row.bytes_up.sum())
         steps += state.local_steps
     plan = of.plan(3)
-    assert plan["bytes down, for each participant and round"] == up + 8
+    assert plan["bytes down, for each participant and round"] == down
     assert plan["bytes up, for each participant and round"] == up
-    assert plan["bytes down and up, all rounds"] == total == 3 * 2 * (2 * up + 8)
+    assert plan["bytes down and up, all rounds"] == total == 3 * 2 * (down + up)
     assert plan["local steps of all clients, all rounds"] == steps > 0
     assert plan["clients, participants in a round"] == "4, 2"
     assert plan["length of x, n"] == size
-    assert plan["FLOPs of all clients, all rounds"] == f"{steps * 4 * 4 * size:.3g}"
+    assert cls is ZOHFL or plan["FLOPs of all clients, all rounds"] == f"{steps * 4 * 4 * size:.3g}"
     assert state.x.dtype == dtype
 
 
@@ -144,6 +157,11 @@ ALL = (FedAvg, FedProx, Scaffold)
         (ALL, {"server_batch": 0}, "--server-batch 0"),
         (ALL, {"schedule": "linear"}, "--schedule 'linear': allowed are constant, sqrt"),
         (ALL, {"schedule_local": "power:2"}, "--schedule-local 'power:2'"),
+        *((ALL, {"tau_g": value}, "tau-g .*: must be a number above 0") for value in (0.0, math.nan, -1.0)),
+        *(
+            ((FedAvg,), {"compress": kind}, "choose none, topk:FRACTION")
+            for kind in ("topk", "topk:0", "topk:1.5", "topk:nan", "quantise:1", "quantise:2.5", "gzip")
+        ),
         ((FedProx, FedMSPP), {"mu": -1.0}, "--mu -1.0: must be a weight, at least 0"),
         ((FedProx,), {"mu": math.inf}, "--mu inf"),
         ((FedMSPP,), {"batch": 5}, "--batch 5: must be at most 4, all that client 0 has to draw without replacement"),

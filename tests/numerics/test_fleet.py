@@ -1,28 +1,14 @@
 """Clients that adapt a network, each to its own sensor: formulas, own parts by hand, parameters that train."""
 
 import itertools
-from dataclasses import fields, replace
-from typing import Any, get_args, get_type_hints
-
-import pytest
-import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
+from typing import get_args, get_type_hints
 
 from tests.numerics.split_methods import *
-from zofl_mpi.engine.clients import Client
-from zofl_mpi.engine.setting import Setting
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.decomfl import DeComFL
-from zofl_mpi.methods.fsl_sage import FSLSAGE
-from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
-from zofl_mpi.methods.splitfed import SFLV1, SFLV2
 from zofl_mpi.problems.sensors import SENSORS
-from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.rounds.split.messages import Report
-from zofl_mpi.run.local import LocalClients
 from zofl_mpi.settings.adaptation import Adaptation
 
 SEEN = ("invert", "gain", "blur")
@@ -82,7 +68,7 @@ def test_a_client_trains_on_what_its_sensor_sees() -> None:
 def alone(plan: Training, i: int, rounds: int, local: bool) -> nn.Module:
     """Client i's network after plain training on its own samples, whose server part and head stay as they are."""
     client, head, server = (part.double() for part in seeded(mlp))
-    rest, optimiser = head if local else server, torchs(client, plan.rule, plan.lr_client)
+    rest, optimiser = head if local else server, torchs(client.parameters(), plan.rule, plan.lr_client)
     for r in range(rounds):
         for x, labels in batches(plan, i, r):
             optimiser.zero_grad()

@@ -6,6 +6,7 @@ from typing import final
 
 from tests.conftest import Capsys, Patch
 from tests.numerics.split_methods import *
+from tests.numerics.test_split_texts import texts_setting as texts
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.rounds.split import client as client_steps
@@ -14,17 +15,6 @@ from zofl_mpi.rounds.split.estimates import ForwardMode, TwoPoint
 from zofl_mpi.rounds.split.messages import Scalars
 from zofl_mpi.rounds.split.rules import GradientRule
 from zofl_mpi.run.client_memory import Acknowledged, recall
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@RULES
-def test_heron_with_the_exact_gradient_is_cse_fsl_to_the_bit(rule: Optimiser, dtype: str) -> None:
-    """Mutations: another order, another upload, other moments."""
-    flags = {"k": 2, "beta": 0.6, "augment": "crop-flip"}
-    heron = run(method(HERON, training(setting(dtype=dtype), rule, **flags), estimate="exact"), 3)
-    cse = run(method(CSEFSL, training(setting(dtype=dtype), rule, **flags)), 3)
-    assert same(heron, cse)
-    assert (heron.local_loss, heron.server_loss) == (cse.local_loss, cse.server_loss)
 
 
 def errors(monkeypatch: Patch, frame: Tensor, n_p: int, **flags: Any) -> float:
@@ -81,20 +71,27 @@ def test_directions_have_their_norms_and_their_own_stream() -> None:
     assert float(cosines.abs().max()) < 0.5
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_clients_that_do_not_step_are_frozen_features_whatever_mu_and_n_p(dtype: str) -> None:
-    """To the bit, running statistics too. Mutation: a perturbed pass moves the statistics."""
-    starts = method(HERON, training(setting(dtype=dtype))).start()
-    found = [
-        run(method(HERON, training(setting(dtype=dtype), lr_client=0.0), **flags), 2)
-        for flags in ({"mu": 1e-3}, {"mu": 1.0, "n_p": 3}, {"distribution": "gaussian"}, {"estimate": "central"})
-    ]
-    found.append(run(method(CSEFSL, training(setting(dtype=dtype), lr_client=0.0)), 2))
-    assert all(same(found[0], other) for other in found[1:])
-    close(found[0].theta, starts.theta, 1e-15)
-    assert dtype == "float64" or torch.equal(found[0].theta, starts.theta)
-    assert not torch.equal(found[0].buffers, starts.buffers)
-    assert not torch.equal(found[0].theta_s, starts.theta_s)
+@pytest.mark.parametrize("source", ["float32", "float64", "texts"])
+@pytest.mark.parametrize(("cls", "first"), [(HERON, CSEFSL), (HOSFL, SFLV2)])
+def test_clients_that_do_not_step_are_frozen_features_whatever_mu_and_n_p(cls: Any, first: Any, source: str) -> None:
+    """To the bit, running statistics too, and on texts of differing length. Mutations: a perturbed pass moves the
+    statistics, or leaves its perturbation behind; shapes of the longest sample."""
+    plan = training(texts() if source == "texts" else setting(dtype=source), lr_client=0.0, batch=3)
+    expected, start = run(method(first, plan), 2), method(first, plan).start()
+    for flags in (
+        {"mu": 1e-3},
+        {"mu": 1.0, "n_p": 3},
+        {"distribution": "gaussian"},
+        {"estimate": "central", "mu": 1.0, "n_p": 2},
+        {"estimate": "jvp"},
+    ):
+        found = run(method(cls, plan, **flags), 2)
+        assert same(found, expected) and found.server_loss == expected.server_loss
+    assert apart(run(method(cls, replace(plan, lr_client=0.05), **flags), 2).theta, expected.theta)
+    close(expected.theta, start.theta, 1e-15)
+    assert source != "float32" or torch.equal(expected.theta, start.theta)
+    assert source == "texts" or not torch.equal(expected.buffers, start.buffers)
+    assert not torch.equal(expected.theta_s, start.theta_s)
 
 
 def test_perturbed_passes_may_move_the_running_statistics() -> None:

@@ -8,19 +8,25 @@ import math
 import re
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.numerics.first_order import Array, clients_of, close
+from tests.numerics.test_fednest import known
 from tests.numerics.test_fedrzo import SAMPLES, STREAMS, eta, links, m, n, point
+from tests.numerics.test_zo_hfl import toy
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.fednest import FedNest
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
-from zofl_mpi.problems.analytic.bilevel import Coupled
+from zofl_mpi.methods.zo_hfl import ZOHFL
+from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
+from zofl_mpi.problems.analytic.quadratic import Quadratic
 from zofl_mpi.problems.base import BilevelProblem
 from zofl_mpi.rounds import lower
 from zofl_mpi.rounds.lower import Lower, Schedule, acceleration
@@ -371,19 +377,43 @@ def test_steps_that_curvature_multiplies_are_told_once(
     assert 4 * usual < steps <= most and other == usual
 
 
+def one_line() -> FedRZOBL:
+    return line(Part(1.0))
+
+
+def fednest() -> FedNest:
+    return built(FedNest, known(BilevelBowls), batch=0, batch_lower=0)
+
+
+def zo_hfl(**flags: Any) -> ZOHFL:
+    return built(ZOHFL, toy(), **flags)
+
+
 @pytest.mark.parametrize(
-    ("member", "value", "told"),
+    ("make", "cls", "member", "value", "told"),
     [
-        ("gradient_h", 0.0, r"gradient_h\(i, x, y, data, batch\) must have the shape \(1,\); it has \(\)"),
-        ("project", np.zeros((1, 1)), r"project\(i, x\) must have the shape \(1,\); it has \(1, 1\)"),
-        ("curvature", (1.0, 2.0, 3.0), r"curvature\(x\) must have the shape \(2,\); it has \(3,\)"),
-        ("initial_lower", np.ones(2), r"initial_lower\(\) must have the shape \(1,\); it has \(2,\)"),
-        ("f", np.ones(3), r"losses at 2 points must have the shape \(2,\); it has \(3,\)"),
+        (one_line, Line, "gradient_h", 0.0, r"gradient_h\(i, x, y, data, batch\) must .* shape \(1,\); it has \(\)"),
+        (one_line, Line, "project", np.zeros((1, 1)), r"project\(i, x\) must have the shape \(1,\); it has \(1, 1\)"),
+        (one_line, Line, "curvature", (1.0, 2.0, 3.0), r"curvature\(x\) must have the shape \(2,\); it has \(3,\)"),
+        (one_line, Line, "initial_lower", np.ones(2), r"initial_lower\(\) must have the shape \(1,\); it has \(2,\)"),
+        (one_line, Line, "f", np.ones(3), r"losses at 2 points must have the shape \(2,\); it has \(3,\)"),
+        (fednest, BilevelBowls, "hessian_h", 1.0, r"hessian_h\(i, x, y, u, data, batch\) must .* \(4,\); it has \(\)"),
+        (fednest, BilevelBowls, "cross_h", np.ones((4, 1)), r"cross_h\(.*, u, data, batch\) must .* it has \(4, 1\)"),
+        (fednest, BilevelBowls, "gradients_f", (np.ones(1), np.ones(4)), r"gradients_f\(.*\)\[0\] must .* has \(1,\)"),
+        (fednest, BilevelBowls, "gradients_f", (np.ones(4), 0.0), r"gradients_f\(.*\)\[1\] must .* it has \(\)"),
+        (fednest, BilevelBowls, "curvature", (1.0, 2.0, 3.0), r"curvature\(x\) must .* shape \(2,\); it has \(3,\)"),
+        (zo_hfl, Quadratic, "lower", np.ones(5), r"lower\(i, .*, stepsizes\) must .* shape \(2, 5\); it has \(5,\)"),
+        (zo_hfl, Quadratic, "gradient_f1", np.ones(1), r"gradient_f1\(x, data, batch\) must .* \(5,\); it has \(1,\)"),
+        (zo_hfl, Quadratic, "f2", np.ones(5), r"f2\(i, x, y\) must have the shape \(\); it has \(5,\)"),
+        (partial(zo_hfl, exchange="solutions"), Quadratic, "f2", np.ones(5), r"f2\(i, x, y\) must .* it has \(5,\)"),
     ],
 )
-def test_a_member_of_another_shape_is_refused_by_name(member: str, value: Any, told: str) -> None:
-    """Also one that NumPy would stretch. Mutation: np.asarray alone, with which a number is every gradient."""
-    wrong = type("Wrong", (Line,), {member: lambda self, *given: value})
+def test_a_member_of_another_shape_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, make: Any, cls: Any, member: str, value: Any, told: str
+) -> None:
+    """Also one that NumPy would stretch. Mutation: the member's own value, unchecked; np.asarray alone, with which a
+    number is every gradient."""
+    monkeypatch.setattr(cls, member, lambda self, *given: value)
     with pytest.raises((ClientError, TypeError), match=f"the problem's {told}"):
-        of = built(FedRZOBL, Setting(wrong(), STREAMS, (Part(1.0),), dtype=np.float64), eta=eta)
+        of = make()
         of.round(of.start(), 0, clients_of(of))

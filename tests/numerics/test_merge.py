@@ -3,6 +3,7 @@
 import math
 
 from tests.numerics.split_methods import *
+from tests.numerics.test_split_pace import sizes
 from zofl_mpi.engine import mean
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL
@@ -51,17 +52,19 @@ def test_a_step_on_two_uploads_by_the_formula_of_softmax_regression() -> None:
     assert server.steps == 1
 
 
-@pytest.mark.parametrize("size", [2, 3, 7])
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
 @RULES
-def test_sflv2_with_merged_steps_is_a_loop_by_hand(rule: Optimiser, size: int) -> None:
-    """With BatchNorm, in an order drawn by the round, the last groups smaller. Mutations: a group across q; statistics
-    of the last pass, or of one pass after the other; no step on the rest; groups by number of client."""
+def test_sflv2_is_a_loop_by_hand(rule: Optimiser, size: int) -> None:
+    """Three clients, one server part, with BatchNorm, in an order drawn by the round; the last groups of merged steps
+    smaller. One client in several rounds: tests/numerics/test_split_pace.py. Mutations: a server part each; server
+    steps after all of a turn; the gradient at the cut after the server's step; a group across q; statistics of the last
+    pass, or of one pass after the other; no step on the rest; groups by number of client."""
     own = setting()
     plan = training(own, rule, merge=size)
     found = run(method(SFLV2, plan), 1)
     net = whole_of(resnet)
     top, clients = net.get_submodule("1"), [copy.deepcopy(net.get_submodule("0")) for _ in SIZES]
-    rules = [torchs(part, rule, 0.05) for part in (top, *clients)]
+    rules = [torchs(part.parameters(), rule, 0.05) for part in (top, *clients)]
     turns = [list(batches(plan, i, 0)) for i in range(3)]
     losses = []
     for group in merged(0, size):
@@ -87,7 +90,7 @@ def test_sflv2_with_merged_steps_is_a_loop_by_hand(rule: Optimiser, size: int) -
     mean_client = sum(size_ / 31 * flat(part) for size_, part in zip(SIZES, clients, strict=True))
     close(found.theta[: own.problem.n_client], mean_client, 1e-9)
     assert found.server_steps == len(losses) and found.server_loss == pytest.approx(np.mean(losses), rel=1e-9)
-    assert apart(found.theta_s, run(method(SFLV2, replace(plan, merge=1)), 1).theta_s)
+    assert size == 1 or apart(found.theta_s, run(method(SFLV2, replace(plan, merge=1)), 1).theta_s)
 
 
 def unaligned(self: FSLSAGE, main: Server, recent: Any, heads: dict[str, Tensor], i: int) -> float:
@@ -134,17 +137,9 @@ def test_the_size_of_a_step_follows_the_merged_steps_of_all_rounds(monkeypatch: 
     one's; every upload where every second goes up."""
     pace = Pace("linear", warmup=3, decay_steps=11, decay_steps_server=23)
     plan = training(setting(mlp), beta=0.6, k=k, pace=pace, merge=2)
-    sizes, step = [], Optimiser.step
-
-    def seen(self: Optimiser, theta: Tensor, g: Tensor, memory: Any, lr: float) -> None:
-        if len(theta) == plan.problem.top.n:
-            sizes.append(lr)
-        step(self, theta, g, memory, lr)
-
-    monkeypatch.setattr(Optimiser, "step", seen)
-    run(method(CSEFSL, plan), 4)
+    taken = sizes(monkeypatch, CSEFSL, plan, 4)[plan.problem.top.n]
     count = sum(max(-(-STEPS_OF[i] // k) for i in plan.participants(r)) for r in range(4))  # two are one step, one too
-    assert sizes == [pace.server(0.05, t) for t in range(count)]
+    assert taken == [pace.server(0.05, t) for t in range(count)]
     assert len({tuple(plan.participants(r)) for r in range(4)}) > 1
 
 

@@ -12,7 +12,6 @@ from torch.nn.functional import cross_entropy
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import network
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network, seeded
@@ -74,7 +73,9 @@ def close(a, b, tolerance=1e-10):
 @pytest.mark.parametrize("settings", [{}, {"mu": (0.0,)}, {"radius": (0.3, 0.2, np.inf)}], ids=str)
 @pytest.mark.parametrize("name", DATA)
 def test_a_linear_layer_has_the_local_solves_of_softmax_regression(dtype, tolerance, settings, name, monkeypatch):
-    """Mutations: mu (x - y); mu, radius of another client; no projection; scale or shift left out; order of steps."""
+    """And its plain ones, which tests/numerics/test_softmax.py writes out. Mutations: mu (x - y), or around another
+    point; mu, radius of another client; no projection; scale or shift of inputs left out; order of steps; a gradient's
+    shift without the step size, or with the other sign."""
     monkeypatch.setattr(network, "BLOCK_BYTES", 5 * 6 * p * 8)  # several blocks of steps
     ours = problem(linear(), dtype, **settings)
     theirs = Softmax(p, C, "numpy", weights=WEIGHTS, terms=terms(**settings), dtype=dtype)
@@ -85,6 +86,10 @@ def test_a_linear_layer_has_the_local_solves_of_softmax_regression(dtype, tolera
     if settings.get("radius"):
         assert np.max(np.linalg.norm(result - x, axis=1)) > 0.19  # the constraint is active
         close(ours.project(1, x, y), theirs.project(1, x, y), tolerance)
+    plain = (
+        each.descend(DATA[name], x[0], batches(40, 6), np.full(40, 0.1), mu=0.7, shift=y[0]) for each in (ours, theirs)
+    )
+    close(*plain, tolerance)
 
 
 @DTYPES
@@ -104,22 +109,6 @@ def test_a_linear_layer_has_the_values_of_softmax_regression(dtype, tolerance, m
     assert ours.solution(0, UNIT, x) is None
     assert ours.flops(8) == 4 * 8 * C * p  # the two products: the inputs need no gradient
     assert ours.kernel_name(8) == "torch cpu"
-
-
-@DTYPES
-def test_descend_is_the_generic_loop(dtype, tolerance):
-    """Mutations: mu around another point; shift without the step size, or with the other sign."""
-    ours = problem(linear(), dtype)
-    start, shift = points(2, ours.n, 1, dtype)
-    samples, steps = batches(25, 6), 0.5 / np.arange(1, 26)
-    theirs = Softmax(p, C, weights=WEIGHTS, dtype=dtype)
-    expected = descend(
-        start,
-        lambda y, t: theirs.gradient(y, UNIT, samples[t]) + 0.7 * (y - start) + shift,
-        steps=25,
-        stepsize=lambda t: steps[t],
-    )
-    close(ours.descend(UNIT, start, samples, steps, mu=0.7, shift=shift), expected, tolerance)
 
 
 # --- any module

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.numerics.split_methods import torchs
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.optimisers import Optimiser
 
@@ -27,12 +28,6 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 1) -> tor
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-def torchs(parameter: torch.nn.Parameter, rule: dict[str, Any], lr: float) -> torch.optim.Optimizer:
-    own = {k: v for k, v in rule.items() if k != "optimiser"}
-    cls: Any = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[rule["optimiser"]]
-    return cls([parameter], lr=lr, foreach=False, **own)  # type: ignore[no-any-return]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: "-".join(map(str, rule.values())))
 def test_twenty_steps_are_torchs_to_the_bit(rule: dict[str, Any], dtype: torch.dtype) -> None:
@@ -42,7 +37,7 @@ def test_twenty_steps_are_torchs_to_the_bit(rule: dict[str, Any], dtype: torch.d
     start, gradients = drawn(33, dtype=dtype), drawn(20, 33, dtype=dtype, seed=2) * torch.logspace(-6, 0, 33)
     gradients[:, 5] = 0
     theirs, ours = torch.nn.Parameter(start.clone()), start.clone()
-    reference, memory = torchs(theirs, rule, 0.05), dict[str, Any]()
+    reference, memory = torchs([theirs], Optimiser(**rule), 0.05), dict[str, Any]()
     for g in gradients.to(dtype):
         kept = g.clone()
         theirs.grad = g.clone()

@@ -2,7 +2,6 @@
 
 from tests.numerics.first_order import *
 from zofl_mpi.engine import messages
-from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.numerics.optimisers import ServerRule
@@ -97,17 +96,6 @@ def test_sgd_with_step_1_is_plain_averaging_to_the_bit(make: Make, cls: Any, dty
         assert one(of, x=x).tobytes() == mean.y.tobytes()
 
 
-def test_the_servers_own_step_comes_after_the_rules() -> None:
-    """Mutation: the rule's Delta with the server's step in it."""
-    setting = softmax()
-    flags = {"server_rule": "adam", "eta_g": ETA, "tau_g": TAU}
-    with_step, without = (run(method(FedAvg, setting, gamma=gamma, **flags), 1) for gamma in (0.4, 0.0))
-    batch = STREAMS(Purpose.SERVER_BATCH, r=0).integers(len(setting.server), size=8)
-    close(without.x - with_step.x, 0.4 * gradient(setting.server, point(setting), batch))
-    for name, value in without.moments.items():
-        np.testing.assert_array_equal(with_step.moments[name], value)
-
-
 @pytest.mark.parametrize("rule", ADAPTIVE)
 def test_moments_are_kept_in_float64(rule: str) -> None:
     """The square of a change of 1e-25 is 0 in float32. Mutation: moments in the model's dtype."""
@@ -130,9 +118,3 @@ def test_a_state_comes_back_from_a_checkpoint_with_its_moments_and_from_an_earli
     before = block.replace(b',"moments":{}', b" " * len(',"moments":{}')).replace(b'"moments":{},', b" " * 13)
     assert before != block
     assert messages.read(np.frombuffer(before, np.uint8), known).moments == {}
-
-
-@pytest.mark.parametrize(("flag", "value"), [("tau_g", 0.0), ("tau_g", float("nan")), ("tau_g", -1.0)])
-def test_a_tau_that_divides_by_zero_is_refused(flag: str, value: float) -> None:
-    with pytest.raises(UserError, match="tau-g .*: must be a number above 0"):
-        method(FedAvg, softmax(), server_rule="adam", **{flag: value})

@@ -124,7 +124,9 @@ def test_descend_is_a_plain_loop(kernel, dtype, name):
 @EACH
 @pytest.mark.parametrize("settings", [{"radius": (0.3, 0.2, np.inf)}, {"mu": (0.0,)}], ids=str)
 def test_lower_is_the_generic_loop(kernel, dtype, settings, name):
-    """Mutations: s for s^2; keep without mu; 1/B; another client's mu, radius; radius not scaled; order of steps."""
+    """Of two points together. Mutations: s for s^2; keep without mu; 1/B; another client's mu, radius; radius not
+    scaled; order of steps; a softmax over the classes of all models; labels of the first model only; one norm for all
+    rows."""
     problem = softmax(dtype=dtype, kernel=kernel, **settings)
     x, y = points(2, problem.n, 1, dtype), points(2, problem.n, 2, dtype)
     for B in (1, 2, 5, 33):
@@ -134,15 +136,6 @@ def test_lower_is_the_generic_loop(kernel, dtype, settings, name):
         close(result, generic(problem, 1, DATA[name], x, y, samples, steps), TOLERANCES[dtype])
         if settings.get("radius"):
             assert np.max(np.linalg.norm(result - x, axis=1)) > 0.19  # the constraint is active
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_points_solved_together_are_points_solved_alone(kernel):
-    """Mutations: a softmax over the classes of all models; labels of the first model only; one norm for all rows."""
-    problem = softmax(kernel=kernel, radius=(0.4,))
-    x, y, steps = points(5, problem.n, 1), points(5, problem.n, 2), np.full(30, 0.3)
-    together = problem.lower(0, UNIT, x, y, batches(30, 6), steps)
-    close(together, [problem.lower(0, UNIT, x[j : j + 1], y[j : j + 1], batches(30, 6), steps)[0] for j in range(5)])
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

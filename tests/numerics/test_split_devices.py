@@ -5,7 +5,6 @@ Where there is no GPU the same ways are taken on the CPU, with tensors that coun
 
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
 
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode

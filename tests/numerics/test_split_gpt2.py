@@ -12,9 +12,8 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
-from zofl_mpi.problems import gpt2, split_gpt2
+from zofl_mpi.problems import split_gpt2
 from zofl_mpi.problems.counting import Allocations
-from zofl_mpi.problems.split_gpt2 import SplitGPT2
 from zofl_mpi.rounds.split import method as split_method
 from zofl_mpi.rounds.split.costs import _counted, macs, peak_bytes, recomputing, step_macs
 from zofl_mpi.run.local import LocalClients

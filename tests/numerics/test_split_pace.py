@@ -19,9 +19,7 @@ def test_one_client_takes_the_steps_of_torch_with_a_scheduler(rule: Optimiser, p
     plan = training(own, rule, pace=pace)
     state = run(method(SFLV2, plan), 3)
     net = whole_of(mlp)
-    cls: Any = torch.optim.AdamW if rule.optimiser == "adamw" else torch.optim.SGD
-    more = {} if rule.optimiser == "adamw" else {"momentum": rule.momentum}
-    theirs = cls(net.parameters(), 0.05, weight_decay=rule.weight_decay, **more)
+    theirs = torchs(net.parameters(), rule, 0.05)
 
     def factor(t: int) -> float:
         if t < pace.warmup:

@@ -3,11 +3,6 @@
 import math
 import re
 import weakref
-from typing import Any
-
-import pytest
-import torch
-from torch import nn
 
 from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError

@@ -7,9 +7,6 @@ from tests.numerics.test_exact_parts import BOTH, EXACT
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.ho_sfl import HOSFL
-from zofl_mpi.methods.splitfed import SFLV2
-from zofl_mpi.numerics.optimisers import Optimiser
-from zofl_mpi.run.local import LocalClients
 
 
 @pytest.mark.parametrize("cls", ALL)

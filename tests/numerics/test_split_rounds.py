@@ -6,12 +6,8 @@ import math
 from tests.conftest import Patch
 from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.cse_fsl import CSEFSL
-from zofl_mpi.methods.fsl_sage import FSLSAGE
-from zofl_mpi.methods.heron import HERON
-from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.split import crop_flip
-from zofl_mpi.rounds.split.messages import Ask, Model
+from zofl_mpi.rounds.split.messages import Ask
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.run.client_memory import STEPS, Acknowledged
 
@@ -35,34 +31,23 @@ def test_each_pass_takes_every_sample_once_and_the_next_in_another_order() -> No
         assert [b.tolist() for b in plan.batches(0, 4)] != found
 
 
-class Sent:
-    """What the server met: (client, which of its batches) in order."""
-
-    def __init__(self, plan: Training, r: int) -> None:
-        own = plan.setting
-        self.labels = {
-            tuple(own.data[i].rows[b].tolist()): (i, q) for i in range(own.m) for q, b in enumerate(plan.batches(i, r))
-        }
-        self.met: list[tuple[int, int]] = []
-
-    def see(self, item: Any) -> None:
-        self.met.append(self.labels[tuple(item.labels.tolist())])
-
-
 def met(monkeypatch: Patch, of: Any, r: int = 0) -> list[tuple[int, int]]:
-    """The server's steps of round r."""
-    sent = Sent(of.training, r)
-    step = Server.step
+    """The server's steps of round r: (client, which of its batches) in order."""
+    plan, own, step = of.training, of.setting, Server.step
+    places = {
+        tuple(own.data[i].rows[b].tolist()): (i, q) for i in range(own.m) for q, b in enumerate(plan.batches(i, r))
+    }
+    found = []
 
     def seen(self: Server, i: int, item: Any, returned: bool = False) -> None:
-        sent.see(item)
+        found.append(places[tuple(item.labels.tolist())])
         step(self, i, item, returned)
 
     with monkeypatch.context() as patch:
         patch.setattr(Server, "step", seen)
         state = run(of, 1, r)
-    assert state.server_steps == len(sent.met)
-    return sent.met
+    assert state.server_steps == len(found)
+    return found
 
 
 @pytest.mark.parametrize("cls", ALL)
@@ -122,15 +107,27 @@ def test_participants_are_averaged_by_their_weights_and_the_others_do_nothing(cl
     assert [sorted(memories[i].entries) for i in range(3)] == [["moments"], [], ["moments"]]
 
 
-@pytest.mark.parametrize("cls", [HERON, CSEFSL])
-@pytest.mark.parametrize("freeze", ["client", "auxiliary"])
+FROZEN = [
+    *itertools.product((HERON, CSEFSL), ("client", "auxiliary")),
+    *itertools.product((SFLV1, SFLV2), ("none", "client")),
+]
+
+
+@pytest.mark.parametrize(("cls", "freeze"), FROZEN)
 def test_what_is_frozen_keeps_its_bits(cls: Any, freeze: str) -> None:
-    """In float32, by Adam with a decay. Mutations: a moment of what is frozen; d of the whole in a direction."""
+    """In float32, by Adam with a decay; as SplitFed's head does always. Mutations: a moment of what is frozen; d of the
+    whole in a direction."""
     of = method(cls, training(setting(dtype="float32"), Optimiser(weight_decay=0.1), freeze=freeze))
-    n, start, found = of.setting.problem.n_client, of.start().theta, run(of, 2).theta
-    still, moved = (slice(0, n), slice(n, None)) if freeze == "client" else (slice(n, None), slice(0, n))
-    assert torch.equal(found[still], start[still]) and (found[moved] != start[moved]).any()
-    assert [len(start[part]) for part in of.rule.parts] == [len(start[moved])]
+    n, start, found = of.setting.problem.n_client, of.start(), run(of, 2)
+    parts, still = (
+        {"client": slice(0, n), "auxiliary": slice(n, None)},
+        {freeze, *["auxiliary"] * (cls in (SFLV1, SFLV2))},
+    )
+    for name, part in parts.items():
+        assert torch.equal(found.theta[part], start.theta[part]) is (name in still)
+    assert apart(found.theta_s, start.theta_s)
+    moved = [len(start.theta[parts[name]]) for name in parts.keys() - still]
+    assert cls in (SFLV1, SFLV2) or [len(start.theta[part]) for part in of.rule.parts] == moved
 
 
 @pytest.mark.parametrize("cls", ALL)

@@ -177,14 +177,6 @@ def test_a_report_weighs_every_token_alike(cls: Any) -> None:
     assert report.test_accuracy is None
 
 
-def test_heron_trains_on_texts() -> None:
-    """With the exact gradient it is CSE-FSL to the bit; from seeds the server makes the dense uplink's model."""
-    plan = training(texts_setting())
-    assert same(run(method(HERON, plan, estimate="exact"), 2), run(method(CSEFSL, plan), 2))
-    dense, seeds = (run(method(HERON, plan, uplink=uplink), 2) for uplink in ("dense", "seeds"))
-    assert same(dense, seeds) and not torch.equal(dense.theta, method(HERON, plan).start().theta)
-
-
 @pytest.mark.parametrize("buffer", [7, 1000])
 def test_sage_keeps_the_newest_texts_in_the_mini_batches_in_which_they_came(buffer: int) -> None:
     """Of two rounds. Mutations: the oldest; a mini-batch too many; texts of one beside labels of another."""

@@ -3,24 +3,11 @@
 import sys
 
 from tests.numerics.split_methods import *
-from tests.numerics.test_split_texts import texts_setting as texts
-from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.methods.splitfed import SplitLoRA
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems.flat import gradients
 from zofl_mpi.rounds.split.client import CutLoss, Point
-from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run import flags
-
-
-@pytest.mark.parametrize("cls", [SFLV1, SFLV2])
-def test_splitfed_leaves_the_head_and_obeys_freeze(cls: Any) -> None:
-    """In float32: the mean of equal numbers is that number; in float64 it is so to rounding."""
-    of = method(cls, training(setting(dtype="float32")))
-    n, start, found = of.setting.problem.n_client, of.start(), run(of, 2)
-    assert torch.equal(found.theta[n:], start.theta[n:]) and (found.theta[:n] != start.theta[:n]).any()
-    found = run(method(cls, training(setting(dtype="float32"), freeze="client")), 2)
-    assert torch.equal(found.theta, start.theta) and apart(found.theta_s, start.theta_s)
 
 
 def returning() -> Streams:
@@ -54,30 +41,6 @@ def test_sflv1_is_fedavg_on_the_unsplit_network(rule: Optimiser, state: str, bet
         for another in {"keep", "reset", "average"} - {state}:
             other = run(method(SFLV1, replace(plan, state=another)), 4)
             assert apart(found.theta, other.theta) and apart(found.theta_s, other.theta_s)
-
-
-@RULES
-def test_sflv2_is_a_loop_by_hand(rule: Optimiser) -> None:
-    """Three clients, one server part, in turns; one client in several rounds: tests/numerics/test_split_pace.py.
-    Mutations: a server part each; server steps after all of a turn; the gradient at the cut after the server's step."""
-    own = setting()
-    plan = training(own, rule)
-    found = run(method(SFLV2, plan), 1)
-    net = whole_of(resnet)
-    top, clients = net[1], [copy.deepcopy(net[0]) for _ in SIZES]
-    rules = [torchs(part, rule, 0.05) for part in (top, *clients)]
-    turns = [list(batches(plan, i, 0)) for i in range(3)]
-    for i, q in interleaved(0):
-        x, labels = turns[i][q]
-        for k in (0, 1 + i):
-            rules[k].zero_grad()
-        cross_entropy(top(clients[i](x)), labels).backward()
-        for k in (0, 1 + i):
-            rules[k].step()
-    close(found.theta_s, flat(top), 1e-9)
-    close(found.buffers_s, statistics(top), 1e-9)
-    mean = sum(size / 31 * flat(part) for size, part in zip(SIZES, clients, strict=True))
-    close(found.theta[: own.problem.n_client], mean, 1e-9)
 
 
 @RULES
@@ -151,26 +114,6 @@ def test_its_defaults_are_those_of_its_code() -> None:
     assert differing == {"h", "lr_client", "lr_server", "weights", "rule", "pace"}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@RULES
-def test_with_the_exact_gradient_it_is_sflv2_to_the_bit(rule: Optimiser, dtype: str) -> None:
-    """Mutations: the server's gradient after its step; a server part each; other moments; a head that moves."""
-    ho, sfl = (
-        run(method(cls, training(setting(dtype=dtype), rule, beta=0.6, augment="crop-flip"), **flags), 3)
-        for cls, flags in ((HOSFL, {"estimate": "exact"}), (SFLV2, {}))
-    )
-    assert same(ho, sfl) and (ho.server_steps, ho.server_loss) == (sfl.server_steps, sfl.server_loss)
-
-
-@pytest.mark.parametrize("estimate", ["one-sided", "central"])
-def test_clients_that_do_not_step_are_sflv2s_to_the_bit(estimate: str) -> None:
-    """Running statistics too. Mutations: a perturbed pass moves the statistics, or leaves its perturbation behind."""
-    plan = training(setting(), lr_client=0.0)
-    ho = run(method(HOSFL, plan, estimate=estimate, mu=1.0, n_p=2), 2)
-    sfl = run(method(SFLV2, plan), 2)
-    assert same(ho, sfl) and ho.server_loss == sfl.server_loss
-
-
 def test_lambda_lies_in_memory_as_the_samples_that_went_up() -> None:
     """Mutations: as it came out of a block, in C's order; its numbers in the samples' order of memory."""
     smashed = torch.rand(3, 4, 5, 6).to(memory_format=torch.channels_last)
@@ -195,18 +138,3 @@ def test_lambda_along_s_is_summed_in_float64() -> None:
     assert abs(float(inner(one, one)) / 2**20 - float(one[0] * one[0])) < 1e-15
     half = torch.full((4,), 1 + 2**-7, dtype=torch.bfloat16)
     assert float(inner(half, half)) == 4 * (1 + 2**-7) ** 2
-
-
-@pytest.mark.parametrize("estimate", ["one-sided", "central", "jvp"])
-def test_it_runs_on_texts_of_differing_length(estimate: str) -> None:
-    """Clients that do not step are SFLV2's to the bit there too. Mutation: shapes of the longest sample."""
-    plan = training(texts(), batch=3)
-    ho, again, sfl = (
-        run(method(cls, replace(plan, lr_client=lr), **own), 2)
-        for cls, lr, own in (
-            (HOSFL, 0.0, {"estimate": estimate}),
-            (HOSFL, 0.05, {"estimate": estimate}),
-            (SFLV2, 0.0, {}),
-        )
-    )
-    assert same(ho, sfl) and apart(again.theta, sfl.theta)

@@ -33,19 +33,6 @@ n, m, lam, eta = 5, 3, 1.7, 0.4
 
 
 @dataclass(frozen=True)
-class Exact:
-    """A quadratic problem whose lower level is solved exactly."""
-
-    inner: Quadratic
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def lower(self, i: int, data: Bowl, x: Array, *_: Any) -> Array:
-        return np.stack([self.inner.solution(i, data, row) for row in x])
-
-
-@dataclass(frozen=True)
 class Spy:
     """A problem that writes down what `lower` was given and what it gave."""
 
@@ -134,29 +121,6 @@ def test_b_algorithm_2_is_differentiated_through_its_noisy_steps(monkeypatch: Pa
 # --- (b) to (d): special cases
 
 
-def test_without_coupling_it_is_sgd_on_f1_bit_for_bit() -> None:
-    """(b) lam = 0. Mutations: gamma_r at r in place of r + 1; a batch of another round; f_2 without lam."""
-    zohfl = method(toy(server=None, lam=0.0, noise=1.0), gamma=0.1, schedule="sqrt", server_batch=8)
-    server = zohfl.setting.server
-    x = point()
-    expected = x
-    for r in range(20):
-        batch = STREAMS(Purpose.SERVER_BATCH, r=r).integers(len(server), size=8)
-        gradient = (expected - server.a) @ server.A + server.noise[batch].mean(axis=0)
-        expected = expected - 0.1 / np.sqrt(r + 1) * gradient
-    state = run(zohfl, 20, x)
-    assert np.array_equal(state.x, expected)
-    assert state.gradient_f2_norm == 0
-    assert state.gradient_f1_norm == np.linalg.norm(gradient)
-
-
-def test_without_local_steps_there_is_no_zeroth_order_part() -> None:
-    """(c) tau = 0 and y_0 = x: f_2 is 0 at both points. Mutation: H = max(1, ...)."""
-    state = run(method(toy(noise=1.0), tau=(0.0,)), 3, point())
-    assert state.gradient_f2_norm == 0 and state.local_steps == 0
-    assert np.array_equal(state.x, point())
-
-
 def test_g_local_solutions_stay_in_the_ball_around_the_point_they_were_asked_at() -> None:
     """(g) |y - x| <= radius, and the bound is reached. Mutation: a ball around the model."""
     zohfl = method(toy(noise=1.0, radius=0.05), exchange="solutions", tau=(5.0,), schedule_h="constant")
@@ -195,27 +159,6 @@ def test_with_y0_last_both_solves_start_in_the_middle_of_the_clients_last_pair(s
     assert set(middle) == set(range(m))
     for i, kept in memories(clients).items():
         assert set(kept) == {"y"} and np.array_equal(kept["y"], middle[i])
-
-
-def test_dividing_by_the_participants_is_the_other_by_m_over_their_number() -> None:
-    """4 clients, 2 of them asked: exactly a factor 2. Mutation: |S_r| in both."""
-    all_of, part = (method(toy(clients=4), divide=divide, beta=0.5) for divide in ("m", "participants"))
-    assert len(all_of.sampling(0)) == 2
-    norms = [run(zohfl, 1, point()).gradient_f2_norm for zohfl in (all_of, part)]
-    assert norms[1] == 2 * norms[0] > 0
-
-
-def test_only_participants_are_asked_and_the_others_count_as_zero(monkeypatch: Patch) -> None:
-    setting = toy()
-    zohfl = method(replace(setting, problem=Exact(setting.problem)), beta=0.34)
-    (i,) = zohfl.sampling(2)
-    clients = clients_of(zohfl)
-    zohfl.round(State(point()), 2, clients)
-    assert clients.account()[0].messages[1].tolist() == [int(j == i) for j in range(m)]
-    problem, data = zohfl.problem, zohfl.setting.data[i]
-    K = np.linalg.solve(data.A + problem.mu[i] * np.eye(problem.n), data.A)
-    expected = problem.weights[i] * problem.lam * K.T @ (point() - problem.solution(i, data, point()))
-    close(zeroth_order_part(zohfl, point(), 2, monkeypatch), expected)
 
 
 @pytest.mark.parametrize(("schedule_h", "growth"), [("sqrt", 2), ("constant", 1)])
@@ -265,34 +208,6 @@ def test_the_step_is_the_exact_sum_of_the_estimates(divide: Any) -> None:
     close(found.x, x - 0.1 * (g1 + g2))
     close([found.gradient_f1_norm, found.gradient_f2_norm], [np.linalg.norm(g1), np.linalg.norm(g2)])
     assert found.gradient_f2_norm > 1e-3
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("exchange", ["scalars", "solutions"])
-def test_bytes_are_those_of_the_formulas(dtype: Any, exchange: Any) -> None:
-    """Down x_r and r; up two numbers, or two vectors; only participants, and evaluations are free."""
-    zohfl = method(softmax(dtype), exchange=exchange, beta=0.5, tau=(3.0,))
-    clients, size = clients_of(zohfl), zohfl.problem.n * np.dtype(dtype).itemsize
-    up = {"scalars": 16, "solutions": 2 * size}[exchange]
-    state, measured, steps = zohfl.start(), 0, 0
-    for r in range(3):
-        state = zohfl.round(state, r, clients)
-        zohfl.evaluate(state, r, clients)
-        row, _ = clients.account()
-        asked = np.isin(np.arange(4), zohfl.sampling(r))
-        assert asked.sum() == 2 and row.steps == ["server", "solve", "personal"]
-        assert row.bytes_down.tolist() == [[0] * 4, (asked * (size + 8)).tolist(), [0] * 4]
-        assert row.bytes_up.tolist() == [[0] * 4, (asked * up).tolist(), [0] * 4]
-        measured += row.bytes_down.sum() + row.bytes_up.sum()
-        steps += state.local_steps
-    plan = zohfl.plan(3)
-    assert plan["bytes down, for each participant and round"] == size + 8
-    assert plan["bytes up, for each participant and round"] == up
-    assert plan["bytes down and up, all rounds"] == measured
-    assert plan["local steps of all clients, all rounds"] == steps == 2 * 2 * (3 + 5 + 6)
-    assert plan["estimates are added up by"] == "the server"
-    many = method(toy(clients=40), exchange=exchange, beta=0.8).plan(1)["estimates are added up by"]
-    assert many == f"the client ranks, since 32 or more: {8 * n} bytes up from each, or some times that"
 
 
 # --- evaluations
@@ -374,24 +289,8 @@ def test_values_travel_as_float64_whatever_the_dtype() -> None:
     assert reply.plus != float(np.float32(reply.plus))
 
 
-@pytest.mark.parametrize(
-    ("member", "value", "told"),
-    [
-        (
-            "lower",
-            np.ones(n),
-            r"lower\(i, data, x, y, batches, stepsizes\) must have the shape \(2, 5\); it has \(5,\)",
-        ),
-        ("gradient_f1", np.ones(1), r"gradient_f1\(x, data, batch\) must have the shape \(5,\); it has \(1,\)"),
-        ("f2", np.ones(n), r"f2\(i, x, y\) must have the shape \(\); it has \(5,\)"),
-    ],
-)
-@pytest.mark.parametrize("exchange", ["scalars", "sums"])
-def test_a_member_of_another_shape_is_refused_by_name(
-    monkeypatch: Patch, exchange: str, member: str, value: Any, told: str
-) -> None:
-    """Also one that NumPy would stretch. Mutation: the member's own value, unchecked."""
-    of = built(ZOHFL, toy(), exchange=exchange)
-    monkeypatch.setattr(Quadratic, member, lambda self, *given: value)
-    with pytest.raises((ClientError, TypeError), match=f"the problem's {told}"):
-        of.round(of.start(), 0, clients_of(of))
+def test_the_plan_tells_who_adds_up() -> None:
+    """Mutations: always the server; the threshold of a message's size."""
+    assert method(toy()).plan(1)["estimates are added up by"] == "the server"
+    many = method(toy(clients=40), beta=0.8).plan(1)["estimates are added up by"]
+    assert many == f"the client ranks, since 32 or more: {8 * n} bytes up from each, or some times that"

@@ -33,15 +33,10 @@ LIMIT, START = 60.0, 90.0
 """Seconds after the kill, on a machine that others use, too (a hang of the library ends within 30 s); to round 1."""
 
 
-def launcher() -> str:
-    """The path of mpirun."""
-    found = shutil.which("mpirun", path=environment()["PATH"])
-    return found or sys.exit("no mpirun in this environment")
-
-
 def main(folder: Path) -> int:
     """Runs all trials; the exit status."""
-    program, chance, broken = launcher(), random.Random(int(os.environ.get("SEED", "1"))), 0
+    program = shutil.which("mpirun", path=environment()["PATH"]) or sys.exit("no mpirun in this environment")
+    chance, broken = random.Random(int(os.environ.get("SEED", "1"))), 0
     for case in CASES:
         subprocess.run(command(case, folder / f"{case}.h5"), env=environment(), check=True, capture_output=True)
     for k in range(COUNT):
