@@ -1,23 +1,13 @@
 """Grids run for real: toy problems, without MPI unless it is what is tested."""
 
-import os
 import pty
-import re
 import select
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
-from pathlib import Path
 
-import pytest
-
-from tests.conftest import LIMIT, Completed, environment, run_process
-from tests.e2e.made import rounds_of, wait_until
-from zofl_mpi.report.same import differences
-from zofl_mpi.run import grid, records
+from tests.e2e.made import *
+from zofl_mpi.run import grid
 from zofl_mpi.run.grid import __main__
 
 COMMAND = [sys.executable, "-m", "zofl_mpi.run.grid", "toy.toml"]
@@ -127,15 +117,7 @@ def test_a_longer_grid_continues_and_what_differs_is_left_alone(here: Path) -> N
     assert listed[2] == "1 run: 0 finished, 0 to resume, 0 to do, 1 in the way"
 
 
-def test_a_failing_run_stops_no_other_and_is_named_at_the_end(here: Path) -> None:
-    (here / "toy.toml").write_text(TOY.replace("half = {", "half = { gamma = 1e200,"))
-    done = inside("--run")
-    assert done.returncode == 1
-    assert done.stdout.splitlines()[-1] == "4 runs: 2 done, 2 failed"
-    (told,) = [line for line in done.stdout.splitlines() if line.startswith("failed: 2-half: ")]
-    assert "exit status 1: zofl_mpi: round" in told and "out/2-half.log" in told
-    single = inside("--index", 2)
-    assert single.returncode == 1 and inside("--index", 3).returncode == 0
+def test_a_run_by_its_number_gives_its_status(here: Path) -> None:
     (here / "toy.toml").write_text(TOY.replace("half = {", "half = { eta = -1,"))
     single = inside("--index", 2, "--results", "new")
     assert single.returncode == 2 and "--eta -1.0: must be a smoothing radius" in single.stdout
@@ -209,11 +191,6 @@ def children(pid: int) -> list[int]:
 )
 def test_a_wrong_option_is_told_in_one_sentence(words: str, sentence: str) -> None:
     assert refused(*words.split()).startswith(sentence)
-
-
-def test_a_wrong_file_is_told_in_one_sentence(here: Path) -> None:
-    (here / "toy.toml").write_text(TOY.replace("beta", "bta"))
-    assert refused("--run").startswith("toy.toml: run 1-half: unknown flag --bta; the nearest is --beta; ")
 
 
 def test_a_reader_who_leaves_gets_no_traceback(here: Path) -> None:

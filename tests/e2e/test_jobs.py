@@ -1,19 +1,9 @@
 """The scripts of jobs/: well formed, and doing what their comments say; nothing is downloaded here."""
 
-import os
-import re
-import shutil
 import signal
-import subprocess
-import time
 import tomllib
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import pytest
-
-from tests.conftest import LIMIT, ROOT
+from tests.e2e.made import *
 
 Cluster = Callable[..., subprocess.Popen[str]]
 

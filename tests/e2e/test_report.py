@@ -1,23 +1,14 @@
 """The page about runs, in a real browser; the figure of one run; the table in the terminal."""
 
-import json
-import re
-import shutil
-import sys
 from html import unescape
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pytest
 from rich.console import Console
 
-from tests.analysis.made import refused
-from tests.conftest import Capsys, Patch, run_process
+from tests.analysis.made import refused as refused_by
+from tests.e2e.made import *
 from zofl_mpi.report import charts, facts, same, watch
 from zofl_mpi.report.__main__ import main, write
 from zofl_mpi.report.figure import draw
-from zofl_mpi.run import records
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">@CURVES@"
@@ -204,7 +195,7 @@ def test_a_page_that_cannot_be_made_is_one_sentence(
     records.Recorder.create(tmp_path / "new.h5", attrs={}, m=2, ranks=1, rounds=9).close()
     (tmp_path / "text.h5").write_text("no HDF5")
     words = [str(tmp_path / f"{name}.h5") for name in results]
-    (line,) = refused(main, [*words, "--out", str(tmp_path / out)], capsys)
+    (line,) = refused_by(main, [*words, "--out", str(tmp_path / out)], capsys)
     assert line.startswith("zofl-report: ") and sentence in line
     assert not (tmp_path / out).exists()
 
@@ -218,5 +209,5 @@ def test_results_are_compared_by_their_bits(tmp_path: Path, capsys: Capsys) -> N
         with pytest.raises(SystemExit) as ended:
             same.main(words)
         assert ended.value.code == status and told[0] in capsys.readouterr().out
-    (line,) = refused(same.main, [a, str(tmp_path / "none.h5")], capsys)
+    (line,) = refused_by(same.main, [a, str(tmp_path / "none.h5")], capsys)
     assert line.startswith("zofl-same: there is no file")

@@ -169,13 +169,6 @@ def test_nothing_overflows_for_adversarial_values(name: str, m: int) -> None:
     assert found.a[0] == pytest.approx(right, rel=1e-14, abs=max(map(abs, values)) * 1e-14 + m * 2.0**-1000)
 
 
-@pytest.mark.parametrize("size", [mean.BLOCK - 1, mean.BLOCK, mean.BLOCK + 1, 2 * mean.BLOCK + 3])
-def test_vectors_longer_than_a_block_are_averaged_whole(size: int) -> None:
-    x = np.arange(float(size))
-    found, _ = averaged({0: Reply(x), 1: Reply(3 * x)}, [[0], [1]])
-    assert np.array_equal(found.a, 2 * x)
-
-
 def test_shape_dtype_and_kind_of_each_field_are_kept() -> None:
     replies = {i: Reply(torch.full((2, 2), float(i)), np.full((1, 0, 2), 1.0, np.float32)) for i in range(3)}
     found, _ = averaged(replies, [range(3)])
