@@ -1,11 +1,10 @@
 """Grids run for real: toy problems, without MPI unless it is what is tested."""
 
-import pty
-import select
 import signal
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 
+from tests.conftest import Terminal
 from tests.e2e.made import *
 from zofl_mpi.run import grid
 from zofl_mpi.run.grid import __main__
@@ -208,30 +207,13 @@ def test_a_reader_who_leaves_gets_no_traceback(here: Path) -> None:
 
 def test_on_a_terminal_a_bar_counts_the_runs_and_failures_stand_above_it(here: Path) -> None:
     (here / "toy.toml").write_text(TOY.replace("half = {", "half = { gamma = 1e200,"))
-    reader, writer = pty.openpty()
-    process = subprocess.Popen(
-        [*COMMAND, "--run", "--only", "seed=1"],
-        env=environment() | {"TERM": "xterm", "COLUMNS": "200"},
-        stdout=writer,
-        stderr=writer,
-        start_new_session=True,
-    )
-    os.close(writer)
-    seen = re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", "".join(read_all(reader)))
+    env = environment() | {"TERM": "xterm", "COLUMNS": "200"}
+    with Terminal() as terminal:
+        out = terminal.writer
+        words = [*COMMAND, "--run", "--only", "seed=1"]
+        process = subprocess.Popen(words, env=env, stdout=out, stderr=out, start_new_session=True)
+        seen = re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", terminal.read(""))
     assert process.wait(LIMIT) == 1
     assert "run 0/2 " in seen and "run 2/2 " in seen and "1 failed, 0:00:0" in seen
     assert "1-half: failed, exit status 1: zofl_mpi: round" in seen
     assert seen.rstrip().endswith("2 runs: 1 done, 1 failed")
-
-
-def read_all(reader: int) -> Iterator[str]:
-    """What comes from a terminal until its last user has gone."""
-    while select.select([reader], [], [], LIMIT)[0]:
-        try:
-            block = os.read(reader, 4096)
-        except OSError:
-            break
-        if not block:
-            break
-        yield block.decode(errors="replace")
-    os.close(reader)
