@@ -31,8 +31,8 @@ def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def refused(capsys: Capsys, folder: Path) -> Refused:
+@pytest.fixture(name="refused")
+def fixture_refused(capsys: Capsys, folder: Path) -> Refused:
     """refused(*arguments): the sentence that a run with them ends in, in this process; no result is left."""
 
     def run(*arguments: object) -> str:

@@ -158,8 +158,8 @@ def submitted(words: list[str], capsys: Any) -> None:
         understand(importlib.import_module("zofl_mpi.zo_hfl"), rest)
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+@pytest.fixture(name="here")
+def fixture_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with the READMEs' own modules and table, and a cache of its own."""
     monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
     for module, code in own().items():

@@ -212,33 +212,3 @@ def test_survival_refuses_several_ranks_of_the_server(tmp_path: Path, capsys: Ca
     flags = [*RUN, "--server-ranks", 2, "--survive", "--out", tmp_path / "run.h5"]
     assert run_module(4, FAMILY, *flags, fate=Fate()) == 2
     assert "--server-ranks 2: --survive replaces lost client ranks" in capsys.readouterr().err
-
-
-def test_a_killed_rank_of_the_server_ends_the_job(mpirun: Callable[..., Completed], tmp_path: Path) -> None:
-    """Rank 1 under mpirun; the run goes on with one rank of the server. Mutation: rank 0 waits for ever."""
-    run, whole, out = [*RUN, "--rounds", 3, "--eval-every", 3], tmp_path / "whole.h5", tmp_path / "run.h5"
-    assert here(FAMILY, *run, "--out", whole) == 0
-    assert mpirun(4, "-c", KILLED, *run, "--server-ranks", 2, "--out", out).returncode != 0
-    assert 1 <= records.load(out).length < 3
-    assert here(FAMILY, "--resume", out, "--quiet") == 0
-    assert differences(whole, out) == []
-
-
-KILLED = """
-import functools, os, signal, sys
-from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run import cli
-
-passes, seen = Training.server_pass, []
-
-@functools.wraps(passes)
-def killed(self, part):
-    seen.append(1)
-    if os.environ["OMPI_COMM_WORLD_RANK"] == "1" and len(seen) > 9:  # in the third round: four steps each
-        os.kill(os.getpid(), signal.SIGKILL)
-    return passes(self, part)
-
-Training.server_pass = killed
-cli.main("zofl_mpi.heron_sfl", sys.argv[1:])
-"""
