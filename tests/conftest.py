@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,28 @@ Mpirun = Callable[..., Completed]
 def mpirun() -> Mpirun:
     """`mpirun(n, "-m", "zofl_mpi.zo_hfl", "--rounds", 3)`: on n ranks; n = 0 is without mpirun."""
     return start
+
+
+class Terminal:
+    """A terminal of the test's own: others write to the file `name`, or to `writer`."""
+
+    def __enter__(self) -> "Terminal":
+        self.reader, self.writer = os.openpty()
+        self.name = os.ttyname(self.writer)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.reader)
+
+    def read(self, until: str) -> str:
+        """What is written up to these words; without them until all writers have gone."""
+        deadline, text = time.monotonic() + LIMIT, ""
+        if not until:
+            os.close(self.writer)
+        with suppress(OSError):  # nobody writes any more
+            while not (until and until in text) and time.monotonic() < deadline:
+                text += os.read(self.reader, 65536).decode(errors="replace")
+        return text
 
 
 class Hands:

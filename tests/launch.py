@@ -7,10 +7,11 @@ in an abort: it would take the others along. As a module this is what the ranks 
 
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -21,6 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from zofl_mpi.engine.device import THREADS
 from zofl_mpi.run import cli
+from zofl_mpi.run.records import checkpoint_path
 
 Command = tuple[str, Sequence[object]]
 """A family's module and its arguments."""
@@ -142,44 +144,50 @@ def undisturbed() -> Iterator[None]:
 
 
 class Runs:
-    """Runs of a family by name, made when the first of them is asked for: all on so many ranks are one start.
+    """Runs by name, each made when it is first asked for; on 0 ranks in this process, on others as threads.
 
     Args:
-        commands: name -> arguments without --out and --quiet.
-        wanted: ranks -> the names of those that run on so many; all of them if it is not given.
-        processes: numbers of ranks that are processes under mpirun; others are threads, and 0 is neither.
+        commands: name -> a family's module and its arguments without --out and --quiet.
+        processes: ranks -> the names of those that are processes under mpirun on so many, all of them one start.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        module: str,
-        commands: Mapping[str, Sequence[object]],
-        wanted: Callable[[int], Iterable[str]] | None = None,
-        processes: Sequence[int] = (1, 3),
+        self, folder: Path, commands: Mapping[str, Command], processes: Mapping[int, Sequence[str]] | None = None
     ) -> None:
-        self.processes = processes
-        self.folder, self.module, self.commands = folder, module, commands
-        self.wanted = wanted or (lambda ranks: commands)
-        self.done: dict[int, dict[str, Ended]] = {}
+        self.folder, self.commands, self.processes = folder, commands, processes or {}
 
     def __call__(self, name: str, ranks: int) -> Path:
-        """The result of a run on so many ranks; 0 is in this process."""
-        if ranks not in self.done:
-            self.done[ranks] = self._made(ranks)
-        return self.path(name, ranks)
+        """The result of a run on so many ranks."""
+        if not (found := self.folder / f"{name}-{ranks}.h5").exists():
+            self._perform(ranks, [(each, self._whole(each, f"{each}-{ranks}")) for each in self._with(name, ranks)])
+        return found
 
-    def path(self, name: str, ranks: int) -> Path:
-        return self.folder / f"{name}-{ranks}.h5"
+    def continued(self, name: str, begun: int, ranks: int, rounds: tuple[int, int], *more: object) -> Path:
+        """The result of a run of rounds[0] rounds on `begun` ranks, {name}-half.h5, then up to rounds[1] on others."""
+        if not (found := self.folder / f"{name}-part-{ranks}.h5").exists():
+            names = self._with(name, ranks)
+            for each in names:
+                if not (half := self.folder / f"{each}-half.h5").exists():
+                    self._perform(begun, [(each, [*self._whole(each, f"{each}-half"), "--rounds", rounds[0]])])
+                for path in (half, checkpoint_path(half)):
+                    shutil.copy(path, self.folder / path.name.replace("half", f"part-{ranks}"))
+            again = ["--rounds", rounds[1], "--quiet", *more]
+            outs = [self.folder / f"{each}-part-{ranks}.h5" for each in names]
+            self._perform(ranks, [(each, ["--resume", out, *again]) for each, out in zip(names, outs, strict=True)])
+        return found
 
-    def _made(self, ranks: int) -> dict[str, Ended]:
-        names = list(self.wanted(ranks))
-        runs = [(self.module, [*self.commands[n], "--quiet", "--out", self.path(n, ranks)]) for n in names]
-        perform = launch if ranks in (0, *self.processes) else threads
-        ended = dict(zip(names, perform(ranks, runs), strict=True))
-        failed = {name: one.stderr for name, one in ended.items() if one.status or "arning" in one.stderr}
+    def _with(self, name: str, ranks: int) -> Sequence[str]:
+        together = self.processes.get(ranks, ())
+        return together if name in together else [name]
+
+    def _whole(self, name: str, out: str) -> list[object]:
+        return [*self.commands[name][1], "--quiet", "--out", self.folder / f"{out}.h5"]
+
+    def _perform(self, ranks: int, runs: list[tuple[str, list[object]]]) -> None:
+        perform = launch if ranks == 0 or runs[0][0] in self.processes.get(ranks, ()) else threads
+        ended = perform(ranks, [(self.commands[name][0], words) for name, words in runs])
+        failed = {name: one for (name, _), one in zip(runs, ended, strict=True) if one.status or "arning" in one.stderr}
         assert not failed, failed
-        return ended
 
 
 def _rank(folder: Path) -> None:

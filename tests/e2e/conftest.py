@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Patch
+from tests.e2e.planted import FAMILY, HERE, RUN
 from tests.launch import undisturbed
+from tests.threads import run_module
 
 
 @pytest.fixture(autouse=True)
@@ -15,3 +17,13 @@ def same_process(tmp_path: Path, monkeypatch: Patch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     with undisturbed():
         yield
+
+
+@pytest.fixture(scope="session")
+def unharmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The result of `planted`'s run where nothing is planted."""
+    path = tmp_path_factory.mktemp("unharmed") / "run.h5"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(HERE))
+        assert run_module(1, FAMILY, *RUN, "--out", path) == 0
+    return path

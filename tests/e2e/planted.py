@@ -22,9 +22,21 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.methods.zo_hfl import ZOHFL, Values
 from zofl_mpi.rounds.report import Model
 
+HERE = Path(__file__).parent
+FAMILY = "zofl_mpi.zo_hfl"
+OWN = ["--method", "planted:Planted"]
+"""Named again where a run goes on: a class of one's own is not taken from a file."""
+RUN = [*OWN, "--m", "4", "--rounds", "8", "--checkpoint-every", "2", "--eval-every", "3", "--y0", "last", "--tau", "3"]
+"""With y0 = last the clients' memories must come back too."""
+LAUNCHER = str(Path(sys.executable).parent / "mpirun")
 ROUND, CLIENT, HELD = 5, 3, 2
 STUCK: list[float] = []
 """When a client's step got stuck, in this process."""
+
+
+def planted(plant: dict[str, str]) -> dict[str, str]:
+    """The environment of a run."""
+    return {"PLANT" if k == "kind" else f"PLANT_{k.upper()}": v for k, v in plant.items()}
 
 
 def plant() -> str:

@@ -2,22 +2,15 @@
 
 import gzip
 import io
-import subprocess
-import sys
 import zipfile
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pytest
-
-from tests.conftest import LIMIT, Capsys, Mpirun, Patch, environment, run_process
-from tests.launch import threads
+from tests.conftest import Mpirun
+from tests.e2e.made import *
+from tests.launch import refused as refused_here
+from tests.unit.made import idx
 from zofl_mpi.data import images
 from zofl_mpi.data.published import IDX_FILES
 from zofl_mpi.engine import device
-from zofl_mpi.run import cli, records
 
 Refused = Callable[..., str]
 
@@ -28,30 +21,25 @@ TINY = ["--rounds", "1", "--tau", "1", "--quiet"]
 def one_line(text: str) -> str:
     """The one sentence that a user is told."""
     assert text.startswith("zofl_mpi: ") and text.count("\n") == 1 and text.endswith("\n"), text
-    assert "Traceback" not in text
     return text.removeprefix("zofl_mpi: ").rstrip()
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: Patch) -> Path:
+def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
     """Each test has a cache of its own."""
     monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
 
-@pytest.fixture
-def refused(capsys: Capsys, here: Path) -> Callable[..., str]:
+@pytest.fixture(name="refused")
+def fixture_refused(capsys: Capsys, folder: Path) -> Refused:
     """refused(*arguments): the sentence that a run with them ends in, in this process; no result is left."""
 
     def run(*arguments: object) -> str:
-        before = set(here.glob("*.h5"))
-        with pytest.raises(SystemExit) as caught:
-            cli.main(FAMILY, [*TINY, *map(str, arguments)])
-        told = capsys.readouterr()
-        assert caught.value.code == 2, told
-        assert told.out == ""
-        assert set(here.glob("*.h5")) == before
-        return one_line(told.err)
+        before = set(folder.glob("*.h5"))
+        told = refused_here(capsys, FAMILY, *TINY, *arguments)
+        assert set(folder.glob("*.h5")) == before
+        return told
 
     return run
 
@@ -63,33 +51,33 @@ WRONG = {
 }
 
 
-def test_a_process_ends_with_status_2_and_one_line(mpirun: Mpirun, here: Path) -> None:
+def test_a_process_ends_with_status_2_and_one_line(mpirun: Mpirun, folder: Path) -> None:
     """Under mpirun only rank 0 speaks; what mpirun itself adds about the status does not count."""
     arguments, words = next(iter(WRONG.items()))
-    done = mpirun(3, "-m", FAMILY, *TINY, *arguments.split(), cwd=here)
+    done = mpirun(3, "-m", FAMILY, *TINY, *arguments.split(), cwd=folder)
     own = [line for line in done.stderr.splitlines(keepends=True) if line.startswith("zofl_mpi")]
     assert done.returncode == 2 and done.stdout.strip() == "" and "Traceback" not in done.stderr
-    assert one_line("".join(own)).startswith(words) and list(here.glob("*.h5")) == []
+    assert one_line("".join(own)).startswith(words) and list(folder.glob("*.h5")) == []
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_all_ranks_end_with_status_2_and_rank_0_speaks(here: Path, ranks: int) -> None:
+def test_all_ranks_end_with_status_2_and_rank_0_speaks(folder: Path, ranks: int) -> None:
     ended = threads(ranks, [(FAMILY, [*TINY, *arguments.split()]) for arguments in WRONG])
     for one, words in zip(ended, WRONG.values(), strict=True):
         assert one.status == 2 and one.stdout == "" and one_line(one.stderr).startswith(words)
-    assert list(here.glob("*.h5")) == []
+    assert list(folder.glob("*.h5")) == []
 
 
-def test_singletons_in_place_of_ranks_are_refused_with_the_remedy(here: Path) -> None:
+def test_singletons_in_place_of_ranks_are_refused_with_the_remedy(folder: Path) -> None:
     """A launcher of another MPI starts N processes that do not see each other: rank 0 of them speaks."""
-    done = run_process([sys.executable, "-m", FAMILY, *TINY], cwd=here, env={"PMI_SIZE": "4", "PMI_RANK": "0"})
-    assert done.returncode == 2 and list(here.glob("*.h5")) == []
+    done = run_process([sys.executable, "-m", FAMILY, *TINY], cwd=folder, env={"PMI_SIZE": "4", "PMI_RANK": "0"})
+    assert done.returncode == 2 and list(folder.glob("*.h5")) == []
     words = one_line(done.stderr)
     assert words.startswith("started as 4 separate processes that do not see each other")
     assert "use the mpirun of the MPI in this environment" in words
 
 
-def test_an_output_that_takes_nothing_is_one_sentence(here: Path) -> None:
+def test_an_output_that_takes_nothing_is_one_sentence() -> None:
     """As on a full disk; status 1, and the result is valid."""
     command = [sys.executable, "-m", FAMILY, "--rounds", "1", "--tau", "1", "--out", "run.h5"]
     with Path("/dev/full").open("w") as full:
@@ -102,11 +90,9 @@ def test_an_output_that_takes_nothing_is_one_sentence(here: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["zofl_mpi.zo_hfl", "zofl_mpi.fedrzo"])
-def test_a_smoothing_radius_that_moves_nothing_is_refused(here: Path, capsys: Capsys, family: str) -> None:
+def test_a_smoothing_radius_that_moves_nothing_is_refused(capsys: Capsys, family: str) -> None:
     """Mutation: the estimate is of two equal points."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main(family, ["--rounds", "1", "--quiet", "--eta", "1e-30", "--x0", "random"])
-    assert ended.value.code == 1
+    assert here(family, "--rounds", 1, "--quiet", "--eta", "1e-30", "--x0", "random") == 1
     assert "--eta 1e-30: x + eta v = x in float" in one_line(capsys.readouterr().err)
 
 
@@ -116,9 +102,6 @@ def test_a_smoothing_radius_that_moves_nothing_is_refused(here: Path, capsys: Ca
         ("--dtype float16", "--dtype float16: must be one of float32, float64"),
         ("--beta 0", "--beta 0.0: must be a fraction of the clients, above 0 and at most 1"),
         ("--alpha 0", "--alpha 0.0: must be a Dirichlet concentration above 0"),
-        ("--partition shards:0", "--partition shards:0: choose by_class, by_mix, shards:K with a whole number"),
-        ("--partition quantity:-1", "--partition quantity:-1: choose by_class"),
-        ("--partition natural", "--partition natural: these data do not say whose a sample is"),
         ("--server-fraction 0", "--server-fraction 0: the server has no samples of its own, needed for --method"),
         ("--tau 1 2", "must be one number, or 10, one for each client (--m)"),
         ("--tau 1e18", "--tau 1e+18: must be a number of local steps, at least 0 and at most 1e9"),
@@ -139,8 +122,6 @@ def test_a_smoothing_radius_that_moves_nothing_is_refused(here: Path, capsys: Ca
         ("--balance", "--balance is no longer a flag: clients get their Dirichlet shares"),
         ("--problem features --pixels raw", "--pixels raw: must be unit"),
         ("--problem mlp --hidden 5 0", "--hidden 5 0: each width must be at least 1"),
-        ("--method zofl_mpi.zo_hfl:math", "--method zofl_mpi.zo_hfl:math"),
-        ("--method :", "--method :"),
         ("--problem toy --m 0", "--m 0: must be a whole number, at least 1"),
         ("--problem toy --n 0", "--n 0: must be a whole number, at least 1"),
         ("--data digit", "digit"),
@@ -149,8 +130,7 @@ def test_a_smoothing_radius_that_moves_nothing_is_refused(here: Path, capsys: Ca
     ],
 )
 def test_a_wrong_flag_or_value_is_told_with_what_is_allowed(refused: Refused, arguments: str, words: str) -> None:
-    given = arguments.split()
-    assert words in refused(*given)
+    assert words in refused(*arguments.split())
 
 
 def test_cuda_is_refused_where_there_is_none(refused: Refused) -> None:
@@ -170,16 +150,14 @@ def test_cuda_is_refused_where_there_is_none(refused: Refused) -> None:
     ],
 )
 def test_a_wrong_value_in_a_config_file_is_told_like_a_flag(
-    refused: Refused, here: Path, content: str, words: str
+    capsys: Capsys, folder: Path, content: str, words: str
 ) -> None:
-    (here / "run.toml").write_text(content)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules[__name__], "TINY", ["--quiet"])
-        assert words in refused("--config", "run.toml")
+    (folder / "run.toml").write_text(content)
+    assert words in refused_here(capsys, FAMILY, "--config", "run.toml")
 
 
-def test_an_existing_result_is_not_overwritten_unless_forced(refused: Refused, here: Path, capsys: Capsys) -> None:
-    out = here / "run.h5"
+def test_an_existing_result_is_not_overwritten_unless_forced(refused: Refused, folder: Path, capsys: Capsys) -> None:
+    out = folder / "run.h5"
     out.write_text("mine")
     assert refused("--out", out) == f"--out {out} exists: choose another name or add --force"
     told = refused("--out", out, "--force")
@@ -187,22 +165,17 @@ def test_an_existing_result_is_not_overwritten_unless_forced(refused: Refused, h
     assert told.endswith("; remove it yourself") and out.read_text() == "mine"
     out.unlink()
     for flags, rounds in (([], 2), (["--force"], 1)):
-        with pytest.raises(SystemExit) as caught:
-            cli.main(FAMILY, [*TINY, "--rounds", str(rounds), "--out", str(out), *flags])
-        assert not caught.value.code and records.load(out).length == rounds
+        assert here(FAMILY, *TINY, "--rounds", rounds, "--out", out, *flags) == 0
+        assert records.load(out).length == rounds
     before, _ = out.read_bytes(), capsys.readouterr()
     assert refused("--out", out) == f"--out {out} exists: choose another name or add --force"
     assert out.read_bytes() == before
 
 
-def test_a_result_in_a_missing_folder_is_refused(refused: Refused, here: Path) -> None:
-    assert refused("--out", here / "no" / "run.h5").startswith(f"--out {here / 'no' / 'run.h5'}: there is no folder")
-    assert refused("--out", here).startswith(f"--out {here} is a folder")
-
-
-def idx(array: Any) -> bytes:
-    shape = b"".join(length.to_bytes(4, "big") for length in np.shape(array))
-    return bytes((0, 0, 8, np.ndim(array))) + shape + np.asarray(array, np.uint8).tobytes()
+def test_a_result_in_a_missing_folder_is_refused(refused: Refused, folder: Path) -> None:
+    out = folder / "no" / "run.h5"
+    assert refused("--out", out).startswith(f"--out {out}: there is no folder")
+    assert refused("--out", folder).startswith(f"--out {folder} is a folder")
 
 
 def written(folder: Path, packed: bool = False) -> list[Path]:
@@ -218,25 +191,24 @@ def written(folder: Path, packed: bool = False) -> list[Path]:
 
 
 def test_a_packed_file_is_unpacked_no_further_than_its_format_goes(
-    refused: Refused, here: Path, monkeypatch: Patch
+    refused: Refused, folder: Path, monkeypatch: Patch
 ) -> None:
     """A few kilobytes that unpack into a disk's worth. Mutation: all is unpacked, and then counted."""
     monkeypatch.setattr(images, "MOST", 100)
-    path = written(here, packed=True)[0]
+    path = written(folder, packed=True)[0]
     path.write_bytes(gzip.compress(bytes((0, 0, 8, 3)) + bytes(1 << 20)))
-    assert f"{path} holds more than {16 + 100 * 28 * 28} bytes" in refused("--data", "mnist", "--data-dir", here)
+    assert f"{path} holds more than {16 + 100 * 28 * 28} bytes" in refused("--data", "mnist", "--data-dir", folder)
 
 
-def test_an_array_that_no_memory_holds_is_refused_before_it_is_unpacked(refused: Refused, here: Path) -> None:
+def test_an_array_that_no_memory_holds_is_refused_before_it_is_unpacked(refused: Refused) -> None:
     """72 TiB by its entry in the archive, or by its own header alone."""
-    np.savez(here / "own.npz", x=X, y=Y)
-    content = bytearray((here / "own.npz").read_bytes())
+    np.savez("own.npz", x=X, y=Y)
+    content = bytearray(Path("own.npz").read_bytes())
     header = content.index(b"(80, 3)")
-    claimed = content.copy()
-    claimed[header : header + 30] = b"(6600000000000, 3), }         "[:30]
-    (here / "own.npz").write_bytes(claimed)
+    content[header : header + 30] = b"(6600000000000, 3), }         "[:30]
+    Path("own.npz").write_bytes(content)
     assert "own.npz" in refused("--data", "own.npz", "--m", 2)
-    with zipfile.ZipFile(here / "own.npz", "w") as file:
+    with zipfile.ZipFile("own.npz", "w") as file:
         for name, array in (("x", X), ("y", Y)):
             stored = io.BytesIO()
             np.save(stored, array)
@@ -246,29 +218,17 @@ def test_an_array_that_no_memory_holds_is_refused_before_it_is_unpacked(refused:
 
 
 @pytest.mark.parametrize("name", ["n" * 300, "n" * 245])
-def test_a_long_name_is_told_or_used(refused: Refused, here: Path, name: str) -> None:
+def test_a_long_name_is_told_or_used(refused: Refused, name: str) -> None:
     if len(name) > 255:
         assert "there is no such file" in refused("--data", f"{name}.npz")
         assert "cannot be read (File name too long)" in refused("--config", name)
         return
-    np.savez(here / f"{name}.npz", x=X, y=Y)
-    with pytest.raises(SystemExit) as ended:
-        cli.main(FAMILY, [*TINY, "--data", f"{name}.npz", "--m", "2"])
-    assert ended.value.code == 0
-    assert (here / f"zo_hfl-{name[:100]}-s1.h5").exists()
+    np.savez(f"{name}.npz", x=X, y=Y)
+    assert here(FAMILY, *TINY, "--data", f"{name}.npz", "--m", 2) == 0
+    assert Path(f"zo_hfl-{name[:100]}-s1.h5").exists()
 
 
 X, Y = np.ones((80, 3), np.float32), np.arange(80) % 2
-
-
-def test_data_that_cannot_be_used_are_named(refused: Refused, here: Path) -> None:
-    """What is wrong with files: tests/unit/test_images.py and test_targets.py."""
-    np.savez(here / "own.npz", x=X, y=Y / 2)
-    assert "--data own.npz has targets, not classes" in refused("--data", "own.npz", "--m", 2)
-    np.savez(here / "own.npz", x=X)
-    assert "holds x, it must hold x and y" in refused("--data", "own.npz", "--m", 2)
-    sentence = refused("--data", "cifar10", "--data-dir", here)
-    assert "cifar10" in sentence and str(here) in sentence and "download" in sentence
 
 
 @pytest.mark.parametrize(
@@ -279,25 +239,21 @@ def test_data_that_cannot_be_used_are_named(refused: Refused, here: Path) -> Non
         (Y > 0, ""),
     ],
 )
-def test_classes_without_samples_are_told_and_booleans_are_two(
-    here: Path, capsys: Capsys, labels: Any, words: str
-) -> None:
+def test_classes_without_samples_are_told_and_booleans_are_two(capsys: Capsys, labels: Any, words: str) -> None:
     """Every time, not only when the file comes into the cache."""
-    np.savez(here / "own.npz", x=X, y=labels)
+    np.savez("own.npz", x=X, y=labels)
     for _ in range(2):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(FAMILY, [*TINY, "--data", "own.npz", "--m", "2"])
-        assert not ended.value.code
+        assert here(FAMILY, *TINY, "--data", "own.npz", "--m", 2) == 0
         told = capsys.readouterr().err
         assert words in told and ("warning" in told) == bool(words)
-    assert records.load(here / "zo_hfl-own-s1.h5").counts.shape[1] == labels.max() + 1
+    assert records.load("zo_hfl-own-s1.h5").counts.shape[1] == labels.max() + 1
 
 
-def test_good_files_are_run(here: Path) -> None:
+def test_good_files_are_run(folder: Path) -> None:
     """So the refusals above are about what is wrong with them."""
-    written(here)
-    np.savez(here / "own.npz", x=X, y=Y)
-    mnist, own = ["--data", "mnist", "--data-dir", str(here), "--m", "2"], ["--data", "own.npz", "--m", "2"]
+    written(folder)
+    np.savez("own.npz", x=X, y=Y)
+    mnist, own = ["--data", "mnist", "--data-dir", folder, "--m", 2], ["--data", "own.npz", "--m", 2]
     cases = {
         "zo_hfl-mnist-s1.h5": mnist,
         "zo_hfl-own-s1.h5": own,
@@ -306,8 +262,6 @@ def test_good_files_are_run(here: Path) -> None:
         "zo_hfl-toy-s1.h5": ["--problem", "toy", "--m", "2"],  # without data
     }
     for name, given in cases.items():
-        with pytest.raises(SystemExit) as caught:
-            cli.main(FAMILY, [*TINY, *given])
-        assert not caught.value.code
-        assert (here / name).exists(), name
-    assert len(list(here.glob("zo_hfl-*.h5"))) == 2 * len(cases)  # each with its checkpoint
+        assert here(FAMILY, *TINY, *given) == 0
+        assert Path(name).exists(), name
+    assert len(list(folder.glob("zo_hfl-*.h5"))) == 2 * len(cases)  # each with its checkpoint

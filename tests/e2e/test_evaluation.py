@@ -6,28 +6,12 @@ from tests.e2e.made import *
 from zofl_mpi.run import evaluation
 
 DIGITS = ["--m", "5", "--alpha", "0.5", "--tau", "2", "--batch", "4", "--eval-every", "2", "--quiet"]
+FEDNEST = ["--method", "fednest", "--T", "1", "--N", "1", "--batch", "4", "--batch-lower", "4"]
 COMMANDS = {
     "zo_hfl": ("zofl_mpi.zo_hfl", DIGITS),
     "fedavg": ("zofl_mpi.zo_hfl", ["--method", "fedavg", *DIGITS, "--personal", "--validation", "0.1"]),
     "fedrzo": ("zofl_mpi.fedrzo", ["--m", "5", "--H", "2", "--probe", "3", "--eval-every", "2", "--quiet"]),
-    "fednest": (
-        "zofl_mpi.fedrzo",
-        [
-            "--method",
-            "fednest",
-            "--T",
-            "1",
-            "--N",
-            "1",
-            "--batch",
-            "4",
-            "--batch-lower",
-            "4",
-            "--eval-every",
-            "2",
-            "--quiet",
-        ],
-    ),
+    "fednest": ("zofl_mpi.fedrzo", [*FEDNEST, "--eval-every", "2", "--quiet"]),
 }
 
 
@@ -57,14 +41,6 @@ def test_fewer_samples_move_reports_alone_and_are_the_same_on_any_number_of_rank
     given = tmp_path / "given.h5"
     assert here(family, *words, "--rounds", 3, "--out", given, "--eval-samples", some.attrs["eval_samples"]) == 0
     assert np.array_equal(records.load(given).rounds["test_loss"], some.rounds["test_loss"], equal_nan=True)
-
-
-def test_small_runs_read_all(tmp_path: Path) -> None:
-    """As their evaluations are cheap: the default moves none of their numbers."""
-    one, whole = tmp_path / "one.h5", tmp_path / "whole.h5"
-    for out, samples in ((one, "auto"), (whole, 0)):
-        assert here("zofl_mpi.zo_hfl", *DIGITS, "--rounds", 2, "--out", out, "--eval-samples", samples) == 0
-    assert records.load(one).attrs["eval_samples"] == 0 and differences(one, whole) == []
 
 
 def test_a_continued_run_keeps_what_it_began_with(dear: None, tmp_path: Path, capsys: Capsys) -> None:

@@ -3,15 +3,7 @@
 import signal
 
 from tests.e2e.made import *
-
-HERE = Path(__file__).parent
-FAMILY = "zofl_mpi.zo_hfl"
-OWN = ["--method", "planted:Planted"]
-"""Named again where a run goes on: a class of one's own is not taken from a file."""
-RUN = [*OWN, "--m", "4", "--rounds", "8", "--checkpoint-every", "2", "--eval-every", "3"]
-RUN += ["--y0", "last", "--tau", "3"]
-"""With y0 = last the clients' memories must come back too."""
-LAUNCHER = str(Path(sys.executable).parent / "mpirun")
+from tests.e2e.planted import FAMILY, HERE, LAUNCHER, OWN, RUN, planted
 
 Run = Callable[..., Completed]
 """run(ranks, *arguments, kind=..., file=...): the family's command, with what is planted."""
@@ -43,27 +35,14 @@ def run_job(mpirun: Callable[..., Completed]) -> Run:
     return run
 
 
-def planted(plant: dict[str, str]) -> dict[str, str]:
-    return {"PLANT" if k == "kind" else f"PLANT_{k.upper()}": v for k, v in plant.items()}
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("undisturbed") / "run.h5"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(HERE))
-        assert run_module(1, FAMILY, *RUN, "--out", path) == 0
-    return path
-
-
 @pytest.fixture
-def resumes(run_here: Run, undisturbed: Path) -> Callable[..., bool]:
+def resumes(run_here: Run, unharmed: Path) -> Callable[..., bool]:
     """resumes(out): to the same bits as the undisturbed run, on another number of ranks."""
 
     def check(out: Path, ranks: int = 4) -> bool:
         again = run_here(ranks, "--resume", out, *OWN)
         assert again.returncode == 0, again.stderr
-        assert differences(undisturbed, out) == []
+        assert differences(unharmed, out) == []
         return True
 
     return check

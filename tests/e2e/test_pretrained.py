@@ -1,17 +1,8 @@
 """A run that begins with the last model of another one: its values, what is held out, damaged files, continued runs."""
 
-import shutil
-from pathlib import Path
-from typing import Any
-
 import h5py
-import numpy as np
-import pytest
 
-from tests.conftest import Capsys, Patch
-from tests.launch import here, refused
-from zofl_mpi.report.same import differences
-from zofl_mpi.run import records
+from tests.e2e.made import *
 
 FAMILY = "zofl_mpi.heron_sfl"
 NETWORK = ["--data", "digits", "--problem", "split_cnn", "--channels", "4", "6", "--strides", "2", "1", "--cut", "1"]

@@ -2,26 +2,17 @@
 
 import importlib
 import importlib.util
-import re
 import shlex
-import subprocess
-import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pytest
 from scipy.optimize import linprog
 
-from tests.conftest import LIMIT, ROOT
-from tests.launch import launch, threads
+from tests.e2e.made import *
 from zofl_mpi.data import npz, partition
 from zofl_mpi.engine.streams import Streams
-from zofl_mpi.report.same import differences
-from zofl_mpi.run import flags, records
+from zofl_mpi.run import flags
 from zofl_mpi.run.grid import __main__ as grid_runner
 from zofl_mpi.run.grid import read
 from zofl_mpi.run.plan import groups_of, understand
@@ -167,8 +158,8 @@ def submitted(words: list[str], capsys: Any) -> None:
         understand(importlib.import_module("zofl_mpi.zo_hfl"), rest)
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+@pytest.fixture(name="here")
+def fixture_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with the READMEs' own modules and table, and a cache of its own."""
     monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
     for module, code in own().items():

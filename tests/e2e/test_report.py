@@ -1,35 +1,27 @@
 """The page about runs, in a real browser; the figure of one run; the table in the terminal."""
 
-import json
-import re
-import shutil
-import sys
 from html import unescape
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pytest
 from rich.console import Console
 
-from tests.analysis.made import refused
-from tests.conftest import Capsys, Patch, run_process
+from tests.analysis.made import refused as refused_by
+from tests.e2e.made import *
 from zofl_mpi.report import charts, facts, same, watch
 from zofl_mpi.report.__main__ import main, write
 from zofl_mpi.report.figure import draw
-from zofl_mpi.run import records
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">@CURVES@"
 
 
-def made(path: Path, rounds: int = 5, m: int = 3, ranks: int = 2, **attrs: Any) -> records.Recorder:
+def made(path: Path, rounds: int = 5, every: int = 2, gain: float = 0.1, **attrs: Any) -> records.Recorder:
     """A result with rows of an evaluation every second round; still open."""
+    m = 3
     attrs = {"config": {"method": "fedavg", "rounds": 9, "seed": 1, **attrs.pop("config", {})}, **attrs}
-    recorder = records.Recorder.create(path, attrs=attrs, m=m, ranks=ranks, rounds=9)
+    recorder = records.Recorder.create(path, attrs=attrs, m=m, ranks=2, rounds=9)
     recorder.begins(1.25)
     for r in range(rounds):
-        row = {"round": r + 1.0, "seconds": 2.0, **({} if r % 2 else {"test_accuracy": 0.5 + 0.1 * r})}
+        row = {"round": r + 1.0, "seconds": 2.0, **({} if r % every else {"test_accuracy": 0.5 + gain * r})}
         clients = {"bytes_up": np.full((2, m), 2**19), "messages": np.array([[0] * m, [1] * (m - 1) + [r % 2]])}
         seconds = {"seconds_compute": np.array([[1.0, 0.0], [0.0, 1.5]]), "seconds_wait": 0.25}
         recorder.append(row, steps=["server", "train"], **clients, **seconds)
@@ -204,19 +196,24 @@ def test_a_page_that_cannot_be_made_is_one_sentence(
     records.Recorder.create(tmp_path / "new.h5", attrs={}, m=2, ranks=1, rounds=9).close()
     (tmp_path / "text.h5").write_text("no HDF5")
     words = [str(tmp_path / f"{name}.h5") for name in results]
-    (line,) = refused(main, [*words, "--out", str(tmp_path / out)], capsys)
+    (line,) = refused_by(main, [*words, "--out", str(tmp_path / out)], capsys)
     assert line.startswith("zofl-report: ") and sentence in line
     assert not (tmp_path / out).exists()
 
 
 def test_results_are_compared_by_their_bits(tmp_path: Path, capsys: Capsys) -> None:
-    """Mutations: seconds that count; the state that does not; status 0 where something differs."""
-    for name, rounds in {"a": 3, "b": 3, "c": 2}.items():
-        made(tmp_path / f"{name}.h5", rounds).finish({"x": np.full(2, rounds)})
-    a, b, c = (str(tmp_path / f"{name}.h5") for name in "abc")
-    for words, status, told in [([a, b], 0, [f"{b}: the same bits"]), ([a, b, c], 1, [f"{c}: differs in final/x"])]:
+    """Mutations: seconds that count; the state that does not; status 0 where something differs; NaN differs from a
+    value; any two values agree."""
+    for name, every, gain in (("a", 2, 0.1), ("b", 2, 0.1), ("c", 2, 0.2), ("d", 1, 0.1)):
+        made(tmp_path / f"{name}.h5", 3, every, gain).finish({"x": np.full(2, gain)})
+    a, b, c, d = (str(tmp_path / f"{name}.h5") for name in "abcd")
+    for words, status, told in (
+        ([b], 0, f"{b}: the same bits\n"),
+        ([d], 0, f"{d}: the same bits, evaluated in other rounds\n"),
+        ([b, c], 1, f"{c}: differs in final/x, rounds/test_accuracy\n"),
+    ):
         with pytest.raises(SystemExit) as ended:
-            same.main(words)
-        assert ended.value.code == status and told[0] in capsys.readouterr().out
-    (line,) = refused(same.main, [a, str(tmp_path / "none.h5")], capsys)
+            same.main([a, *words])
+        assert ended.value.code == status and told in capsys.readouterr().out
+    (line,) = refused_by(same.main, [a, str(tmp_path / "none.h5")], capsys)
     assert line.startswith("zofl-same: there is no file")

@@ -3,6 +3,7 @@
 import h5py
 
 from tests.e2e.made import *
+from tests.launch import Runs
 
 FAMILY = "zofl_mpi.zo_hfl"
 FLAGS = ["--tau", "3", "--beta", "0.5", "--y0", "last", "--eval-every", "5"]
@@ -10,27 +11,24 @@ FLAGS = ["--tau", "3", "--beta", "0.5", "--y0", "last", "--eval-every", "5"]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """9 rounds without a break, in one process."""
-    out = tmp_path_factory.mktemp("whole") / "run.h5"
-    assert here(FAMILY, *FLAGS, "--rounds", 9, "--quiet", "--out", out) == 0
-    return out
-
-
-@pytest.fixture(scope="module")
-def five(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first 5 of them; for copies only."""
-    out = tmp_path_factory.mktemp("five") / "run.h5"
-    assert here(FAMILY, *FLAGS, "--rounds", 5, "--quiet", "--out", out) == 0
-    return out
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """9 rounds without a break, and the first 5 of them; for copies only."""
+    commands = {str(rounds): (FAMILY, [*FLAGS, "--rounds", rounds]) for rounds in (9, 5)}
+    return Runs(tmp_path_factory.mktemp("runs"), commands)
 
 
 @pytest.fixture
-def part(five: Path, tmp_path: Path) -> Path:
+def whole(runs: Runs) -> Path:
+    return runs("9", 0)
+
+
+@pytest.fixture
+def part(runs: Runs, tmp_path: Path) -> Path:
     """A copy of the first 5 rounds, with its checkpoint."""
-    for path in (five, checkpoint_path(five)):
-        shutil.copy(path, tmp_path)
-    return tmp_path / five.name
+    five, out = runs("5", 0), tmp_path / "run.h5"
+    shutil.copy(five, out)
+    shutil.copy(checkpoint_path(five), checkpoint_path(out))
+    return out
 
 
 def resume(*arguments: object) -> int:

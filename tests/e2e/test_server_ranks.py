@@ -2,6 +2,7 @@
 
 import functools
 import threading
+from collections import Counter
 
 import torch  # noqa: F401  ranks that are threads take turns with its generator where it is loaded
 
@@ -26,6 +27,30 @@ METHODS = {
 """Uploads streamed and in lockstep; groups of 4 and 3 or 1 of 7 or 5 clients; statistics that a step averages."""
 
 
+def rank() -> str:
+    return threading.current_thread().name
+
+
+def met(patch: Patch, begun: Any = lambda: None, computed: Any = lambda given: None, read: Any = lambda: None) -> None:
+    """Calls begun() before a server rank's pass for a step, computed(its terms) for each upload, read() at a client."""
+    passes, inputs = Training.server_pass, Training.inputs
+
+    @functools.wraps(passes)
+    def server_pass(self: Training, part: Any) -> Any:
+        begun()
+        work = passes(self, part)
+
+        def passed(item: Any) -> Any:
+            given = work(item)
+            computed(given)
+            return given
+
+        return passed
+
+    patch.setattr(Training, "server_pass", server_pass)
+    patch.setattr(Training, "inputs", lambda *given: (read(), inputs(*given))[1])
+
+
 @pytest.fixture(scope="module", params=METHODS)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
     """A run's arguments, and its result in one process."""
@@ -41,22 +66,10 @@ def test_any_number_of_server_ranks_gives_the_bits_of_one_process(
     rank's own gradients; a theta that another rank keeps from step to step; a single upload's gradient rounded; replies
     or losses in the order in which ranks finish; rank 0 that computes all."""
     run, whole = case
-    computed, passes = dict[str, int](), Training.server_pass
-
-    @functools.wraps(passes)
-    def counted(self: Training, part: Any) -> Any:
-        work = passes(self, part)
-
-        def passed(item: Any) -> Any:
-            name = threading.current_thread().name
-            computed[name] = computed.get(name, 0) + 1
-            return work(item)
-
-        return passed
-
-    monkeypatch.setattr(Training, "server_pass", counted)
+    computed = Counter[str]()
+    met(monkeypatch, computed=lambda given: computed.update([rank()]))
     for ranks, servers in ((5, 2), (5, 3), (3, 2)):
-        out, share = tmp_path / f"{ranks}-{servers}.h5", dict[str, int]()
+        out = tmp_path / f"{ranks}-{servers}.h5"
         computed.clear()
         assert run_module(ranks, FAMILY, *run, "--server-ranks", servers, "--out", out) == 0
         assert differences(whole, out) == []
@@ -97,51 +110,35 @@ def test_the_ranks_roles_their_seconds_and_the_clients_bytes(tmp_path: Path, cap
     assert re.search(r"server    2 ranks, each on average: computing", told), told
 
 
+NO_STEP = ".*takes no step on uploads .*leave the flag out"
+
+
 @pytest.mark.parametrize(
-    ("ranks", "flags", "sentence"),
+    ("ranks", "servers", "words", "sentence"),
     [
-        (
-            1,
-            ["--server-ranks", 2],
-            "--server-ranks 2: no rank is left .*is 1 in all.; take --server-ranks 1, or start mpirun -n 3",
-        ),
-        (
-            3,
-            ["--server-ranks", 3],
-            "--server-ranks 3: no rank is left .*are 3 in all.; take --server-ranks 2, or start mpirun -n 4",
-        ),
-        (2, ["--server-ranks", 2], "--server-ranks 2: no rank is left .*; take --server-ranks 1, or start mpirun -n 3"),
-        (3, ["--server-ranks", 0], "--server-ranks 0: must be a whole number, at least 1"),
-        (
-            3,
-            ["--server-ranks", 2, "--merge", 1],
-            "--server-ranks 2: .* --merge 1 of the uploads, .*; take --server-ranks 1, or --merge 2",
-        ),
-        (
-            3,
-            ["--server-ranks", 5],
-            "--server-ranks 5: .* --merge 4 of the uploads, .*; take --server-ranks 2, or --merge 5 or more",
-        ),
-        (3, ["--server-ranks", 2, "--method", "sflv1", "--merge", 1], "--server-ranks 2: .*leave the flag out"),
-        (3, ["--server-ranks", 2, "--method", "decomfl", "--merge", 1], "--server-ranks 2: .*takes no step on uploads"),
+        (1, 2, RUN, "no rank is left .*is 1 in all.; take --server-ranks 1, or start mpirun -n 3"),
+        (3, 3, RUN, "no rank is left .*are 3 in all.; take --server-ranks 2, or start mpirun -n 4"),
+        (2, 2, RUN, "no rank is left .*; take --server-ranks 1, or start mpirun -n 3"),
+        (3, 0, RUN, "must be a whole number, at least 1"),
+        (3, 2, [*RUN, "--merge", 1], ".* --merge 1 of the uploads, .*; take --server-ranks 1, or --merge 2"),
+        (3, 5, RUN, ".* --merge 4 of the uploads, .*; take --server-ranks 2, or --merge 5 or more"),
+        (3, 2, [*RUN, "--method", "sflv1", "--merge", 1], ".*leave the flag out"),
+        (3, 2, [*RUN, "--method", "decomfl", "--merge", 1], ".*takes no step on uploads"),
+        (3, 2, ["zo_hfl", "--problem", "toy"], NO_STEP),
+        (3, 2, ["zo_hfl", "--problem", "toy", "--method", "fedavg"], NO_STEP),
+        (3, 2, ["fedrzo"], NO_STEP),
     ],
 )
-def test_what_is_refused(ranks: int, flags: list[Any], sentence: str, tmp_path: Path, capsys: Capsys) -> None:
-    out = tmp_path / "run.h5"
-    assert run_module(ranks, FAMILY, *RUN, *flags, "--out", out) == 2
+def test_what_is_refused(
+    ranks: int, servers: int, words: list[Any], sentence: str, tmp_path: Path, capsys: Capsys
+) -> None:
+    """Other families refuse the flag."""
+    family, out = (FAMILY if words[0] in RUN else f"zofl_mpi.{words[0]}"), tmp_path / "run.h5"
+    own = words if family == FAMILY else [*words[1:], "--m", 2, "--rounds", 1, "--quiet"]
+    assert run_module(ranks, family, *own, "--server-ranks", servers, "--out", out) == 2
     told = capsys.readouterr().err
-    assert re.fullmatch(rf"zofl_mpi: {sentence}.*\n", told), told
+    assert re.fullmatch(rf"zofl_mpi: --server-ranks {servers}: {sentence}.*\n", told), told
     assert not out.exists()
-
-
-def test_other_families_refuse_it(tmp_path: Path, capsys: Capsys) -> None:
-    small = ["--m", 2, "--rounds", 1, "--quiet", "--out", tmp_path / "run.h5", "--server-ranks", 2]
-    for family, more in (("zofl_mpi.zo_hfl", []), ("zofl_mpi.zo_hfl", ["--method", "fedavg"]), ("zofl_mpi.fedrzo", [])):
-        problem = ["--problem", "toy"] if family.endswith("zo_hfl") else []
-        assert run_module(3, family, *problem, *more, *small) == 2
-        assert re.search(
-            r"--server-ranks 2: .*takes no step on uploads .*leave the flag out\n", capsys.readouterr().err
-        )
 
 
 class Broken(RuntimeError):
@@ -151,24 +148,14 @@ class Broken(RuntimeError):
 @pytest.mark.parametrize("where", ["rank 0", "rank 1", "rank 3"])
 def test_a_rank_that_fails_ends_all(where: str, tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
     """In the second step's pass of a server rank, or a client. Mutation: the others wait."""
-    steps, passes = dict[str, int](), Training.server_pass
+    steps = Counter[str]()
 
-    @functools.wraps(passes)
-    def failing(self: Training, part: Any) -> Any:
-        name = threading.current_thread().name
-        steps[name] = steps.get(name, 0) + 1
-        if steps[name] > 1 and name == where:
+    def fail(after: int) -> None:
+        steps[rank()] += 1
+        if steps[rank()] > after and rank() == where:
             raise Broken("planted")
-        return passes(self, part)
 
-    def data(self: Training, *given: Any) -> Any:
-        if threading.current_thread().name == where == "rank 3":
-            raise Broken("planted")
-        return inputs(self, *given)
-
-    inputs = Training.inputs
-    monkeypatch.setattr(Training, "server_pass", failing)
-    monkeypatch.setattr(Training, "inputs", data)
+    met(monkeypatch, begun=lambda: fail(1), read=lambda: where != "rank 3" or fail(0))
     assert run_module(4, FAMILY, *RUN, "--server-ranks", 2, "--out", tmp_path / "run.h5") == 1
     told = capsys.readouterr().err
     assert "Broken: planted" in told, told
@@ -181,24 +168,14 @@ def test_a_round_that_takes_too_long_names_the_rank_that_is_late(
 ) -> None:
     """A rank of the server, or a client rank while the server's other rank waits. Mutations: server ranks that never
     say that they wait; rank 0 that listens to the clients alone."""
-    stuck, inputs, passes = list[float](), Training.inputs, Training.server_pass
+    stuck = list[float]()
 
     def hold() -> None:
-        if threading.current_thread().name == f"rank {late}":
+        if rank() == f"rank {late}":
             stuck.append(time.monotonic())
             threading.Event().wait()
 
-    @functools.wraps(passes)
-    def held(self: Training, part: Any) -> Any:
-        hold()
-        return passes(self, part)
-
-    def read(self: Training, *given: Any) -> Any:
-        hold()
-        return inputs(self, *given)
-
-    monkeypatch.setattr(Training, "server_pass", held)
-    monkeypatch.setattr(Training, "inputs", read)
+    met(monkeypatch, begun=hold, read=hold)
     monkeypatch.setattr(watch, "time", Leap(stuck, 6))
     monkeypatch.setattr(watch, "GRACE", 5.0)
     flags = ["--server-ranks", 2, "--round-timeout", 6, "--out", tmp_path / "run.h5"]
@@ -209,20 +186,7 @@ def test_a_round_that_takes_too_long_names_the_rank_that_is_late(
 
 def test_an_upload_that_diverges_is_named_by_its_client(tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
     """Whichever rank computed on it. Mutations: its number in the step; a traceback of the other rank."""
-    passes = Training.server_pass
-
-    @functools.wraps(passes)
-    def diverging(self: Training, part: Any) -> Any:
-        work = passes(self, part)
-
-        def passed(item: Any) -> Any:
-            given = work(item)
-            given.terms[0].fill_(np.inf if threading.current_thread().name == "rank 1" else 0.0)
-            return given
-
-        return passed
-
-    monkeypatch.setattr(Training, "server_pass", diverging)
+    met(monkeypatch, computed=lambda given: given.terms[0].fill_(np.inf if rank() == "rank 1" else 0.0))
     assert run_module(4, FAMILY, *RUN, "--server-ranks", 2, "--out", tmp_path / "run.h5") == 1
     told = capsys.readouterr().err
     found = re.search(r"zofl_mpi: round 1: client (\d): the server's gradient on its upload", told)

@@ -6,6 +6,7 @@ from itertools import pairwise
 import torch
 
 from tests.e2e.made import *
+from tests.launch import Runs
 from zofl_mpi.data import bpe
 
 sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
@@ -46,40 +47,24 @@ RANDOM = ["--model", "random:tiny", "--lr-client", "0.01", "--lr-server", "0.01"
 
 
 @pytest.fixture(scope="module")
-def results(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """results(name): of two rounds, "method-ranks" or, on 3 threads, "method-half", the first of which was on one."""
-    folder = tmp_path_factory.mktemp("gpt2")
-
-    def command(name: str, rounds: int, kind: object) -> Command:
-        words = ["--method", name, *texts, *RANDOM, *METHODS[name]]
-        return FAMILY, [*words, "--rounds", rounds, "--out", folder / f"{name}-{kind}.h5"]
-
-    for name in METHODS:
-        for one in (command(name, 2, 1), command(name, 1, "half")):
-            assert here(one[0], *one[1]) == 0
-    for path in folder.glob("*-half*"):
-        shutil.copy(path, folder / path.name.replace("half", "begun"))
-    runs = [command(name, 2, 3) for name in METHODS]
-    runs += [(FAMILY, ["--resume", folder / f"{name}-half.h5", "--rounds", 2, "--quiet", *texts]) for name in METHODS]
-    for ended in threads(3, runs):
-        assert ended.status == 0, ended.stderr
-    return lambda name: folder / f"{name}.h5"
+def results(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    usual = [*texts, *RANDOM, "--rounds", 2]
+    commands = {name: (FAMILY, ["--method", name, *usual, *own]) for name, own in METHODS.items()}
+    return Runs(tmp_path_factory.mktemp("gpt2"), commands)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
-def test_a_run_has_the_same_bits_on_three_ranks_and_when_it_goes_on(results: Callable[[str], Path], name: str) -> None:
+def test_a_run_has_the_same_bits_on_three_ranks_and_when_it_goes_on(results: Runs, texts: list[str], name: str) -> None:
     """A round on one rank, one on three: with the moments of LoRA's numbers. Mutations: LoRA's A drawn by each rank for
     itself; moments that are lost."""
-    assert differences(results(f"{name}-1"), results(f"{name}-3")) == []
-    begun = records.load(results(f"{name}-begun"))
-    assert begun.length == 1 and checkpoint_path(begun.path).exists()
-    assert differences(results(f"{name}-1"), results(f"{name}-half")) == []
+    assert differences(results(name, 0), results(name, 3)) == []
+    assert differences(results(name, 0), results.continued(name, 0, 3, (1, 2), *texts)) == []
 
 
 @pytest.mark.slow
-def test_a_result_tells_perplexities_and_costs(results: Callable[[str], Path]) -> None:
-    run = records.load(results("cse_fsl-1"))
+def test_a_result_tells_perplexities_and_costs(results: Runs) -> None:
+    run = records.load(results("cse_fsl", 0))
     for part in ("test", "validation"):
         losses = run.rounds[f"{part}_loss"]
         np.testing.assert_allclose(run.rounds[f"{part}_perplexity"], np.exp(losses), rtol=1e-12)

@@ -6,7 +6,7 @@ import threading
 
 from tests.conftest import Mpirun
 from tests.e2e.made import *
-from tests.e2e.test_failures import FAMILY, HERE, LAUNCHER, OWN, RUN, planted
+from tests.e2e.planted import FAMILY, HERE, LAUNCHER, OWN, RUN, planted
 from tests.fates import Death, Fate
 from zofl_mpi.engine import watch
 
@@ -167,20 +167,11 @@ def run_mortal() -> Callable[..., Completed]:
     return run
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("undisturbed") / "run.h5"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(HERE))
-        assert run_module(1, FAMILY, *RUN, "--out", path) == 0
-    return path
-
-
-def test_a_killed_client_rank_is_survived(run_mortal: Mpirun, whole: Path, tmp_path: Path) -> None:
+def test_a_killed_client_rank_is_survived(run_mortal: Mpirun, unharmed: Path, tmp_path: Path) -> None:
     out = tmp_path / "run.h5"
     done = run_mortal(4, *RUN, "--quiet", "--out", out, kind="kill_once")
     assert done.returncode == 0, done.stderr
-    assert same(whole, out)
+    assert same(unharmed, out)
     assert json.loads(records.load(out).attrs["lost"]) == [{"round": 6, "ranks": [1], "repeated": True}]
     assert "survived  the loss of ranks 1; 1 rounds begun again" in done.stdout
 
@@ -193,7 +184,7 @@ def test_a_rank_lost_before_the_rounds_ends_the_job_as_failed(run_mortal: Mpirun
 
 
 def test_a_killed_server_ends_the_job_with_the_way_to_go_on(
-    run_mortal: Mpirun, whole: Path, tmp_path: Path, monkeypatch: Patch
+    run_mortal: Mpirun, unharmed: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     out = tmp_path / "run.h5"
     done = run_mortal(4, *RUN, "--quiet", "--out", out, kind="kill_server")
@@ -201,4 +192,4 @@ def test_a_killed_server_ends_the_job_with_the_way_to_go_on(
     assert f"rank 0, which leads the run, is lost; continue with --resume {out}" in done.stderr
     monkeypatch.syspath_prepend(str(HERE))
     assert run_module(3, FAMILY, "--resume", out, *OWN) == 0
-    assert same(whole, out)
+    assert same(unharmed, out)

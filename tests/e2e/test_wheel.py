@@ -1,19 +1,12 @@
 """The package without its clone: a wheel in an environment of its own, and the recipes of other package managers."""
 
 import ast
-import os
-import re
-import shutil
-import subprocess
-import sys
 import sysconfig
 import tomllib
-from pathlib import Path
 
-import pytest
 import yaml
 
-from tests.conftest import ROOT, run_process
+from tests.e2e.made import *
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]

@@ -7,11 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Hands, Patch
+
 NUMBER = count()
 
 
 @pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
+def hands(monkeypatch: Patch, request: pytest.FixtureRequest) -> Hands:
+    """The clock of the module CLOCKED of this file of tests."""
+    monkeypatch.setattr(request.module.CLOCKED, "time", made := Hands())
+    return made
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: Patch) -> Iterator[Callable[[str], str]]:
     """written(source): the name of a new module in this test's folder, which is the current one."""
     monkeypatch.chdir(tmp_path)
     names: list[str] = []

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.conftest import data_folder
@@ -26,6 +27,12 @@ def real(*files: str) -> Path:
     if not all((folder / file).is_file() for file in files):
         pytest.skip(f"the real data set is not in {folder} (set ZOFL_DATA)")
     return folder
+
+
+def idx(array: Any) -> bytes:
+    """A file of MNIST's format with this array of bytes."""
+    shape = b"".join(length.to_bytes(4, "big") for length in np.shape(array))
+    return bytes((0, 0, 8, np.ndim(array))) + shape + np.asarray(array, np.uint8).tobytes()
 
 
 def archive(files: Mapping[str, bytes], mode: str = "w:gz") -> bytes:

@@ -1,7 +1,5 @@
 """Batched steps: what they compute in one call, in which order they go on, how they end."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -132,14 +130,6 @@ def test_where_one_is_computed_at_a_time_nothing_stands_between() -> None:
     step = batched(lambda client, message: problems[client.i % 2].double(message), *people(4), range(4), 4)
     assert [step(Client(i, None), float(i)) for i in range(4)] == [0.0, 2.0, 4.0, 6.0]
     assert [problem.calls for problem in problems] == [[[0.0, 2.0]], [[1.0, 3.0]]]
-
-
-def test_without_need_the_machinery_is_not_imported() -> None:
-    """It costs each rank 3 ms. Mutation: an import at the top."""
-    imports = "import sys, zofl_mpi.run.questions, zofl_mpi.problems.softmax"
-    code = f"{imports}; print('zofl_mpi.engine.coroutines' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
-    assert done.stdout == "False\n"
 
 
 def test_what_cannot_be_computed_fails_each_that_asked() -> None:

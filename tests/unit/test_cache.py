@@ -18,14 +18,14 @@ from zofl_mpi.data import Raw, cache
 from zofl_mpi.data.cache import Sources
 from zofl_mpi.errors import UserError
 
-RAW = Raw(
-    np.arange(12, dtype=np.uint8).reshape(4, 3), np.array([0, 1, 2, 1]), 3, official_test=1, levels=255, channels=3
-)
+INPUTS, TARGETS = np.arange(12, dtype=np.uint8).reshape(4, 3), np.array([3, 1, 4, 1.5])
+RAW = Raw(INPUTS, np.array([0, 1, 2, 1]), 3, official_test=1, levels=255, channels=3, targets=TARGETS)
 
 
 def same(a: Raw, b: Raw) -> bool:
     facts = [(r.classes, r.official_test, r.levels, r.channels, r.inputs.dtype, r.labels.dtype) for r in (a, b)]
-    return facts[0] == facts[1] and np.array_equal(a.inputs, b.inputs) and np.array_equal(a.labels, b.labels)
+    arrays = [(r.inputs, r.labels, r.targets) for r in (a, b)]
+    return facts[0] == facts[1] and all(map(np.array_equal, *arrays))
 
 
 class Counted:
@@ -70,10 +70,9 @@ def test_what_is_opened_is_what_was_read_once(tmp_path, sources, reader, monkeyp
 def test_the_arrays_are_read_only_maps_of_one_shared_file(tmp_path, sources):
     cache.prepare(sources, tmp_path)
     raw = cache.open(sources, tmp_path)
-    with pytest.raises(ValueError, match="read-only"):
-        raw.inputs[0, 0] = 1
-    with pytest.raises(ValueError, match="read-only"):
-        raw.labels[0] = 1
+    for array in (raw.inputs, raw.labels, raw.targets):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
     assert type(raw.inputs) is np.ndarray
     file = np.load(tmp_path / sources.key / "inputs.npy", mmap_mode="r+")
     file[0, 0] = 77
@@ -121,6 +120,8 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     "longer": lambda entry: os.truncate(entry / "inputs.npy", (entry / "inputs.npy").stat().st_size + 1),
     "empty": lambda entry: (entry / "facts.json").write_text(""),
     "lost": lambda entry: (entry / "labels.npy").unlink(),
+    "targets cut": lambda entry: os.truncate(entry / "targets.npy", (entry / "targets.npy").stat().st_size - 8),
+    "targets lost": lambda entry: (entry / "targets.npy").unlink(),
     "scrambled": lambda entry: (entry / "labels.npy").write_bytes(
         b"\x93NUMPY" + bytes((entry / "labels.npy").stat().st_size - 6)
     ),

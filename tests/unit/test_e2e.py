@@ -106,15 +106,6 @@ def test_a_context_comes_once_with_all_its_references(tmp_path: Path) -> None:
     assert list(found.items()) == [(MILL[1:-2], ["One.", "Three."]), ("name[Cotto]", ["Two."])]
 
 
-@pytest.mark.slow
-def test_the_contexts_are_as_many_in_both_pipelines(data_dir: Path) -> None:
-    """So a split by contexts is the same one in both. Mutation: a slot or a value that is lost."""
-    for part, count in enumerate((4862, 547, 630)):
-        path = data_dir / "e2e" / e2e.FILES[part]
-        read = [e2e.contexts(e2e.read(path, pipeline, part)) for pipeline in ("official", "tokenised")]
-        assert [len(contexts) for contexts in read] == [count, count]
-
-
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [

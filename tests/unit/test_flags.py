@@ -241,6 +241,7 @@ def test_flags_come_before_the_config_file_and_that_before_the_defaults(tmp_path
         (["--method", "zohfl"], f"--method zohfl: must be one of {', '.join(zo_hfl.METHODS)}, or module:"),
         (["--problem", "softmx"], f"--problem softmx: must be one of {', '.join(zo_hfl.PROBLEMS)}, or module:Class;"),
         (["--method", "no_such_module:M"], "--method no_such_module:M: No module named 'no_such_module'"),
+        *((["--method", name], f"--method {name}: ") for name in (":", "math:pi")),
         (["--method", "zofl_mpi.zo_hfl:Nothing"], "--method zofl_mpi.zo_hfl:Nothing: module 'zofl_mpi.zo_hfl' has no"),
         (["--problem", "toy", "--alpha", "1"], "--alpha is no flag of this method on this problem; it belongs to --"),
     ],

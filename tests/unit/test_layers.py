@@ -1,6 +1,8 @@
 """Who may import whom, read from the source: so that an algorithm never meets MPI, CUDA or HDF5."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -222,6 +224,25 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 def test_there_is_no_circle() -> None:
     assert circle({module(file): imported_files((file, tree)) for file, tree in sources().items()}) == []
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("code", "spared"),
+    [
+        ("zofl_mpi.run.questions, zofl_mpi.problems.softmax", {"zofl_mpi.engine.coroutines"}),
+        (
+            "zofl_mpi.data.images, zofl_mpi.data.partition",
+            {"sklearn", "pooch", "torch", "mpi4py", "h5py", "tarfile", "requests"},
+        ),
+        ("zofl_mpi.run.records; zofl_mpi.run.records.provenance()", {"torch", "mpi4py"}),
+        ("zofl_mpi.__main__; [*zofl_mpi.__main__.lines()]", {"torch"}),
+    ],
+)
+def test_what_is_not_needed_is_not_imported(code: str, spared: set[str]) -> None:
+    """It costs each rank milliseconds, torch a second. Mutation: an import at the top."""
+    code = f"import sys, {code}; print({spared} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout == "set()\n"
 
 
 def test_no_file_is_too_long_to_read() -> None:

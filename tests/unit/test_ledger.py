@@ -3,18 +3,12 @@
 from contextlib import suppress
 
 import numpy as np
-import pytest
 
 from tests.conftest import Hands
 from zofl_mpi.engine import ledger as ledger_module
 from zofl_mpi.engine.ledger import SERVER, Clock, Ledger, Row, overlap
 
-
-@pytest.fixture
-def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
-    made = Hands()
-    monkeypatch.setattr(ledger_module, "time", made)
-    return made
+CLOCKED = ledger_module
 
 
 def row(ledger: Ledger) -> Row:

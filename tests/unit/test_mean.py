@@ -39,11 +39,11 @@ def contributions_of(
 
 def averaged(
     replies: Mapping[int, Any], groups: Sequence[Sequence[int]], weights: Mapping[int, float] | None = None
-) -> tuple[Any, int]:
-    """The mean over processes that each hold one group of the clients, and the largest sum of whole numbers."""
+) -> Any:
+    """The mean over processes that each hold one group of the clients."""
     shares = mean.normalised(list(replies), weights)
     contributions = contributions_of(groups, replies, shares)
-    means, largest = {}, 0
+    means = {}
     for part in mean.fields_of([own.without_arrays() for own in contributions]):
         sent: list[list[np.ndarray[Any, Any]]] = []
         for own in contributions:
@@ -51,15 +51,12 @@ def averaged(
             mean.field_means([part], own, shares, lambda block, seen=sent[-1]: seen.append(block.copy()) or block)[
                 part.path
             ]
-        for block in sent[0]:
-            assert block.dtype == np.int64
-        whole = [np.concatenate(blocks).astype(object) for blocks in sent if blocks]
-        largest = max(largest, *np.sum(np.abs(whole), axis=0)) if whole else largest
+        assert all(block.dtype == np.int64 for block in sent[0])
         sums = iter([np.sum(blocks, axis=0) for blocks in zip(*sent, strict=True)])
         means[part.path] = mean.field_means([part], contributions[0], shares, lambda block, sums=sums: next(sums))[
             part.path
         ]
-    return messages.replace_arrays(next(iter(replies.values())), means), largest
+    return messages.replace_arrays(next(iter(replies.values())), means)
 
 
 def exact(values: Sequence[float], shares: Sequence[float]) -> Fraction:
@@ -77,7 +74,7 @@ def test_the_mean_is_the_exact_one_but_for_the_quantum_and_float64(pairs: list[t
     """Half a quantum a client, half a unit in the last place for each product, and for the result."""
     m, weights = len(pairs), {i: w for i, (_, w) in enumerate(pairs)}
     values, shares = [x for x, _ in pairs], mean.normalised(range(m), weights)
-    found, _ = averaged({i: Reply(np.array([x])) for i, x in enumerate(values)}, [range(m)], weights)
+    found = averaged({i: Reply(np.array([x])) for i, x in enumerate(values)}, [range(m)], weights)
     right = exact(values, [shares[i] for i in range(m)])
     bound = max(abs(x) * shares[i] for i, x in enumerate(values))
     half = Fraction(mean.quantum(bound, m)) / 2 if bound else Fraction(0)
@@ -88,7 +85,7 @@ def test_the_mean_is_the_exact_one_but_for_the_quantum_and_float64(pairs: list[t
 def test_the_quantum_costs_nothing_that_float64_would_keep() -> None:
     """Values within 2^5 of each other, 16 clients that weigh 1/16 each: products and sum are exact, so is the mean."""
     values = [float(k) + 2.0**-40 for k in range(1, 17)]
-    found, _ = averaged({i: Reply(np.array([x])) for i, x in enumerate(values)}, [range(16)])
+    found = averaged({i: Reply(np.array([x])) for i, x in enumerate(values)}, [range(16)])
     assert found.a[0] == math.fsum(values) / 16
 
 
@@ -99,12 +96,12 @@ def test_order_and_grouping_of_the_clients_change_no_bit(data: Any) -> None:
     rows = data.draw(st.lists(st.lists(FINITE, min_size=3, max_size=3), min_size=m, max_size=m))
     replies = {i: Reply(np.array(rows[i]), rows[i][0]) for i in range(m)}
     weights = {i: data.draw(st.floats(0.5, 2)) for i in range(m)}
-    first, _ = averaged(replies, [range(m)], weights)
+    first = averaged(replies, [range(m)], weights)
     order = data.draw(st.permutations(range(m)))
     cuts = sorted(data.draw(st.lists(st.integers(0, m), max_size=3)))
     groups = [order[low:high] for low, high in zip([0, *cuts], [*cuts, m], strict=True)]
     groups.sort(key=len, reverse=True)  # a process without clients has no template of its own
-    again, _ = averaged({i: replies[i] for i in order}, groups, weights)
+    again = averaged({i: replies[i] for i in order}, groups, weights)
     assert first.a.tobytes() == again.a.tobytes()
     assert np.float64(first.k).tobytes() == np.float64(again.k).tobytes()
 
@@ -141,44 +138,9 @@ def test_m_terms_of_the_largest_size_stay_below_2_to_the_62(bound: float, m: int
     assert quantum * 2**62 <= 4 * m * Fraction(bound) or quantum == Fraction(2) ** -1000 or bound == 0
 
 
-CASES = {
-    "zero": [0.0],
-    "huge": [LARGEST, -LARGEST],
-    "all huge": [LARGEST],
-    "tiny": [1e-300, -1e-300],
-    "subnormal": [5e-324, -5e-324],
-    "huge and subnormal": [LARGEST, 5e-324],
-    "just above a power of two": [1.0, 1.0 + 2.0**-52],
-    "just below a power of two": [1.0 - 2.0**-53],
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("m", [1, 3, 64, 65, 1000])
-def test_nothing_overflows_for_adversarial_values(name: str, m: int) -> None:
-    values = [CASES[name][i % len(CASES[name])] for i in range(m)]
-    found, largest = averaged({i: Reply(np.array([x, -x])) for i, x in enumerate(values)}, [range(m)])
-    assert largest <= 2**62
-    assert np.isfinite(found.a).all()
-    assert found.a[0] == -found.a[1]
-    unequal, largest = averaged(
-        {i: Reply(np.array([x])) for i, x in enumerate(values)}, [range(m)], {i: 10.0 ** (i % 9) for i in range(m)}
-    )
-    assert largest <= 2**62 and np.isfinite(unequal.a).all()
-    right = float(exact(values, list(mean.normalised(range(m), None).values())))
-    assert found.a[0] == pytest.approx(right, rel=1e-14, abs=max(map(abs, values)) * 1e-14 + m * 2.0**-1000)
-
-
-@pytest.mark.parametrize("size", [mean.BLOCK - 1, mean.BLOCK, mean.BLOCK + 1, 2 * mean.BLOCK + 3])
-def test_vectors_longer_than_a_block_are_averaged_whole(size: int) -> None:
-    x = np.arange(float(size))
-    found, _ = averaged({0: Reply(x), 1: Reply(3 * x)}, [[0], [1]])
-    assert np.array_equal(found.a, 2 * x)
-
-
 def test_shape_dtype_and_kind_of_each_field_are_kept() -> None:
     replies = {i: Reply(torch.full((2, 2), float(i)), np.full((1, 0, 2), 1.0, np.float32)) for i in range(3)}
-    found, _ = averaged(replies, [range(3)])
+    found = averaged(replies, [range(3)])
     assert isinstance(found.a, torch.Tensor) and found.a.dtype == torch.float32
     assert found.a.tolist() == [[1.0, 1.0]] * 2
     assert found.k.shape == (1, 0, 2) and found.k.dtype == np.float32
@@ -192,7 +154,7 @@ def test_weights_that_make_no_mean_are_refused(weights: dict[int, float]) -> Non
         mean.normalised([0, 1], {0: 1.0})
     assert mean.normalised([4, 7], None) == {4: 0.5, 7: 0.5}
     assert mean.normalised([4, 7], {4: 0.0, 5: 9.0, 7: 6.0}) == {4: 0.0, 7: 1.0}
-    found, _ = averaged({0: Reply(np.array([1.0])), 1: Reply(np.array([5.0]))}, [[0, 1]], {0: 6.0, 1: 2.0})
+    found = averaged({0: Reply(np.array([1.0])), 1: Reply(np.array([5.0]))}, [[0, 1]], {0: 6.0, 1: 2.0})
     assert found.a[0] == 2.0
 
 

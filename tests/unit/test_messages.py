@@ -166,16 +166,6 @@ def test_dictionaries_may_lie_in_dictionaries() -> None:
     np.testing.assert_array_equal(found["layer"]["m"], np.ones(2))
 
 
-def test_a_copy_shares_nothing_and_can_be_written() -> None:
-    mine = Letter(np.zeros(3), torch.zeros(3))
-    theirs = messages.copy(mine)
-    theirs.a[:] = 1
-    theirs.b[:] = 1
-    assert mine.a.sum() == 0 and mine.b.sum() == 0
-    mine.a[:] = 2
-    assert theirs.a.sum() == 3
-
-
 def local() -> Any:
     @dataclass(frozen=True)
     class Hidden:

@@ -67,14 +67,6 @@ def test_shards_are_pieces_of_the_sorted_labels(m: int, K: int) -> None:
     assert parts != rows(raw(), f"shards:{K}", seed=2, m=m)
 
 
-def test_two_shards_of_whole_classes_are_two_classes() -> None:
-    """The setting of the paper: 2 m shards. Mutation: shards that straddle classes."""
-    pool = Raw(np.zeros((41, 1)), np.r_[0, np.arange(40) % 4], 4)
-    parts = rows(pool, "shards:2", m=2)
-    counts = [np.bincount(pool.labels[part], minlength=4).tolist() for part in parts]
-    assert all(sorted(count) == [0, 0, 10, 10] for count in counts) and np.sum(counts, axis=0).tolist() == [10] * 4
-
-
 @pytest.mark.parametrize("alpha", [0.5, 3.0])
 def test_sizes_are_those_of_one_class_whose_spread_is_drawn(alpha: float) -> None:
     """The product of two ideas: by_class, where all are of one class; to each client the least first. Mutations: a

@@ -1,28 +1,20 @@
 """What a user sees: lines that are neither too many nor too few, a bar only where a person looks at it."""
 
-import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.conftest import Capsys, Hands, Patch, environment
+from tests.conftest import Capsys, Hands, Patch, Terminal, environment
 from zofl_mpi.run import progress
 from zofl_mpi.run.progress import Bar, Lines, Progress, WithProgress
 
-
-@pytest.fixture
-def hands(monkeypatch: Patch) -> Hands:
-    hands = Hands()
-    monkeypatch.setattr(progress, "time", hands)
-    return hands
+CLOCKED = progress
 
 
 def printed(lines: Lines, hands: Hands, rounds: int, seconds: float, capsys: Capsys) -> list[int]:
@@ -103,32 +95,22 @@ def test_under_a_launcher_its_own_standard_output_decides(monkeypatch: Patch, ta
 
 def test_under_a_launcher_the_bar_is_drawn_on_the_terminal_itself(monkeypatch: Patch) -> None:
     """A launcher passes output on line by line; a bar is one line that does not end."""
-    reader, writer = os.openpty()
     monkeypatch.setattr(progress, "outermost_launcher", lambda: 77)
-    monkeypatch.setattr(progress, "terminal_of", lambda launcher: os.ttyname(writer))
-    with progress.progress(10, quiet=False) as bar:
-        bar.update(5, "objective 2.0000", 0.5)
-        deadline, text = time.monotonic() + 60, ""
-        while "5/10" not in text and time.monotonic() < deadline:
-            text += os.read(reader, 4096).decode()
-    assert "5/10" in text
-    os.close(reader)
-    os.close(writer)
+    with Terminal() as terminal:
+        monkeypatch.setattr(progress, "terminal_of", lambda launcher: terminal.name)
+        with progress.progress(10, quiet=False) as bar:
+            bar.update(5, "objective 2.0000", 0.5)
+            assert "5/10" in terminal.read("5/10")
 
 
 def on_a_terminal(*words: str) -> str:
     """What a command writes on a terminal, with the lines of Python's imports between."""
-    reader, writer = os.openpty()
     started = [sys.executable, "-X", "importtime", "-m", *words]
-    with subprocess.Popen(started, stdout=writer, stderr=writer, env=environment()) as run:
-        os.close(writer)
-        text = b""
-        with suppress(OSError):  # the other end is closed
-            while more := os.read(reader, 65536):
-                text += more
-    os.close(reader)
-    assert run.returncode == 0
-    return text.decode(errors="replace")
+    with Terminal() as terminal:
+        run = subprocess.Popen(started, stdout=terminal.writer, stderr=terminal.writer, env=environment())
+        text = terminal.read("")
+    assert run.wait() == 0
+    return text
 
 
 def test_the_first_sign_on_a_terminal_comes_before_torch(tmp_path: Path) -> None:
@@ -142,27 +124,19 @@ def test_the_first_sign_on_a_terminal_comes_before_torch(tmp_path: Path) -> None
 
 def test_a_run_is_announced_on_terminals_alone(monkeypatch: Patch, capfd: Capsys) -> None:
     """Mutations: also into a file; on the rank's own output under a launcher."""
-    reader, writer = os.openpty()
     monkeypatch.setattr(progress, "outermost_launcher", lambda: 77)
-    for terminal in (None, os.ttyname(writer)):
-        monkeypatch.setattr(progress, "terminal_of", lambda launcher, terminal=terminal: terminal)
-        progress.announce()
-    assert os.read(reader, 4096).decode().count("start ") == 1 and capfd.readouterr() == ("", "")
-    os.close(reader)
-    os.close(writer)
+    with Terminal() as terminal:
+        for name in (None, terminal.name):
+            monkeypatch.setattr(progress, "terminal_of", lambda launcher, name=name: name)
+            progress.announce()
+        assert terminal.read("start ").count("start ") == 1 and capfd.readouterr() == ("", "")
 
 
 def shown(hands: Callable[[Bar], None], until: str) -> str:
     """What a terminal shows while the bar is used, up to some words."""
-    reader, writer = os.openpty()
-    with Bar(10, os.ttyname(writer)) as bar:
+    with Terminal() as terminal, Bar(10, terminal.name) as bar:
         hands(bar)
-        deadline, text = time.monotonic() + 60, ""
-        while until not in text and time.monotonic() < deadline:
-            text += os.read(reader, 4096).decode(errors="replace")
-    os.close(reader)
-    os.close(writer)
-    return text
+        return terminal.read(until)
 
 
 def test_a_step_of_the_start_is_shown_with_its_progress_while_no_round_is_done(monkeypatch: Patch) -> None:

@@ -248,19 +248,22 @@ def test_no_sets_with_a_planted_common_point_are_refused():
     holds()
 
 
+class Counted:
+    """A set that counts its projections."""
+
+    distance = None
+
+    def __init__(self, own):
+        self.own, self.calls = own, 0
+
+    def project(self, x):
+        self.calls += 1
+        return self.own.project(x)
+
+
 def test_the_same_set_for_all_costs_nothing():
     """Mutation: no comparison of objects."""
-
-    class Counted:
-        calls = 0
-
-        def project(self, x):
-            self.calls += 1
-            return x
-
-        distance = None
-
-    same = Counted()
+    same = Counted(sets.All())
     assert sets.common_point([same, sets.All()] * 1000, 10**6) == 0
     assert same.calls == 0
 
@@ -268,15 +271,7 @@ def test_the_same_set_for_all_costs_nothing():
 def test_the_search_ends_in_bounded_time(monkeypatch):
     """Touching balls are approached like 1/sqrt(cycles). Mutation: a number of cycles that does not depend on n."""
 
-    class Counted:
-        calls = 0
-        own = ball(1.0, np.eye(1, 100, 7)[0])
-
-        def project(self, x):
-            self.calls += 1
-            return self.own.project(x)
-
-    one, other = Counted(), ball(1.0, 2 * np.eye(1, 100, 3)[0] + np.eye(1, 100, 7)[0])
+    one, other = Counted(ball(1.0, np.eye(1, 100, 7)[0])), ball(1.0, 2 * np.eye(1, 100, 3)[0] + np.eye(1, 100, 7)[0])
     monkeypatch.setattr(sets, "WORK", 1e4)
     assert 1e-6 < sets.common_point([one, other], 100) < 1e-2
     assert one.calls == 50

@@ -184,9 +184,13 @@ def test_a_place_for_no_result_is_refused_and_left_as_it_is(tmp_path: Path, name
         started(tmp_path / name, force=force)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert (tmp_path / "text").read_text() == "mine"
+
+
+def test_the_longest_name_has_room_for_its_checkpoints(tmp_path: Path) -> None:
+    """And a damaged checkpoint gives way to the one before."""
     longest = os.pathconf(tmp_path, "PC_NAME_MAX") - len(".ckpt.h5.previous")
     path = tmp_path / ("n" * longest + ".h5")
-    started(path, force=force).close()
+    started(path).close()
     for r in range(3):
         records.save_checkpoint(checkpoint_path(path), {"state": b"one"}, {"round": r})
     assert records.load_checkpoint(checkpoint_path(path)).newer == ""

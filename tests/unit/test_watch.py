@@ -19,12 +19,7 @@ from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.mpi.survival import Changes
 
-
-@pytest.fixture
-def hands(monkeypatch: Patch) -> Hands:
-    made = Hands()
-    monkeypatch.setattr(watch, "time", made)
-    return made
+CLOCKED = watch
 
 
 class Ends:

@@ -1,21 +1,20 @@
-"""How many processes there are, and how all of them go on or end together; with worlds of one process."""
+"""How many processes there are, and how all of them go on or end together."""
 
 import ctypes
 import platform
-import re
 import shutil
 import signal
 import subprocess
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from unittest.mock import Mock
+from types import SimpleNamespace
 
 import pytest
 
-from zofl_mpi.engine.world import SingleProcess, launched, refuse_singletons, run_or_fail_all
+from tests.threads import run_ranks
+from tests.unit.made import complaint
+from zofl_mpi.engine.world import SingleProcess, World, launched, refuse_singletons, run_or_fail_all
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import cli
 from zofl_mpi.run.launch import connect, speaks_first
@@ -25,31 +24,6 @@ from zofl_mpi.run.mpi.world import MPIWorld
 
 PR_GET_TIMERSLACK = 30
 """Linux's number for the question how late a sleeping thread may be woken."""
-
-
-@dataclass
-class Ranks:
-    """Rank `rank` of several; what the others have to say is given beforehand, by rank."""
-
-    others: dict[int, Any]
-    rank: int = 0
-    library: str = "fake"
-
-    @property
-    def size(self) -> int:
-        return len(self.others) + 1
-
-    def bcast(self, value: Any) -> Any:
-        return value
-
-    def allgather(self, value: Any) -> list[Any]:
-        return [value if r == self.rank else self.others[r] for r in range(self.size)]
-
-    def neighbours(self, value: Any) -> tuple[int, list[Any]]:
-        return self.rank, self.allgather(value)
-
-    def abort(self, text: str) -> None:
-        raise AssertionError(text)
 
 
 @pytest.mark.parametrize(
@@ -80,36 +54,28 @@ def test_singletons_in_place_of_ranks_are_refused_with_the_remedy_and_one_speaks
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("rank", [0, 1, 2])
-def test_a_problem_of_one_rank_is_told_on_all_with_its_rank_and_host(rank: int) -> None:
-    """The same sentence whoever tells it: here by rank 0, 1 and 2 of three, of which 1 has the problem."""
-    others = {r: None for r in range(3) if r != rank}
-    if rank != 1:
-        others[1] = (f"rank 1 on {platform.node()}", "no file")
-    sentence = f"no file (rank 1 on {platform.node()}; 2 of 3 ranks have no such problem)"
-    with pytest.raises(UserError, match=f"^{re.escape(sentence)}$"):
-        run_or_fail_all(Ranks(others, rank), Mock(side_effect=UserError("no file")) if rank == 1 else lambda: 42)
+@pytest.mark.parametrize(
+    ("who", "told"),
+    [([1], "no file 1 (rank 1 on {}; 2 of 3"), ([1, 2], "no file 1 (rank 1 on {}; 1 of 3"), ([0, 1, 2], "no file 0")],
+)
+def test_a_problem_of_some_ranks_is_told_alike_on_all(who: list[int], told: str) -> None:
+    """With the first one's rank and host, but for a problem of all."""
+
+    def work(world: World) -> int:
+        if world.rank in who:
+            raise UserError(f"no file {world.rank}")
+        return 42
+
+    sentences = set(run_ranks(3, lambda world: complaint(run_or_fail_all, world, lambda: work(world))))
+    assert sentences == {told.format(platform.node()) + " ranks have no such problem)" * (len(who) < 3)}
 
 
-def test_ranks_agree_on_problems_and_on_no_mistakes() -> None:
-    """All have it: told plainly; several: the first. A mistake of the program: the rank that meets one ends all."""
-
-    def work() -> None:
-        raise ArithmeticError("a mistake")
-
-    with pytest.raises(UserError, match=r"^no file$"):
-        run_or_fail_all(
-            Ranks({1: ("rank 1 on b", "no file"), 2: ("rank 2 on c", "no file")}),
-            Mock(side_effect=UserError("no file")),
-        )
-    with pytest.raises(UserError, match=r"^first \(rank 1 on b; 1 of 3 ranks have no such problem\)$"):
-        run_or_fail_all(Ranks({1: ("rank 1 on b", "first"), 2: ("rank 2 on c", "second")}), lambda: 42)
-    with pytest.raises(UserError, match=r"^no file \(rank 1 on b"):
-        run_or_fail_all(Ranks({1: ("rank 1 on b", "no file")}), lambda: 42)
-    assert run_or_fail_all(Ranks({1: None}), lambda: 42) == 42
+def test_ranks_agree_on_no_mistakes() -> None:
+    """A mistake of the program: the rank that meets one ends all."""
+    assert run_ranks(2, lambda world: run_or_fail_all(world, lambda: 42)) == [42, 42]
+    with pytest.raises(ZeroDivisionError):
+        run_ranks(2, lambda world: run_or_fail_all(world, lambda: 1 / world.rank))
     assert run_or_fail_all(SingleProcess(), lambda: 42) == 42
-    with pytest.raises(ArithmeticError, match="a mistake"):
-        run_or_fail_all(Ranks({1: None}), work)
 
 
 def test_alone_shares_collects_and_aborts_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,13 +158,11 @@ def test_a_rank_wakes_in_time() -> None:
 
 def test_a_loss_before_the_rounds_is_told_in_a_sentence_without_a_traceback() -> None:
     """Mutations: any other mistake told so; a mistake of the rounds, which the survivors take for one, too."""
-    ranks = Ranks({}, rank=1)
-    told = []
-    for exc, faults in ((OSError("gone"), (OSError,)), (ValueError("else"), (OSError,))):
-        ranks.faults = faults  # type: ignore[attr-defined]
+    told, rank = [], SimpleNamespace(rank=1, faults=(OSError,))
+    for exc in (OSError("gone"), ValueError("else")):
         try:
             raise exc
         except Exception as caught:
-            told.append(cli._unforeseen(caught, ranks, 0))  # type: ignore[arg-type]
+            told.append(cli._unforeseen(caught, rank, 0))
     assert told[0].count("\n") == 0 and "rank 1 ends, since another rank is lost" in told[0]
     assert "Traceback" in told[1] and "ValueError: else" in told[1]
