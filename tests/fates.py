@@ -57,7 +57,7 @@ class Call:
         if name != self.name:
             others = ", ".join(f"rank {r}" for r in sorted(self.sent))
             raise Mismatch(f"{place}: rank {rank} calls {name}, {others} called {self.name}")
-        self.sent[rank], self.sizes[rank] = sent, sizes
+        self.sizes[rank] = sizes
         vector = isinstance(self.sizes.get(0), list)
         if vector or name in ("Scatterv", "Gatherv"):
             wanted = dict(enumerate(self.sizes.get(0, [])))
@@ -68,6 +68,7 @@ class Call:
         for r, size, other in pairs:
             if size != other:
                 raise Mismatch(f"{place}: {name} of {size} at rank {r}, of {other} at another rank")
+        self.sent[rank] = sent  # last: nobody may read what does not match
 
 
 class Death(NamedTuple):
