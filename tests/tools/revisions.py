@@ -72,6 +72,7 @@ zo_hfl zo_hfl-corner {ZO} --problem corner --m 5
 zo_hfl fedavg --method fedavg {A} {DATA} --eta-g 0.9 --weights uniform
 zo_hfl fedavg-features --method fedavg {A} {DATA} --problem features
 zo_hfl fedavg-cnn --method fedavg {A} --problem cnn {IMAGES}
+zo_hfl fedavg-torch --method fedavg {A} {DATA} --problem mlp --hidden 8 --features pca:12 --kernel torch
 zo_hfl fedavg-rule* --method fedavg {A} {DATA} --server-rule adam --eta-g 0.05
 zo_hfl fedavg-toy --method fedavg {A} --problem toy {KNOWN} --gamma 0.1
 zo_hfl fedprox --method fedprox {A} {DATA}
@@ -112,6 +113,7 @@ heron_sfl heron-central* {C} --estimate central --distribution gaussian --batchn
 heron_sfl heron-head* {C} --probe-gradient --k 2 --n-p 2 --mu 0.013 --head-gradient exact --uplink seeds
 heron_sfl heron-signs* {C} --n-p 2 --mu 0.013 --directions per-sample --norm group
 heron_sfl heron-jvp* {C} --estimate jvp --n-p 2 --uplink seeds
+heron_sfl heron-jvp-head* {C} --estimate jvp --n-p 2 --head-gradient exact
 heron_sfl heron-exact* {C} --head-gradient exact --exact-layers 2 --mu 0.013 --uplink seeds
 heron_sfl ho_sfl-exact* {C} --method ho_sfl --exact-layers 2 --rest frozen
 heron_sfl heron-average* {C} --state average --freeze auxiliary --weights uniform

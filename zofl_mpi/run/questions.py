@@ -148,12 +148,12 @@ def participants(to: Participants, m: int) -> list[int]:
     return chosen
 
 
-def refuse_stream(step: Step) -> None:
-    """Refuses a step that streams: which of its items would `mean` average?"""
+def refuse_stream(step: Step, what: str = "mean") -> None:
+    """Refuses a step that streams: which of its items would `mean` average, or `sum` add?"""
     if inspect.isgeneratorfunction(step):
         raise TypeError(
-            f"mean needs a step that returns its reply, {name_of(step)!r} streams: "
-            "keep the result in client.memory and take the mean of a second step that returns it"
+            f"{what} needs a step that returns its reply, {name_of(step)!r} streams: "
+            f"keep the result in client.memory and take the {what} of a second step that returns it"
         )
 
 

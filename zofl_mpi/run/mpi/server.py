@@ -93,7 +93,7 @@ class MPIClients(Clients):
         return self._combined(name_of(step), message, own, shares, counted)
 
     def sum(self, step: Step, message: Any, term: Any, *, to: Participants = None) -> Callable[[], Any]:
-        refuse_stream(step)
+        refuse_stream(step, "sum")
         to = sorted(self._participants(to))
         if len(to) < mean.MANY:
             return super().sum(step, message, term, to=to)
