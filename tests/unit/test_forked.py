@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from zofl_mpi.engine import device
 from zofl_mpi.run.grid import forked
 from zofl_mpi.run.grid.forked import Forked, forks
 
@@ -52,7 +53,7 @@ def test_statuses_are_those_of_a_process_of_its_own(begin: Callable[..., Forked]
     before = [signal.signal(number, lambda *heard: None) for number in forked.SIGNALS]
     try:
         run = begin(main)
-        assert run.wait() == run.poll() == run.returncode == status
+        assert run.wait() == run.poll() == status
         run.send_signal(signal.SIGTERM)  # to nobody
     finally:
         for number, handler in zip(forked.SIGNALS, before, strict=True):
@@ -110,11 +111,12 @@ def test_what_a_run_has_imported_the_next_one_need_not(
 
 
 def test_a_process_with_threads_or_a_gpu_is_not_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forked, "NODES", (str(tmp_path / "none"),))
+    monkeypatch.setattr(device, "NODES", (str(tmp_path / "none"),))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(threading, "active_count", lambda: 1)
     assert forks() == (sys.platform == "linux")
     monkeypatch.setattr(threading, "active_count", lambda: 2)
     assert not forks()
     monkeypatch.setattr(threading, "active_count", lambda: 1)
-    monkeypatch.setattr(forked, "NODES", (str(tmp_path),))
+    monkeypatch.setattr(device, "NODES", (str(tmp_path),))
     assert not forks()

@@ -48,7 +48,7 @@ def pick_device(view: View, me: int) -> str:
 
 def visible(requested: str) -> tuple[str, ...]:
     """The uuids of the GPUs that this process may use; none if "cpu" is requested."""
-    if requested == "cpu" or not _may_have_gpu():
+    if requested == "cpu" or not may_have_gpu():
         return ()
     import torch
 
@@ -119,7 +119,8 @@ def describe(device: str) -> str:
     return str(torch.cuda.get_device_name(device))
 
 
-def _may_have_gpu() -> bool:
+def may_have_gpu() -> bool:
+    """Whether this node has a GPU's driver, and this process is not kept from it; it tells without torch."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "NoDevFiles")
     return not hidden and any(Path(node).exists() for node in NODES)
 
@@ -127,7 +128,7 @@ def _may_have_gpu() -> bool:
 def _why_no_gpu() -> str:
     if not any(Path(node).exists() for node in NODES):
         return "this node has no GPU driver"
-    if not _may_have_gpu():
+    if not may_have_gpu():
         return f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} hides the GPUs from this process"
     import torch
 
@@ -141,7 +142,7 @@ def unused(seen: Collection[str]) -> str:
 
     `seen` are the uuids of `visible("auto")`.
     """
-    return _why_no_gpu() if _may_have_gpu() and not seen else ""
+    return _why_no_gpu() if may_have_gpu() and not seen else ""
 
 
 def _driver() -> str:

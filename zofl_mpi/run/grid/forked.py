@@ -13,10 +13,9 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import get_context
-from pathlib import Path
 from typing import IO, final
 
-from zofl_mpi.engine.device import NODES
+from zofl_mpi.engine.device import may_have_gpu
 from zofl_mpi.run.cli import main
 from zofl_mpi.run.records import provenance
 
@@ -28,7 +27,7 @@ USED = mmap.mmap(-1, len(HEAVY))
 
 def forks() -> bool:
     """Whether this process may be forked: it has no threads, and no GPU, whose driver does not outlive that."""
-    return sys.platform == "linux" and threading.active_count() == 1 and not any(Path(node).exists() for node in NODES)
+    return sys.platform == "linux" and threading.active_count() == 1 and not may_have_gpu()
 
 
 @final
@@ -52,23 +51,18 @@ class Forked:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    @property
-    def returncode(self) -> int | None:
+    def poll(self) -> int | None:
         """Its exit status, or minus the number of the signal that ended it; None while it runs."""
         return self._process.exitcode
 
-    def poll(self) -> int | None:
-        """The `returncode`."""
-        return self.returncode
-
     def wait(self) -> int:
-        """The `returncode`, once the process has ended."""
+        """The same, once the process has ended."""
         self._process.join()
         return int(self._process.exitcode or 0)
 
     def send_signal(self, number: int) -> None:
         """Sends a signal; nothing to a process that has ended."""
-        if self.returncode is None and self._process.pid is not None:
+        if self.poll() is None and self._process.pid is not None:
             os.kill(self._process.pid, number)
 
 
