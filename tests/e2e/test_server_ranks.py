@@ -9,7 +9,6 @@ import torch  # noqa: F401  ranks that are threads take turns with its generator
 from tests.e2e.made import *
 from tests.e2e.test_survival import Leap
 from tests.fates import Death, Fate
-from zofl_mpi.engine import watch
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.rounds.split.training import Training
 
@@ -176,8 +175,7 @@ def test_a_round_that_takes_too_long_names_the_rank_that_is_late(
             threading.Event().wait()
 
     met(monkeypatch, begun=hold, read=hold)
-    monkeypatch.setattr(watch, "time", Leap(stuck, 6))
-    monkeypatch.setattr(watch, "GRACE", 5.0)
+    Leap(monkeypatch, stuck, limit=6, round_=1, waiting=2)
     flags = ["--server-ranks", 2, "--round-timeout", 6, "--out", tmp_path / "run.h5"]
     assert run_module(4, FAMILY, *RUN, *flags) == 1
     told = capsys.readouterr().err

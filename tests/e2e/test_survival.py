@@ -9,6 +9,7 @@ from tests.e2e.made import *
 from tests.e2e.planted import FAMILY, HERE, LAUNCHER, OWN, RUN, planted
 from tests.fates import Death, Fate
 from zofl_mpi.engine import watch
+from zofl_mpi.engine.watch import Watch
 
 SMALL = ["--problem", "toy", "--rounds", "3", "--checkpoint-every", "2", "--eval-every", "2", "--quiet"]
 CASES = {
@@ -114,17 +115,35 @@ def test_without_ulfm_a_sentence_says_what_is_missing(ranks: int, tmp_path: Path
 
 
 class Leap:
-    """A clock for watches that stands still until a step is stuck, and is then at once beyond the round's limit."""
+    """A clock of the watches that goes only as far as the ranks have come: none is late because it got no core.
+
+    It stands still until all have begun the round and a step is stuck. It is then beyond the round's limit, and beyond
+    the time for reports, from where on it goes, once all have looked at it and rank 0 knows of `waiting` others, all
+    but the one that is stuck.
+    """
 
     perf_counter, sleep = staticmethod(time.perf_counter), staticmethod(time.sleep)
+    process_time = staticmethod(lambda: 1e6 * time.monotonic())  # no process of these is ever stopped
 
-    def __init__(self, stuck: list[float], limit: float) -> None:
-        self.stuck, self.limit = stuck, limit
+    def __init__(self, monkeypatch: Patch, stuck: list[float], limit: float, round_: int, waiting: int) -> None:
+        self.stuck, self.limit, self.waiting = stuck, limit, waiting
+        self.watches, self.since = list[Watch](), 0.0
+        begins = Watch.begins
+
+        def noted(own: Watch, following: bool = True) -> None:
+            begins(own, following)
+            if own.round == round_ and own not in self.watches:
+                self.watches.append(own)
+
+        monkeypatch.setattr(Watch, "begins", noted)
+        monkeypatch.setattr(watch, "time", self)
 
     def monotonic(self) -> float:
-        return self.limit + 0.1 + time.monotonic() - self.stuck[0] if self.stuck else 0.0
-
-    process_time = monotonic  # no process of these is ever stopped
+        if not self.stuck or len(self.watches) < self.waiting + 2:
+            return 0.0
+        if all(each._said for each in self.watches) and any(len(e._waiting) == self.waiting for e in self.watches):
+            self.since = self.since or time.monotonic()
+        return self.limit + 0.1 + (watch.GRACE + time.monotonic() - self.since if self.since else 0.0)
 
 
 @pytest.mark.parametrize("survive", [False, True])
@@ -135,8 +154,7 @@ def test_a_round_that_takes_too_long_ends_with_the_late_ranks_named(
     monkeypatch.setenv("PLANT", "stuck")
     stuck = importlib.import_module("planted").STUCK
     stuck.clear()
-    monkeypatch.setattr(watch, "time", Leap(stuck, 6))
-    monkeypatch.setattr(watch, "GRACE", 5.0)  # in which the other ranks say that they wait
+    Leap(monkeypatch, stuck, limit=6, round_=6, waiting=1)
     out = tmp_path / "run.h5"
     fate = {"fate": Fate()} if survive else {}
     before = set(threading.enumerate())
