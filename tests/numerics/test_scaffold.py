@@ -1,5 +1,7 @@
 """SCAFFOLD, FedMSPP, Scaffnew (Mishchenko et al. 2022, Algorithm 2): control variates and proximal points."""
 
+from functools import partial
+
 import torch
 
 from tests.numerics.first_order import *
@@ -198,3 +200,11 @@ def test_what_is_not_finite_names_the_client() -> None:
     of = made(toy(), gamma_local=1e-320)
     with pytest.raises(ClientError, match=r"client 0 .*h_i is not finite; --gamma-local"):
         run(of, 3)
+
+
+@pytest.mark.parametrize("make", [partial(method, FedAvg), partial(method, Scaffold), made])
+def test_local_steps_of_another_shape_are_refused_by_name(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
+    """One that NumPy would stretch. Mutation: the problem's own result, unchecked."""
+    monkeypatch.setattr(Quadratic, "descend", lambda self, *given, **terms: np.ones(1))
+    with pytest.raises(ClientError, match=r"descend\(data, y, batches, stepsizes\) must have .* \(5,\); it has \(1,\)"):
+        run(make(toy()), 1)

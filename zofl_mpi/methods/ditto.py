@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Purpose, UserError, at_least
-from zofl_mpi.rounds.base import Effort
+from zofl_mpi.rounds.base import Effort, descended
 from zofl_mpi.rounds.local_sgd import FirstOrder, State, Trained
 from zofl_mpi.rounds.report import Model
 
@@ -37,7 +37,7 @@ class Ditto(FirstOrder):
         x, r, i = message.x, message.r, client.i
         client.memory["v"] = self.personal_steps(x, client.memory.get("v", x), client, r)
         batches, gammas = self.local.batches(client, r), self.local.steps.sizes(i, r)
-        return Trained(self.problem.descend(client.data, x, batches, gammas))
+        return Trained(descended(self.problem, client.data, x, batches, gammas))
 
     def personal_steps(self, x: Array, v: Array, client: Client, r: int) -> Array:
         """(n,) v_i after v <- v - gamma~_t (g_i(v) + lam_p (v - x)), refused where it is not finite."""
@@ -45,7 +45,7 @@ class Ditto(FirstOrder):
         size = (len(gammas), self.local.batch or len(client.data))
         batches = self.setting.streams(Purpose.PERSONAL, r=r, i=client.i).integers(len(client.data), size=size)
         pull = (self.lam_p * (v.astype(np.float64) - x)).astype(x.dtype)  # with mu: lam_p (v - x) in every step
-        v = self.problem.descend(client.data, v, batches, gammas, mu=self.lam_p, shift=pull)
+        v = descended(self.problem, client.data, v, batches, gammas, mu=self.lam_p, shift=pull)
         if not np.isfinite(v).all():
             raise UserError("the personal model is not finite; a smaller --gamma-local or --lam-p may help")
         return v

@@ -12,7 +12,7 @@ import numpy as np
 
 from zofl_mpi import Client, Clients, at_least, given, part
 from zofl_mpi.numerics.optimisers import ServerRule
-from zofl_mpi.rounds.base import Effort
+from zofl_mpi.rounds.base import Effort, descended
 from zofl_mpi.rounds.local_sgd import Compression, FirstOrder, Restored, State
 from zofl_mpi.rounds.report import Model
 
@@ -36,7 +36,7 @@ class FedAvg(FirstOrder):
         """y <- y - gamma~_t (g_i(y) + mu (y - x)) from y = x, t = 0, ..., H_{i,r} - 1, g_i on mini-batch t."""
         x, r = message.x, message.r
         batches, gammas = self.local.batches(client, r), self.local.steps.sizes(client.i, r)
-        y = self.problem.descend(client.data, x, batches, gammas, mu=self.mu)
+        y = descended(self.problem, client.data, x, batches, gammas, mu=self.mu)
         return self.compression.upload(client, x, y, r)
 
     @property

@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 
 from zofl_mpi import Array, Client, Clients, above, at_least
-from zofl_mpi.rounds.base import Effort
+from zofl_mpi.rounds.base import Effort, descended
 from zofl_mpi.rounds.local_sgd import FirstOrder, State, Trained, repeated
 from zofl_mpi.rounds.report import Model
 
@@ -43,7 +43,7 @@ class PFedMe(FirstOrder):
         gammas = self.local.steps.sizes(client.i, message.r)
         for gamma, batch in zip(gammas, self.local.batches(client, message.r), strict=True):
             sizes = np.full(self.K, gamma)
-            y = self.problem.descend(client.data, w, repeated(batch, self.K), sizes, mu=self.lam_p)
+            y = descended(self.problem, client.data, w, repeated(batch, self.K), sizes, mu=self.lam_p)
             w = (w - self.alpha_p * self.lam_p * (w.astype(np.float64) - y)).astype(w.dtype)
         client.memory["y"] = y
         return Trained(w)

@@ -12,7 +12,7 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Purpose, UserError, above, at_least, column, fraction, part
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds import local_sgd
-from zofl_mpi.rounds.base import X0, Costed, Effort, shares
+from zofl_mpi.rounds.base import X0, Costed, Effort, descended, shares
 from zofl_mpi.rounds.local_sgd import Trained, minibatches
 from zofl_mpi.rounds.report import Model, Report, Reporting
 
@@ -73,7 +73,7 @@ class Scaffnew(Costed[Smooth]):
         # y - gamma (scale g - h) = y - (gamma scale) (g - h / scale)
         gammas = np.full(steps, self.gamma_local * scale)
         batches = minibatches(self.setting, client, r, steps, self.batch)
-        xt = self.problem.descend(client.data, x, batches, gammas, shift=(-h / scale).astype(h.dtype))
+        xt = descended(self.problem, client.data, x, batches, gammas, shift=(-h / scale).astype(h.dtype))
         client.memory.update(h=h, xt=xt)
         return Trained(xt)
 

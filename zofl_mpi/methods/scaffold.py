@@ -13,7 +13,7 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, column, demand, finite, part
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds import local_sgd
-from zofl_mpi.rounds.base import Effort
+from zofl_mpi.rounds.base import Effort, descended
 from zofl_mpi.rounds.local_sgd import FirstOrder
 
 
@@ -81,7 +81,7 @@ class Scaffold(FirstOrder):
         x, c, r = message.x, message.c, message.r
         c_i = client.memory.get("c_i", np.zeros_like(c))
         batches, gammas = self.local.batches(client, r), self.local.steps.sizes(client.i, r)
-        y = self.problem.descend(client.data, x, batches, gammas, shift=c - c_i)
+        y = descended(self.problem, client.data, x, batches, gammas, shift=c - c_i)
         if self.option == "I":
             new = self.problem.gradient(x, client.data)
         else:

@@ -14,6 +14,7 @@ from zofl_mpi import Array, Loads, Purpose, Setting, UserError, at_least, fracti
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.setting import Drawable, P, Passes, Work
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
+from zofl_mpi.problems import Batch, Smooth, Vector
 
 X0 = Literal["auto", "zero", "random"]
 
@@ -28,6 +29,13 @@ def shaped(value: Any, shape: tuple[int, ...], what: str) -> Array:
     if found.shape != shape:
         raise TypeError(f"the problem's {what} must have the shape {shape}; it has {found.shape}")
     return found
+
+
+def descended(problem: Smooth, data: Any, y: Array, batches: Batch, stepsizes: Vector, **terms: Any) -> Array:
+    """(n,) y after the local steps of `Smooth.descend`, which is refused in another shape."""
+    return shaped(
+        problem.descend(data, y, batches, stepsizes, **terms), y.shape, "descend(data, y, batches, stepsizes)"
+    )
 
 
 @final

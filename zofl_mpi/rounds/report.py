@@ -10,7 +10,7 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, column
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Hierarchical, Lipschitz, Smooth
-from zofl_mpi.rounds.base import eval_data, has_samples, scaled_to_one
+from zofl_mpi.rounds.base import descended, eval_data, has_samples, scaled_to_one
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Reporting:
         generator = self.setting.streams(Purpose.PERSONAL, r=r, i=client.i)
         batches = generator.integers(len(client.data), size=(H, self.personal_batch))
         gammas = stepsizes(self.personal_schedule, self.personal_gamma, H)
-        return self.setting.problem.descend(client.data, x, batches, gammas, mu=self.personal_mu)
+        return descended(self.setting.problem, client.data, x, batches, gammas, mu=self.personal_mu)
 
     def measured(self, client: Client, x: Array, y: Array | None = None) -> Measured:
         """A client's measurements of the global model x (n,) and of its personal one, y (n,)."""
