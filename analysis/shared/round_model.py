@@ -1,6 +1,7 @@
 """A model of a round's time: what is computed, by the rates of one process, and what questions cost, by exchange.py.
 
-A round of m clients on P client ranks is the sum of its account, its questions, and the server's work that none hides:
+A round of m clients on P client ranks is the sum of its questions, the server's work that none hides, and an account,
+unless its last question is a mean or a sum, with which the ranks send theirs:
 
     ask    q + B d + max(n c + P s,  max(c, f) + I s,  c + W w + U u,  (m c + f + I s) / K)
     mean   a + B d + n c + B' r
@@ -198,7 +199,8 @@ def predict(todo: Work, net: Network, m: int, ranks: int, form: Form = "packed")
     """
     worth = net.speed * (ranks + 1)
     each, n = math.ceil(m / ranks), turns(m, ranks, worth)
-    total = net.fixed("account", ranks)
+    last = todo.questions[-1]
+    total = 0.0 if last.mean or (todo.summed and m >= MANY) else net.fixed("account", ranks)
     parts = dict.fromkeys(LIMITS, 0.0) | {"questions": total}
     meanwhile = todo.fixed if todo.meanwhile else 0.0
     for question in todo.questions:
