@@ -1,6 +1,8 @@
 """What a round costs, read from a result whose every second is known; and when two results have the same bits."""
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 from shared import exchange
 from shared.timing import Timing, timing
@@ -59,12 +61,27 @@ def test_the_command_tells_whether_the_bits_are_the_same(tmp_path: Path, capsys:
 
 
 def test_every_kind_of_question_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For two ranks in one process. Mutations: a kind forgotten; bytes not told for what moves them."""
+    """For two ranks in one process. Mutations: a kind forgotten; bytes not told for what moves them; a server that does
+    not compute with the others."""
+    computed, turns, usual = list[int](), list[int](), exchange._usual
+
+    def arithmetic() -> Any:
+        computed.append(1)
+        return np.ones(1, np.float32)
+
+    def counted(act: Callable[[], Any]) -> float:
+        computed.clear()
+        act()
+        turns.append(len(computed))
+        return float(usual(act))
+
     monkeypatch.setattr(exchange, "MOST", 3)
+    monkeypatch.setattr(exchange, "arithmetic", arithmetic)
+    monkeypatch.setattr(exchange, "_usual", counted)
     method = exchange.Post()
     clients = LocalClients([None] * (2 * exchange.STREAM), method=method)
     costs = exchange.measure(clients, method, 2)
     assert set(costs) == set(exchange.KINDS)
     assert all(cost.fixed >= 0 and cost.per_byte >= 0 for cost in costs.values())
-    assert costs["alone"].fixed > 0 and costs["together"].fixed > costs["alone"].fixed
+    assert turns[-2:] == [1, 3] and costs["alone"].fixed > 0  # alone, and together
     assert {kind for kind, cost in costs.items() if cost.per_byte} <= {"ask", "reply", "mean"}
