@@ -199,8 +199,8 @@ def predict(todo: Work, net: Network, m: int, ranks: int, form: Form = "packed")
     """
     worth = net.speed * (ranks + 1)
     each, n = math.ceil(m / ranks), turns(m, ranks, worth)
-    last = todo.questions[-1]
-    total = 0.0 if last.mean or (todo.summed and m >= MANY) else net.fixed("account", ranks)
+    summed = todo.summed and m >= MANY
+    total = 0.0 if summed or todo.questions[-1].mean else net.fixed("account", ranks)
     parts = dict.fromkeys(LIMITS, 0.0) | {"questions": total}
     meanwhile = todo.fixed if todo.meanwhile else 0.0
     for question in todo.questions:
@@ -211,7 +211,7 @@ def predict(todo: Work, net: Network, m: int, ranks: int, form: Form = "packed")
             moved += question.up * net.averaged
             total += asked + moved + clients + sums
             parts["clients"] += clients + sums
-        elif todo.summed and m >= MANY:
+        elif summed:
             asked, terms = net.fixed("mean", ranks), n * todo.item * question.items
             moved += 4 * question.down * net.averaged
             total += asked + moved + max(clients + terms, meanwhile) + m * BOOKED
