@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.engine import device, memory, messages, registry
+from zofl_mpi.engine import device, memory, messages
 from zofl_mpi.engine.clients import ClientError, Clients
 from zofl_mpi.engine.fields import check_finite, described, numbers, reported, without_warnings
 from zofl_mpi.engine.ledger import KINDS, Row, overlap
@@ -232,11 +232,16 @@ def one_round(
 
 
 def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> Any:
-    """The state after round r (UserError: a value that must be finite is not)."""
+    """The state after round r (UserError: a value that must be finite is not, or a state of another class)."""
     with without_warnings():
-        state = method.round(state, r, clients)
-    check_finite(state)
-    return state
+        new = method.round(state, r, clients)
+    if type(new) is not type(state):
+        raise UserError(
+            f"round returned a {type(new).__name__} for a {type(state).__name__}: a checkpoint needs one class for the "
+            "states that start and round return"
+        )
+    check_finite(new)
+    return new
 
 
 def survived(totals: Totals, clients: Clients, recorder: records.Recorder, repeated: bool) -> None:
@@ -275,7 +280,7 @@ def save(recorder: records.Recorder, done: int, state: Any, clients: Clients) ->
 @final
 @dataclass(frozen=True)
 class Restored:
-    """Contents of a checkpoint, read with no classes but those of its method.
+    """Contents of a checkpoint.
 
     Attributes:
         round: R, the number of finished rounds.
@@ -290,11 +295,12 @@ class Restored:
 
 
 def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
-    """Reads a checkpoint of this method (UserError: it is damaged, or holds a class that this method does not keep)."""
-    payload, classes, of_memory = checkpoint.payload, registry.classes_of(method), registry.with_old_names([Memory])
+    """Reads a checkpoint of this method (UserError: it is damaged, or its state is not like the one of `start`)."""
+    payload = checkpoint.payload
     try:
-        state = messages.read(payload["state"], classes)
-        each = {name: messages.read(block, of_memory) for name, block in payload.items() if name.startswith("memor")}
+        with without_warnings():
+            state = messages.read(payload["state"], like=method.start())
+        each = {name: messages.read(block, Memory({})) for name, block in payload.items() if name.startswith("memor")}
         if "memories" in each:
             together = each.pop("memories").entries
             memories = {int(i): Memory(dict(entries)) for i, entries in together.items()}

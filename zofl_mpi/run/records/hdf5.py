@@ -19,9 +19,10 @@ T = TypeVar("T")
 Columns = Mapping[str, tuple[str, str]]  # name -> (unit, description)
 Attributes = Mapping[str, Any]
 FileName = str | os.PathLike[str]
-SCHEMA = 1
+FORMAT = 1
+"""Number of the format of results and checkpoints; a file of a newer one is refused."""
 FAILURES = (OSError, RuntimeError, KeyError, ValueError)
-"""Exceptions of h5py for a file that is full, torn or damaged; which one depends on the call."""
+"""Exceptions of h5py for a file that cannot be written; which one depends on the call."""
 
 
 class WriteError(UserError):
@@ -77,10 +78,14 @@ def read_file(path: Path, read: Callable[[Any], T]) -> T:
                 return read(file)
         except PermissionError as error:
             raise UserError(f"no permission to read {path}") from error
-        except FAILURES as error:
+        except Exception as error:  # h5py, NumPy and json raise a dozen types for bytes that were changed
+            if isinstance(error, UserError) and not isinstance(error, LostError):
+                raise
             if wait is None:
+                if isinstance(error, LostError):
+                    raise
                 kind, what = (LostError, "damaged") if _was_hdf5(path) else (UserError, "not an HDF5 file")
-                raise kind(f"{path} is {what}: {error}") from error
+                raise kind(f"{path} is {what}: {_one_line(error)}") from error
             time.sleep(wait)
     raise AssertionError("unreachable")
 
@@ -94,6 +99,10 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     finally:
         os.close(number)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{error}".split())[:300] or type(error).__name__
 
 
 def _was_hdf5(path: Path) -> bool:

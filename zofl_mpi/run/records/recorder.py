@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.records import hdf5
-from zofl_mpi.run.records.hdf5 import FAILURES, SCHEMA, Attributes, Columns, FileName, WriteError, set_attributes
+from zofl_mpi.run.records.hdf5 import FAILURES, FORMAT, Attributes, Columns, FileName, WriteError, set_attributes
 from zofl_mpi.run.records.lock import WriterLock, lock
 from zofl_mpi.run.records.places import check_new, remove
 from zofl_mpi.run.records.provenance import now
@@ -133,7 +133,7 @@ class Recorder:
 
         def prepare(file: Any) -> None:
             lay_out(file, m, ranks, rounds, start)
-            own = {"schema": SCHEMA, "status": "running", "ranks": ranks}
+            own = {"schema": FORMAT, "status": "running", "ranks": ranks}
             sessions = [_session(start, ranks, attrs)]
             set_attributes(file.attrs, {"run": secrets.token_hex(8), **attrs, **own, "sessions": sessions})
 

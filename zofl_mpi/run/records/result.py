@@ -21,7 +21,8 @@ from zofl_mpi.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 from zofl_mpi.run.records.checkpoint import checkpoint_path, load_checkpoint
-from zofl_mpi.run.records.hdf5 import SCHEMA, read_file
+from zofl_mpi.run.records.hdf5 import read_file
+from zofl_mpi.run.records.layout import check_result
 from zofl_mpi.run.records.rows import by_round, read_places
 
 Array = NDArray[Any]
@@ -120,7 +121,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     """The result at `path`: finished, still growing, or of a killed run (UserError: missing, damaged or no result)."""
 
     def read(file: Any) -> Run:
-        _check_ours(file, path)
+        check_result(file, path)
         length = int(file["rounds"].attrs["done"])  # a full disk or a kill may leave a row that is written in part
         groups = ("rounds", "clients", "ranks")
         rows = {group: {name: data[:length] for name, data in by_round(file, group)} for group in groups}
@@ -151,12 +152,3 @@ def _values(group: Any, prefix: str = "") -> dict[str, Any]:
             value = item[()]
             values[prefix + name] = value.decode() if isinstance(value, bytes) else value
     return values
-
-
-def _check_ours(file: Any, path: str | os.PathLike[str]) -> None:
-    if "checkpoint" in file.attrs:
-        raise UserError(f"{path} is a checkpoint: name the result beside it")
-    if "schema" not in file.attrs:
-        raise UserError(f"{path} is an HDF5 file, but no result of zofl_mpi (it has no attribute 'schema')")
-    if file.attrs["schema"] != SCHEMA:
-        raise UserError(f"{path} has schema {file.attrs['schema']}; this version of zofl_mpi reads schema {SCHEMA}")
