@@ -5,7 +5,7 @@ import sys
 import h5py
 
 from tests.e2e.made import *
-from tests.unit.test_registry import changed
+from tests.unit.test_messages import changed
 from zofl_mpi.engine import messages
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.zo_hfl import State
@@ -83,7 +83,7 @@ def test_a_checkpoint_that_names_another_class_builds_nothing(copy: Path, capsys
     before = copy.read_bytes()
     status, told = resume(capsys, copy)
     assert status == 2 and told.count("\n") == 1
-    assert f"--resume {copy}: the checkpoint cannot be continued from: it holds a subprocess.Popen" in told
+    assert f"--resume {copy}: the checkpoint cannot be continued from: it holds a Popen" in told
     assert not Path("executed").exists() and copy.read_bytes() == before
 
 

@@ -27,7 +27,7 @@ NEVER = {"run": ("numerics", "data", "problems", "rounds"), "methods": ("run", "
 WITHIN = {
     "engine": (
         ("fields", "roles", "streams", "messages", "ledger", "device", "coroutines", "processes"),
-        ("watch", "staging", "memory", "mean", "sharing", "batching", "registry"),
+        ("watch", "staging", "memory", "mean", "sharing", "batching"),
         ("clients", "world"),
         ("setting",),
     ),

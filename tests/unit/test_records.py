@@ -130,22 +130,6 @@ def test_columns_steps_and_more_rounds_than_planned_may_come_later(tmp_path: Pat
     np.testing.assert_array_equal(run.clients["messages"][:, :, 0], [[1, 0], [1, 1], [0, 1]])
 
 
-def test_a_result_of_a_version_without_seconds_of_staging_goes_on(tmp_path: Path) -> None:
-    """They are 0 until then. Mutations: a result that cannot be continued; seconds of another round."""
-    recorder = started(tmp_path / "a.h5")
-    for r in range(3):
-        add(recorder, r)
-    recorder.close()
-    with h5py.File(tmp_path / "a.h5", "r+") as file:
-        del file["ranks/seconds_staging"]
-    assert "seconds_staging" not in records.load(tmp_path / "a.h5").ranks
-    recorder = Recorder.reopen(tmp_path / "a.h5", 2)
-    recorder.append({"round": 7.0}, steps=["solve"], seconds_staging=np.full((1, RANKS), 0.5))
-    recorder.close()
-    found = records.load(tmp_path / "a.h5").ranks["seconds_staging"]
-    np.testing.assert_array_equal(found, [[[0.0] * RANKS]] * 2 + [[[0.5] * RANKS]])
-
-
 @pytest.mark.parametrize("ranks", [2, RANKS, 6])
 def test_a_continued_run_drops_what_came_after_and_may_have_other_ranks(tmp_path: Path, ranks: int) -> None:
     recorder = started(tmp_path / "a.h5")
@@ -279,7 +263,7 @@ def test_files_that_are_no_results_are_told_apart(tmp_path: Path) -> None:
         "text": "is not an HDF5 file",
         "empty": "is damaged",
         "foreign": "no result of zofl_mpi",
-        "newer": "has schema 7; this version of zofl_mpi reads schema 1",
+        "newer": "has format 7, and this zofl_mpi reads format 1: install a newer one",
         "check": "is a checkpoint",
         "torn": "is damaged",
     }

@@ -14,7 +14,7 @@ import importlib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -123,14 +123,10 @@ def unpack(block: Bytes) -> Any:
 
 
 def read(block: Bytes, like: Any) -> Any:
-    """The message in a block of a file, views of the block.
+    """The message in a block of a file, views of the block (UserError: it is not `like` this one, or damaged).
 
-    Args:
-        like: a message of the class that it must have, with fields of the same types and shapes. An axis that is empty
-            there may have any length, a dictionary further entries, and None stands for any value.
-
-    Raises:
-        UserError: it is another message, or damaged.
+    Its class and the types and shapes of its fields are those of `like`. An axis that is empty there may have any
+    length, a dictionary further entries, and None stands for any value.
     """
     cls = type(like)
     try:
@@ -149,22 +145,24 @@ def read(block: Bytes, like: Any) -> Any:
 
 def _check_like(path: list[str], value: Any, like: Any) -> None:
     """Refuses an entry of a message that is not like another one."""
-    if isinstance(like, dict) and isinstance(value, dict) and like.keys() <= value.keys():
+    if isinstance(like, dict) and isinstance(value, dict):
         for key, entry in like.items():
-            _check_like([*path, key], value[key], entry)
-    elif like is not None and (described := _described(value)) != (other := _described(like)):
-        shape = getattr(like, "shape", ())
-        grown = 0 in shape and described[0] == other[0] and len(shape) == len(value.shape)
-        if not (grown and all(n in (0, k) for n, k in zip(shape, value.shape, strict=True))):
-            words = [" ".join(map(str, each)).strip() for each in (described, other)]
-            raise UserError(f"its {'/'.join(path)} is {words[0]}, and this run has {words[1]} there")
+            _check_like([*path, key], value.get(key), entry)
+        return
+    (kind, *shape), (wanted, *axes) = _described(value), _described(like)
+    fits = kind == wanted and len(shape) == len(axes) and all(n in (0, k) for n, k in zip(axes, shape, strict=True))
+    if not (fits or like is None):
+        words = [f"{kind} {tuple(shape) or ''}".strip(), f"{wanted} {tuple(axes) or ''}".strip()]
+        raise UserError(f"its {'/'.join(path)} is {words[0]}, and this run has {words[1]} there")
 
 
-def _described(value: Any) -> tuple[str, tuple[int, ...] | str]:
-    """Type and shape of an entry of a message."""
+def _described(value: Any) -> tuple[Any, ...]:
+    """Type and shape of an entry of a message; any float, and an integer of 64 bits, is a number."""
+    if isinstance(value, int | float | np.floating | np.int64) and not isinstance(value, bool):
+        return ("number",)
     if isinstance(value, ARRAYS) or _is_tensor(value):
-        return f"{type(value).__name__} of {value.dtype}", tuple(value.shape)
-    return type(value).__name__, ""
+        return (f"{type(value).__name__} of {value.dtype}", *value.shape)
+    return (type(value).__name__,)
 
 
 def fields_of(block: Bytes) -> dict[str, Any]:
