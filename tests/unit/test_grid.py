@@ -162,7 +162,7 @@ def write(found: grid.Grid, done: int, status: str, *, saved: int | None = None,
     for r in range(done):
         recorder.append({"round": r + 1.0})
     if saved is not None:
-        records.save_checkpoint(checkpoint_path(run.out), {}, {"round": saved, "config": stored})
+        records.save_checkpoint(checkpoint_path(run.out), {"state": b""}, {"round": saved, "config": stored})
     if status == "done":
         recorder.finish({})
     elif status == "killed":

@@ -134,7 +134,7 @@ def read(block: Bytes, like: Any) -> Any:
         if name != cls.__qualname__:
             raise UserError(f"it holds a {str(name)[:80]}, and this run keeps a {cls.__qualname__}")
         message = cls(**values)
-        for field in _names(cls):
+        for field in _names(cls):  # type: ignore[arg-type]
             _check_like([field], getattr(message, field), getattr(like, field))
     except UserError:
         raise

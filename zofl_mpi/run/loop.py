@@ -202,7 +202,12 @@ def run(
         if stop and done < schedule.rounds:
             recorder.close("interrupted", **totals.explored(method))
             return totals, False
-    recorder.finish(messages.named(messages.leaves(state)), **totals.explored(method))
+    try:
+        recorder.finish(messages.named(messages.leaves(state)), **totals.explored(method))
+    except records.DamagedError:
+        if not schedule.saves(done):  # else its last checkpoint is this one
+            clients.steadily(partial(save, recorder, done, state, clients))
+        raise
     return totals, True
 
 
@@ -260,7 +265,12 @@ def record(recorder: records.Recorder, done: int, wall: float, columns: dict[str
 
 
 def save(recorder: records.Recorder, done: int, state: Any, clients: Clients) -> None:
-    """Writes a checkpoint: the state, all memories, the number of finished rounds. There is no random state."""
+    """Writes a checkpoint: the state, all memories, the number of finished rounds. There is no random state.
+
+    Raises:
+        RunError: it cannot be written.
+        DamagedError: it is written, and the result cannot be read any more.
+    """
     recorder.flush()  # its rows first: what fails there is no checkpoint's failure
     recalled = clients.ask(STEPS["<recall>"], Acknowledged(), counted=False)
     if clients.m <= TOGETHER:
@@ -273,6 +283,9 @@ def save(recorder: records.Recorder, done: int, state: Any, clients: Clients) ->
     try:
         recorder.sync()
         records.save_checkpoint(records.checkpoint_path(recorder.path), payload, attrs)
+        recorder.verify()
+    except records.DamagedError:
+        raise
     except UserError as exc:
         raise RunError(f"the checkpoint after round {done} failed: {exc}; {_safe(recorder)}") from exc
 
@@ -316,7 +329,8 @@ def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
 
 
 def result_of(path: Path) -> Path:
-    """`run.ckpt.h5` -> `run.h5`; a result's own path stays."""
+    """`run.ckpt.h5` -> `run.h5`; a result's own path stays (UserError: no file can have it)."""
+    records.check_name(path, "--resume")
     return path.with_name(path.name.removesuffix(".ckpt.h5") + ".h5") if path.name.endswith(".ckpt.h5") else path
 
 

@@ -36,7 +36,7 @@ def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
     try:
         result = records.load(run.out)
     except UserError as exc:
-        cut_off = isinstance(exc, records.LostError) and exc.__cause__ is not None
+        cut_off = isinstance(exc, records.LostError) and os.path.isfile(run.out)
         return ("broken" if cut_off else "other"), str(exc)
     if result.attrs["status"] == "running" and held(run.out):  # HDF5 locks a file that it writes
         return "running", f"{run.out} is being written"

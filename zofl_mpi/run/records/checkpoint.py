@@ -70,7 +70,8 @@ def save_checkpoint(path: FileName, payload: Mapping[str, Any], attrs: Attribute
             f"cannot write {path}: {hdf5.reason_of(error, path)}; the previous checkpoint, if any, is intact"
         ) from error
     finally:
-        fresh.unlink(missing_ok=True)
+        with suppress(OSError):  # a folder, or a place that may not be written: told above
+            fresh.unlink()
 
 
 def load_checkpoint(path: FileName) -> Checkpoint:

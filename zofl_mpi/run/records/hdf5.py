@@ -31,6 +31,10 @@ class WriteError(UserError):
     status = 1
 
 
+class DamagedError(WriteError):
+    """A result that somebody else has changed while it was written."""
+
+
 class LostError(UserError):
     """A file that is missing or damaged, not one of another kind."""
 
@@ -51,7 +55,7 @@ def explaining(path: Path, safe: int) -> Iterator[None]:
     except FAILURES as error:
         raise WriteError(
             f"round {safe + 1}: cannot write {path}: {reason_of(error, path)}; {safe} finished rounds are safe in it"
-        ) from error
+        ) from without_frames(error)
 
 
 def reason_of(error: BaseException, path: Path) -> str:
@@ -85,7 +89,7 @@ def read_file(path: Path, read: Callable[[Any], T]) -> T:
                 if isinstance(error, LostError):
                     raise
                 kind, what = (LostError, "damaged") if _was_hdf5(path) else (UserError, "not an HDF5 file")
-                raise kind(f"{path} is {what}: {_one_line(error)}") from error
+                raise kind(f"{path} is {what}: {_one_line(error)}") from without_frames(error)
             time.sleep(wait)
     raise AssertionError("unreachable")
 
@@ -99,6 +103,14 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     finally:
         os.close(number)
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """The error without tracebacks: their frames hold HDF5's objects, whose end after Python's is a crash."""
+    each: BaseException | None = error
+    while each is not None:
+        each.__traceback__, each = None, each.__context__
+    return error
 
 
 def _one_line(error: Exception) -> str:

@@ -113,7 +113,7 @@ def _check_format(path: object, found: Any) -> None:
         raise LostError(f"{path} is damaged: its format is {str(found)[:40]!r}")
 
 
-def _demand(holds: bool, path: object, name: str, fault: str) -> None:
+def _demand(holds: Any, path: object, name: str, fault: str) -> None:
     if not holds:
         raise LostError(f"{path} is damaged: {name or 'its root'} {fault}")
 
@@ -149,7 +149,9 @@ def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:
         for name in group:
             full = prefix + name
             if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-                raise UserError(f"{path}: {full} is a link to another place, which no file of zofl_mpi has; nothing is read")
+                raise UserError(
+                    f"{path}: {full} is a link to another place, which no file of zofl_mpi has; nothing is read"
+                )
             item = group[name]
             _demand(isinstance(item, h5py.Group | h5py.Dataset), path, full, "is neither a group nor a data set")
             place = h5py.h5o.get_info(item.id).addr
@@ -161,12 +163,15 @@ def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:
 
 
 def _absent(data: Any, path: object, name: str) -> int:
-    """How many bytes a data set claims and does not store; refuses one whose numbers are not in the file as they are."""
+    """How many bytes a data set claims and does not store; refuses one whose numbers lie elsewhere, or are packed."""
     made = data.id.get_create_plist()
     if made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count():
-        raise UserError(f"{path}: {name} names another file for its numbers, as no file of zofl_mpi does; nothing is read")
+        raise UserError(
+            f"{path}: {name} names another file for its numbers, as no file of zofl_mpi does; nothing is read"
+        )
     _demand(made.get_nfilters() == 0 and data.shape is not None, path, name, "is packed, or has no shape")
-    return max(0, math.prod(data.shape) * data.dtype.itemsize - int(data.id.get_storage_size()))
+    claimed: int = math.prod(data.shape) * data.dtype.itemsize
+    return max(0, claimed - int(data.id.get_storage_size()))
 
 
 def _check_type(data: Any, path: object, name: str, kind: Any, axes: int | None) -> None:
@@ -193,7 +198,7 @@ def _check_attributes(item: Any, path: object, name: str) -> None:
 
 
 def _fits(value: Any, like: Any, stored: bool = False) -> bool:
-    """Whether a value is like a type, a list of likes, or a dictionary with such entries; lists are `stored` as JSON."""
+    """Whether a value has a type, or its entries those of a list or dictionary; stored ones are JSON."""
     if isinstance(like, type):
         return isinstance(value, KINDS[like])
     if stored:

@@ -14,7 +14,7 @@ Array = NDArray[Any]
 CLIENTS = {"bytes_down": "bytes", "bytes_up": "bytes", "messages": "1"}
 RANKS = {**{f"seconds_{kind}": "s" for kind in KINDS}, "peak_bytes": "bytes"}
 PLACES = "ranks/table"
-_COLUMNS = "from_round rank host: device: uuid: gpus cores: threads clients role:".split()
+_COLUMNS = ["from_round", "rank", "host:", "device:", "uuid:", "gpus", "cores:", "threads", "clients", "role:"]
 TABLE = np.dtype([(name.rstrip(":"), h5py.string_dtype() if ":" in name else np.int64) for name in _COLUMNS])
 """Type of a row of the table of ranks."""
 CHUNK_BYTES = 131_072
