@@ -10,6 +10,7 @@ from zofl_mpi.engine import messages
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.zo_hfl import State
 from zofl_mpi.run.client_memory import Memory
+from zofl_mpi.run.records.hdf5 import set_attributes
 
 sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
 from shared import restore
@@ -49,7 +50,7 @@ def rewrite(path: Path, **entries: Any) -> None:
         forge(path, config=changed_config(records.load_checkpoint(path).attrs["config"], entries))
         return
     with h5py.File(path, "r+") as file:
-        file.attrs["config"] = changed_config(file.attrs["config"], entries)
+        set_attributes(file.attrs, {"config": changed_config(file.attrs["config"], entries)})
 
 
 def changed_config(stored: str, entries: dict[str, Any]) -> str:

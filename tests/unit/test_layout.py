@@ -18,6 +18,7 @@ from tests.unit.test_records import RANKS, M, add, started
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
 from zofl_mpi.run.records import hdf5
+from zofl_mpi.run.records.hdf5 import set_attributes
 from zofl_mpi.run.records.layout import ABSENT
 
 Plant = Callable[[h5py.File], object]
@@ -180,7 +181,7 @@ def test_attributes_of_another_type_are_refused(made: Path, tmp_path: Path, name
     def plant(file: h5py.File) -> None:
         file.attrs.pop(name, None)
         if value is not None:
-            file.attrs[name] = value
+            set_attributes(file.attrs, {name: value})
 
     assert "is damaged" in refused(made, tmp_path, "a.h5", plant)
 
@@ -229,7 +230,7 @@ def test_further_names_are_no_damage(made: Path, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "r+") as file:
         file["devices/class"] = np.arange(3)
         file["rounds/joules"] = np.zeros(3)
-        file.attrs["further"] = "text"
+        set_attributes(file.attrs, {"further": "text"})
     assert records.load(tmp_path / "a.h5").rounds["joules"].shape == (3,)
 
 

@@ -157,7 +157,7 @@ def test_a_row_holds_the_states_numbers_the_evaluation_and_the_bytes(tmp_path: P
     assert (found.units["total"], found.descriptions["total"]) == ("1", "the sum")
     assert (found.units["entry"], found.descriptions["entry"]) == ("", "")
     with h5py.File(tmp_path / "a.h5") as file:
-        assert file["final/x"].attrs["meaning"] == "the vector"
+        assert file["final/x"].attrs["meaning"] == b"the vector"
     assert (totals.round, totals.rounds) == (5, 5)
     assert (totals.bytes_down, totals.bytes_up) == (5 * 48, 5 * 32)
     assert totals.wall == pytest.approx(found.rounds["seconds"].sum())

@@ -66,8 +66,8 @@ def test_a_finished_run_is_read_back_whole(tmp_path: Path) -> None:
         assert [file[f"clients/{name}"].shape for name in ("bytes_down", "bytes_up", "messages")] == [(3, 1, M)] * 3
         names = ("seconds_compute", "seconds_wait", "seconds_comm", "peak_bytes")
         assert [file[f"ranks/{name}"].shape for name in names] == [(3, 1, RANKS)] * 4
-        assert list(file["clients"].attrs["steps"]) == list(file["ranks"].attrs["steps"]) == ["solve"]
-        assert file["final/x"].attrs["meaning"] == "the model"
+        assert list(file["clients"].attrs["steps"]) == list(file["ranks"].attrs["steps"]) == [b"solve"]
+        assert file["final/x"].attrs["meaning"] == b"the model"
         assert json.loads(file.attrs["config"]) == {"m": M}
     table = run.table()
     assert list(table["bytes_down"]) == [0, M, 2 * M] and list(table["loss"]) == [0, 0.5, 1]

@@ -98,7 +98,7 @@ def _write(path: Path, payload: Mapping[str, Any], attrs: Attributes) -> None:
             for name, block in blocks.items():
                 file[f"payload/{name}"] = block
             hdf5.set_attributes(file.attrs, {**attrs, "checkpoint": FORMAT, CHECKSUMS: len(blocks) + 1})
-            file[CHECKSUMS] = _checksums(blocks, dict(file.attrs))
+            file[CHECKSUMS] = _checksums(blocks, hdf5.attributes_of(file))
         staged.commit()
         os.fsync(staged.number)
     finally:
@@ -112,7 +112,7 @@ def _load(path: Path) -> Checkpoint:
         file["payload"].visititems(
             lambda name, data: payload.update({name: data[()]} if isinstance(data, h5py.Dataset) else {})
         )
-        attrs = dict(file.attrs)
+        attrs = hdf5.attributes_of(file)
         _check(path, payload, attrs, file[CHECKSUMS][()])
         return Checkpoint(attrs, payload)
 

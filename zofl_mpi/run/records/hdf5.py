@@ -5,12 +5,14 @@ import json
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import h5py
+import numpy as np
+from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.records.staged import StagedFile
@@ -42,7 +44,32 @@ class LostError(UserError):
 def set_attributes(attrs: Any, values: Attributes) -> None:
     """Sets attributes of an HDF5 object; dicts and lists as JSON, None as an empty string."""
     for name, value in values.items():
-        attrs[name] = json.dumps(value) if isinstance(value, (dict, list, tuple)) else "" if value is None else value
+        known = json.dumps(value) if isinstance(value, (dict, list, tuple)) else "" if value is None else value
+        attrs[name] = text(known) if isinstance(known, str) else known
+
+
+def text(value: str) -> NDArray[np.bytes_]:
+    """A string as HDF5 stores it in place: those of any length lie in a heap, in which one wrong bit hangs HDF5."""
+    block = value.encode()
+    return np.array(block, h5py.string_dtype("utf-8", max(1, len(block))))
+
+
+def texts(values: Sequence[str]) -> NDArray[np.bytes_]:
+    """Several strings, see `text`."""
+    blocks = [value.encode() for value in values]
+    return np.array(blocks, h5py.string_dtype("utf-8", max(map(len, blocks), default=1)))
+
+
+def plain(value: Any) -> Any:
+    """A value as HDF5 gives it; text as str, an array of texts as a tuple of them."""
+    if isinstance(value, bytes):
+        return value.decode()
+    return tuple(map(plain, value)) if isinstance(value, np.ndarray) and value.dtype.kind == "S" else value
+
+
+def attributes_of(item: Any) -> dict[str, Any]:
+    """The attributes of an HDF5 object."""
+    return {name: plain(value) for name, value in item.attrs.items()}
 
 
 @contextmanager

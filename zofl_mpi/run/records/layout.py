@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.records.hdf5 import FORMAT, LostError
+from zofl_mpi.run.records.hdf5 import FORMAT, LostError, plain
 from zofl_mpi.run.records.rows import CLIENTS, PLACES, RANKS, TABLE
 
 ABSENT = 1 << 28
@@ -23,8 +23,8 @@ OBJECTS = 100_000
 """Most groups and data sets of a file."""
 ATTRIBUTES = 1000
 """Most attributes of an object, and most kilobytes of one."""
-NUMBERS = "biuf"
-"""Kinds of NumPy's types of numbers."""
+NUMBERS, TEXT = "biuf", "S"
+"""Kinds of NumPy's types. Strings of any length are refused: one wrong bit in the heap where they lie hangs HDF5."""
 RESULT = {
     "rounds/*": (np.float64, 1),
     **{f"clients/{name}": (np.int64, 3) for name in CLIENTS},
@@ -82,12 +82,13 @@ def check_result(file: Any, path: object) -> None:
         raise UserError(f"{path} is a checkpoint: name the result beside it")
     if "schema" not in file.attrs:
         raise UserError(f"{path} is an HDF5 file, but no result of zofl_mpi (it has no attribute 'schema')")
+    _check_attributes(file, path, "")
     _check_format(path, file.attrs["schema"])
     data = _checked(file, path, RESULT, ATTRIBUTES_OF_RESULTS)
     done = file["rounds"].attrs["done"]
     _demand(isinstance(done, np.int64) and done >= 0, path, "rounds", "does not say how many rounds are done")
     for group, names in (("clients", CLIENTS), ("ranks", RANKS)):
-        steps, shapes = file[group].attrs["steps"], {data[f"{group}/{name}"].shape for name in names}
+        steps, shapes = plain(file[group].attrs["steps"]), {data[f"{group}/{name}"].shape for name in names}
         alike = len(shapes) == 1 and {shape[1] for shape in shapes} == {len(steps)}
         _demand(alike and all(isinstance(name, str) for name in steps), path, group, "has damaged steps")
     first = np.asarray(file["clients"].attrs.get("first_clients", [0]))
@@ -101,6 +102,7 @@ def check_checkpoint(file: Any, path: object) -> None:
     """Refuses an open file that is no checkpoint; raises as `check_result` does."""
     if "checkpoint" not in file.attrs:
         raise UserError(f"{path} is not a checkpoint of zofl_mpi")
+    _check_attributes(file, path, "")
     _check_format(path, file.attrs["checkpoint"])
     data = _checked(file, path, CHECKPOINT, ATTRIBUTES_OF_CHECKPOINTS)
     _demand({"payload/state", "checksums"} <= data.keys(), path, "payload", "holds no state, or no checksums")
@@ -120,10 +122,11 @@ def _demand(holds: Any, path: object, name: str, fault: str) -> None:
 
 def _checked(file: Any, path: object, described: dict[str, Any], attributes: dict[str, Any]) -> dict[str, Any]:
     """{name: data set} of a file, whose data sets and attributes are as described."""
-    _check_attributes(file, path, "")
     for name, like in (attributes | FURTHER).items():
         if name in attributes or name in file.attrs:
-            _demand(_fits(file.attrs[name], like, stored=True), path, f"its attribute {name}", "has another type")
+            _demand(
+                _fits(plain(file.attrs[name]), like, stored=True), path, f"its attribute {name}", "has another type"
+            )
     data, absent = {}, 0
     for name, item in _objects(file, path):
         _check_attributes(item, path, name)
@@ -178,11 +181,9 @@ def _check_type(data: Any, path: object, name: str, kind: Any, axes: int | None)
     """Refuses a data set of another type or number of axes."""
     dtype, shape = data.dtype, data.shape
     if kind is None:
-        fits = dtype.kind in NUMBERS or (h5py.check_string_dtype(dtype) is not None and not shape)
+        fits = dtype.kind in NUMBERS or (dtype.kind == TEXT and not shape)
     else:
-        fits = dtype == kind and h5py.check_string_dtype(dtype) is None
-        for field in dtype.names or ():
-            fits = fits and (h5py.check_string_dtype(dtype[field]) is None) == (dtype[field].kind != "O")
+        fits = dtype == kind
     _demand(fits and axes in (None, len(shape)), path, name, f"is {dtype} with {len(shape)} axes")
 
 
@@ -192,9 +193,9 @@ def _check_attributes(item: Any, path: object, name: str) -> None:
     _demand(number <= ATTRIBUTES, path, name, f"has {number} attributes")
     for k in range(number):
         entry = h5py.h5a.open(item.id, index=k)
-        plain = entry.dtype.kind in NUMBERS or h5py.check_string_dtype(entry.dtype) is not None
+        known = entry.dtype.kind in NUMBERS + TEXT
         size = math.prod(entry.shape) * entry.dtype.itemsize
-        _demand(plain and size <= 1024 * ATTRIBUTES, path, name, "has an attribute of another type")
+        _demand(known and size <= 1024 * ATTRIBUTES, path, name, "has an attribute of another type")
 
 
 def _fits(value: Any, like: Any, stored: bool = False) -> bool:

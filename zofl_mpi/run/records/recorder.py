@@ -106,8 +106,8 @@ class Recorder:
             if new:
                 path.unlink(missing_ok=True)
             raise
-        self.steps = [str(name) for name in file["clients"].attrs["steps"]]
-        self.origin = {name: file.attrs[name] for name in ORIGIN if name in file.attrs}
+        self.steps = list(hdf5.attributes_of(file["clients"])["steps"])
+        self.origin = {name: value for name, value in hdf5.attributes_of(file).items() if name in ORIGIN}
         self._first = file["clients"].attrs.get("first_clients")
         self._done = h5py.h5a.open(file["rounds"].id, b"done")
         groups = ("rounds", "clients", "ranks")
@@ -284,7 +284,7 @@ class Recorder:
         """
         with self._writing():
             for name, value in state.items():
-                self._file[f"final/{name}"] = value if isinstance(value, str) else np.asarray(value)
+                self._file[f"final/{name}"] = hdf5.text(value) if isinstance(value, str) else np.asarray(value)
                 set_attributes(self._file[f"final/{name}"].attrs, {"meaning": self._columns.get(name, ("", ""))[1]})
         self.close("done", **attrs)
         self.verify()
@@ -354,7 +354,7 @@ class Recorder:
             return
         self.steps += new
         for group, names in (("clients", CLIENTS), ("ranks", RANKS)):
-            self._file[group].attrs["steps"] = self.steps
+            self._file[group].attrs["steps"] = hdf5.texts(self.steps)
             for name in names:
                 self._rows[f"{group}/{name}"].widen(len(self.steps))
 
