@@ -112,7 +112,7 @@ def test_the_tables_of_many_clients_are_sums_and_as_wide_as_those_of_few(tmp_pat
         run.counts, np.stack([counts[low:high].sum(axis=0) for low, high in zip(first, ends, strict=True)])
     )
     assert max(ends[k] - first[k] for k in range(100)) - min(ends[k] - first[k] for k in range(100)) <= 1
-    assert told["clients"] == m and "first_clients" in told["aggregated"]
+    assert told["clients"] == m and b"first_clients" in told["aggregated"]
 
 
 def test_columns_steps_and_more_rounds_than_planned_may_come_later(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from zofl_mpi.engine.clients import ClientError, Clients
 from zofl_mpi.engine.fields import check_finite, described, numbers, reported, without_warnings
 from zofl_mpi.engine.ledger import KINDS, Row, overlap
 from zofl_mpi.engine.setting import Directions, Method
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import records
 from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
 from zofl_mpi.run.progress import Progress, WithProgress
@@ -107,7 +107,10 @@ class Totals:
 
     def explored(self, method: Method[Any]) -> dict[str, float]:
         """Counts the run's directions; returns the result's attribute `directions_per_parameter`, if there are any."""
-        self.directions = method.directions(self.round)
+        try:
+            self.directions = method.directions(self.round)
+        except Exception as exc:  # a report of somebody's own costs no run
+            warn(f"directions({self.round}) failed ({type(exc).__name__}: {exc}): the result does not have them")
         return {"directions_per_parameter": self.directions.per_parameter} if self.directions else {}
 
     def astray(self) -> str:

@@ -101,7 +101,7 @@ def reason_of(error: BaseException, path: Path) -> str:
 
 def read_file(path: Path, read: Callable[[Any], T]) -> T:
     """The result of `read` on the open file; read again a moment later if the file is being flushed."""
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike Path.is_file it answers for names that no file can have
         raise LostError(f"there is no file {path}")
     for wait in (0.05, 0.1, 0.2, 0.4, None):
         try:

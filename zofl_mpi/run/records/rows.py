@@ -77,9 +77,7 @@ def lay_out(file: Any, m: int, ranks: int, rounds: int, missing: int = 0) -> Non
             set_attributes(growing(file, f"{group}/{name}", (missing, 0, width), kind, rounds, 0).attrs, {"unit": unit})
     file.create_dataset(PLACES, (0,), TABLE, chunks=(64,), maxshape=(None,))
     if len(first) < m:
-        meaning = (
-            f"sums over clients: column k of {COLUMNS} holds those from first_clients[k] to that of the next column"
-        )
+        meaning = f"sums over clients: column k of {COLUMNS} has those from first_clients[k] to that of the next column"
         set_attributes(file["clients"].attrs, {"aggregated": meaning, "clients": m})
         file["clients"].attrs["first_clients"] = first
 
