@@ -31,8 +31,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     recorder = started(folder / "a.h5")
     recorder.partition(np.arange(8).reshape(M, 2))
-    place = {"rank": 0, "host": "h", "device": "cpu", "uuid": "", "gpus": 0, "cores": "0", "threads": 1, "clients": 1}
-    recorder.places([{**place, "role": "client"}])
+    place: dict[str, int | str] = {
+        "rank": 0,
+        "host": "h",
+        "device": "cpu",
+        "uuid": "",
+        "gpus": 0,
+        "cores": "0",
+        "threads": 1,
+        "clients": 1,
+    }
+    recorder.places([place | {"role": "client"}])
     for r in range(3):
         add(recorder, r, loss=1.0)
     payload = {"state": b"1" * 64, "memory/0": b"2" * 64}

@@ -273,7 +273,7 @@ def test_the_module_of_a_class_may_move() -> None:
                 torch.zeros(3), 1, 1.5, True, "text", None, {}, {"a": 1},
             )
         ],
-        *[("loss", value, "and this run has number there") for value in (True, "1", np.int32(1), None, {})],
+        *[("loss", value, "and this run has number there") for value in (True, "1", np.int32(1), None, {})],  # type: ignore[var-annotated]
         ("name", 1, "its name is number, and this run has str there"),
         ("scalars", np.zeros((5, 3)), r"this run has ndarray of float64 \(0, 2\) there"),
         ("scalars", np.zeros((5, 2), np.float32), r"this run has ndarray of float64 \(0, 2\) there"),
