@@ -47,10 +47,8 @@ class Echo:
 def main(words: list[str] | None = None) -> int:
     """Prints the findings; exit status 2 if the ranks cannot work together."""
     parser = argparse.ArgumentParser(prog="python -m zofl_mpi.doctor", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--json", help=argparse.SUPPRESS)  # of earlier versions
+    parser.parse_args(words)
     try:
-        if parser.parse_args(words).json:
-            raise UserError("--json is no longer a flag: python analysis/exchange.py FILE measures what questions cost")
         world = connect()
         places = binding.bind(world, "auto", gpu=True)
     except UserError as exc:

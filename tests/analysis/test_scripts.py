@@ -5,6 +5,7 @@ import sys
 
 from tests.analysis.made import *
 from tests.conftest import run_process
+from zofl_mpi.run.records.hdf5 import set_attributes
 
 SCRIPTS = sorted(path.stem for path in (ROOT / "analysis").glob("[abc]_*.py"))
 OF_B = {"b_fig1": "b_figure", "b_methods": "b_methods"}
@@ -22,8 +23,8 @@ def damage(path: Path, how: str) -> None:
         with h5py.File(path, "r+") as file:
             config = json.loads(file.attrs["config"])
             file.attrs["schema"] = 99 if how == "schema" else file.attrs["schema"]
-            file.attrs["status"] = "interrupted" if how == "interrupted" else "done"
-            file.attrs["config"] = json.dumps(config | ({"eta": 0.7} if how == "configuration" else {}))
+            config |= {"eta": 0.7} if how == "configuration" else {}
+            set_attributes(file.attrs, {"config": config, "status": "interrupted" if how == "interrupted" else "done"})
 
 
 OTHERS = [(*pair, "configuration") for pair in OF_B.items()]

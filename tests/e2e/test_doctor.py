@@ -19,9 +19,3 @@ def test_every_rank_is_listed_and_an_exchange_is_timed(mpirun: Callable[..., Com
     assert kept["exchange"]["ask"]["fixed"] > 0
     nowhere = mpirun(2, "analysis/exchange.py", tmp_path / "none/e.json", cwd=ROOT)
     assert nowhere.returncode == 2 and "cannot be written (No such file or directory)" in nowhere.stderr
-
-
-def test_the_flag_that_moved_to_a_script_is_refused_by_name(mpirun: Callable[..., Completed]) -> None:
-    done = mpirun(0, "-m", "zofl_mpi.doctor", "--json", "costs.json")
-    assert done.returncode == 2 and not done.stdout
-    assert done.stderr.startswith("zofl_mpi: --json is no longer a flag: python analysis/exchange.py FILE")

@@ -7,6 +7,7 @@ import h5py
 from tests.e2e.made import *
 from tests.launch import Runs
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
+from zofl_mpi.run.records.hdf5 import set_attributes
 
 FAMILY = "zofl_mpi.heron_sfl"
 METHODS = {
@@ -90,7 +91,8 @@ def test_a_run_whose_directions_were_drawn_otherwise_is_not_continued(capsys: Ca
         out = Path(f"{estimate}.h5")
         assert here(FAMILY, *command("heron", 1, out), "--estimate", estimate) == 0
         with h5py.File(out, "r+") as file:
-            kernel, file.attrs["kernel"] = file.attrs["kernel"], "torch cpu"
+            kernel = file.attrs["kernel"].decode()
+            set_attributes(file.attrs, {"kernel": "torch cpu"})
         if estimate == "exact":
             assert kernel == "torch cpu"
             continue

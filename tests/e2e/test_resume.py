@@ -64,9 +64,9 @@ def test_the_moments_of_a_server_rule_go_on(tmp_path: Path, method: str) -> None
 
 
 def test_sums_of_ranks_go_on_with_the_bits_of_one_process(tmp_path: Path) -> None:
-    """The server adds up the estimates in one process, the client ranks on several; older results may say `sums`.
+    """The server adds up the estimates in one process, the client ranks on several.
     Mutation: a sum in float64, which depends on who adds which clients."""
-    flags = [*FLAGS, "--m", 80, "--min-samples", 1, "--exchange", "sums", "--eval-every", 2, "--quiet", "--out"]
+    flags = [*FLAGS, "--m", 80, "--min-samples", 1, "--eval-every", 2, "--quiet", "--out"]
     assert here(FAMILY, "--rounds", 4, *flags, tmp_path / "whole.h5") == 0
     assert run_module(5, FAMILY, "--rounds", 2, *flags, tmp_path / "part.h5") == 0
     assert run_module(3, FAMILY, "--resume", tmp_path / "part.h5", "--rounds", 4) == 0

@@ -5,11 +5,12 @@ import sys
 import h5py
 
 from tests.e2e.made import *
-from tests.unit.test_registry import changed
+from tests.unit.test_messages import changed
 from zofl_mpi.engine import messages
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.zo_hfl import State
 from zofl_mpi.run.client_memory import Memory
+from zofl_mpi.run.records.hdf5 import set_attributes
 
 sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
 from shared import restore
@@ -49,7 +50,7 @@ def rewrite(path: Path, **entries: Any) -> None:
         forge(path, config=changed_config(records.load_checkpoint(path).attrs["config"], entries))
         return
     with h5py.File(path, "r+") as file:
-        file.attrs["config"] = changed_config(file.attrs["config"], entries)
+        set_attributes(file.attrs, {"config": changed_config(file.attrs["config"], entries)})
 
 
 def changed_config(stored: str, entries: dict[str, Any]) -> str:
@@ -83,7 +84,7 @@ def test_a_checkpoint_that_names_another_class_builds_nothing(copy: Path, capsys
     before = copy.read_bytes()
     status, told = resume(capsys, copy)
     assert status == 2 and told.count("\n") == 1
-    assert f"--resume {copy}: the checkpoint cannot be continued from: it holds a subprocess.Popen" in told
+    assert f"--resume {copy}: the checkpoint cannot be continued from: it holds a Popen" in told
     assert not Path("executed").exists() and copy.read_bytes() == before
 
 

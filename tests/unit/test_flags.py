@@ -134,7 +134,7 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes | None, 
 
 
 def test_help_is_printed_and_ends_with_status_0(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UserError, match="the flag --n of second exists already"):
+    with pytest.raises(UserError, match=r"--n is a flag of Model \(first\) and of Model \(second\): give"):
         flags.flags_of({"first": Model, "second": Model})
     with pytest.raises(SystemExit) as caught:
         parsed("--help")
@@ -250,37 +250,6 @@ def test_a_method_or_problem_that_does_not_exist_is_named(arguments: Sequence[st
     assert complaint(values, *arguments).startswith(words)
 
 
-def test_a_value_that_was_renamed_goes_on_with_a_warning_and_silently_in_a_stored_run(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Mutations: refused; taken without a word; a stored run that is another configuration; a flag that some class of a
-    user's own has with the old value."""
-    assert values("--partition", "by_client")["partition"] == "by_mix"
-    assert "--partition by_client is called --partition by_mix now" in capsys.readouterr().err
-    known = flags.flags_of(groups_of(zo_hfl, "zo_hfl", "softmax"))
-    assert flags.readable({"partition": "by_client", "m": 3}, known) == {"partition": "by_mix", "m": 3}
-    assert flags.readable({"partition": "by_client"}, {"partition": Literal["by_client"]}) == {"partition": "by_client"}
-    assert values("--partition=by_mix")["partition"] == "by_mix" and not capsys.readouterr().err
-
-
-def test_a_flag_that_was_is_refused_by_name_and_left_out_of_a_stored_run() -> None:
-    """Only at the value that is done now. Mutations: an unknown flag without a word on what to do, or with the nearest;
-    a value that is no more stops a run that goes on; every value dropped, or none."""
-    with pytest.raises(UserError, match="--convolution is no longer a flag: torch computes all convolutions, leave"):
-        values("--problem", "cnn", "--convolution", "direct")
-    known = {"kernel": Literal["auto", "numpy"], "n": int}
-    assert flags.readable({"kernel": "torch", "convolution": "auto", "n": 3}, known) == {"n": 3}
-    assert flags.readable({"kernel": "auto", "x": 1}, known) == {"kernel": "auto", "x": 1}
-    assert flags.readable({"kernel": "auto"}, {}) == {}
-    assert flags.readable({"passes_abreast": 1, "n_p": 2}, {"n_p": int}) == {"n_p": 2}
-    assert flags.readable({"passes_abreast": 2}, {}) == {"passes_abreast": 2}
-    sentence = "passes{0}abreast{1} is no longer a flag: perturbed passes go one by"
-    with pytest.raises(UserError, match="^run.h5: " + sentence.format("_", " = 2")):
-        flags.to_arguments({"passes_abreast": 2}, {"n_p": int}, "run.h5")
-    with pytest.raises(UserError, match="^--" + sentence.format("-", "")):
-        flags.parse(groups_of(heron_sfl, "heron", "split_resnet"), ["--passes-abreast", "2"], "program", "")
-
-
 @dataclasses.dataclass(frozen=True)
 class Steps:
     """A part with ranges.
@@ -385,5 +354,5 @@ def test_a_method_has_the_flags_that_it_declares() -> None:
     assert not {"made", "steps", "setting", "needs"} & set(config)
     with pytest.raises(UserError, match=r"^--gain"):
         understand(zo_hfl, own)
-    with pytest.raises(UserError, match="the flag --size of method exists already"):
+    with pytest.raises(UserError, match=r"--size is a flag of Doubled \(method\) and of Doubled \(method\): give"):
         understand(zo_hfl, ["--method", f"{__name__}:Doubled", "--gain", "2"])

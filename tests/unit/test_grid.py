@@ -27,6 +27,7 @@ from zofl_mpi.run.grid import runner as grid_runner
 from zofl_mpi.run.grid.runner import Outcome, Runner, Screen
 from zofl_mpi.run.grid.state import command, typed
 from zofl_mpi.run.records import Recorder, checkpoint_path, hdf5
+from zofl_mpi.run.records.hdf5 import set_attributes
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = 'module = "zofl_mpi.zo_hfl"\n'
@@ -162,7 +163,7 @@ def write(found: grid.Grid, done: int, status: str, *, saved: int | None = None,
     for r in range(done):
         recorder.append({"round": r + 1.0})
     if saved is not None:
-        records.save_checkpoint(checkpoint_path(run.out), {}, {"round": saved, "config": stored})
+        records.save_checkpoint(checkpoint_path(run.out), {"state": b""}, {"round": saved, "config": stored})
     if status == "done":
         recorder.finish({})
     elif status == "killed":
@@ -212,11 +213,11 @@ def test_a_flag_that_an_older_result_lacks_counts_only_if_the_grid_sets_it(one: 
     with h5py.File(path, "r+") as file:
         config = json.loads(file.attrs["config"])
         del config["samples"]
-        file.attrs["config"] = json.dumps(config)
+        set_attributes(file.attrs, {"config": config})
     assert state(one)[0] == "finished"
     with h5py.File(path, "r+") as file:
         del config["x0"]
-        file.attrs["config"] = json.dumps(config)
+        set_attributes(file.attrs, {"config": config})
     assert "--x0 was not there, is now zero" in state(one)[1]
 
 

@@ -27,12 +27,12 @@ NEVER = {"run": ("numerics", "data", "problems", "rounds"), "methods": ("run", "
 WITHIN = {
     "engine": (
         ("fields", "roles", "streams", "messages", "ledger", "device", "coroutines", "processes"),
-        ("watch", "staging", "memory", "mean", "sharing", "batching", "registry"),
+        ("watch", "staging", "memory", "mean", "sharing", "batching"),
         ("clients", "world"),
         ("setting",),
     ),
     "run": (
-        ("signals", "progress", "client_memory", "removed", "evaluation"),
+        ("signals", "progress", "client_memory", "evaluation"),
         ("records", "binding", "questions", "flags", "family"),
         ("local", "mpi"),
         ("launch", "plan", "loop", "stored"),

@@ -157,7 +157,7 @@ def test_a_row_holds_the_states_numbers_the_evaluation_and_the_bytes(tmp_path: P
     assert (found.units["total"], found.descriptions["total"]) == ("1", "the sum")
     assert (found.units["entry"], found.descriptions["entry"]) == ("", "")
     with h5py.File(tmp_path / "a.h5") as file:
-        assert file["final/x"].attrs["meaning"] == "the vector"
+        assert file["final/x"].attrs["meaning"] == b"the vector"
     assert (totals.round, totals.rounds) == (5, 5)
     assert (totals.bytes_down, totals.bytes_up) == (5 * 48, 5 * 32)
     assert totals.wall == pytest.approx(found.rounds["seconds"].sum())
@@ -330,10 +330,10 @@ def test_the_state_of_a_run_that_is_not_done_is_its_last_checkpoints(tmp_path: P
     checkpoint = records.checkpoint_path(path)
     run(tmp_path / "b.h5", rounds=3, every=(4, 1))
     assert records.load(tmp_path / "b.h5").final["x"].tolist() == [12, 12]
-    records.save_checkpoint(checkpoint, {"state": b"nonsense"}, {"run": records.load(path).attrs["run"]})
+    records.save_checkpoint(checkpoint, {"state": b"nonsense"}, {"run": records.load(path).attrs["run"], "round": 4})
     with pytest.raises(UserError, match="no state of the model yet, and it is damaged"):
         records.load(path).final["x"]
-    records.save_checkpoint(checkpoint, {"state": b""}, {"run": "another"})
+    records.save_checkpoint(checkpoint, {"state": b""}, {"run": "another", "round": 4})
     with pytest.raises(UserError, match="the checkpoint beside it is of another run"):
         records.load(path).final["x"]
     for file in tmp_path.glob("a.ckpt.h5*"):

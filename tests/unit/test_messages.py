@@ -1,9 +1,10 @@
 """Messages: what is packed comes back with every bit, a block is shared or it is not, and its bytes are counted."""
 
+import json
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from zofl_mpi.engine import messages
+from zofl_mpi.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -212,3 +214,113 @@ def test_an_import_of_torch_in_another_thread_does_no_harm(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "torch", begun)
     block = messages.pack(Letter(np.arange(3.0)))
     assert messages.unpack(block).a.tolist() == [0.0, 1.0, 2.0]
+
+
+# --- blocks of files
+
+
+@dataclass(frozen=True)
+class State:
+    x: np.ndarray
+    loss: float = math.nan
+    name: str = ""
+    scalars: np.ndarray = field(default_factory=lambda: np.zeros((0, 2)))
+    moments: dict[str, Any] = field(default_factory=dict)
+    steps: Any = None
+
+
+START = State(np.zeros(3, np.float32), moments={"m": torch.zeros(3)})
+
+
+def changed(message: Any, **entries: Any) -> messages.Bytes:
+    """The message as bytes, with other entries in its header."""
+    block = messages.pack(message)
+    length = int(block[:8].view(np.int64)[0])
+    header = json.loads(block[8 : 8 + length].tobytes()) | entries
+    body = json.dumps(header).encode()
+    padding = bytes(-(8 + len(body)) % messages.BOUNDARY)
+    arrays = block[messages.padded(8 + length) :].tobytes()
+    return np.frombuffer(np.int64(len(body)).tobytes() + body + padding + arrays, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("subprocess", "Popen"), ("this", "s"), ("zofl_mpi.engine.clients", "Client"), (__name__, "Letter"), ("", [1])],
+)
+def test_a_file_builds_no_other_class_and_imports_nothing(module: str, name: Any) -> None:
+    """Mutations: the class is imported by its name; whatever has been imported is allowed."""
+    sys.modules.pop("this", None)
+    with pytest.raises(UserError, match=r"it holds a .*, and this run keeps a State"):
+        messages.read(changed(START, module=module, name=name), START)
+    assert "this" not in sys.modules
+    with pytest.raises(TypeError, match="no dataclass"):
+        messages.unpack(changed(START, module="subprocess", name="Popen"))
+
+
+def test_the_module_of_a_class_may_move() -> None:
+    """Mutation: the file's module is asked for."""
+    assert messages.read(changed(START, module="elsewhere"), START).x.shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        *[
+            ("x", value, r"its x is .*, and this run has ndarray of float32 \(3,\) there")
+            for value in (
+                np.zeros(4, np.float32), np.zeros((3, 1), np.float32), np.zeros(0, np.float32), np.zeros(3),
+                np.zeros(3, np.int32), np.zeros(3, bool), np.zeros(3, np.complex64), np.zeros(3, "S4"), np.float32(1),
+                torch.zeros(3), 1, 1.5, True, "text", None, {}, {"a": 1},
+            )
+        ],
+        *[("loss", value, "and this run has number there") for value in (True, "1", np.int32(1), None, {})],  # type: ignore[var-annotated]
+        ("name", 1, "its name is number, and this run has str there"),
+        ("scalars", np.zeros((5, 3)), r"this run has ndarray of float64 \(0, 2\) there"),
+        ("scalars", np.zeros((5, 2), np.float32), r"this run has ndarray of float64 \(0, 2\) there"),
+        ("scalars", np.zeros(2), r"this run has ndarray of float64 \(0, 2\) there"),
+        ("moments", {}, "its moments/m is NoneType, and this run has Tensor"),
+        ("moments", {"m": torch.zeros(4)}, r"its moments/m is Tensor of torch.float32 \(4,\)"),
+    ],
+)  # fmt: skip
+def test_a_state_that_is_not_like_the_first_one_is_refused(field: str, value: Any, told: str) -> None:
+    """Mutations: shapes alone; types alone; a scalar for an array; entries of dictionaries not compared."""
+    with pytest.raises(UserError, match=told):
+        messages.read(messages.pack(replace(START, **{field: value})), START)
+
+
+def test_a_state_may_have_grown() -> None:
+    """Along an axis that was empty, in a dictionary, or where nothing was. Mutation: equal shapes demanded."""
+    moments = {"m": torch.ones(3), "v": torch.ones(3), "t": 4}
+    grown = replace(START, loss=np.float32(1), scalars=np.ones((5, 2)), moments=moments, steps=7)
+    back = messages.read(messages.pack(grown), START)
+    assert back.scalars.shape == (5, 2) and back.moments.keys() == moments.keys() and back.steps == 7
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"values": {"y": 1}},
+        {"values": []},
+        {"arrays": [[["x"], "", "O", [1]]]},
+        {"arrays": [[["x"], "", "<f8", [1 << 60]]]},
+        {"arrays": [[["x"], "", "<f8", [-1]]]},
+        {"arrays": [[["x", "y"], "", "<f8", [0]]]},
+        {"arrays": [[[], "", "<f8", [0]]]},
+        {"arrays": 3},
+    ],
+    ids=["field", "list", "objects", "8 EiB", "negative", "path", "no path", "no list"],
+)
+def test_a_changed_header_is_one_sentence(header: dict[str, Any]) -> None:
+    blocks = [changed(START, **header)]
+    blocks += [np.frombuffer(b, np.uint8) for b in (b"", b"\xff" * 64, b"\0" * 64, np.int64(40).tobytes() + b"[" * 40)]
+    for block in blocks:
+        with pytest.raises(UserError, match="it is damaged"):
+            messages.read(block, START)
+
+
+def test_the_bytes_between_the_parts_of_a_message_are_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would be whatever lay in memory. Mutation: the block or its end as `empty` gives it."""
+    message = Letter(np.ones(3), torch.ones(5), {"c": np.ones(9, np.int8)})
+    block = messages.pack(message)
+    monkeypatch.setattr(messages.np, "empty", lambda size, dtype: np.full(size, 0xAA, dtype))
+    assert messages.pack(message).tobytes() == block.tobytes() and 0xAA not in block

@@ -316,7 +316,8 @@ def test_an_unknown_flag_is_refused_with_the_nearest(written: Written, capsys: C
 def test_a_flag_that_exists_already_is_refused(written: Written, capsys: Capsys, field: str, method: str) -> None:
     name = written(KINDS["both"].replace("ridge", field))
     sentence = refused(capsys, "--method", method, "--problem", f"{name}:Squares")
-    assert f"the flag --{field} " in sentence and "exists already: give that field another name" in sentence
+    assert f"--{field} is a flag of " in sentence and "Squares (problem)" in sentence
+    assert "give the field of your own class another name" in sentence
 
 
 NET = """

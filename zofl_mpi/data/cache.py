@@ -188,5 +188,5 @@ def _map(entry: Path) -> Raw:
             raise ValueError(f"{path.name} has {path.stat().st_size} bytes, not {size}")
         # a plain view: np.memmap is slow to index
         arrays[name] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    shape = tuple(facts.pop("shape", ()))  # earlier versions stored none
+    shape = tuple(facts.pop("shape"))
     return Raw(**arrays, **facts, shape=shape)

@@ -41,8 +41,7 @@ def find(name: str, data_dir: Path | None, streams: Streams, synthetic: Syntheti
     if name.endswith(".npz"):
         if not os.path.isfile(name):  # unlike Path.is_file it answers where a folder may not be searched
             raise UserError(f"--data {name}: there is no such file; check the path (it is relative to {Path.cwd()})")
-        shaped = {"shaped": 1}  # earlier versions cached these files without the shape of an input
-        return cache.identify(name, partial(read_npz, Path(name)), [Path(name)], shaped)
+        return cache.identify(name, partial(read_npz, Path(name)), [Path(name)])
     if name == "digits":
         return cache.identify(name, digits)
     if name == "synthetic":

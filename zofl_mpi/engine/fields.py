@@ -93,6 +93,11 @@ def fraction(default: float, what: str = "a fraction") -> Any:
     return _ranged(default, Range(math.nextafter(0, 1), 1, f"{what}, above 0 and at most 1"))
 
 
+def between(least: int, most: int, default: int) -> Any:
+    """A flag that is a whole number, both ends included."""
+    return _ranged(default, Range(least, most, f"a whole number, at least {least} and at most {most}"))
+
+
 def _ranged(default: Any, bounds: Range) -> Any:
     return dataclasses.field(default=default, metadata={"range": bounds})
 

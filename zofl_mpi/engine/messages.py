@@ -5,8 +5,8 @@ dictionaries of these. Packed it is one block of bytes: the length of the header
 small fields, shapes), then the arrays, each on a 64-byte boundary. `unpack` gives views of the block, no copies.
 
 Blocks of this job's own ranks are unpacked by the class's name (`unpack`): whoever can send one runs as this user
-already, and the ranks' questions travel as pickles beside them. Blocks of files are read with the classes that the
-caller allows (`read`): nothing is imported, nothing but one of these is built.
+already, and the ranks' questions travel as pickles beside them. A block of a file is read beside a message that it must
+be like (`read`): nothing is imported, nothing but that message's class is built.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import importlib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -24,23 +24,11 @@ from numpy.typing import NDArray
 from zofl_mpi.errors import UserError
 
 Bytes = NDArray[np.uint8]
-Classes = Mapping[tuple[str, str], type[Any]]  # {(module, name): class} that a block of a file may hold
 BOUNDARY = 64
 ARRAYS = (np.ndarray, np.generic)
 PLAIN = (bool, int, float, str, type(None))  # types that travel in the header
 EXACT = frozenset(PLAIN)
 APART = {"apart": True}  # metadata of a field whose bytes are not counted: labels, which the tables of [C] leave out
-MOVED = {
-    "zofl_mpi.zo_hfl": {"State": "zofl_mpi.methods.zo_hfl"},
-    "zofl_mpi.fedrzo": {"State": "zofl_mpi.methods.fedrzo_nn", "BilevelState": "zofl_mpi.methods.fedrzo_bl"},
-    "zofl_mpi.baselines.local_sgd": {"State": "zofl_mpi.rounds.local_sgd"},
-    "zofl_mpi.baselines.scaffold": {"State": "zofl_mpi.methods.scaffold"},
-    "zofl_mpi.baselines.scaffnew": {"State": "zofl_mpi.methods.scaffnew"},
-    "zofl_mpi.baselines.fsl_sage": {"SageState": "zofl_mpi.methods.fsl_sage"},
-    "zofl_mpi.split_training": {"State": "zofl_mpi.rounds.split.messages"},
-    "zofl_mpi.run.desk": {"Memory": "zofl_mpi.run.client_memory"},
-}
-"""{module: {class: its module today}} of states in older checkpoints."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +67,7 @@ class Prepared(NamedTuple):
     size: int
 
     def packed(self) -> Bytes:
-        """The message as bytes; those between its parts are undefined."""
+        """The message as bytes; those between its parts are 0."""
         block = np.empty(self.size, np.uint8)
         self.write(block)
         return block
@@ -89,7 +77,7 @@ class Prepared(NamedTuple):
         start = 8 + len(self.header)
         block[:start] = np.frombuffer(np.int64(len(self.header)).tobytes() + self.header, np.uint8)
         for array in self.arrays:
-            start = padded(start)
+            start = _pad(block, start)
             place = block[start : start + array.nbytes]
             start += array.nbytes
             if fetch is not None and is_remote(array):
@@ -98,6 +86,7 @@ class Prepared(NamedTuple):
                 host = as_array(array)
                 assert host is not None
                 place.view(host.dtype).reshape(host.shape)[...] = host
+        _pad(block, start)
 
 
 def prepare(message: Any) -> Prepared:
@@ -133,19 +122,47 @@ def unpack(block: Bytes) -> Any:
     return _class(module, name)(**values)
 
 
-def read(block: Bytes, classes: Classes) -> Any:
-    """The message in a block of a file, views of the block; UserError if of another class, or damaged."""
+def read(block: Bytes, like: Any) -> Any:
+    """The message in a block of a file, views of the block (UserError: it is not `like` this one, or damaged).
+
+    Its class and the types and shapes of its fields are those of `like`. An axis that is empty there may have any
+    length, a dictionary further entries, and None stands for any value.
+    """
+    cls = type(like)
     try:
-        module, name, values = _opened(block)
-        cls = classes.get((module, name))
-        if cls is None:
-            known = ", ".join(sorted({f"{c.__module__}.{c.__qualname__}" for c in classes.values()})[:8])
-            raise UserError(f"it holds a {module}.{name}, which this method does not keep (it keeps {known}, ...)")
-        return cls(**values)
+        _, name, values = _opened(block)
+        if name != cls.__qualname__:
+            raise UserError(f"it holds a {str(name)[:80]}, and this run keeps a {cls.__qualname__}")
+        message = cls(**values)
+        for field in _names(cls):  # type: ignore[arg-type]
+            _check_like([field], getattr(message, field), getattr(like, field))
     except UserError:
         raise
     except Exception as exc:  # numpy, json and the class itself raise a dozen types for a header that was changed
         raise _damaged(exc) from exc
+    return message
+
+
+def _check_like(path: list[str], value: Any, like: Any) -> None:
+    """Refuses an entry of a message that is not like another one."""
+    if isinstance(like, dict) and isinstance(value, dict):
+        for key, entry in like.items():
+            _check_like([*path, key], value.get(key), entry)
+        return
+    (kind, *shape), (wanted, *axes) = _described(value), _described(like)
+    fits = kind == wanted and len(shape) == len(axes) and all(n in (0, k) for n, k in zip(axes, shape, strict=True))
+    if not (fits or like is None):
+        words = [f"{kind} {tuple(shape) or ''}".strip(), f"{wanted} {tuple(axes) or ''}".strip()]
+        raise UserError(f"its {'/'.join(path)} is {words[0]}, and this run has {words[1]} there")
+
+
+def _described(value: Any) -> tuple[Any, ...]:
+    """Type and shape of an entry of a message; any float, and an integer of 64 bits, is a number."""
+    if isinstance(value, int | float | np.floating | np.int64) and not isinstance(value, bool):
+        return ("number",)
+    if isinstance(value, ARRAYS) or _is_tensor(value):
+        return (f"{type(value).__name__} of {value.dtype}", *value.shape)
+    return (type(value).__name__,)
 
 
 def fields_of(block: Bytes) -> dict[str, Any]:
@@ -332,6 +349,13 @@ def _weight(value: Any) -> int:
     if isinstance(value, np.ndarray) or _is_tensor(value):
         return int(value.nbytes)  # without a copy: a GPU would first have to finish all it was asked for
     return 0 if value is None else len(value.encode()) if isinstance(value, str) else 8
+
+
+def _pad(block: Bytes, start: int) -> int:
+    """Fills a block with zeros up to the next boundary, whose place it returns: memory may hold anything."""
+    end = padded(start)
+    block[start:end] = 0
+    return end
 
 
 def padded(nbytes: int) -> int:

@@ -26,7 +26,7 @@ class Purpose(IntEnum):
     PARTITION = 3  # the clients' shares of the rest
     SYNTHETIC = 4  # made-up data sets and problems
     START = 5  # x_0
-    PRETRAIN = 6  # of earlier versions
+    RESERVED = 6  # numbers are never used again: each is the seed of a stream
     PARTICIPANTS = 7  # S_r
     DIRECTION = 8  # v_{i,r}
     BATCH = 9  # mini-batches of a client's local steps

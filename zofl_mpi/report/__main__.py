@@ -66,6 +66,8 @@ def write(results: Sequence[Path], out: Path) -> None:
             draw(runs[0]).savefig(out, dpi=300)
     except OSError as exc:
         raise UserError(f"{out} cannot be written ({exc.strerror}); name another --out") from exc
+    except (ValueError, OverflowError) as exc:  # matplotlib's, of numbers near the largest ones
+        raise UserError(f"{out} cannot be drawn ({exc}); a page (.html) shows what can be") from exc
 
 
 if __name__ == "__main__":

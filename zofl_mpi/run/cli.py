@@ -30,7 +30,17 @@ from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.mpi.placement import ClientPlacement
-from zofl_mpi.run.plan import Plan, check_validation, loads_of, method_of, print_plan, problem_of, understand, work_of
+from zofl_mpi.run.plan import (
+    Plan,
+    check_hooks,
+    check_validation,
+    loads_of,
+    method_of,
+    print_plan,
+    problem_of,
+    understand,
+    work_of,
+)
 from zofl_mpi.run.progress import Progress, announce, progress
 from zofl_mpi.run.signals import Stop
 
@@ -183,6 +193,8 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     fault = "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only"
     _check_equal(world, data.fingerprint, fault)
     bar.step("start: method and kernel", 4, 1)
+    if ":" in names[0]:
+        run_or_fail_all(world, lambda: check_hooks(flags.made(cls, values, setting=data), plan))
     setting, reason = _with_kernel(world, cls, data, plan)
     method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
     if values["eval_samples"] == "auto":

@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import os
 import re
+import stat
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,8 +15,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, cast, get
 from zofl_mpi.engine.fields import check_ranges, is_flag
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Method
-from zofl_mpi.errors import UserError, nearest, warn
-from zofl_mpi.run.removed import REMOVED, RENAMED, refuse_removed
+from zofl_mpi.errors import UserError, nearest
 
 T = TypeVar("T")
 Groups = Mapping[str, type[Any]]
@@ -26,6 +27,8 @@ ALIASES = {"lambda": "lam"}
 """{other spelling of a flag: its field}."""
 UNIONS = (Union, UnionType)
 """Origins of the types of flags that are a word or a number."""
+TOML_BYTES = 1 << 20
+"""Most bytes of a configuration or a grid."""
 IS_FLAG = re.compile(r"--?[a-z]", re.IGNORECASE).match
 """Whether a word of a command line is a flag, not a (negative) number."""
 
@@ -35,11 +38,13 @@ _hints: Callable[[type[Any]], dict[str, Any]] = functools.cache(typing.get_type_
 def flags_of(groups: Groups) -> dict[str, Any]:
     """{field: its type} of all groups (UserError: two groups share a name, which must mean one thing)."""
     kinds: dict[str, Any] = {}
+    owner: dict[str, str] = {}
     for title, cls in groups.items():
         for leaf in leaves(cls):
             if leaf.name in kinds:
-                raise UserError(f"the flag --{flag(leaf.name)} of {title} exists already: give that field another name")
-            kinds[leaf.name] = leaf.kind
+                both = f"--{flag(leaf.name)} is a flag of {owner[leaf.name]} and of {cls.__name__} ({title})"
+                raise UserError(f"{both}: give the field of your own class another name")
+            kinds[leaf.name], owner[leaf.name] = leaf.kind, f"{cls.__name__} ({title})"
     return kinds
 
 
@@ -134,9 +139,6 @@ def parse(
         name = negated.get(typed, field_of(typed.removeprefix("--")))
         if name not in known or not typed.startswith("--"):
             _refuse(typed, known, owners)
-        if (today := _today(name, " ".join(words), known[name].kind)) != " ".join(words):
-            warn(f"{typed} {words[0]} is called {typed} {today} now; the old name goes with the next version")
-            words = [today]
         value = _value(known[name].kind, typed, words)
         values[name] = not value if typed in negated else value
     for name, leaf in known.items():
@@ -164,7 +166,9 @@ def _value(kind: Any, typed: str, words: Sequence[str]) -> Any:
             return tuple(_read(get_args(kind)[0], word) for word in words)
         value, further = (True, words) if kind is bool else (_read(kind, words[0]), words[1:])
     except (IndexError, KeyError, TypeError, ValueError):
-        raise UserError(f"{typed} {' '.join(words) or '(nothing)'}: must be {_allowed(kind)}") from None
+        given = " ".join(words) or "(nothing)"
+        given = given if len(given) <= 100 else f"{given[:60]}..."
+        raise UserError(f"{typed} {given}: must be {_allowed(kind)}") from None
     if further:
         raise UserError(_misplaced(further[0]))
     return value
@@ -178,7 +182,10 @@ def _read(kind: Any, word: str) -> Any:
             with suppress(KeyError, ValueError):
                 return _read(each, word)
         raise ValueError(word)
-    return kind(word)
+    value = kind(word)
+    if kind is int and abs(value) >> 63:
+        raise ValueError(word)
+    return value
 
 
 def _misplaced(word: str) -> str:
@@ -253,10 +260,14 @@ def read_toml(path: str | Path, called: str = "--config ") -> dict[str, Any]:
     import tomllib  # rank 0 alone reads
 
     try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > TOML_BYTES:
+            raise UserError(f"{called}{path}: must be a file of at most {TOML_BYTES} bytes")
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as exc:
-        raise UserError(f"{called}{path}: cannot be read ({exc.strerror}); give the path of a TOML file") from exc
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        shown_path = str(path) if len(str(path)) < 200 else f"{str(path)[:60]}..."
+        raise UserError(f"{called}{shown_path}: cannot be read ({exc.strerror}); give the path of a TOML file") from exc
+    except (ValueError, RecursionError) as exc:  # of text, of TOML, of a number with 5,000 digits
         raise UserError(f"{called}{path}: is not TOML ({exc})") from exc
 
 
@@ -266,7 +277,6 @@ def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: st
     for key, value in values.items():
         name = field_of(key)
         if name not in known:
-            refuse_removed(name, f"{source}: {key} = {value}")
             raise UserError(f"{source}: unknown key {key!r}{nearest(name, known, flag)}")
         if isinstance(value, dict):
             raise UserError(f"{source}: {key!r} is a table; every key stands at the top level and names a flag")
@@ -275,26 +285,6 @@ def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: st
         elif value != "":
             arguments += [f"--{flag(name)}", *map(str, value if isinstance(value, list | tuple) else [value])]
     return arguments
-
-
-def readable(stored: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The stored values of a run by their names of today, without those of removed flags where runs do the same."""
-
-    def gone(name: str, value: Any) -> bool:
-        if name in REMOVED and name in known:
-            with suppress(UserError):
-                _value(known[name], "", [str(value)])
-                return False  # a flag of this problem or method, with this value
-        return name in REMOVED and REMOVED[name].today in (None, value)
-
-    kept = {name: value for name, value in stored.items() if not gone(name, value)}
-    return {name: _today(name, value, known.get(name)) for name, value in kept.items()}
-
-
-def _today(name: str, value: Any, kind: Any) -> Any:
-    """The name that a value of an earlier version has today, where the flag has that; else the value."""
-    today = RENAMED.get((name, value), value) if isinstance(value, str) else value
-    return today if kind is str or today in get_args(kind) else value
 
 
 # --- names
@@ -323,5 +313,4 @@ def _refuse(typed: str, known: Iterable[str], owners: Owners) -> NoReturn:
     if places := owners(name):
         belongs = f"it belongs to {', '.join(places)}"
         raise UserError(f"--{flag(name)} is no flag of this method on this problem; {belongs}")
-    refuse_removed(name, f"--{flag(name)}")
     raise UserError(f"{unknown(name, known)}; --help lists all")

@@ -16,12 +16,12 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.engine import device, memory, messages, registry
+from zofl_mpi.engine import device, memory, messages
 from zofl_mpi.engine.clients import ClientError, Clients
 from zofl_mpi.engine.fields import check_finite, described, numbers, reported, without_warnings
 from zofl_mpi.engine.ledger import KINDS, Row, overlap
 from zofl_mpi.engine.setting import Directions, Method
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import records
 from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
 from zofl_mpi.run.progress import Progress, WithProgress
@@ -107,7 +107,10 @@ class Totals:
 
     def explored(self, method: Method[Any]) -> dict[str, float]:
         """Counts the run's directions; returns the result's attribute `directions_per_parameter`, if there are any."""
-        self.directions = method.directions(self.round)
+        try:
+            self.directions = method.directions(self.round)
+        except Exception as exc:  # a report of somebody's own costs no run
+            warn(f"directions({self.round}) failed ({type(exc).__name__}: {exc}): the result does not have them")
         return {"directions_per_parameter": self.directions.per_parameter} if self.directions else {}
 
     def astray(self) -> str:
@@ -202,7 +205,12 @@ def run(
         if stop and done < schedule.rounds:
             recorder.close("interrupted", **totals.explored(method))
             return totals, False
-    recorder.finish(messages.named(messages.leaves(state)), **totals.explored(method))
+    try:
+        recorder.finish(messages.named(messages.leaves(state)), **totals.explored(method))
+    except records.DamagedError:
+        if not schedule.saves(done):  # else its last checkpoint is this one
+            clients.steadily(partial(save, recorder, done, state, clients))
+        raise
     return totals, True
 
 
@@ -232,11 +240,16 @@ def one_round(
 
 
 def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> Any:
-    """The state after round r (UserError: a value that must be finite is not)."""
+    """The state after round r (UserError: a value that must be finite is not, or a state of another class)."""
     with without_warnings():
-        state = method.round(state, r, clients)
-    check_finite(state)
-    return state
+        new = method.round(state, r, clients)
+    if type(new) is not type(state):
+        raise UserError(
+            f"round returned a {type(new).__name__} for a {type(state).__name__}: a checkpoint needs one class for the "
+            "states that start and round return"
+        )
+    check_finite(new)
+    return new
 
 
 def survived(totals: Totals, clients: Clients, recorder: records.Recorder, repeated: bool) -> None:
@@ -255,7 +268,12 @@ def record(recorder: records.Recorder, done: int, wall: float, columns: dict[str
 
 
 def save(recorder: records.Recorder, done: int, state: Any, clients: Clients) -> None:
-    """Writes a checkpoint: the state, all memories, the number of finished rounds. There is no random state."""
+    """Writes a checkpoint: the state, all memories, the number of finished rounds. There is no random state.
+
+    Raises:
+        RunError: it cannot be written.
+        DamagedError: it is written, and the result cannot be read any more.
+    """
     recorder.flush()  # its rows first: what fails there is no checkpoint's failure
     recalled = clients.ask(STEPS["<recall>"], Acknowledged(), counted=False)
     if clients.m <= TOGETHER:
@@ -268,6 +286,9 @@ def save(recorder: records.Recorder, done: int, state: Any, clients: Clients) ->
     try:
         recorder.sync()
         records.save_checkpoint(records.checkpoint_path(recorder.path), payload, attrs)
+        recorder.verify()
+    except records.DamagedError:
+        raise
     except UserError as exc:
         raise RunError(f"the checkpoint after round {done} failed: {exc}; {_safe(recorder)}") from exc
 
@@ -275,7 +296,7 @@ def save(recorder: records.Recorder, done: int, state: Any, clients: Clients) ->
 @final
 @dataclass(frozen=True)
 class Restored:
-    """Contents of a checkpoint, read with no classes but those of its method.
+    """Contents of a checkpoint.
 
     Attributes:
         round: R, the number of finished rounds.
@@ -290,11 +311,12 @@ class Restored:
 
 
 def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
-    """Reads a checkpoint of this method (UserError: it is damaged, or holds a class that this method does not keep)."""
-    payload, classes, of_memory = checkpoint.payload, registry.classes_of(method), registry.with_old_names([Memory])
+    """Reads a checkpoint of this method (UserError: it is damaged, or its state is not like the one of `start`)."""
+    payload = checkpoint.payload
     try:
-        state = messages.read(payload["state"], classes)
-        each = {name: messages.read(block, of_memory) for name, block in payload.items() if name.startswith("memor")}
+        with without_warnings():
+            state = messages.read(payload["state"], like=method.start())
+        each = {name: messages.read(block, Memory({})) for name, block in payload.items() if name.startswith("memor")}
         if "memories" in each:
             together = each.pop("memories").entries
             memories = {int(i): Memory(dict(entries)) for i, entries in together.items()}
@@ -310,7 +332,8 @@ def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
 
 
 def result_of(path: Path) -> Path:
-    """`run.ckpt.h5` -> `run.h5`; a result's own path stays."""
+    """`run.ckpt.h5` -> `run.h5`; a result's own path stays (UserError: no file can have it)."""
+    records.check_name(path, "--resume")
     return path.with_name(path.name.removesuffix(".ckpt.h5") + ".h5") if path.name.endswith(".ckpt.h5") else path
 
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Any, Literal, TypeVar, final, get_type_hints
 
-from zofl_mpi.engine.fields import at_least, check_ranges, parts_of
+from zofl_mpi.engine.fields import at_least, between, check_ranges, parts_of
 from zofl_mpi.engine.roles import with_base
-from zofl_mpi.engine.setting import Loads, Method, PlansLoads, PlansWork, Work
+from zofl_mpi.engine.setting import Directions, Loads, Method, PlansLoads, PlansWork, Work
 from zofl_mpi.errors import UserError, nearest
 from zofl_mpi.run import flags, stored
 from zofl_mpi.run.family import Choice, Family
@@ -55,7 +55,7 @@ class RunFlags:
         verbose: print the table of ranks first: host, device, cores, threads and clients of each.
     """
 
-    rounds: int = at_least(1, 100)
+    rounds: int = between(1, 10**9, 100)
     seed: int = 1
     dtype: Literal["float32", "float64"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -131,8 +131,10 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
         if before and before[name] != value:
             raise UserError(f"--resume {resume}: that run has --{name} {before[name]}, this command {value}")
     groups = groups_of(family, method, problem)
-    known = flags.flags_of(groups)
-    before, table = flags.readable(before, known), flags.readable(kept, known) | given
+    try:
+        known = flags.flags_of(groups)
+    except UserError as exc:
+        raise UserError(f"--method {method} on --problem {problem}: {exc}") from exc
     words = [*flags.to_arguments(table, known, config or resume), *arguments]
     program = f"python -m {family.__spec__.name}"
     values = flags.parse(groups, words, program, _opening(family, method), lambda name: owners_of(family, name))
@@ -288,6 +290,28 @@ def check_validation(method: Method[Any], plan: Plan) -> None:
     if "validation_accuracy" not in columns:
         name, fraction = plan.values["method"], plan.values["validation"]
         raise UserError(f"--validation {fraction}: --method {name} reports no validation_accuracy; leave the flag out")
+
+
+HOOKS = {"plan": Mapping, "directions": Directions, "costs": Mapping, "work": Work, "loads": Loads}
+"""{function that the engine calls where a method has it: what it returns}."""
+
+
+def check_hooks(method: Method[Any], plan: Plan) -> None:
+    """Refuses a class of one's own with a function that the engine would call, and that answers something else."""
+    name, rounds = plan.values["method"], plan.values["rounds"]
+    own = [base for base in type(method).__mro__ if base not in Method.__mro__]
+    for hook, kind in HOOKS.items():
+        if not any(hook in vars(base) for base in own):
+            continue
+        called = f"{hook}()" if hook in ("costs", "loads") else f"{hook}(rounds)"
+        try:
+            answer = getattr(method, hook)(*([] if "()" in called else [rounds]))
+            fault = "" if answer is None or isinstance(answer, kind) else f"gave a {type(answer).__name__}"
+        except Exception as exc:  # whatever a function of somebody's own raises
+            fault = f"failed ({type(exc).__name__}: {exc})"
+        if fault:
+            wanted = f"a run calls {called} of a method and takes a {kind.__name__}, or None"
+            raise UserError(f"--method {name}: its function {hook} {fault}; {wanted}: give yours another name")
 
 
 def print_plan(plan: Plan, method: Method[Any]) -> None:

@@ -111,7 +111,7 @@ def continued(
     checkpoint = records.load_checkpoint(records.checkpoint_path(source))
     if checkpoint.newer:
         warn(checkpoint.newer)
-    before, lost = attributes_of(source, checkpoint, attrs)
+    before, lost = attributes_of(source, checkpoint)
     check_same_run(source, before, checkpoint.attrs, attrs)
     try:
         resumed = loop.restored(checkpoint, method)  # refused before a row of the result is cut off
@@ -132,11 +132,11 @@ def continued(
         return create(target, attrs={**attrs, "run": before["run"]}, start=done), resumed
     if target != source:
         places.copy(source, target)
-    recorder = records.Recorder.reopen(target, done, ranks=world.size, rounds=rounds, attrs=attrs)
+    recorder = records.Recorder.reopen(target, done, m=method.setting.m, ranks=world.size, rounds=rounds, attrs=attrs)
     return recorder, resumed
 
 
-def attributes_of(source: Path, checkpoint: records.Checkpoint, now: Attributes) -> tuple[Attributes, bool]:
+def attributes_of(source: Path, checkpoint: records.Checkpoint) -> tuple[Attributes, bool]:
     """The attributes of a result (of its checkpoint, if the result is lost), and whether it is lost."""
     try:
         return records.load(source).attrs, False
@@ -146,10 +146,7 @@ def attributes_of(source: Path, checkpoint: records.Checkpoint, now: Attributes)
             f"{error}; the run goes on from its checkpoint into a new file, in which the rows of rounds 1 to {done} "
             "are missing"
         )
-    if "data" not in checkpoint.attrs:
-        warn("the checkpoint is of an older version: that data and kernel are those of then cannot be checked")
-    same = {"data": now["data"], "kernel": now["kernel"], "blas": json.dumps(now["blas"])}
-    return {**same, **checkpoint.attrs}, True
+    return checkpoint.attrs, True
 
 
 def check_same_run(source: Path, before: Attributes, checkpoint: Attributes, now: Attributes) -> None:

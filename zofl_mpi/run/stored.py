@@ -40,10 +40,10 @@ def config_of(path: str) -> tuple[dict[str, Any], str, int]:
         config = json.loads(checkpoint.attrs["config"])
         if not isinstance(config, dict) or not all(isinstance(config.get(name), str) for name in CLASSES):
             raise ValueError("it names no method and no problem")
-        samples = int(checkpoint.attrs.get("eval_samples", 0))  # older versions had all of them
+        samples = int(checkpoint.attrs["eval_samples"])
     except (KeyError, TypeError, ValueError, RecursionError) as exc:
         raise UserError(f"--resume {path}: the checkpoint's configuration is damaged ({exc})") from exc
-    return {"eval_samples": 0} | config, str(checkpoint.attrs.get("kernel", "")), samples
+    return config, str(checkpoint.attrs["kernel"]), samples
 
 
 def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, by: str = "") -> dict[str, Any]:

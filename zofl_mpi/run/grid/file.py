@@ -24,6 +24,7 @@ seed = [2, 3]
 import functools
 import itertools
 import json
+import math
 import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,12 +35,13 @@ from typing import Any, final
 from zofl_mpi.errors import UserError, nearest
 from zofl_mpi.run import flags, plan
 from zofl_mpi.run.family import family_of
-from zofl_mpi.run.removed import refuse_removed
 
 Flags = dict[str, Any]
 """{field name: value}, as in a file for --config."""
 
 KEYS = ("module", "ranks", "folder", "name", "optional", "fixed", "axes", "skip")
+MOST = 20_000
+"""Most runs of a grid, those that are skipped counted."""
 OURS = ("out", "force", "resume", "config", "dry_run")
 """Flags that are decided anew whenever a run is started."""
 
@@ -132,6 +134,8 @@ def _grid(table: Mapping[str, Any], stem: str, results: str | Path | None) -> Gr
     if not axes:
         raise UserError("has no axes; name at least one under [axes], as seed = [1, 2, 3]")
     folder = Path(results or _value(table, "folder", str, f"results/{stem}"))
+    if (product := math.prod(map(len, axes.values()))) > MOST:
+        raise UserError(f"its axes have {product} runs, at most {MOST} make a grid: divide it into several")
     runs = tuple(_runs(module, folder, table, axes))
     _check_names(runs)
     return Grid(module, ranks, folder, {axis: tuple(entries) for axis, entries in axes.items()}, runs)
@@ -246,7 +250,6 @@ def _fitted(module: str, given: Flags, optional: Sequence[str]) -> Flags:
     kept = {name: value for name, value in given.items() if name in known or name not in optional}
     for name in kept:
         if name not in known:
-            refuse_removed(name, f"--{flags.flag(name)}")
             remedy = "correct it, or list it in optional if only some methods have it"
             raise UserError(f"{flags.unknown(name, known)}; {remedy}")
     resolved(module, kept)

@@ -11,7 +11,7 @@ from typing import IO
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags, records
-from zofl_mpi.run.grid.file import Grid, GridRun, arguments, known_flags, resolved
+from zofl_mpi.run.grid.file import Grid, GridRun, arguments, resolved
 from zofl_mpi.run.records.lock import lock
 
 FREE = {"data_dir", "device", "checkpoint_every"}
@@ -36,14 +36,13 @@ def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
     try:
         result = records.load(run.out)
     except UserError as exc:
-        cut_off = isinstance(exc, records.LostError) and exc.__cause__ is not None
+        cut_off = isinstance(exc, records.LostError) and os.path.isfile(run.out)
         return ("broken" if cut_off else "other"), str(exc)
     if result.attrs["status"] == "running" and held(run.out):  # HDF5 locks a file that it writes
         return "running", f"{run.out} is being written"
     planned = resolved(grid.module, run.flags)
-    older = {"eval_samples": planned["eval_samples"]} if planned["eval_samples"] in (0, "auto") else {}  # it had all
-    before = older | flags.readable(result.config, known_flags(grid.module, run.flags))
-    kept = {k: v for k, v in planned.items() if k in before or k in run.flags}
+    before = result.config
+    kept = {k: v for k, v in planned.items() if k in before or k in run.flags}  # a later 1.x may have more flags
     names = [k for k in {**before, **kept} if k not in FREE | {"rounds"} and before.get(k) != kept.get(k)]
     if names:
         return "other", _other(flags.changes(names, before, kept))

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.records import hdf5
-from zofl_mpi.run.records.hdf5 import FAILURES, SCHEMA, Attributes, FileName, WriteError, read_file
+from zofl_mpi.run.records.hdf5 import FAILURES, FORMAT, Attributes, FileName, LostError, WriteError, read_file
+from zofl_mpi.run.records.layout import check_checkpoint
 from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
 Blocks = Mapping[str, NDArray[np.uint8]]
@@ -69,7 +70,8 @@ def save_checkpoint(path: FileName, payload: Mapping[str, Any], attrs: Attribute
             f"cannot write {path}: {hdf5.reason_of(error, path)}; the previous checkpoint, if any, is intact"
         ) from error
     finally:
-        fresh.unlink(missing_ok=True)
+        with suppress(OSError):  # a folder, or a place that may not be written: told above
+            fresh.unlink()
 
 
 def load_checkpoint(path: FileName) -> Checkpoint:
@@ -95,8 +97,8 @@ def _write(path: Path, payload: Mapping[str, Any], attrs: Attributes) -> None:
             blocks = {name: np.frombuffer(value, np.uint8) for name, value in payload.items()}
             for name, block in blocks.items():
                 file[f"payload/{name}"] = block
-            hdf5.set_attributes(file.attrs, {**attrs, "checkpoint": SCHEMA, CHECKSUMS: len(blocks) + 1})
-            file[CHECKSUMS] = _checksums(blocks, dict(file.attrs))
+            hdf5.set_attributes(file.attrs, {**attrs, "checkpoint": FORMAT, CHECKSUMS: len(blocks) + 1})
+            file[CHECKSUMS] = _checksums(blocks, hdf5.attributes_of(file))
         staged.commit()
         os.fsync(staged.number)
     finally:
@@ -105,15 +107,13 @@ def _write(path: Path, payload: Mapping[str, Any], attrs: Attributes) -> None:
 
 def _load(path: Path) -> Checkpoint:
     def read(file: Any) -> Checkpoint:
-        if file.attrs.get("checkpoint") != SCHEMA:
-            raise UserError(f"{path} is not a checkpoint of this version of zofl_mpi (schema {SCHEMA})")
+        check_checkpoint(file, path)
         payload: dict[str, NDArray[np.uint8]] = {}
         file["payload"].visititems(
             lambda name, data: payload.update({name: data[()]} if isinstance(data, h5py.Dataset) else {})
         )
-        attrs = dict(file.attrs)
-        if CHECKSUMS in file or CHECKSUMS in attrs:  # older versions stored none
-            _check(path, payload, attrs, file[CHECKSUMS][()] if CHECKSUMS in file else np.zeros(0, np.uint32))
+        attrs = hdf5.attributes_of(file)
+        _check(path, payload, attrs, file[CHECKSUMS][()])
         return Checkpoint(attrs, payload)
 
     return read_file(path, read)
@@ -129,11 +129,11 @@ def _checksums(blocks: Blocks, attrs: Attributes) -> NDArray[np.uint32]:
 def _check(path: Path, payload: Blocks, attrs: Attributes, stored: NDArray[np.uint32]) -> None:
     found = _checksums(payload, attrs)
     if found.shape != stored.shape:
-        raise UserError(f"{path} is damaged: it has {len(found)} checksums to check, and {len(stored)} are stored")
+        raise LostError(f"{path} is damaged: it has {len(found)} checksums to check, and {len(stored)} are stored")
     wrong = np.flatnonzero(found != stored)
     if len(wrong):
         name = [*sorted(payload), "the attributes"][wrong[0]]
-        raise UserError(f"{path} is damaged: the checksum of {name} is not the one stored")
+        raise LostError(f"{path} is damaged: the checksum of {name} is not the one stored")
 
 
 def _sync_folder(folder: Path) -> None:

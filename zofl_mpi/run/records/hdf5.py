@@ -5,12 +5,14 @@ import json
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import h5py
+import numpy as np
+from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.records.staged import StagedFile
@@ -19,15 +21,20 @@ T = TypeVar("T")
 Columns = Mapping[str, tuple[str, str]]  # name -> (unit, description)
 Attributes = Mapping[str, Any]
 FileName = str | os.PathLike[str]
-SCHEMA = 1
+FORMAT = 1
+"""Number of the format of results and checkpoints; a file of a newer one is refused."""
 FAILURES = (OSError, RuntimeError, KeyError, ValueError)
-"""Exceptions of h5py for a file that is full, torn or damaged; which one depends on the call."""
+"""Exceptions of h5py for a file that cannot be written; which one depends on the call."""
 
 
 class WriteError(UserError):
     """A result or checkpoint that could not be written; says which, why, and which rounds are safe."""
 
     status = 1
+
+
+class DamagedError(WriteError):
+    """A result that somebody else has changed while it was written."""
 
 
 class LostError(UserError):
@@ -37,7 +44,32 @@ class LostError(UserError):
 def set_attributes(attrs: Any, values: Attributes) -> None:
     """Sets attributes of an HDF5 object; dicts and lists as JSON, None as an empty string."""
     for name, value in values.items():
-        attrs[name] = json.dumps(value) if isinstance(value, (dict, list, tuple)) else "" if value is None else value
+        known = json.dumps(value) if isinstance(value, (dict, list, tuple)) else "" if value is None else value
+        attrs[name] = text(known) if isinstance(known, str) else known
+
+
+def text(value: str) -> NDArray[np.bytes_]:
+    """A string as HDF5 stores it in place: those of any length lie in a heap, in which one wrong bit hangs HDF5."""
+    block = value.encode()
+    return np.array(block, h5py.string_dtype("utf-8", max(1, len(block))))
+
+
+def texts(values: Sequence[str]) -> NDArray[np.bytes_]:
+    """Several strings, see `text`."""
+    blocks = [value.encode() for value in values]
+    return np.array(blocks, h5py.string_dtype("utf-8", max(map(len, blocks), default=1)))
+
+
+def plain(value: Any) -> Any:
+    """A value as HDF5 gives it; text as str, an array of texts as a tuple of them."""
+    if isinstance(value, bytes):
+        return value.decode()
+    return tuple(map(plain, value)) if isinstance(value, np.ndarray) and value.dtype.kind == "S" else value
+
+
+def attributes_of(item: Any) -> dict[str, Any]:
+    """The attributes of an HDF5 object."""
+    return {name: plain(value) for name, value in item.attrs.items()}
 
 
 @contextmanager
@@ -50,7 +82,7 @@ def explaining(path: Path, safe: int) -> Iterator[None]:
     except FAILURES as error:
         raise WriteError(
             f"round {safe + 1}: cannot write {path}: {reason_of(error, path)}; {safe} finished rounds are safe in it"
-        ) from error
+        ) from without_frames(error)
 
 
 def reason_of(error: BaseException, path: Path) -> str:
@@ -69,7 +101,7 @@ def reason_of(error: BaseException, path: Path) -> str:
 
 def read_file(path: Path, read: Callable[[Any], T]) -> T:
     """The result of `read` on the open file; read again a moment later if the file is being flushed."""
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike Path.is_file it answers for names that no file can have
         raise LostError(f"there is no file {path}")
     for wait in (0.05, 0.1, 0.2, 0.4, None):
         try:
@@ -77,10 +109,14 @@ def read_file(path: Path, read: Callable[[Any], T]) -> T:
                 return read(file)
         except PermissionError as error:
             raise UserError(f"no permission to read {path}") from error
-        except FAILURES as error:
+        except Exception as error:  # h5py, NumPy and json raise a dozen types for bytes that were changed
+            if isinstance(error, UserError) and not isinstance(error, LostError):
+                raise
             if wait is None:
+                if isinstance(error, LostError):
+                    raise
                 kind, what = (LostError, "damaged") if _was_hdf5(path) else (UserError, "not an HDF5 file")
-                raise kind(f"{path} is {what}: {error}") from error
+                raise kind(f"{path} is {what}: {_one_line(error)}") from without_frames(error)
             time.sleep(wait)
     raise AssertionError("unreachable")
 
@@ -94,6 +130,18 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     finally:
         os.close(number)
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """The error without tracebacks: their frames hold HDF5's objects, whose end after Python's is a crash."""
+    each: BaseException | None = error
+    while each is not None:
+        each.__traceback__, each = None, each.__context__
+    return error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{error}".split())[:300] or type(error).__name__
 
 
 def _was_hdf5(path: Path) -> bool:

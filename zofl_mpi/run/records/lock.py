@@ -16,6 +16,8 @@ from zofl_mpi.run.records.staged import create_exclusively, write_all
 
 GLANCES = (0.1, 0.1, 0.1)
 """Seconds to wait for another process that only asks whether a file is locked."""
+ENTRIES = ("host", "process", "since", "started", "flock")
+"""Entries of a lock's file, in JSON."""
 
 
 @final
@@ -90,6 +92,10 @@ def _remove_stale(path: Path, result: Path) -> None:
         raise UserError(f"{result}: its lock {path} cannot be read ({error.strerror}): remove it") from error
     try:
         holder = _holder(number)
+        if holder is None:
+            raise UserError(
+                f"{result}: a run would lock it by {path}, which is no lock: rename that, or choose another --out"
+            )
         if _may_write(holder, number):
             raise UserError(
                 f"{result} is being written by {described(holder)}: let it end, or choose another --out; "
@@ -113,12 +119,15 @@ def _may_write(holder: dict[str, Any], number: int) -> bool:
     return holder.get("host") != socket.gethostname() or holder.get("started") == _started(int(holder["process"]))
 
 
-def _holder(number: int) -> dict[str, Any]:
+def _holder(number: int) -> dict[str, Any] | None:
+    """What a lock's file says; nothing where its process has not written it yet, None where it is no lock."""
     try:
-        found = json.loads(os.pread(number, 4096, 0))
-        return {**found, "process": int(found["process"])}
-    except (ValueError, KeyError, TypeError, OSError):
-        return {}
+        found = json.loads(os.pread(number, 4096, 0) or "{}")
+        texts = [found.get(name, "") for name in ("host", "since")]
+        known = found.keys() <= set(ENTRIES) and type(found.get("process", 0)) is int
+    except (ValueError, AttributeError, RecursionError, OSError):
+        return None
+    return found if known and all(isinstance(text, str) and text.isprintable() for text in texts) else None
 
 
 def described(holder: dict[str, Any]) -> str:

@@ -14,13 +14,27 @@ from zofl_mpi.run.records.result import load
 DAMAGED = ".damaged"
 
 
+def check_name(path: Path, flag: str) -> None:
+    """Refuses a path that no file can have."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass
+    except (OSError, ValueError) as error:
+        shown = str(path) if len(str(path)) < 100 else f"{str(path)[:100]}..."
+        raise UserError(f"{flag} {shown}: {getattr(error, 'strerror', error)}; choose another name") from error
+    if not path.name:
+        raise UserError(f"{flag} {path} is a folder: name a file in it")
+
+
 def check_new(path: Path, force: bool) -> None:
     """Refuses a place at which no result may be made.
 
     Args:
         force: a result there may be replaced.
     """
-    if not path.name or path.is_dir():
+    check_name(path, "--out")
+    if path.is_dir():
         raise UserError(f"--out {path} is a folder: name a file in it")
     if path.name.startswith("-"):
         raise UserError(f"--out {path}: the name begins with '-', as flags do; choose another")
@@ -43,7 +57,6 @@ def check_new(path: Path, force: bool) -> None:
 
 def remove(path: Path) -> None:
     """Removes a result, and its checkpoints: a resume must not find those of a run that is replaced."""
-    # A run of an older version that still writes it goes on in a file without a name: they do not mix.
     newest = checkpoint_path(path)
     for left in (path, newest, newest.with_name(newest.name + PREVIOUS)):
         left.unlink(missing_ok=True)

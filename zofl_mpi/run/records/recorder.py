@@ -20,34 +20,34 @@ from numpy.typing import ArrayLike, NDArray
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.records import hdf5
-from zofl_mpi.run.records.hdf5 import FAILURES, SCHEMA, Attributes, Columns, FileName, WriteError, set_attributes
+from zofl_mpi.run.records.hdf5 import (
+    FAILURES,
+    FORMAT,
+    Attributes,
+    Columns,
+    DamagedError,
+    FileName,
+    WriteError,
+    set_attributes,
+)
+from zofl_mpi.run.records.layout import check_result
 from zofl_mpi.run.records.lock import WriterLock, lock
 from zofl_mpi.run.records.places import check_new, remove
 from zofl_mpi.run.records.provenance import now
-from zofl_mpi.run.records.result import Run, load
-from zofl_mpi.run.records.rows import CLIENTS, RANKS, Rows, add_places, by_round, growing, lay_out, truncate
+from zofl_mpi.run.records.result import load
+from zofl_mpi.run.records.rows import CLIENTS, RANKS, Rows, add_places, by_round, growing, lay_out
+from zofl_mpi.run.records.sessions import Loss, cut_back, lost_ranks, session
 from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
 Array = NDArray[Any]
-ATTRIBUTE_BYTES = 60_000  # HDF5 allows 64 kB
 ORIGIN = ("run", "config", "data", "kernel", "blas", "eval_samples")
 """Attributes of a result that its checkpoints have, too, for the run that continues from them."""
 COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}
 """Unit and description of the columns of every result."""
-LOSSES = 500
-"""Most losses that the attribute `lost` names."""
 EVERY = 0.25
 """Seconds from one write of rows to the next: a row takes 0.6 ms to write alone, longer than fast rounds take."""
 BATCH = 1 << 16
 """Bytes of rows that wait for no further ones; with the last row and HDF5's own they fit into 3 BATCH."""
-
-
-class Loss(NamedTuple):
-    """Client ranks whose loss was survived: in which round, and whether the round was repeated."""
-
-    round: int
-    ranks: tuple[int, ...]
-    repeated: bool
 
 
 @final
@@ -106,8 +106,8 @@ class Recorder:
             if new:
                 path.unlink(missing_ok=True)
             raise
-        self.steps = [str(name) for name in file["clients"].attrs["steps"]]
-        self.origin = {name: file.attrs[name] for name in ORIGIN if name in file.attrs}
+        self.steps = list(hdf5.attributes_of(file["clients"])["steps"])
+        self.origin = {name: value for name, value in hdf5.attributes_of(file).items() if name in ORIGIN}
         self._first = file["clients"].attrs.get("first_clients")
         self._done = h5py.h5a.open(file["rounds"].id, b"done")
         groups = ("rounds", "clients", "ranks")
@@ -133,8 +133,8 @@ class Recorder:
 
         def prepare(file: Any) -> None:
             lay_out(file, m, ranks, rounds, start)
-            own = {"schema": SCHEMA, "status": "running", "ranks": ranks}
-            sessions = [_session(start, ranks, attrs)]
+            own = {"schema": FORMAT, "status": "running", "ranks": ranks}
+            sessions = [session(start, ranks, attrs)]
             set_attributes(file.attrs, {"run": secrets.token_hex(8), **attrs, **own, "sessions": sessions})
 
         path = Path(path)
@@ -144,22 +144,30 @@ class Recorder:
 
     @classmethod
     def reopen(
-        cls, path: FileName, rounds_done: int, *, ranks: int = 0, rounds: int = 0, attrs: Attributes | None = None
+        cls,
+        path: FileName,
+        rounds_done: int,
+        *,
+        m: int = 0,
+        ranks: int = 0,
+        rounds: int = 0,
+        attrs: Attributes | None = None,
     ) -> Recorder:
         """Continues a result: every row after the first `rounds_done` is dropped, and /final too.
 
         Args:
+            m: clients (0: as before).
             ranks: of this session (0: as before); /ranks is as wide as the widest of all sessions, 0 where none was.
             rounds: planned in total; 0: no more.
             attrs: of this session, for `sessions`; of the root only `config` is replaced.
 
         Raises:
-            UserError: the file is no result, or has fewer rounds than `rounds_done`.
+            UserError: the file is no result, of other clients, or has fewer rounds than `rounds_done`.
             WriteError: the file cannot be written.
         """
 
         def prepare(file: Any) -> None:
-            _cut_back(file, load(path), rounds_done, ranks, attrs or {})
+            cut_back(file, load(path), rounds_done, m, ranks, attrs or {})
 
         with hdf5.explaining(Path(path), rounds_done):
             return cls(Path(path), rounds_done, rounds or max(rounds_done, 1), prepare, new=False)
@@ -232,9 +240,7 @@ class Recorder:
     def survived(self, losses: Sequence[Loss]) -> None:
         """Adds to attributes `lost` (JSON) and `repeated_rounds`: ranks that were lost while the others went on."""
         with self._writing():
-            lost = [*json.loads(self._file.attrs.get("lost", "[]")), *(loss._asdict() for loss in losses)]
-            repeated = sum(bool(loss["repeated"]) for loss in lost)
-            set_attributes(self._file.attrs, {"lost": lost[-LOSSES:], "repeated_rounds": repeated})
+            set_attributes(self._file.attrs, lost_ranks(self._file.attrs.get("lost", "[]"), losses))
 
     def describe(self, columns: Columns) -> None:
         """Sets unit and description of columns that `append` will be given, and of the fields of the last state."""
@@ -253,16 +259,35 @@ class Recorder:
 
     def sync(self) -> None:
         """Forces the rows onto the disk, so that they survive a power cut; for checkpoints: it costs milliseconds."""
-        with self._writing():
-            os.fsync(self._staged.number)
+        if not self._failed:
+            with self._writing():
+                os.fsync(self._staged.number)
+
+    def verify(self) -> None:
+        """Reads the layout of what is on the disk.
+
+        Raises:
+            DamagedError: another program has cut it off or written into it.
+        """
+        try:
+            hdf5.read_file(self.path, lambda file: check_result(file, self.path))
+        except UserError as error:
+            self._failed = True
+            advice = f"--resume {self.path} goes on from its last checkpoint, into a new file"
+            raise DamagedError(f"{error}: it was changed while this run wrote it; {advice}") from error
 
     def finish(self, state: Mapping[str, Any], **attrs: Any) -> None:
-        """Writes /final/<field> of the last state, attribute `meaning` as given to `describe`; closes it as "done"."""
+        """Writes /final/<field> of the last state, attribute `meaning` as given to `describe`; closes it as "done".
+
+        Raises:
+            DamagedError: as `verify`.
+        """
         with self._writing():
             for name, value in state.items():
-                self._file[f"final/{name}"] = value if isinstance(value, str) else np.asarray(value)
+                self._file[f"final/{name}"] = hdf5.text(value) if isinstance(value, str) else np.asarray(value)
                 set_attributes(self._file[f"final/{name}"].attrs, {"meaning": self._columns.get(name, ("", ""))[1]})
         self.close("done", **attrs)
+        self.verify()
 
     def close(self, status: str = "interrupted", **attrs: Any) -> None:
         """Closes the file with that status; after a failed write as it is on the disk."""
@@ -329,7 +354,7 @@ class Recorder:
             return
         self.steps += new
         for group, names in (("clients", CLIENTS), ("ranks", RANKS)):
-            self._file[group].attrs["steps"] = self.steps
+            self._file[group].attrs["steps"] = hdf5.texts(self.steps)
             for name in names:
                 self._rows[f"{group}/{name}"].widen(len(self.steps))
 
@@ -371,26 +396,3 @@ def _let_go(file: Any, staged: StagedFile, writer: WriterLock) -> None:
         file.close()
     staged.close()
     writer.release()
-
-
-def _session(start: int, ranks: int, attrs: Attributes) -> dict[str, Any]:
-    """Command, code and machine of a session of a run."""
-    known = {name: attrs[name] for name in ("command", "git_commit", "git_dirty", "mpi", "kernel") if name in attrs}
-    if "blas" in attrs:
-        known["blas"] = sorted(set(attrs["blas"]))
-    return {"from_round": start, "ranks": ranks, "started": now(), **known}
-
-
-def _cut_back(file: Any, run: Run, rounds: int, ranks: int, attrs: Attributes) -> None:
-    """Makes a result ready to go on after `rounds` rounds."""
-    if run.length < rounds:
-        raise UserError(f"{run.path} holds {run.length} rounds, fewer than the {rounds} to continue from")
-    ranks = ranks or int(run.attrs["ranks"])
-    truncate(file, rounds, ranks)
-    sessions = [*json.loads(run.attrs["sessions"]), _session(rounds, ranks, attrs)]
-    while len(json.dumps(sessions)) > ATTRIBUTE_BYTES:
-        del sessions[1]
-    config = {"config": attrs["config"]} if "config" in attrs else {}
-    if "missing_rounds" in file.attrs:
-        config["missing_rounds"] = [1, min(rounds, json.loads(file.attrs["missing_rounds"])[1])]
-    set_attributes(file.attrs, {**config, "status": "running", "ranks": ranks, "sessions": sessions})

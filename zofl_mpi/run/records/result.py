@@ -21,7 +21,8 @@ from zofl_mpi.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 from zofl_mpi.run.records.checkpoint import checkpoint_path, load_checkpoint
-from zofl_mpi.run.records.hdf5 import SCHEMA, read_file
+from zofl_mpi.run.records.hdf5 import attributes_of, plain, read_file
+from zofl_mpi.run.records.layout import check_result
 from zofl_mpi.run.records.rows import by_round, read_places
 
 Array = NDArray[Any]
@@ -120,20 +121,21 @@ def load(path: str | os.PathLike[str]) -> Run:
     """The result at `path`: finished, still growing, or of a killed run (UserError: missing, damaged or no result)."""
 
     def read(file: Any) -> Run:
-        _check_ours(file, path)
+        check_result(file, path)
+        attrs, columns = attributes_of(file), {name: attributes_of(data) for name, data in file["rounds"].items()}
         length = int(file["rounds"].attrs["done"])  # a full disk or a kill may leave a row that is written in part
         groups = ("rounds", "clients", "ranks")
         rows = {group: {name: data[:length] for name, data in by_round(file, group)} for group in groups}
         return Run(
             path=Path(path),
-            attrs=dict(file.attrs),
-            config=json.loads(file.attrs.get("config", "") or "{}"),
+            attrs=attrs,
+            config=json.loads(attrs.get("config") or "{}"),
             **rows,
-            steps=tuple(map(str, file["clients"].attrs["steps"])),
+            steps=attributes_of(file["clients"])["steps"],
             counts=file["partition/counts"][()] if "partition/counts" in file else None,
-            final=Final(_values(file.get("final", {})), Path(path), file.attrs.get("run")),
-            units={name: str(data.attrs.get("unit", "")) for name, data in file["rounds"].items()},
-            descriptions={name: str(data.attrs.get("description", "")) for name, data in file["rounds"].items()},
+            final=Final(_values(file.get("final", {})), Path(path), attrs.get("run")),
+            units={name: str(own.get("unit", "")) for name, own in columns.items()},
+            descriptions={name: str(own.get("description", "")) for name, own in columns.items()},
             places=read_places(file),
             first_clients=file["clients"].attrs.get("first_clients"),
         )
@@ -148,15 +150,5 @@ def _values(group: Any, prefix: str = "") -> dict[str, Any]:
         if isinstance(item, h5py.Group):
             values |= _values(item, f"{prefix}{name}/")
         else:
-            value = item[()]
-            values[prefix + name] = value.decode() if isinstance(value, bytes) else value
+            values[prefix + name] = plain(item[()])
     return values
-
-
-def _check_ours(file: Any, path: str | os.PathLike[str]) -> None:
-    if "checkpoint" in file.attrs:
-        raise UserError(f"{path} is a checkpoint: name the result beside it")
-    if "schema" not in file.attrs:
-        raise UserError(f"{path} is an HDF5 file, but no result of zofl_mpi (it has no attribute 'schema')")
-    if file.attrs["schema"] != SCHEMA:
-        raise UserError(f"{path} has schema {file.attrs['schema']}; this version of zofl_mpi reads schema {SCHEMA}")

@@ -8,12 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.ledger import KINDS
-from zofl_mpi.run.records.hdf5 import set_attributes
+from zofl_mpi.run.records.hdf5 import plain, set_attributes, text, texts
 
 Array = NDArray[Any]
 CLIENTS = {"bytes_down": "bytes", "bytes_up": "bytes", "messages": "1"}
 RANKS = {**{f"seconds_{kind}": "s" for kind in KINDS}, "peak_bytes": "bytes"}
 PLACES = "ranks/table"
+_NAME, _LIST = h5py.string_dtype("utf-8", 64), h5py.string_dtype("utf-8", 256)  # longer ones are cut off
+_TEXTS = {"host": _LIST, "device": _NAME, "uuid": _NAME, "cores": _LIST, "role": _NAME}
+_COLUMNS = ("from_round", "rank", "host", "device", "uuid", "gpus", "cores", "threads", "clients", "role")
+TABLE = np.dtype([(name, _TEXTS.get(name, np.int64)) for name in _COLUMNS])
+"""Type of a row of the table of ranks."""
 CHUNK_BYTES = 131_072
 LISTED = 1000
 """Most clients with a column each. Of more, consecutive ones share a column, so that a file does not grow with them."""
@@ -63,17 +68,23 @@ def lay_out(file: Any, m: int, ranks: int, rounds: int, missing: int = 0) -> Non
     """
     file.create_group("rounds").attrs["done"] = np.int64(missing)
     if missing:
-        file.attrs["missing_rounds"] = f"[1, {missing}]"
-    first = np.arange(m) if m <= LISTED else np.arange(COLUMNS) * m // COLUMNS  # client of each column
+        file.attrs["missing_rounds"] = text(f"[1, {missing}]")
+    first = first_clients(m)
     for group, units, width in (("clients", CLIENTS, len(first)), ("ranks", RANKS, ranks)):
-        file.create_group(group).attrs["steps"] = np.array([], dtype=h5py.string_dtype())
+        file.create_group(group).attrs["steps"] = texts(())
         for name, unit in units.items():
             kind = np.float64 if unit == "s" else np.int64
             set_attributes(growing(file, f"{group}/{name}", (missing, 0, width), kind, rounds, 0).attrs, {"unit": unit})
+    file.create_dataset(PLACES, (0,), TABLE, chunks=(64,), maxshape=(None,))
     if len(first) < m:
-        text = f"sums over clients: column k of {COLUMNS} holds those from first_clients[k] to that of the next column"
-        set_attributes(file["clients"].attrs, {"aggregated": text, "clients": m})
+        meaning = f"sums over clients: column k of {COLUMNS} has those from first_clients[k] to that of the next column"
+        set_attributes(file["clients"].attrs, {"aggregated": meaning, "clients": m})
         file["clients"].attrs["first_clients"] = first
+
+
+def first_clients(m: int) -> NDArray[np.int64]:
+    """The first client of each column of a result with m clients."""
+    return np.arange(m) if m <= LISTED else np.arange(COLUMNS) * m // COLUMNS
 
 
 def by_round(file: Any, group: str) -> list[tuple[str, Any]]:
@@ -83,24 +94,17 @@ def by_round(file: Any, group: str) -> list[tuple[str, Any]]:
 
 def add_places(file: Any, start: int, places: Sequence[Mapping[str, int | str]]) -> None:
     """Adds a session's table of ranks, with the round after which it began, to those of the sessions before."""
-    rows = [{"from_round": start, **place} for place in places]
-    if not rows:
-        return
-    text = h5py.string_dtype()
-    kind = np.dtype([(name, text if isinstance(value, str) else np.int64) for name, value in rows[0].items()])
-    table = file[PLACES] if PLACES in file else file.create_dataset(PLACES, (0,), kind, chunks=(64,), maxshape=(None,))
-    table.resize(len(table) + len(rows), axis=0)
-    names = table.dtype.names  # an older result may lack some
-    table[-len(rows) :] = np.array([tuple(row[name] for name in names) for row in rows], table.dtype)
+    table = file[PLACES]
+    table.resize(len(table) + len(places), axis=0)
+    given = ({"from_round": start, **place} for place in places)
+    rows = [tuple(v.encode() if isinstance(v := place[name], str) else v for name in _COLUMNS) for place in given]
+    table[len(table) - len(rows) :] = np.array(rows, TABLE)
 
 
 def read_places(file: Any) -> list[dict[str, Any]]:
-    """The tables of ranks of all sessions; empty in results of versions that kept none."""
-    if PLACES not in file:
-        return []
+    """The tables of ranks of all sessions."""
     table = file[PLACES][()]
-    rows = ([value.decode() if isinstance(value, bytes) else int(value) for value in row] for row in table)
-    return [dict(zip(table.dtype.names, row, strict=True)) for row in rows]
+    return [dict(zip(table.dtype.names, map(plain, row.tolist()), strict=True)) for row in table]
 
 
 def growing(file: Any, name: str, shape: tuple[int, ...], kind: type, rounds: int, fill: float) -> Any:
@@ -116,11 +120,6 @@ def truncate(file: Any, rounds: int, ranks: int) -> None:
         for _, data in by_round(file, group):
             data.resize(rounds, axis=0)
     file["rounds"].attrs.modify("done", rounds)
-    for name, unit in RANKS.items():
-        if name not in file["ranks"]:  # of a version before there was this one
-            like = file["ranks/seconds_comm"]
-            added = growing(file, f"ranks/{name}", like.shape, np.float64, like.chunks[0], 0)
-            set_attributes(added.attrs, {"unit": unit})
     for _, data in by_round(file, "ranks"):
         data.resize(max(ranks, data.shape[2]), axis=2)
     if "final" in file:

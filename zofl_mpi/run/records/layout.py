@@ -1,0 +1,217 @@
+"""What a result and a checkpoint hold: each file is checked against it before anything is read from it.
+
+They are files that people send each other. A stranger's may claim what its bytes do not hold, and HDF5 follows what a
+file names: external storage, virtual sources and links lead to any file of the reader's. A file that has passed has
+the names, types and shapes that this version writes, and all of it lies in the file.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import h5py
+import numpy as np
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.run.records.hdf5 import FORMAT, LostError, plain
+from zofl_mpi.run.records.rows import CLIENTS, PLACES, RANKS, TABLE
+
+ABSENT = 1 << 28
+"""Most bytes that a file may claim and not store, as in rows that are lost: a reader fills them, in a second or two."""
+CHUNK = 25_000
+"""Bytes that take as long to fill as a chunk of its own."""
+OBJECTS = 100_000
+"""Most groups and data sets of a file."""
+ATTRIBUTES = 1000
+"""Most attributes of an object, and most kilobytes of one."""
+NUMBERS, TEXT = "biuf", "S"
+"""Kinds of NumPy's types. Strings of any length are refused: one wrong bit in the heap where they lie hangs HDF5."""
+RESULT = {
+    "rounds/*": (np.float64, 1),
+    **{f"clients/{name}": (np.int64, 3) for name in CLIENTS},
+    **{f"ranks/{name}": (np.float64 if unit == "s" else np.int64, 3) for name, unit in RANKS.items()},
+    PLACES: (TABLE, 1),
+    "partition/counts": (None, 2),
+    "final/*": (None, None),
+}
+"""Types (None: any numbers, or one text) and numbers of axes (None: any) of the data sets of a result."""
+CHECKPOINT = {"payload/*": (np.uint8, 1), "checksums": (np.uint32, 1)}
+"""The same of a checkpoint."""
+ATTRIBUTES_OF_RESULTS = {
+    "status": str,
+    "run": str,
+    "ranks": int,
+    "sessions": [{"from_round": int, "ranks": int, "started": str}],
+}
+"""Attributes of every result; lists and dictionaries are stored as JSON."""
+ATTRIBUTES_OF_CHECKPOINTS = {"checksums": int, "round": int}
+FURTHER = {
+    "blas": [str],
+    "config": {},
+    "costs": {},
+    "device": [str],
+    "directions_per_parameter": float,
+    "eval_samples": int,
+    "git_commit": str,
+    "hosts": [str],
+    "kernel": str,
+    "lost": [{"round": int, "ranks": [int], "repeated": bool}],
+    "missing_rounds": [int],
+    "run": str,
+    "seconds_start": float,
+    "steps": [str],
+    "threads": [int],
+    "versions": {},
+}
+"""Attributes that a file may lack; one that is not named here is any text or number."""
+KINDS: dict[Any, tuple[type, ...]] = {
+    int: (int, np.integer),
+    float: (float, np.floating),
+    bool: (bool, np.bool_),
+    str: (str,),
+}
+
+
+def check_result(file: Any, path: object) -> None:
+    """Refuses an open file that is no result.
+
+    Raises:
+        UserError: it is something else, of a newer format, or leads out of itself.
+        LostError: it is damaged.
+    """
+    if "checkpoint" in file.attrs:
+        raise UserError(f"{path} is a checkpoint: name the result beside it")
+    if "schema" not in file.attrs:
+        raise UserError(f"{path} is an HDF5 file, but no result of zofl_mpi (it has no attribute 'schema')")
+    _check_attributes(file, path, "")
+    _check_format(path, file.attrs["schema"])
+    data = _checked(file, path, RESULT, ATTRIBUTES_OF_RESULTS)
+    done = file["rounds"].attrs["done"]
+    _demand(isinstance(done, np.int64) and done >= 0, path, "rounds", "does not say how many rounds are done")
+    for group, names in (("clients", CLIENTS), ("ranks", RANKS)):
+        steps, shapes = plain(file[group].attrs["steps"]), {data[f"{group}/{name}"].shape for name in names}
+        alike = len(shapes) == 1 and {shape[1] for shape in shapes} == {len(steps)}
+        _demand(alike and all(isinstance(name, str) for name in steps), path, group, "has damaged steps")
+    width = data["clients/messages"].shape[2]
+    first = np.asarray(file["clients"].attrs.get("first_clients", np.arange(width)))
+    ordered = first.dtype.kind == "i" and first.shape == (width,) and bool(np.all(np.diff(first, prepend=-1) > 0))
+    _demand(ordered, path, "clients", "has damaged first_clients")
+    for name, item in data.items():
+        if name.startswith(("rounds/", "clients/", "ranks/")) and name != PLACES:
+            _demand(item.shape[0] >= done, path, name, f"has {item.shape[0]} of {done} rounds")
+
+
+def check_checkpoint(file: Any, path: object) -> None:
+    """Refuses an open file that is no checkpoint; raises as `check_result` does."""
+    if "checkpoint" not in file.attrs:
+        raise UserError(f"{path} is not a checkpoint of zofl_mpi")
+    _check_attributes(file, path, "")
+    _check_format(path, file.attrs["checkpoint"])
+    data = _checked(file, path, CHECKPOINT, ATTRIBUTES_OF_CHECKPOINTS)
+    _demand({"payload/state", "checksums"} <= data.keys(), path, "payload", "holds no state, or no checksums")
+
+
+def _check_format(path: object, found: Any) -> None:
+    if isinstance(found, np.integer) and found > FORMAT:
+        raise UserError(f"{path} has format {found}, and this zofl_mpi reads format {FORMAT}: install a newer one")
+    if found != FORMAT:
+        raise LostError(f"{path} is damaged: its format is {str(found)[:40]!r}")
+
+
+def _demand(holds: Any, path: object, name: str, fault: str) -> None:
+    if not holds:
+        raise LostError(f"{path} is damaged: {name or 'its root'} {fault}")
+
+
+def _checked(file: Any, path: object, described: dict[str, Any], attributes: dict[str, Any]) -> dict[str, Any]:
+    """{name: data set} of a file, whose data sets and attributes are as described."""
+    for name, like in (attributes | FURTHER).items():
+        if name in attributes or name in file.attrs:
+            _demand(
+                _fits(plain(file.attrs[name]), like, stored=True), path, f"its attribute {name}", "has another type"
+            )
+    data, absent = {}, 0
+    for name, item in _objects(file, path):
+        _check_attributes(item, path, name)
+        if isinstance(item, h5py.Group):
+            continue
+        absent += _absent(item, path, name)
+        _demand(absent <= ABSENT, path, name, f"claims rows of some {absent} bytes that are not stored")
+        place = name if name in described else f"{name.partition('/')[0]}/*"
+        if place in described:
+            _check_type(item, path, name, *described[place])
+            data[name] = item
+    return data
+
+
+def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:
+    """Yields the groups and data sets of a file, each once, with their names.
+
+    An object that is reached a second time would be read a second time, or for ever: a group may hold itself.
+    """
+    seen, groups = {h5py.h5o.get_info(file.id).addr}, [("", file)]
+    while groups:
+        prefix, group = groups.pop()
+        for name in group:
+            full = prefix + name
+            if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
+                raise UserError(
+                    f"{path}: {full} is a link to another place, which no file of zofl_mpi has; nothing is read"
+                )
+            item = group[name]
+            _demand(isinstance(item, h5py.Group | h5py.Dataset), path, full, "is neither a group nor a data set")
+            place = h5py.h5o.get_info(item.id).addr
+            _demand(place not in seen and len(seen) < OBJECTS, path, full, "has a second name, or one too many")
+            seen.add(place)
+            if isinstance(item, h5py.Group):
+                groups.append((full + "/", item))
+            yield full, item
+
+
+def _absent(data: Any, path: object, name: str) -> int:
+    """How many bytes a data set claims and does not store; refuses one whose numbers lie elsewhere, or are packed."""
+    made = data.id.get_create_plist()
+    if made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count():
+        raise UserError(
+            f"{path}: {name} names another file for its numbers, as no file of zofl_mpi does; nothing is read"
+        )
+    _demand(made.get_nfilters() == 0 and data.shape is not None, path, name, "is packed, or has no shape")
+    claimed: int = math.prod(data.shape) * data.dtype.itemsize
+    absent: int = max(0, claimed - int(data.id.get_storage_size()))
+    piece: int = math.prod(data.chunks or data.shape) * data.dtype.itemsize
+    return absent + absent // max(piece, 1) * CHUNK
+
+
+def _check_type(data: Any, path: object, name: str, kind: Any, axes: int | None) -> None:
+    """Refuses a data set of another type or number of axes."""
+    dtype, shape = data.dtype, data.shape
+    if kind is None:
+        fits = dtype.kind in NUMBERS or (dtype.kind == TEXT and not shape)
+    else:
+        fits = dtype == kind
+    _demand(fits and axes in (None, len(shape)), path, name, f"is {dtype} with {len(shape)} axes")
+
+
+def _check_attributes(item: Any, path: object, name: str) -> None:
+    """Refuses attributes that are neither texts nor numbers."""
+    number = h5py.h5a.get_num_attrs(item.id)
+    _demand(number <= ATTRIBUTES, path, name, f"has {number} attributes")
+    for k in range(number):
+        entry = h5py.h5a.open(item.id, index=k)
+        known = entry.dtype.kind in NUMBERS + TEXT
+        size = math.prod(entry.shape) * entry.dtype.itemsize
+        _demand(known and size <= 1024 * ATTRIBUTES, path, name, "has an attribute of another type")
+
+
+def _fits(value: Any, like: Any, stored: bool = False) -> bool:
+    """Whether a value has a type, or its entries those of a list or dictionary; stored ones are JSON."""
+    if isinstance(like, type):
+        return isinstance(value, KINDS[like])
+    if stored:
+        value = json.loads(value or json.dumps(type(like)()))
+    if not isinstance(value, type(like)):
+        return False
+    if isinstance(like, list):
+        return all(_fits(entry, like[0]) for entry in value)
+    return all(name in value and _fits(value[name], entry) for name, entry in like.items())
