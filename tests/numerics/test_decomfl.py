@@ -314,3 +314,4 @@ def test_a_history_grows_by_rows_in_linear_time_and_what_it_gave_stays() -> None
         other = history.appended(start, -rows[1])
         assert (other[7] == -1).all() and (other[:7] == given[7]).all() and (given[8][7] == 7).all()
         assert (given[-1][7] == 7).all()
+        assert (history.appended(-other, rows[1])[:8] == -other).all()

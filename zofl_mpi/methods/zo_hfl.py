@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 import numpy as np
@@ -58,7 +58,6 @@ class ZOHFL(Costed[Hierarchical]):
     eta: float = above(0, 0.1, "a smoothing radius")
     divide: Literal["m", "participants"] = "m"
     exchange: Literal["scalars", "solutions"] = "scalars"
-    _drawn: dict[tuple[int, int], Array] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1, lines 3 to 9: the server descends its own gradient and the clients' estimates."""
@@ -89,12 +88,8 @@ class ZOHFL(Costed[Hierarchical]):
 
     def direction(self, i: int, r: int) -> Array:
         """v_{i,r}, uniform on the unit sphere (the text's eta S would make n/(2 eta) wrong); both ends draw it."""
-        v = self._drawn.pop((i, r), None)  # of `solve` just before, where `estimate` follows in the same process
-        if v is None:
-            v = zo.direction(self.setting.streams(Purpose.DIRECTION, r=r, i=i), self.problem.n, self.setting.dtype)
-            self._drawn.clear()
-            self._drawn[i, r] = v
-        return v
+        streams, n, dtype = self.setting.streams, self.problem.n, self.setting.dtype
+        return streams.drawn_for_two(Purpose.DIRECTION, zo.direction, n, dtype, r=r, i=i)
 
     def pair(self, x: Array, v: Array) -> Array:
         """(2, n) x + eta v and x - eta v."""
