@@ -231,6 +231,9 @@ class HiSo(DeComFL):
 
     nu: float = fraction(0.95)
 
+    def start(self) -> HiSoState:
+        return HiSoState(**vars(super().start()))
+
     def round(self, state: ScalarState, r: int, clients: Clients) -> HiSoState:
         """The round of DeComFL, and the smallest entry of the new K."""
         new = super().round(state, r, clients)

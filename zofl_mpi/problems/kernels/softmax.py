@@ -182,7 +182,7 @@ def compile_for(function: Any, arguments: Sequence[Any]) -> None:
     """
     import numba  # type: ignore[import-untyped, unused-ignore]
 
-    types = tuple(numba.typeof(argument) for argument in arguments)
+    types = tuple(numba.typeof(argument) for argument in arguments)  # type: ignore[no-untyped-call, unused-ignore]
     function.compile(types)
     if types not in function.signatures:
         function.recompile()
