@@ -32,7 +32,7 @@ WITHIN = {
         ("setting",),
     ),
     "run": (
-        ("signals", "progress", "client_memory", "removed", "evaluation"),
+        ("signals", "progress", "client_memory", "diagnosis", "removed", "evaluation"),
         ("records", "binding", "questions", "flags", "family"),
         ("local", "mpi"),
         ("launch", "plan", "loop", "stored"),
