@@ -19,7 +19,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems.kernels import softmax as kernels
 from zofl_mpi.problems.softmax import Softmax
-from zofl_mpi.problems.terms import LocalSteps, Terms, for_client
+from zofl_mpi.problems.terms import ProximalSteps, Terms, for_client
 
 STREAMS = Streams(11)
 N, p, C, m = 60, 7, 4, 3
@@ -350,7 +350,7 @@ def test_the_compiled_kernels_tiles_are_the_steps_of_numpys(features, classes, m
         steps, sizes = generator.integers(0, 80, (4, size)), np.full(4, 0.2)
         numpy, compiled = (
             Softmax(features, classes, weights=np.ones(1), kernel=kernel, dtype=np.float64).moved(
-                x, y, LocalSteps(data, steps, sizes, 0.7, radius, shift if bounds == "shifted" else None)
+                x, y, ProximalSteps(data, steps, sizes, 0.7, radius, shift if bounds == "shifted" else None)
             )
             for kernel in ("numpy", "numba")
         )

@@ -18,7 +18,7 @@ from zofl_mpi import Array, Client, Clients, Purpose, at_least, column, finite
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.rounds.base import shaped
 from zofl_mpi.rounds.bilevel_report import Exchange, Placed, SecondOrderReports
-from zofl_mpi.rounds.report import Model
+from zofl_mpi.rounds.report import GlobalModel
 
 DIVERGED = "x or y is not finite after the round; smaller --gamma or --gamma-lower may help"
 
@@ -171,7 +171,7 @@ class FedNest(SecondOrderReports):
     def exchanges(self, r: int | None) -> list[Exchange]:
         x, y = np.zeros(self.problem.n, self.setting.dtype), np.zeros(self.problem.n_lower, self.setting.dtype)
         return [
-            Exchange(Model(x, 0), Placed()),
+            Exchange(GlobalModel(x, 0), Placed()),
             *self.T
             * [
                 Exchange(Point(y, 0), Vector(y), lower=1),

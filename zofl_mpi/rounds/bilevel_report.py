@@ -26,7 +26,7 @@ from zofl_mpi.rounds.base import (
     step_samples,
 )
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
-from zofl_mpi.rounds.report import HeldOut, Model, all_scores, held_out
+from zofl_mpi.rounds.report import GlobalModel, HeldOut, all_scores, held_out
 from zofl_mpi.rounds.zeroth_order import Local, Report, Stepped, directions, report, schedule_lines
 
 B = TypeVar("B", bound=Bilevel)
@@ -71,10 +71,10 @@ class TwoLevels(OnProblem[B]):
 
     def send(self, clients: Clients, x: Array, r: int, counted: bool = True) -> None:
         """Sends x_r (n,) to all clients, which keep it for the rest of the round."""
-        for _ in clients.ask(self.place, Model(x, r), counted=counted):
+        for _ in clients.ask(self.place, GlobalModel(x, r), counted=counted):
             pass
 
-    def place(self, client: Client, message: Model) -> Placed:
+    def place(self, client: Client, message: GlobalModel) -> Placed:
         """Keeps x_r for the rest of the round."""
         client.memory["x"], client.memory["r"] = message.x, message.r
         return Placed()
@@ -211,7 +211,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
             "clients, all of which take part": self.setting.m,
             "kernel": self.kernel,
             **schedule_lines(self.local, "Theorem 1"),
-            "upper level, bytes down, for each client and round": messages.size(Model(x, 0)) + 2 * y.nbytes,
+            "upper level, bytes down, for each client and round": messages.size(GlobalModel(x, 0)) + 2 * y.nbytes,
             "upper level, bytes up, for each client and round": messages.size(Stepped(x)),
             "lower level, calls in a round": 2,
             "lower level, communication rounds of a call at x_0": first.rounds,
