@@ -33,8 +33,8 @@ from zofl_mpi.problems.kernels import blocks, module_torch
 from zofl_mpi.problems.kernels.module_torch import LossRequest, StepsRequest, equal_bits
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network, seeded
-from zofl_mpi.problems.terms import LocalSteps, Terms
-from zofl_mpi.rounds.report import Model
+from zofl_mpi.problems.terms import ProximalSteps, Terms
+from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 
@@ -157,7 +157,7 @@ def requests(kind: str, dtype: str, device: str, count: int = 50) -> list[StepsR
         own, H = data.subset(generator.permutation(300)[:100]), 18 if i % 4 == 0 and problem.n < 5000 else 2
         positions, sizes = generator.integers(0, 100, (H, batch)), generator.uniform(0.1, 0.5, H)
         shift = generator.standard_normal(problem.n).astype(dtype) if shifted else None
-        steps = LocalSteps(own, positions, sizes, 0.5 * (i % 3), radius, shift)
+        steps = ProximalSteps(own, positions, sizes, 0.5 * (i % 3), radius, shift)
         found.append(StepsRequest(problem._function, x, x.copy(), steps))
     return found
 
@@ -256,7 +256,7 @@ def a_thousand_clients(device: str) -> None:
     made = seeded(MODULES["mlp"], STREAMS(Purpose.MODULE))
     problem = Network(made, SHAPE, C, device, "torch", weights=np.full(1000, 7e-4))
     of = built(ZOHFL, Setting(problem, STREAMS, own, data, data), tau=(3.0,), schedule_h="constant", batch=4)
-    message, found = Model(of.start().x, 0), []
+    message, found = GlobalModel(of.start().x, 0), []
     for to in (range(1000), [3], [700, 999]):
         found.append(dict(LocalClients(list(own), method=of).ask(of.solve, message, to=to)))
     assert all(found[0][i] == reply for some in found[1:] for i, reply in some.items())

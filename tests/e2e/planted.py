@@ -20,7 +20,7 @@ import numpy as np
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.zo_hfl import ZOHFL, Values
-from zofl_mpi.rounds.report import Model
+from zofl_mpi.rounds.report import GlobalModel
 
 HERE = Path(__file__).parent
 FAMILY = "zofl_mpi.zo_hfl"
@@ -87,7 +87,7 @@ AT_THE_CLIENT: dict[str, Callable[[], Any]] = {
     "kill_once": lambda: kill() if os.environ["OMPI_COMM_WORLD_RANK"] == "1" else None,
     "stuck": stuck,
 }
-AT_THE_SERVER: dict[str, Callable[[Any, Model, Any], Any]] = {
+AT_THE_SERVER: dict[str, Callable[[Any, GlobalModel, Any], Any]] = {
     "kill_server": lambda *_: kill(),
     "server_memory": lambda *_: no_memory(),
     "raise_server": lambda *_: fail("planted at the server"),
@@ -100,7 +100,7 @@ AT_THE_SERVER: dict[str, Callable[[Any, Model, Any], Any]] = {
 
 @dataclass(frozen=True)
 class Planted(ZOHFL):
-    def solve(self, client: Client, message: Model) -> Any:
+    def solve(self, client: Client, message: GlobalModel) -> Any:
         if plant() == "slow":
             time.sleep(0.05)
         if plant() == "held" and message.r >= HELD and client.i == CLIENT:
@@ -110,7 +110,7 @@ class Planted(ZOHFL):
 
     def round(self, state: Any, r: int, clients: Any) -> Any:
         if r == ROUND and plant() in AT_THE_SERVER:
-            AT_THE_SERVER[plant()](self, Model(state.x, r), clients)
+            AT_THE_SERVER[plant()](self, GlobalModel(state.x, r), clients)
         return super().round(state, r, clients)
 
     @property

@@ -18,7 +18,7 @@ from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitfed import SFLV1, SFLV2, SplitLoRA
 from zofl_mpi.methods.zo_hfl import ZOHFL
-from zofl_mpi.rounds.report import Model
+from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.rounds.split.client import CutLoss, HeadLoss
 from zofl_mpi.rounds.split.costs import peak_bytes
 from zofl_mpi.rounds.split.estimates import TwoPoint
@@ -65,9 +65,9 @@ def zo_hfl(bench: Bench) -> None:
         own = made.setting(made.cnn(sizes, m, bench.device), data, m)
         flags: dict[str, Any] = {"tau": (float(steps),), "schedule_h": "constant", "batch": sizes.batch}
         method = built(ZOHFL, own, **flags)
-        message, clients, name = Model(method.start().x, 0), clients_of(method), f"ZO-HFL, m = {m}"
+        message, clients, name = GlobalModel(method.start().x, 0), clients_of(method), f"ZO-HFL, m = {m}"
 
-        def work(method: ZOHFL = method, clients: LocalClients = clients, message: Model = message) -> None:
+        def work(method: ZOHFL = method, clients: LocalClients = clients, message: GlobalModel = message) -> None:
             for _ in clients.ask(method.solve, message):
                 pass
 

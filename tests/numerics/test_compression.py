@@ -10,7 +10,7 @@ from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.rounds.local_sgd import Compression, largest, quantised
-from zofl_mpi.rounds.report import Model
+from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.run.loop import finite_round
 
 
@@ -59,15 +59,15 @@ def test_all_entries_are_the_uncompressed_method_to_the_bit(make: Make, cls: typ
 
 @pytest.mark.parametrize("compress", ["topk:0.3", "quantise:3"])
 def test_errors_telescope(compress: str) -> None:
-    """Restored updates and what is left add up to the updates. Mutations: e_i not added; the other client's e_i."""
+    """Decompressed updates and what is left add up to the updates. Mutations: e_i not added; the other client's e_i."""
     of = method(FedAvg, toy(noise=1.0), compress=compress)
     clients = [Client(i, data) for i, data in enumerate(of.setting.data)]
     x, updates, sent = point(of.setting), 0.0, 0.0
     for r in range(5):
         for client in clients[:2]:
             before = client.memory.get("e", 0.0)
-            y = of.train(client, Model(x, r)).y
-            plain = method(FedAvg, of.setting).train(Client(client.i, client.data), Model(x, r)).y
+            y = of.train(client, GlobalModel(x, r)).y
+            plain = method(FedAvg, of.setting).train(Client(client.i, client.data), GlobalModel(x, r)).y
             np.testing.assert_allclose(y + client.memory["e"], plain + before, rtol=1e-12, atol=1e-12)
             updates, sent = updates + plain - x, sent + y - x
         x = x + 0.1 * (y - x)

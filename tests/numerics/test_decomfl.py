@@ -7,6 +7,7 @@ from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL, HiSo, Missed
 from zofl_mpi.methods.ho_sfl import HOSFL
+from zofl_mpi.numerics.history import History
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems.signs import SignedLayers
 from zofl_mpi.rounds.split.client import drawn
@@ -86,7 +87,7 @@ def test_a_client_that_has_rested_makes_the_servers_model_of_what_it_missed(
         ((_, told),) = clients.ask(recall, Acknowledged(), to=[i], counted=False)
         assert torch.equal(torch.as_tensor(told.entries["x"]), joined(rested, before)), r
         for name, value in before.optimiser.items():
-            assert torch.equal(torch.as_tensor(told.entries["own"][name]), torch.as_tensor(value)), (r, name)
+            assert torch.equal(torch.as_tensor(told.entries["moments"][name]), torch.as_tensor(value)), (r, name)
     assert len(missed - {0}) > 1 and max(missed) > 1
     assert state.scalars.shape == (6, 2, 2) and np.isfinite(state.local_loss)
     assert apart(joined(rested, state), joined(rested, rested.start()))
@@ -281,3 +282,36 @@ def test_hiso_with_nu_1_is_decomfl_to_the_bit(rule: Optimiser) -> None:
     one, other = run(method(HiSo, plan, n_p=2, nu=1.0), 4), run(of(plan, n_p=2), 4)
     assert torch.equal(joined(of(plan), one), joined(of(plan), other))
     np.testing.assert_array_equal(one.scalars, other.scalars)
+
+
+def test_nothing_bounds_hisos_k_below() -> None:
+    """Where G is 0, K is nu^R after R rounds, and the directions grow by nu^(-R/2); where G is small, K follows its
+    square. Mutations: a floor under K, under what is added to it, under the root that divides; K kept where G is 0."""
+    hiso = method(HiSo, planned(setting(mlp), h=1), n_p=1, nu=0.1)
+    x = joined(hiso, hiso.start())
+    moments = hiso.first_moments(x)
+    for r in range(8):
+        G = hiso.replay(x, moments, r, np.zeros((1, 1)))
+        assert not G.any()
+    close(moments["second_moment"], torch.full_like(x, 1e-8), 1e-12)
+    close(hiso.estimator(moments).scale, torch.full_like(x, 1e4), 1e-12)
+    G = hiso.replay(x, moments, 8, np.full((1, 1), 1e-12))
+    assert 0 < float((G * G).max()) < 1e-6
+    close(moments["second_moment"], 1e-9 + 0.9 * G * G, 1e-12)
+
+
+def test_a_history_grows_by_rows_in_linear_time_and_what_it_gave_stays() -> None:
+    """The rows that are copied are at most twice the last ones. Mutations: a copy of all rows at each; one buffer for
+    two continuations of a state; a state's row that a repeated round overwrites; room that is handed out."""
+    history, empty = History(), np.zeros((0, 2, 3))
+    given, rows = [empty], [np.full((2, 3), float(r)) for r in range(500)]
+    for row in rows:
+        given.append(history.appended(given[-1], row))
+    assert len({array.__array_interface__["data"][0] for array in given[1:]}) < 5
+    for R, array in enumerate(given):
+        np.testing.assert_array_equal(array, np.reshape(rows[:R], (R, 2, 3)))
+    for start in (given[7], given[7].copy(), given[-1][:7]):  # a round again; from a checkpoint; from a part
+        other = history.appended(start, -rows[1])
+        assert (other[7] == -1).all() and (other[:7] == given[7]).all() and (given[8][7] == 7).all()
+        assert (given[-1][7] == 7).all()
+        assert (history.appended(-other, rows[1])[:8] == -other).all()

@@ -15,7 +15,7 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.fednest import FedNest, Vector
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Saddle
 from zofl_mpi.problems.hyperparameter import Hyperparameter
-from zofl_mpi.rounds.report import Model
+from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.run.flags import built
 
 STREAMS, n, m = Streams(3), 4, 3
@@ -121,7 +121,7 @@ def test_a_series_has_n_terms() -> None:
     for N in (1, 2, 5):
         of = built(FedNest, setting, N=N, **ALL)
         clients = clients_of(of)
-        list(clients.ask(of.place, Model(x, 0)))
+        list(clients.ask(of.place, GlobalModel(x, 0)))
         p, terms = of.inverse_product(clients, x, y, 0)
         expected = sum(np.linalg.matrix_power(np.eye(n) - A / L, k) @ slope for k in range(N)) / L
         close(p, expected)
@@ -136,13 +136,13 @@ def test_the_random_series_is_the_sum_on_average() -> None:
     lengths, found = set(), {}
     for r in range(40):
         clients = clients_of(drawn)
-        list(clients.ask(drawn.place, Model(x, 0)))
+        list(clients.ask(drawn.place, GlobalModel(x, 0)))
         p, terms = drawn.inverse_product(clients, x, y, r)
         lengths.add(terms)
         found[terms] = p
     assert lengths == {0, 1, 2, 3}
     clients = clients_of(whole)
-    list(clients.ask(whole.place, Model(x, 0)))
+    list(clients.ask(whole.place, GlobalModel(x, 0)))
     close(np.mean(list(found.values()), axis=0), whole.inverse_product(clients, x, y, 0)[0])
 
 

@@ -30,7 +30,7 @@ from zofl_mpi.problems.analytic.quadratic import Quadratic
 from zofl_mpi.problems.base import BilevelProblem
 from zofl_mpi.rounds import lower
 from zofl_mpi.rounds.lower import Lower, Schedule, acceleration
-from zofl_mpi.rounds.report import Model
+from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 
@@ -96,7 +96,7 @@ def solve(
 ) -> tuple[Array, Schedule, LocalClients]:
     """A call of the solver as the method makes it, at x or x + eta v."""
     clients = clients_of(of)
-    list(clients.ask(of.place, Model(x, r)))
+    list(clients.ask(of.place, GlobalModel(x, r)))
     at = of.shifted(x, r) if shifted else x
     found, schedule = of.solver.solve(clients, of.lower, at, of.first_lower() if y is None else y, r, shifted=shifted)
     return found, schedule, clients

@@ -23,7 +23,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.methods.zo_hfl import ZOHFL, Report, Solutions, State, Values
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
-from zofl_mpi.rounds.report import Model
+from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.run import loop, records
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.progress import Progress
@@ -125,7 +125,7 @@ def test_g_local_solutions_stay_in_the_ball_around_the_point_they_were_asked_at(
     """(g) |y - x| <= radius, and the bound is reached. Mutation: a ball around the model."""
     zohfl = method(toy(noise=1.0, radius=0.05), exchange="solutions", tau=(5.0,), schedule_h="constant")
     x = 3 + point()
-    reply = zohfl.solve(Client(0, zohfl.setting.data[0]), Model(x, 0))
+    reply = zohfl.solve(Client(0, zohfl.setting.data[0]), GlobalModel(x, 0))
     assert isinstance(reply, Solutions)
     distances = np.linalg.norm(np.stack([reply.plus, reply.minus]) - zohfl.pair(x, zohfl.direction(0, 0)), axis=1)
     assert distances.max() <= 0.05 * (1 + 1e-14)
@@ -197,7 +197,7 @@ def test_the_step_is_the_exact_sum_of_the_estimates(divide: Any) -> None:
     zohfl = method(toy(clients=1000, server=None, noise=1.0), beta=0.7, divide=divide, gamma=0.1, tau=(1.0,))
     clients, x, r = clients_of(zohfl), point(), 1
     found = zohfl.round(State(x), r, clients)
-    S, message, terms = zohfl.sampling(r), Model(x, r), list[Array]()
+    S, message, terms = zohfl.sampling(r), GlobalModel(x, r), list[Array]()
     for i in S:
         v = zo.direction(STREAMS(Purpose.DIRECTION, r=r, i=i), n)
         f = zohfl.solve(Client(i, zohfl.setting.data[i]), message)
@@ -284,7 +284,7 @@ def test_a_model_that_is_not_finite_ends_the_run_at_the_server(tmp_path: Path) -
 
 def test_values_travel_as_float64_whatever_the_dtype() -> None:
     zohfl = method(softmax(np.float32))
-    reply = zohfl.solve(Client(0, zohfl.setting.data[0]), Model(zohfl.start().x, 0))
+    reply = zohfl.solve(Client(0, zohfl.setting.data[0]), GlobalModel(zohfl.start().x, 0))
     assert isinstance(reply, Values) and type(reply.plus) is float
     assert reply.plus != float(np.float32(reply.plus))
 

@@ -32,7 +32,7 @@ WITHIN = {
         ("setting",),
     ),
     "run": (
-        ("signals", "progress", "client_memory", "evaluation"),
+        ("signals", "progress", "client_memory", "diagnosis", "evaluation"),
         ("records", "binding", "questions", "flags", "family"),
         ("local", "mpi"),
         ("launch", "plan", "loop", "stored"),

@@ -22,6 +22,7 @@ from zofl_mpi.engine.ledger import Row
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import loop, records
+from zofl_mpi.run.diagnosis import astray
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.loop import RunError, Schedule, Totals
 from zofl_mpi.run.progress import Progress
@@ -139,7 +140,7 @@ def test_a_row_holds_the_states_numbers_the_evaluation_and_the_bytes(tmp_path: P
     diary = Diary()
     totals, done = run(tmp_path / "a.h5", rounds=5, diary=diary)
     assert diary.told == [(k + 1, f"objective {x}.0000") for k, x in enumerate((4, 4, 4, 40, 60))]
-    assert (totals.course, totals.astray()) == ([(1, 4.0), (4, 40.0), (5, 60.0)], "")
+    assert (totals.course, astray(totals.course, "objective")) == ([(1, 4.0), (4, 40.0), (5, 60.0)], "")
     found = records.load(tmp_path / "a.h5")
     assert done and found.attrs["status"] == "done" and found.length == 5
     assert found.rounds["round"].tolist() == [1, 2, 3, 4, 5]
@@ -294,8 +295,8 @@ def test_a_checkpoint_and_its_result_name_each_other(name: str, result: str) -> 
 )
 def test_a_run_that_went_astray_is_told_so(course: list[float], words: str) -> None:
     """Mutations: signs; a first value below 1 that makes any other far; one evaluation fewer; nan that passes."""
-    totals = Totals(0, last={"objective": 1.0}, course=[(1 + 10 * k, value) for k, value in enumerate(course)])
-    assert totals.astray().startswith(words) and bool(totals.astray()) == bool(words)
+    told = astray([(1 + 10 * k, value) for k, value in enumerate(course)], "objective")
+    assert told.startswith(words) and bool(told) == bool(words)
     assert loop.note({"objective": 4.79e118, "test_accuracy": 0.25}) == "test accuracy 0.2500  objective 4.79e+118"
     assert loop.note({}) == ""
 

@@ -1,14 +1,17 @@
-"""Copies between a GPU and the host beside the computing: in which order what is asked of the GPU, and who waits when.
+"""Copies between a GPU and the host beside the computing: the bytes are right, and none is read before it is complete.
 
-The GPU is a fake that notes its calls; its tensors lie on the CPU.
+The GPU is a fake that does its work as late as it may; its tensors lie on the CPU.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from math import nan
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -34,68 +37,63 @@ class Item:
     a: Tensor
 
 
-class Event:
-    """An event of a stream, numbered; it is there once the fake says so, or somebody has waited for it."""
+class Stream:
+    """A queue of work, none of which is done before somebody waits for it: as late as a GPU may be."""
 
-    def __init__(self, gpu: Fake, number: int) -> None:
-        self.gpu, self.number = gpu, number
+    def __init__(self) -> None:
+        self.work: list[Callable[[], Any]] = []
+        self.done = 0
 
-    def query(self) -> bool:
-        return self.number in self.gpu.done
+    def run(self, end: int) -> None:
+        while self.done < end:
+            self.done += 1
+            self.work[self.done - 1]()
 
     def synchronize(self) -> None:
-        self.gpu.calls.append(f"host waits for {self.number}")
-        self.gpu.done.add(self.number)
-
-
-class Stream:
-    def __init__(self, gpu: Fake, name: str) -> None:
-        self.gpu, self.name = gpu, name
+        self.run(len(self.work))
 
     def wait_stream(self, other: Stream) -> None:
-        self.gpu.calls.append(f"{self.name} waits for {other.name}")
+        self.work.append(partial(other.run, len(other.work)))
 
-    def record_event(self) -> Event:
-        self.gpu.events += 1
-        self.gpu.calls.append(f"{self.name} records {self.gpu.events}")
-        return Event(self.gpu, self.gpu.events)
-
-    def synchronize(self) -> None:
-        self.gpu.calls.append(f"host waits for {self.name}")
+    def record_event(self) -> Any:
+        end = len(self.work)
+        return SimpleNamespace(query=lambda: self.done >= end, synchronize=lambda: self.run(end))
 
 
 class Fake:
-    """torch.cuda."""
+    """torch.cuda with copies that are late: until then their targets are NaN. Memory that was let go is NaN, too."""
 
     def __init__(self, monkeypatch: Patch) -> None:
-        self.calls: list[str] = []
-        self.events, self.done = 0, set[int]()
-        self.computing = self.now = Stream(self, "computing")
+        self.computing = self.now = Stream()
         copy, empty = torch.Tensor.copy_, torch.empty
+        self.pinned: list[int] = []
+
+        def late(target: Tensor, source: Tensor) -> Tensor:
+            alive = weakref.ref(source)
+            self.now.work.append(lambda: copy(target, found) if (found := alive()) is not None else target.fill_(nan))
+            return target.fill_(nan)
 
         def copy_(own: Tensor, other: Tensor, non_blocking: bool = False) -> Tensor:
-            self.calls.append(f"{self.now.name} copies{'' if non_blocking else ', and the host waits'}")
-            return copy(own, other)
+            return late(own, other) if non_blocking else copy(own, other)
 
         def to_(own: Tensor, place: Any, non_blocking: bool = False) -> Tensor:
             assert str(place).startswith("cuda") and non_blocking
-            self.calls.append(f"{self.now.name} copies")
-            return own.clone()
+            return late(torch.empty_like(own), own)
 
         def empty_(*size: int, pin_memory: bool = False, **kind: Any) -> Tensor:
-            self.calls.append(f"{size[0]} bytes{', pinned' if pin_memory else ''}")
+            self.pinned += size if pin_memory else ()
             return empty(*size, **kind)
 
         monkeypatch.setattr(device, "layer", lambda: self)
         monkeypatch.setattr(torch.Tensor, "copy_", copy_)
         monkeypatch.setattr(torch.Tensor, "to", to_)
-        monkeypatch.setattr(torch.Tensor, "record_stream", lambda _, of: self.calls.append(f"kept for {of.name}"))
+        monkeypatch.setattr(torch.Tensor, "record_stream", lambda own, of: None)
         monkeypatch.setattr(torch, "empty", empty_)
         monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
 
     def Stream(self, place: str) -> Stream:
         assert place == "cuda:1"
-        return Stream(self, "side")
+        return Stream()
 
     def current_stream(self, place: str) -> Stream:
         assert place == "cuda:1"
@@ -106,6 +104,9 @@ class Fake:
         self.now = of
         yield
         self.now = self.computing
+
+    def compute(self, work: Callable[[], Any]) -> None:
+        self.computing.work.append(work)
 
 
 @pytest.fixture
@@ -128,56 +129,55 @@ def test_on_the_cpu_a_copy_is_made_at_once() -> None:
     assert staging("cpu") is staging("cpu") and staging("cuda:0") is not staging("cpu"), "one of each device"
 
 
-def test_an_upload_leaves_on_a_stream_of_its_own_once_it_is_computed(gpu: Fake) -> None:
-    """Mutations: no wait for what computes it; a copy for which the host waits, or on the stream that computes; memory
-    that is given away while it is read; an event before the copy; no wait for it; seconds that nobody counts."""
-    own, values = Staging("cuda:1"), torch.arange(4.0)
+def computed(gpu: Fake, size: int, value: float) -> Tensor:
+    """A tensor that the GPU has yet to compute."""
+    values = torch.full((size,), nan)
+    gpu.compute(lambda: values.data.fill_(value))
+    return values
+
+
+def test_an_upload_is_complete_when_it_is_waited_for_and_not_before(gpu: Fake) -> None:
+    """Mutations: no wait for what computes it; bytes that are read before they are there; a copy for which the host
+    waits at once; seconds that nobody counts; a change of what is on its way that nobody notices."""
+    own, values = Staging("cuda:1"), computed(gpu, 4, 3.0)
     target = own.empty(values.nbytes)
     fetch = own.fetch(values, target)
-    assert gpu.calls == ["side waits for computing", "side copies", "kept for side", "side records 1"]
-    assert not fetch.ready()
+    assert not fetch.ready() and np.isnan(target.view(np.float32)).all()
     before = own.taken()
     fetch.wait()
-    assert gpu.calls[4:] == ["host waits for 1"] and fetch.ready()
+    assert fetch.ready() and (target.view(np.float32) == 3).all()
     assert own.taken() > 0 and before > 0 and own.taken() == 0
-    assert np.array_equal(target.view(np.float32), values.numpy())
     fetch = own.fetch(values, own.empty(16))
     values.add_(1)
     with pytest.raises(RuntimeError, match=r"^a client changed an upload in place while it was on its way"):
         fetch.wait()
 
 
-def test_memory_is_pinned_where_it_pays(gpu: Fake) -> None:
-    """Also for messages down. Mutations: pageable memory; small blocks pinned, too; pinned memory without a GPU; bytes
-    that are sent before they are there; the bytes of an array on the host."""
+def test_a_message_down_is_packed_completely_in_pinned_memory_where_it_pays(gpu: Fake) -> None:
+    """Mutations: bytes that are sent before they are there; pageable memory; small blocks pinned, too; pinned memory
+    without a GPU; the bytes of an array on the host."""
     sizes = [Staging(place).empty(size).nbytes for place in ("cpu", "cuda:1") for size in (100, 1 << 20)]
-    assert sizes == [100, 1 << 20] * 2 and gpu.calls == ["1048576 bytes, pinned"]
-    item = Item(torch.full((1 << 15,), 2.0))
-    block = Staging("cuda:1").packed([messages.prepare(item)])
-    assert "pinned" in gpu.calls[2] and gpu.calls[-1] == "host waits for 1"
-    assert torch.equal(messages.unpack(block).a, item.a)
+    assert sizes == [100, 1 << 20] * 2 and gpu.pinned == [1 << 20]
+    item = Item(computed(gpu, 1 << 15, 2.0))
+    assert (messages.unpack(Staging("cuda:1").packed([messages.prepare(item)])).a == 2).all() and len(gpu.pinned) == 2
     assert torch.equal(messages.unpack(Staging().packed([messages.prepare(item)])).a, item.a)
     with mock.patch.object(torch.Tensor, "cpu", lambda self: pytest.fail("a copy") if len(self) else self):
         item = Item(torch.zeros(5, 2, dtype=torch.bfloat16))
         assert messages.size(item) == 20 and messages.prepare(item).size % 64 == 0
 
 
-def test_what_is_brought_is_waited_for_by_the_gpu_and_the_host_is_two_ahead_at_most(gpu: Fake) -> None:
-    """Mutations: the host waits for each; it runs ahead for ever; a copy on the stream that computes; no wait of that
-    stream for the copy; memory of the host that is let go while it is read, or kept for ever."""
-    own, hosts = Staging("cuda:1"), [torch.full((2,), float(k)) for k in range(4)]
+def test_what_is_brought_is_there_where_the_gpu_uses_it_and_the_host_is_two_ahead_at_most(gpu: Fake) -> None:
+    """Mutations: no wait of the stream that computes; the host waits for each; it runs ahead for ever; memory of the
+    host that is let go while it is read, or kept for ever."""
+    own, hosts, seen = Staging("cuda:1"), [torch.full((2,), float(k)) for k in range(4)], list[float]()
     kept = [weakref.ref(host) for host in hosts]
-    arrival = ["side copies", "computing waits for side", "kept for computing"]
-    found = []
     for k in range(4):
-        found.append(own.bring(hosts.pop(0)))
-        waits = [f"host waits for {k - 1}"] if k > 1 else []
-        assert gpu.calls == [*([f"computing records {k}"] if k else []), *waits, *arrival]
-        gpu.calls.clear()
+        found = own.bring(hosts.pop(0))
+        gpu.compute(lambda found=found: seen.append(float(found[0])))
+        assert seen == [float(j) for j in range(k - 1)]
         assert [ref() is not None for ref in kept[: k + 1]] == [k - j < 2 for j in range(k + 1)]
-    assert [float(each[0]) for each in found] == [0, 1, 2, 3]
     own.rest()
-    assert gpu.calls == ["host waits for computing"] and not any(ref() for ref in kept)
+    assert seen == [0, 1, 2, 3] and not any(ref() for ref in kept)
 
 
 def noting(call: Any, name: str, calls: list[str]) -> Any:
@@ -193,26 +193,16 @@ def test_the_main_thread_goes_on_while_an_upload_is_on_its_way(gpu: Fake) -> Non
     Mutations: `add` waits; a small item in memory that is not pinned, for whose copy it would wait; bytes that are sent
     before they are there; a wave that is held up by a rank that is not due."""
     outbox = Outbox(Staging("cuda:1"))
-    outbox.add(UPLOAD, messages.prepare(Item(torch.full((8,), 3.0))))
-    assert f"{staging_module.LEAST} bytes, pinned" in gpu.calls
-    assert not [call for call in gpu.calls if "host waits" in call]
+    outbox.add(UPLOAD, messages.prepare(Item(computed(gpu, 8, 3.0))))
+    assert gpu.pinned == [staging_module.LEAST] and not gpu.computing.done
     assert outbox.take(WELCOME) is gather.SILENT
     sent = outbox.take(DUE)
-    assert gpu.calls[-1] == "host waits for 1"
     [piece] = gather.pieces(sent.block, sent.items)
     assert messages.unpack(piece).a.tolist() == [3.0] * 8
-    outbox.add(UPLOAD, messages.prepare(Item(torch.full((8,), 4.0))))
-    gpu.done.add(2)
-    assert outbox.take(WELCOME).items == 1
-
-
-def test_memory_of_items_that_are_not_sent_is_free_after_their_copies(gpu: Fake) -> None:
-    """Mutations: no wait; a change of what nobody sends ends the rank."""
-    outbox, values = Outbox(Staging("cuda:1")), torch.zeros(8)
-    outbox.add(UPLOAD, messages.prepare(Item(values)))
-    values.add_(1)
-    outbox.drop()
-    assert gpu.calls[-1] == "host waits for 1"
+    outbox.add(UPLOAD, messages.prepare(Item(computed(gpu, 8, 4.0))))
+    assert outbox.take(WELCOME) is gather.SILENT
+    outbox.drop()  # after its copy: its memory is free then
+    assert gpu.computing.done == len(gpu.computing.work)
 
 
 def test_in_one_process_what_is_on_a_gpu_stays_there_and_keeps_its_notes(monkeypatch: Patch) -> None:

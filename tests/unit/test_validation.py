@@ -20,7 +20,7 @@ from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.rounds.base import scaled_to_one
-from zofl_mpi.rounds.report import Model
+from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.run import records
 from zofl_mpi.run.flags import built
 
@@ -125,7 +125,7 @@ def test_the_accuracies_of_a_personal_model_are_its_scores() -> None:
         own = replace(setting, test=test)
         zohfl = built(ZOHFL, own, tau=(3.0,), batch=4)
         for client in clients_of(zohfl)._clients.values():
-            found = zohfl.personal(client, Model(x, 2))
+            found = zohfl.personal(client, GlobalModel(x, 2))
             y = zohfl.local.solve(client, x[None], 2, 13)[0]  # Purpose.PERSONAL
             mix = own.counts[client.i] / own.counts[client.i].sum()  # type: ignore[index]
             assert found.means["personal_accuracy"] == pytest.approx(

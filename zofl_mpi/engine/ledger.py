@@ -21,6 +21,7 @@ Counts = dict[tuple[str, str], dict[int, int]]  # {(step, kind of count): {clien
 SERVER = "server"
 """The pseudo step under which rank 0's own computing is counted: all its time but waiting and communicating."""
 KINDS = ("compute", "wait", "comm", "staging")
+PEAK = len(KINDS)  # the column behind those of KINDS in a rank's table: its peak bytes
 
 
 @final
@@ -169,7 +170,7 @@ class Ledger:
         down, up, items = (self._table(what) for what in ("down", "up", "items"))
         self._counts.clear()
         by_step = tables.transpose(1, 0, 2)
-        return Row(list(self.steps), down, up, items, by_step[:, :, :4], by_step[:, :, 4].astype(np.int64))
+        return Row(list(self.steps), down, up, items, by_step[:, :, :PEAK], by_step[:, :, PEAK].astype(np.int64))
 
     def _table(self, what: str) -> NDArray[np.int64]:
         table = np.zeros((len(self.steps), self.m), np.int64)

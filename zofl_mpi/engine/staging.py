@@ -110,7 +110,8 @@ class Staging:
         if self._last is not None:
             self._behind.append((computing.record_event(), self._last))  # with the event its memory may go
         while len(self._behind) > 1:
-            self._behind.popleft()[0].synchronize()
+            self._behind[0][0].synchronize()
+            self._behind.popleft()
         self._last = host
         with cuda.stream(stream), self.timed():
             brought = host.to(self.device, non_blocking=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal, cast, final
 
 import numpy as np
@@ -21,6 +21,7 @@ from zofl_mpi import Client, Clients, Directions, above, at_least, column, deman
 from zofl_mpi.engine import mean
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.messages import APART
+from zofl_mpi.numerics.history import History
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss
 from zofl_mpi.rounds.split.costs import Traffic, plan_of, unsplit_costs
@@ -63,6 +64,7 @@ class DeComFL(SplitMethod):
     n_p: int = at_least(1, 1, "a whole number of directions")
     estimate: Literal["one-sided", "central"] = "one-sided"
     draw: Draw = "device"
+    _history: History = field(init=False, repr=False, compare=False, default_factory=History)
 
     # --- the server
 
@@ -77,8 +79,8 @@ class DeComFL(SplitMethod):
         for i, reply in replies.items():
             remedy = "processors of one kind, or --device cpu"
             check_arithmetic(problem, i, reply.arithmetic, "--method decomfl", remedy)
-        own = {i: Averaged(differences=reply.differences, buffers=reply.buffers) for i, reply in replies.items()}
-        average = mean.of_replies(own, training.shares())
+        averaged = {i: Averaged(differences=reply.differences, buffers=reply.buffers) for i, reply in replies.items()}
+        average = mean.of_replies(averaged, training.shares())
         theta, theta_s = problem.placed(state.theta).clone(), problem.placed(state.theta_s)
         n, b, moments = problem.n_client, problem.local.b, copied(state.optimiser)
         x = torch.cat([theta[:n], theta_s])
@@ -91,7 +93,7 @@ class DeComFL(SplitMethod):
             buffers_s=average.buffers[b:].clone(),
             optimiser=moments,
             local_loss=math.fsum(reply.loss for reply in replies.values()) / len(replies),
-            scalars=np.concatenate([state.scalars, average.differences[None]]),
+            scalars=self._history.appended(state.scalars, average.differences),
         )
 
     def start(self) -> ScalarState:
@@ -106,18 +108,23 @@ class DeComFL(SplitMethod):
         Returns:
             (d,) the estimate of the last local step.
         """
-        training, rule = self.training, self.estimate_with(moments)
+        estimator = self.estimator(moments)
         for q, row in enumerate(differences.tolist()):
-            g = rule.replay(x, row, self.key(r, q))
-            training.rule.step(x, g, moments, training.pace.client(training.lr_client, r * training.h + q))
+            g = estimator.replay(x, row, self.key(r, q))
+            self.step(x, moments, r, q, g)
         return g
+
+    def step(self, x: Tensor, moments: MutableMapping[str, Any], r: int, q: int, g: Tensor) -> None:
+        """Moves x (d,) by the optimiser's step along -g (d,), local step q of round r."""
+        training = self.training
+        training.rule.step(x, g, moments, training.pace.client(training.lr_client, r * training.h + q))
 
     def first_moments(self, x: Tensor) -> dict[str, Any]:
         """The optimiser's moments before round 0, at x (d,)."""
-        return {}
+        return self.training.rule.memory(x)
 
-    def estimate_with(self, moments: MutableMapping[str, Any]) -> TwoPoint:
-        """The estimate in a round that begins with these moments."""
+    def estimator(self, moments: MutableMapping[str, Any]) -> TwoPoint:
+        """The gradient rule in a round that begins with these moments."""
         return cast(TwoPoint, self.rule)
 
     def key(self, r: int, q: int) -> Key:
@@ -129,32 +136,30 @@ class DeComFL(SplitMethod):
     def train(self, client: Client, message: Missed) -> Uploaded:
         """Brings the model up to date, and takes local steps on a copy of it."""
         x, moments = self.caught_up(client, message)
-        model = Model(x, message.buffers, message.r, moments)
-        local = LocalSteps(self._given_moments, client, model, self.loss, self.rule.parts, self.n_p)
-        rule = self.estimate_with(moments)
+        estimator, visited = self.estimator(moments), Client(client.i, client.data)  # forgotten, as the steps are
+        local = LocalSteps(self.training, visited, Model(x, message.buffers, message.r), self.loss, self.rule.parts)
+        moments, differences = copied(moments), list[Tensor]()
         for q, inputs, labels in local:
-            point = rule.forward(local, inputs, labels, self._moves_statistics)
-            local.step(rule(local, point, labels, self.key(local.r, q)))
-        loss = local.done().loss
-        for name in ("theta", "moments"):  # of the copy
-            client.memory.pop(name)
-        uploaded = {name: client.memory.pop(name) for name in ("buffers", "differences")}
-        return Uploaded(**uploaded, loss=loss, arithmetic=self.problem.arithmetic)
+            point = estimator.forward(local, inputs, labels, self._moves_statistics)
+            gradient = estimator(local, point, labels, self.key(message.r, q))
+            self.step(local.theta, moments, message.r, q, cast("Tensor", gradient.parts[0]))
+            differences += gradient.differences
+        return Uploaded(
+            differences=torch.stack(differences).double().cpu().numpy().reshape(-1, self.n_p),
+            buffers=local.buffers,
+            loss=local.done().loss,
+            arithmetic=self.problem.arithmetic,
+        )
 
     def caught_up(self, client: Client, message: Missed) -> tuple[Tensor, dict[str, Any]]:
         """(n_c + n_s,) the model before round r, and the optimiser's moments, both in the client's memory."""
         problem, memory = self.problem, client.memory
         x = problem.placed(memory["x"] if "x" in memory else self.loss.flat.initial()[0]).clone()
-        moments = copied(memory["own"] if "own" in memory else self.first_moments(x))
+        moments = copied(memory["moments"]) if "moments" in memory else self.first_moments(x)
         for r, differences in enumerate(message.scalars, start=message.r - len(message.scalars)):
             self.replay(x, moments, r, differences)
-        memory["x"], memory["own"] = x, moments
+        memory["x"], memory["moments"] = x, moments
         return x, moments
-
-    @cached_property
-    def _given_moments(self) -> Training:
-        """The round of a client whose moments are given, and that has missed nothing."""
-        return replace(self.training, state="average", beta=1.0)
 
     @property
     def _moves_statistics(self) -> bool:
@@ -242,11 +247,11 @@ class HiSo(DeComFL):
 
     def first_moments(self, x: Tensor) -> dict[str, Any]:
         """The optimiser's moments, and K = 1."""
-        return {**self.training.rule.memory(x), K: x.new_ones(x.shape)}
+        return {**super().first_moments(x), K: x.new_ones(x.shape)}
 
-    def estimate_with(self, moments: MutableMapping[str, Any]) -> TwoPoint:
-        """The estimate along u / sqrt(K)."""
-        return replace(super().estimate_with(moments), scale=moments[K].rsqrt())
+    def estimator(self, moments: MutableMapping[str, Any]) -> TwoPoint:
+        """The two-point estimate along u / sqrt(K)."""
+        return replace(super().estimator(moments), scale=moments[K].rsqrt())
 
 
 # --- messages and state

@@ -10,8 +10,8 @@ import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Purpose, UserError, at_least
 from zofl_mpi.rounds.base import Effort, descended
-from zofl_mpi.rounds.local_sgd import FirstOrder, State, Trained
-from zofl_mpi.rounds.report import Model
+from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, State
+from zofl_mpi.rounds.report import GlobalModel
 
 
 @final
@@ -32,12 +32,12 @@ class Ditto(FirstOrder):
         """Averages the participants' local models: lines 3, 4, 7 and 8."""
         return self.local.average(clients, self.train, state, r)
 
-    def train(self, client: Client, message: Model) -> Trained:
+    def train(self, client: Client, message: GlobalModel) -> LocalModel:
         """Takes FedAvg's local steps from x and as many on v_i: lines 5 and 6."""
         x, r, i = message.x, message.r, client.i
         client.memory["v"] = self.personal_steps(x, client.memory.get("v", x), client, r)
         batches, gammas = self.local.batches(client, r), self.local.steps.sizes(i, r)
-        return Trained(descended(self.problem, client.data, x, batches, gammas))
+        return LocalModel(descended(self.problem, client.data, x, batches, gammas))
 
     def personal_steps(self, x: Array, v: Array, client: Client, r: int) -> Array:
         """(n,) v_i after v <- v - gamma~_t (g_i(v) + lam_p (v - x)), refused where it is not finite."""

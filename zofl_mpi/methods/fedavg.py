@@ -13,8 +13,8 @@ import numpy as np
 from zofl_mpi import Client, Clients, at_least, given, part
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds.base import Effort, descended
-from zofl_mpi.rounds.local_sgd import Compression, FirstOrder, Restored, State
-from zofl_mpi.rounds.report import Model
+from zofl_mpi.rounds.local_sgd import Compression, Decompressed, FirstOrder, State
+from zofl_mpi.rounds.report import GlobalModel
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class FedAvg(FirstOrder):
         """Averages the participants' local models."""
         return self.local.average(clients, self.train, state, r, self.rule)
 
-    def train(self, client: Client, message: Model) -> Restored:
+    def train(self, client: Client, message: GlobalModel) -> Decompressed:
         """y <- y - gamma~_t (g_i(y) + mu (y - x)) from y = x, t = 0, ..., H_{i,r} - 1, g_i on mini-batch t."""
         x, r = message.x, message.r
         batches, gammas = self.local.batches(client, r), self.local.steps.sizes(client.i, r)
@@ -42,7 +42,7 @@ class FedAvg(FirstOrder):
     @property
     def effort(self) -> Effort:
         x = np.zeros(self.problem.n, self.setting.dtype)
-        return replace(super().effort, up=Restored(self.compression.bytes_up(x), x))
+        return replace(super().effort, up=Decompressed(self.compression.bytes_up(x), x))
 
 
 @final

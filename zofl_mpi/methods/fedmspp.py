@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from zofl_mpi import Client, Clients, Purpose, at_least, demand, part
 from zofl_mpi.rounds.base import descended
-from zofl_mpi.rounds.local_sgd import FirstOrder, LocalSGD, State, Trained, repeated
-from zofl_mpi.rounds.report import Model
+from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, LocalSGD, State, repeated
+from zofl_mpi.rounds.report import GlobalModel
 
 
 @final
@@ -41,11 +41,11 @@ class FedMSPP(FirstOrder):
         """Averages the participants' proximal points."""
         return self.local.average(clients, self.train, state, r)
 
-    def train(self, client: Client, message: Model) -> Trained:
+    def train(self, client: Client, message: GlobalModel) -> LocalModel:
         """y <- y - gamma~_t (g_B(y) + mu (y - x)) from y = x, on the client's mini-batch B of this round."""
         x, gammas = message.x, self.local.steps.sizes(client.i, message.r)
         batches = repeated(self.minibatch(client, message.r), len(gammas))
-        return Trained(descended(self.problem, client.data, x, batches, gammas, mu=self.mu))
+        return LocalModel(descended(self.problem, client.data, x, batches, gammas, mu=self.mu))
 
     def minibatch(self, client: Client, r: int) -> NDArray[np.int64]:
         """(b,) B_{i,r}, ascending: all samples are then in FedProx's order too."""

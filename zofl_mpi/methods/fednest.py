@@ -17,8 +17,8 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Purpose, at_least, column, finite
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.rounds.base import shaped
-from zofl_mpi.rounds.bilevel_report import Placed, SecondOrderReports
-from zofl_mpi.rounds.report import Model
+from zofl_mpi.rounds.bilevel_report import Exchange, Placed, SecondOrderReports
+from zofl_mpi.rounds.report import GlobalModel
 
 DIVERGED = "x or y is not finite after the round; smaller --gamma or --gamma-lower may help"
 
@@ -74,8 +74,9 @@ class FedNest(SecondOrderReports):
         new = clients.mean(self.outer, Vector(h)).v
         if self.problem.constrained:
             new = np.asarray(shaped(self.problem.project(0, new), new.shape, "project(i, x)"), new.dtype)
-        gradients = self.T * (1 + 2 * self.H_lower) + 1 + terms + 2 + 2 * self.H
-        return State(new, y, float(np.linalg.norm(h)), 2 * self.T + terms + 4, gradients)
+        exchanges = self.exchanges(r)
+        derivatives = sum(exchange.upper + exchange.lower for exchange in exchanges)
+        return State(new, y, float(np.linalg.norm(h)), len(exchanges), derivatives)
 
     def inverse_product(self, clients: Clients, x: Array, y: Array, r: int) -> tuple[Array, int]:
         """(n_lower,) about (grad_yy h)^{-1} grad_y f at x, y, and its number of products: Algorithm 4."""
@@ -87,9 +88,9 @@ class FedNest(SecondOrderReports):
             total = total + p
         return (total if self.series == "sum" else self.N * p).astype(y.dtype), terms
 
-    def products(self, r: int) -> int:
-        """Products of round r: N - 1, or a number drawn from 0, ..., N - 1."""
-        if self.series == "sum":
+    def products(self, r: int | None) -> int:
+        """Products of round r: N - 1, or a number drawn from 0, ..., N - 1; of None: N - 1."""
+        if self.series == "sum" or r is None:
             return self.N - 1
         return int(self.setting.streams(Purpose.NEUMANN, r=r).integers(self.N))
 
@@ -134,8 +135,9 @@ class FedNest(SecondOrderReports):
 
     def derivative_times(self, client: Client, message: Term, derivative: Callable[..., Array]) -> Array:
         """A second derivative of h_i, `hessian_h` or `cross_h`, times p."""
-        x, y, batch = client.memory["x"], client.memory["y"], self.lower_batches(client, self.T + message.t, 1)[0]
-        return derivative(client.i, x, y, message.p, self.parts(client)[1], batch)
+        behind = self.T  # the series' mini-batches are numbered behind those of the inner rounds 0, ..., T - 1
+        batch = self.lower_batches(client, behind + message.t, 1)[0]
+        return derivative(client.i, client.memory["x"], client.memory["y"], message.p, self.parts(client)[1], batch)
 
     def outer(self, client: Client, message: Vector) -> Vector:
         """Takes the corrected local steps of FedOut."""
@@ -166,15 +168,20 @@ class FedNest(SecondOrderReports):
 
     # --- costs
 
-    def exchanges(self, r: int) -> list[tuple[Any, Any]]:
-        dtype = self.setting.dtype
-        x, y = np.zeros(self.problem.n, dtype), np.zeros(self.problem.n_lower, dtype)
-        inner = [(Point(y, 0), Vector(y)), (Correction(y, 0, y), Vector(y))]
-        series = [(Point(y, 0), Vector(y)), *([(Term(y, 0), Vector(y))] * self.products(r))]
-        return [(Model(x, r), Placed()), *(inner * self.T), *series, (Term(y, 0), Vector(x)), (Vector(x), Vector(x))]
-
-    def derivatives(self) -> tuple[int, int]:
-        return 2 + 2 * self.H, self.T * (1 + 2 * self.H_lower) + self.N
+    def exchanges(self, r: int | None) -> list[Exchange]:
+        x, y = np.zeros(self.problem.n, self.setting.dtype), np.zeros(self.problem.n_lower, self.setting.dtype)
+        return [
+            Exchange(GlobalModel(x, 0), Placed()),
+            *self.T
+            * [
+                Exchange(Point(y, 0), Vector(y), lower=1),
+                Exchange(Correction(y, 0, y), Vector(y), lower=2 * self.H_lower),
+            ],
+            Exchange(Point(y, 0), Vector(y), upper=1),
+            *self.products(r) * [Exchange(Term(y, 0), Vector(y), lower=1)],
+            Exchange(Term(y, 0), Vector(x), upper=1, lower=1),
+            Exchange(Vector(x), Vector(x), upper=2 * self.H),
+        ]
 
 
 # Messages

@@ -14,12 +14,12 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Directions, Purpose, at_least
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.base import Effort
-from zofl_mpi.rounds.report import Model
+from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.rounds.zeroth_order import Iterates, LipschitzReports, Stepped, finite_losses
 
 
 @dataclass(frozen=True)
-class Partial(Model):
+class Partial(GlobalModel):
     """Server to client, outside the algorithm: asks for the iterate in the middle of a round."""
 
     steps: int  # how many local steps to take
@@ -54,7 +54,7 @@ class FedRZONN(LipschitzReports):
     def round(self, state: State, r: int, clients: Clients) -> State:
         """One round of Algorithm 1: the participants' H local steps, then the mean of their iterates."""
         S, shares = self.sampling(r), self.local.shares()
-        x = clients.mean(self.step, Model(state.x, r), to=S, weights=shares).x
+        x = clients.mean(self.step, GlobalModel(state.x, r), to=S, weights=shares).x
 
         drawn, k = state.drawn, self.local.drawn_step(state.steps, r)
         if k is not None:
@@ -63,7 +63,7 @@ class FedRZONN(LipschitzReports):
         steps = state.steps + self.local.steps()
         return State(x, drawn, steps, float(np.linalg.norm(x.astype(np.float64) - state.x)))
 
-    def step(self, client: Client, message: Model) -> Stepped:
+    def step(self, client: Client, message: GlobalModel) -> Stepped:
         """Takes the H local steps."""
         return self.stepped(client, message, self.local.steps())
 
@@ -71,7 +71,7 @@ class FedRZONN(LipschitzReports):
         """Takes the first of the local steps once more, up to the iterate that is drawn."""
         return self.stepped(client, message, message.steps)
 
-    def stepped(self, client: Client, message: Model, steps: int) -> Stepped:
+    def stepped(self, client: Client, message: GlobalModel, steps: int) -> Stepped:
         """x_i after the first `steps` local steps from x."""
         setting, eta, r = self.setting, self.local.eta, message.r
         generator = setting.streams(Purpose.DIRECTION, r=r, i=client.i)

@@ -10,8 +10,8 @@ import numpy as np
 
 from zofl_mpi import Array, Client, Clients, above, at_least
 from zofl_mpi.rounds.base import Effort, descended
-from zofl_mpi.rounds.local_sgd import FirstOrder, State, Trained, repeated
-from zofl_mpi.rounds.report import Model
+from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, State, repeated
+from zofl_mpi.rounds.report import GlobalModel
 
 
 @final
@@ -37,7 +37,7 @@ class PFedMe(FirstOrder):
         """Averages the participants' w: lines 2, 3, 10 and 11, with the participants alone taking local steps."""
         return self.local.average(clients, self.train, state, r)
 
-    def train(self, client: Client, message: Model) -> Trained:
+    def train(self, client: Client, message: GlobalModel) -> LocalModel:
         """Takes the local steps: lines 4 to 9."""
         w = y = message.x
         gammas = self.local.steps.sizes(client.i, message.r)
@@ -46,7 +46,7 @@ class PFedMe(FirstOrder):
             y = descended(self.problem, client.data, w, repeated(batch, self.K), sizes, mu=self.lam_p)
             w = (w - self.alpha_p * self.lam_p * (w.astype(np.float64) - y)).astype(w.dtype)
         client.memory["y"] = y
-        return Trained(w)
+        return LocalModel(w)
 
     def personal(self, client: Client, x: Array, r: int) -> Array:
         """(n,) the client's last y."""

@@ -13,8 +13,8 @@ from zofl_mpi import Array, Client, Clients, Purpose, UserError, above, at_least
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds import local_sgd
 from zofl_mpi.rounds.base import X0, Costed, Effort, descended, shares
-from zofl_mpi.rounds.local_sgd import Trained, minibatches
-from zofl_mpi.rounds.report import Model, Report, Reporting
+from zofl_mpi.rounds.local_sgd import LocalModel, minibatches
+from zofl_mpi.rounds.report import GlobalModel, Report, Reporting
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Scaffnew(Costed[Smooth]):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 2 of the paper, from one communication to the next: local steps, then the mean of the models."""
-        mean = clients.mean(self.train, Model(state.x, r))
+        mean = clients.mean(self.train, GlobalModel(state.x, r))
         steps = self.steps(r)
         return State(mean.y, self.setting.m * steps, state.iterations + steps)
 
@@ -65,7 +65,7 @@ class Scaffnew(Costed[Smooth]):
         """Local steps of each client in round r, the same at all ends: until the coin first says to communicate."""
         return int(self.setting.streams(Purpose.COIN, r=r).geometric(self.p))
 
-    def train(self, client: Client, message: Model) -> Trained:
+    def train(self, client: Client, message: GlobalModel) -> LocalModel:
         """Corrects h_i by the last mean, then takes the steps to the next."""
         x, r, memory = message.x, message.r, client.memory
         h = self.corrected(memory["h"], x, memory["xt"]) if memory else np.zeros_like(x)
@@ -75,7 +75,7 @@ class Scaffnew(Costed[Smooth]):
         batches = minibatches(self.setting, client, r, steps, self.batch)
         xt = descended(self.problem, client.data, x, batches, gammas, shift=(-h / scale).astype(h.dtype))
         client.memory.update(h=h, xt=xt)
-        return Trained(xt)
+        return LocalModel(xt)
 
     def corrected(self, h: Array, x: Array, xt: Array) -> Array:
         """(n,) h_i + (p/gamma) (x - xt_i), x the mean of the xt_i; refused where it is not finite."""
@@ -100,4 +100,4 @@ class Scaffnew(Costed[Smooth]):
     @property
     def effort(self) -> Effort:
         m, x = self.setting.m, np.zeros(self.problem.n, self.setting.dtype)
-        return Effort(lambda r: range(m), lambda i, r: self.steps(r), self.batch, Model(x, 0), Trained(x))
+        return Effort(lambda r: range(m), lambda i, r: self.steps(r), self.batch, GlobalModel(x, 0), LocalModel(x))

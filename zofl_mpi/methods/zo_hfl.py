@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 import numpy as np
@@ -19,8 +19,8 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Hierarchical
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shaped
 from zofl_mpi.rounds.local_sgd import LocalSolve
+from zofl_mpi.rounds.report import GlobalModel, Measured, hierarchical_report, measure_personal
 from zofl_mpi.rounds.report import HierarchicalReport as Report
-from zofl_mpi.rounds.report import Measured, Model, hierarchical_report, measure_personal
 
 X = "x is not finite after the server's step; smaller --gamma, --lam or --gamma-local may help"
 
@@ -58,19 +58,18 @@ class ZOHFL(Costed[Hierarchical]):
     eta: float = above(0, 0.1, "a smoothing radius")
     divide: Literal["m", "participants"] = "m"
     exchange: Literal["scalars", "solutions"] = "scalars"
-    _drawn: dict[tuple[int, int], Array] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1, lines 3 to 9: the server descends its own gradient and the clients' estimates."""
         x, S = state.x, self.sampling(r)
-        estimates = clients.sum(self.solve, Model(x, r), self.estimate, to=S)
+        estimates = clients.sum(self.solve, GlobalModel(x, r), self.estimate, to=S)
         g1 = self.gradient_f1(x, r)  # while the clients compute
         g2 = estimates() / (self.setting.m if self.divide == "m" else len(S))
 
         steps = sum(self.steps(i, r) for i in S)
         return State(self.server.step(x, g1 + g2, r), float(np.linalg.norm(g1)), float(np.linalg.norm(g2)), steps)
 
-    def solve(self, client: Client, message: Model) -> Values | Solutions:
+    def solve(self, client: Client, message: GlobalModel) -> Values | Solutions:
         """Algorithm 1, line 4: Algorithm 2 at x + eta v and at x - eta v."""
         v = self.direction(client.i, message.r)
         x = self.pair(message.x, v)
@@ -81,7 +80,7 @@ class ZOHFL(Costed[Hierarchical]):
             return solutions
         return self.values(client.i, x, solutions)
 
-    def estimate(self, i: int, message: Model, reply: Values | Solutions) -> Array:
+    def estimate(self, i: int, message: GlobalModel, reply: Values | Solutions) -> Array:
         """Algorithm 1, line 5: (n,) client i's estimate n/(2 eta) (f+ - f-) v in float64."""
         v = self.direction(i, message.r)
         f = reply if isinstance(reply, Values) else self.values(i, self.pair(message.x, v), reply)
@@ -89,12 +88,8 @@ class ZOHFL(Costed[Hierarchical]):
 
     def direction(self, i: int, r: int) -> Array:
         """v_{i,r}, uniform on the unit sphere (the text's eta S would make n/(2 eta) wrong); both ends draw it."""
-        v = self._drawn.pop((i, r), None)  # of `solve` just before, where `estimate` follows in the same process
-        if v is None:
-            v = zo.direction(self.setting.streams(Purpose.DIRECTION, r=r, i=i), self.problem.n, self.setting.dtype)
-            self._drawn.clear()
-            self._drawn[i, r] = v
-        return v
+        streams, n, dtype = self.setting.streams, self.problem.n, self.setting.dtype
+        return streams.drawn_for_two(Purpose.DIRECTION, zo.direction, n, dtype, r=r, i=i)
 
     def pair(self, x: Array, v: Array) -> Array:
         """(2, n) x + eta v and x - eta v."""
@@ -131,7 +126,7 @@ class ZOHFL(Costed[Hierarchical]):
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         return hierarchical_report(self.setting, state.x, r, clients, self.personal)
 
-    def personal(self, client: Client, message: Model) -> Measured:
+    def personal(self, client: Client, message: GlobalModel) -> Measured:
         """Measures the personal model y_i = LOCAL(x), which leaves no trace in the client's memory."""
         y = self.local.solve(client, message.x[None], message.r, Purpose.PERSONAL)[0]
         return measure_personal(self.setting, client, message.x, y)
@@ -153,14 +148,14 @@ class ZOHFL(Costed[Hierarchical]):
             participants=self.sampling,
             steps=self.steps,
             batch=self.local.batch,
-            down=Model(x, 0),
+            down=GlobalModel(x, 0),
             up=Values(0.0, 0.0) if self.exchange == "scalars" else Solutions(x, x),
             models=2 if self.local.samples == "shared" else 1,
             server_batch=self.server.server_batch,
         )
 
 
-# Messages to the server, which itself sends `Model`: x_r and r
+# Messages to the server, which itself sends `GlobalModel`: x_r and r
 
 F2 = "f_2 is not finite; smaller --gamma, --lam, --gamma-local or --mu, or --pixels unit, may help"
 LOCAL = "the local solution is not finite; smaller --gamma-local or --mu, or --pixels unit, may help"

@@ -29,7 +29,7 @@ from zofl_mpi.problems.kernels.blocks import LOCK
 from zofl_mpi.problems.kernels.module_torch import LossRequest, StepsRequest, equal_bits, loss_sums, take_steps
 from zofl_mpi.problems.module import Function, copy_of
 from zofl_mpi.problems.sums import blocks, demand_floats, positions_of
-from zofl_mpi.problems.terms import LocalSteps, Personalised, check_positions
+from zofl_mpi.problems.terms import Personalised, ProximalSteps, check_positions
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -169,7 +169,7 @@ class Network(Personalised):
                 total += torch.cat([part.reshape(-1) for part in parts]).cpu().numpy()
         return np.asarray(total / len(positions), self.dtype)
 
-    def moved(self, x: Array, y: Array, steps: LocalSteps) -> Array:
+    def moved(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
         """See `Personalised.moved`; the k points are computed in turn, or batched."""
         gammas = np.minimum(steps.stepsizes, np.finfo(self.dtype).max)  # torch takes no larger one: let it diverge
         finite = steps._replace(stepsizes=gammas)
@@ -179,7 +179,7 @@ class Network(Personalised):
         return batched_call(take_steps, StepsRequest(self._function, a, b, finite))
 
     @serialized
-    def _moved(self, x: Array, y: Array, steps: LocalSteps) -> Array:
+    def _moved(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
         function, gammas = self._function, steps.stepsizes.tolist()
         centres, points = [function.vector(row) for row in x], [function.vector(row) for row in y]
         shift = None if steps.shift is None else function.vector(steps.shift)

@@ -19,7 +19,7 @@ from zofl_mpi.errors import demand
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose, numba_installed, repays_loading, step_times
 from zofl_mpi.problems.sums import QUIET, all_scaled, demand_floats, log_softmax, positions_of, scaled
-from zofl_mpi.problems.terms import LocalSteps, Personalised
+from zofl_mpi.problems.terms import Personalised, ProximalSteps
 
 Labels = NDArray[np.int64]
 
@@ -79,7 +79,7 @@ class Softmax(Personalised):
 
         def steps(kernel: Softmax, count: int) -> None:
             batches = generator.integers(0, len(data), (count, work.batch))
-            kernel.moved(x, x, LocalSteps(data, batches, np.full(count, 0.1), 1.0))
+            kernel.moved(x, x, ProximalSteps(data, batches, np.full(count, 0.1), 1.0))
 
         types = {"dtype": np.dtype(self.dtype).name, "inputs": data.inputs.dtype.name}
         size = {"batch": work.batch, "models": work.models, "classes": self.classes, "features": self.features}
@@ -110,7 +110,7 @@ class Softmax(Personalised):
         return (total / len(positions)).reshape(-1).astype(self.dtype)
 
     @QUIET
-    def moved(self, x: Array, y: Array, steps: LocalSteps) -> Array:
+    def moved(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
         """See `Personalised.moved`.
 
         A constant factor s of the inputs is not applied to every sample but once to the models: W' = s W has the same

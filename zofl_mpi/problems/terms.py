@@ -47,7 +47,7 @@ def for_client(values: tuple[float, ...], i: int) -> float:
     return float(values[0] if len(values) == 1 else values[i])
 
 
-class LocalSteps(NamedTuple):
+class ProximalSteps(NamedTuple):
     """A client's steps y <- P(y - stepsizes[t] (gradient(y; batches[t]) + mu (y - x) + shift)).
 
     Attributes:
@@ -100,7 +100,7 @@ class Personalised(Problem, ABC):
         """(n,) the gradient of F at x over the samples at positions `batch` (B,), or over all."""
 
     @abstractmethod
-    def moved(self, x: Array, y: Array, steps: LocalSteps) -> Array:
+    def moved(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
         """(k, n) the points after the steps from the rows of y (k, n), with the rows of x (k, n) as centres."""
 
     @QUIET
@@ -136,7 +136,7 @@ class Personalised(Problem, ABC):
             return y.copy()
         check_positions(data, batches, f"client {i}: ")
         mu, radius = for_client(self.terms.mu, i), for_client(self.terms.radius, i)
-        return self.moved(x, y, LocalSteps(data, batches, stepsizes, mu, radius))
+        return self.moved(x, y, ProximalSteps(data, batches, stepsizes, mu, radius))
 
     def descend(
         self, data: Dataset, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
@@ -145,7 +145,7 @@ class Personalised(Problem, ABC):
         if len(stepsizes) == 0:
             return y.copy()
         check_positions(data, batches)
-        steps = LocalSteps(data, batches, stepsizes, mu, shift=shift)
+        steps = ProximalSteps(data, batches, stepsizes, mu, shift=shift)
         return np.asarray(self.moved(y[None], y[None], steps)[0])
 
     def project(self, i: int, x: Array, y: Array | None = None) -> Array:

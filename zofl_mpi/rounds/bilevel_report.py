@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from zofl_mpi.rounds.base import (
     step_samples,
 )
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
-from zofl_mpi.rounds.report import HeldOut, Model, all_scores, held_out
+from zofl_mpi.rounds.report import GlobalModel, HeldOut, all_scores, held_out
 from zofl_mpi.rounds.zeroth_order import Local, Report, Stepped, directions, report, schedule_lines
 
 B = TypeVar("B", bound=Bilevel)
@@ -71,10 +71,10 @@ class TwoLevels(OnProblem[B]):
 
     def send(self, clients: Clients, x: Array, r: int, counted: bool = True) -> None:
         """Sends x_r (n,) to all clients, which keep it for the rest of the round."""
-        for _ in clients.ask(self.place, Model(x, r), counted=counted):
+        for _ in clients.ask(self.place, GlobalModel(x, r), counted=counted):
             pass
 
-    def place(self, client: Client, message: Model) -> Placed:
+    def place(self, client: Client, message: GlobalModel) -> Placed:
         """Keeps x_r for the rest of the round."""
         client.memory["x"], client.memory["r"] = message.x, message.r
         return Placed()
@@ -211,7 +211,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
             "clients, all of which take part": self.setting.m,
             "kernel": self.kernel,
             **schedule_lines(self.local, "Theorem 1"),
-            "upper level, bytes down, for each client and round": messages.size(Model(x, 0)) + 2 * y.nbytes,
+            "upper level, bytes down, for each client and round": messages.size(GlobalModel(x, 0)) + 2 * y.nbytes,
             "upper level, bytes up, for each client and round": messages.size(Stepped(x)),
             "lower level, calls in a round": 2,
             "lower level, communication rounds of a call at x_0": first.rounds,
@@ -230,6 +230,19 @@ class HypergradientReport(HeldOut):
     objective: float = column("1", "f(x, y) = (1/m) sum_i f_i at the iterates, on all of the clients' samples")
     objective_exact: float | None = column("1", "f(x, y(x)) with the exact y(x)", None)
     lower_error: float | None = column("1", "|y - y(x)|", None)
+
+
+class Exchange(NamedTuple):
+    """An exchange with a client, by example, and the derivatives that its step takes.
+
+    Attributes:
+        upper, lower: of f_i and of h_i, each on a mini-batch.
+    """
+
+    message: Any
+    reply: Any
+    upper: int = 0
+    lower: int = 0
 
 
 @dataclass(frozen=True)
@@ -252,12 +265,8 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
             raise UserError("--exact: this problem does not know its lower solution; leave it out")
 
     @abstractmethod
-    def exchanges(self, r: int) -> Sequence[tuple[Any, Any]]:
-        """(message, reply) of each exchange with a client in round r, by example."""
-
-    @abstractmethod
-    def derivatives(self) -> tuple[int, int]:
-        """Derivatives of f_i and of h_i, each on a mini-batch, of a client in a round with all terms."""
+    def exchanges(self, r: int | None) -> Sequence[Exchange]:
+        """The exchanges with a client in round r; of None: in a round with all terms of the series."""
 
     def lower_batches(self, client: Client, t: int, steps: int) -> Any:
         """(steps, B) positions of h_i's derivatives in inner round t, or in a term of the series behind these."""
@@ -286,7 +295,9 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
     def loads(self) -> Loads:
         """Samples of the derivatives that each client takes in a round with all terms of the series."""
         upper, lower = step_samples(self.setting, self.batch), step_samples(self.setting, self.batch_lower)
-        outer, inner = self.derivatives()
+        outer, inner = (
+            sum(numbers) for numbers in zip(*((e.upper, e.lower) for e in self.exchanges(None)), strict=True)
+        )
         return Loads([outer * f + inner * h for f, h in zip(upper, lower, strict=True)])
 
     def sample_passes(self, rounds: int, asked: int) -> Passes:
@@ -298,12 +309,12 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
         return self.problem.kernel_name(self.batch)
 
     def plan(self, rounds: int) -> dict[str, str | float]:
-        exchanged = [pair for r in range(rounds) for pair in self.exchanges(r)]
+        exchanged = [exchange for r in range(rounds) for exchange in self.exchanges(r)]
         return {
             "length of x, n": self.problem.n,
             "length of y": self.problem.n_lower,
             "clients, all of which take part": self.setting.m,
             "exchanges with each client, all rounds": len(exchanged),
-            "bytes down, for each client, all rounds": sum(messages.size(message) for message, _ in exchanged),
-            "bytes up, for each client, all rounds": sum(messages.size(reply) for _, reply in exchanged),
+            "bytes down, for each client, all rounds": sum(messages.size(each.message) for each in exchanged),
+            "bytes up, for each client, all rounds": sum(messages.size(each.reply) for each in exchanged),
         }

@@ -18,11 +18,11 @@ from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes, to_number
 from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shaped, shares
-from zofl_mpi.rounds.report import Measured, Model, Report, Reporting
+from zofl_mpi.rounds.report import GlobalModel, Measured, Report, Reporting
 
 
 @dataclass(frozen=True)
-class Trained:
+class LocalModel:
     """Client to server: the local model."""
 
     # (n,) the client's model after its local steps
@@ -47,7 +47,7 @@ SGD = ServerRule()
 
 @final
 @dataclass(frozen=True)
-class LocalSteps:
+class StepSchedule:
     """Numbers and sizes of the local steps.
 
     Attributes:
@@ -91,7 +91,7 @@ class LocalSolve:
     """
 
     setting: Setting[Hierarchical]
-    steps: LocalSteps = part()
+    steps: StepSchedule = part()
     batch: int = at_least(1, 64)
     y0: Literal["x", "last"] = "x"
     samples: Literal["shared", "separate"] = "shared"
@@ -133,7 +133,7 @@ class LocalSGD:
 
     setting: Setting[Smooth]
     sampling: Sampling = part()
-    steps: LocalSteps = part()
+    steps: StepSchedule = part()
     batch: int = at_least(0, 64, remark="(0: all samples of the client, in every step)")
     weights: Literal["size", "uniform"] = "size"
     eta_g: float = at_least(0, 1.0, "a step size")
@@ -154,7 +154,7 @@ class LocalSGD:
     def average(self, clients: Clients, train: Step, state: State, r: int, rule: ServerRule = SGD) -> State:
         """`step` towards sum over S_r of w_i y_i, y_i the replies to `train`."""
         S = self.sampling(r)
-        mean = clients.mean(train, Model(state.x, r), to=S, weights=self.shares())
+        mean = clients.mean(train, GlobalModel(state.x, r), to=S, weights=self.shares())
         return self.step(state, mean.y, r, S, rule)
 
     def step(self, state: State, y: Array, r: int, to: list[int], rule: ServerRule = SGD) -> State:
@@ -181,7 +181,7 @@ class FirstOrder(Costed[Smooth]):
     def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
         return self.reporting.report(state.x, r, clients, self.local.shares(), self.measure)
 
-    def measure(self, client: Client, message: Model) -> Measured:
+    def measure(self, client: Client, message: GlobalModel) -> Measured:
         """Measures x on a client's samples, and the client's personal model."""
         return self.reporting.measured(client, message.x, self.personal(client, message.x, message.r))
 
@@ -200,8 +200,8 @@ class FirstOrder(Costed[Smooth]):
             local.sampling,
             local.steps.count,
             local.batch,
-            Model(x, 0),
-            Trained(x),
+            GlobalModel(x, 0),
+            LocalModel(x),
             server_batch=local.server.server_batch if local.server.gamma else 0,
         )
 
@@ -226,7 +226,7 @@ NONE, TOPK, QUANTISE = "none", "topk", "quantise"
 
 @final
 @dataclass(frozen=True)
-class Restored(Trained, Compact):
+class Decompressed(LocalModel, Compact):
     """Client to server: the local model as the server restores it; the compressed upload's bytes are counted.
 
     The clients' mean is formed where they are computed, as that of models that travel uncompressed is.
@@ -253,11 +253,11 @@ class Compression:
     def __post_init__(self) -> None:
         _parsed(self.compress)
 
-    def upload(self, client: Client, x: Array, y: Array, r: int) -> Restored:
+    def upload(self, client: Client, x: Array, y: Array, r: int) -> Decompressed:
         """The local model y (n,) of round r as the server, which has x (n,), restores it."""
         kind, amount = _parsed(self.compress)
         if kind == NONE or not np.isfinite(y).all():  # which is refused
-            return Restored(self.bytes_up(x), y)
+            return Decompressed(self.bytes_up(x), y)
         target = y + client.memory.get("e", np.zeros_like(y))
         if kind == TOPK:
             restored = x.copy()
@@ -268,7 +268,7 @@ class Compression:
             q = quantised(np.subtract(target, x, dtype=np.float64), int(amount), generator)
             restored = (x + q).astype(x.dtype)
         client.memory["e"] = target - restored
-        return Restored(self.bytes_up(x), restored)
+        return Decompressed(self.bytes_up(x), restored)
 
     def bytes_up(self, x: Array) -> int:
         """Bytes of an upload of a model like x (n,)."""

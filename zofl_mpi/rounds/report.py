@@ -14,7 +14,7 @@ from zofl_mpi.rounds.base import descended, eval_data, has_samples, scaled_to_on
 
 
 @dataclass(frozen=True)
-class Model:
+class GlobalModel:
     """Server to client: the global model."""
 
     x: Array  # (n,) the global model
@@ -162,7 +162,7 @@ class Reporting:
     ) -> Report:
         """The report on the model x (n,) after round r, by the objective's {i: w_i} and the replies to `measure`."""
         setting = self.setting
-        asked = clients.ask(measure or self.measure, Model(x, r), to=setting.eval_participants(r), counted=False)
+        asked = clients.ask(measure or self.measure, GlobalModel(x, r), to=setting.eval_participants(r), counted=False)
         scores = held_out(Report, setting, x)  # while the clients compute
         f1 = setting.problem.loss(x, eval_data(setting, setting.server)) if has_samples(setting) else math.nan
         replies = dict(asked)
@@ -179,7 +179,7 @@ class Reporting:
             **column_means([p.means for p in replies.values()]),
         )
 
-    def measure(self, client: Client, message: Model) -> Measured:
+    def measure(self, client: Client, message: GlobalModel) -> Measured:
         """Measures a client's loss of the model on its samples, and its personal model with --personal."""
         return self.measured(client, message.x, self.fine_tuned(client, message.x, message.r))
 
@@ -244,7 +244,7 @@ def hierarchical_report(
     setting: Setting[Hierarchical], x: Array, r: int, clients: Clients, step: Step
 ) -> HierarchicalReport:
     """The report on x (n,) after round r, from the clients' replies to `step`."""
-    asked = clients.ask(step, Model(x, r), to=setting.eval_participants(r), counted=False)
+    asked = clients.ask(step, GlobalModel(x, r), to=setting.eval_participants(r), counted=False)
     scores = held_out(HierarchicalReport, setting, x)  # while the clients compute
     server = eval_data(setting, setting.server)
     own = setting.problem.score(x, server).get("loss", math.nan)

@@ -17,7 +17,7 @@ from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.numerics.zo import gradient_squared
 from zofl_mpi.problems import Bilevel, Lipschitz
 from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, draw_batches, eval_data, scaled_to_one, shaped, shares
-from zofl_mpi.rounds.report import HeldOut, Model, all_scores
+from zofl_mpi.rounds.report import GlobalModel, HeldOut, all_scores
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Local:
     def effort(self, participants: Callable[[int], Sequence[int]], points: int) -> Effort:
         """The work and the messages of the local steps, each of which evaluates the loss at so many points."""
         x, H = np.zeros(self.setting.problem.n, self.setting.dtype), self.steps()
-        return Effort(participants, lambda i, r: H, self.batch, Model(x, 0), Stepped(x), points=points)
+        return Effort(participants, lambda i, r: H, self.batch, GlobalModel(x, 0), Stepped(x), points=points)
 
 
 def theorem1(K: int, m: int) -> tuple[int, float]:
@@ -255,7 +255,7 @@ class LipschitzReports(Costed[Lipschitz]):
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
         x = state.x
-        replies = clients.ask(self.probe, Model(x, r), to=self.setting.eval_participants(r), counted=False)
+        replies = clients.ask(self.probe, GlobalModel(x, r), to=self.setting.eval_participants(r), counted=False)
         scores = all_scores(self.setting, x)  # while the clients compute
         probes = dict(replies)
         shares = scaled_to_one(self.local.shares(), probes)
@@ -263,7 +263,7 @@ class LipschitzReports(Costed[Lipschitz]):
         objective = math.fsum(shares[i] * p.loss for i, p in probes.items())
         return report(self.local, x, r, differences, scores | {"objective": objective, "clients_asked": len(probes)})
 
-    def probe(self, client: Client, message: Model) -> Probe:
+    def probe(self, client: Client, message: GlobalModel) -> Probe:
         """Measures f_i, at x and at both ends of each direction."""
         x, v = message.x, directions(self.local, message.r)
         step = x.dtype.type(self.local.eta) * v

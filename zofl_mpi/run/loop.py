@@ -24,6 +24,7 @@ from zofl_mpi.engine.setting import Directions, Method
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import records
 from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
+from zofl_mpi.run.diagnosis import latest_rank
 from zofl_mpi.run.progress import Progress, WithProgress
 
 
@@ -61,14 +62,8 @@ class Schedule:
         return self.checkpoint_every > 0 and (done % self.checkpoint_every == 0 or done == self.rounds)
 
 
-FAR = 1e3
-"""An objective that exceeds its first value by this factor has diverged."""
-HUGE = 1e9
-"""An objective beyond this had left its start before the first evaluation."""
 TOGETHER = 1000
 """Most clients whose memories get a data set each in a checkpoint: HDF5 takes longer to make one than to write it."""
-STILL = 6
-"""Evaluations in a row with the same bits that count as no progress."""
 
 
 @final
@@ -87,7 +82,7 @@ class Totals:
         server_ranks: S; the clients live on the other ranks.
         directions: of the estimates in all rounds of the run so far; counted at the end, which costs time at large m.
         late: {client rank: seconds} that the server waited in rounds in which this rank computed longest: at most what
-            it computed beyond the mean of the client ranks.
+            it computed beyond the mean of the client ranks; see `diagnosis.latest_rank`.
     """
 
     round: int
@@ -113,27 +108,14 @@ class Totals:
             warn(f"directions({self.round}) failed ({type(exc).__name__}: {exc}): the result does not have them")
         return {"directions_per_parameter": self.directions.per_parameter} if self.directions else {}
 
-    def astray(self) -> str:
-        """A sentence on an objective (without one: a test loss) that diverges or stands still; else ""."""
-        values = [value for _, value in self.course]
-        if len(values) < 2:
-            return ""
-        first, last = values[0], values[-1]
-        called = "objective" if "objective" in self.last else "test loss"
-        if not abs(last) <= min(FAR * max(abs(first), 1.0), HUGE):
-            return f"the {called} went from {first:.4g} after its first round to {last:.4g}: smaller steps may help"
-        since = next((k for k in range(len(values) - 1, -1, -1) if values[k] != last), -1) + 1
-        if len(values) - since < STILL:
-            return ""
-        rounds = self.course[-1][0] - self.course[since][0]
-        return f"the {called} is the same to the bit for the last {rounds} rounds: larger steps, or --dtype float64?"
-
     def add(self, row: Row, wall: float, columns: Mapping[str, float]) -> None:
         """Adds a round."""
         self.seconds = self.seconds + row.seconds[:, :, :3].sum(axis=0)
         longest = row.seconds[:, :, 0].max(axis=1)
         self.both += float(overlap(row.steps, longest[None, :, None], np.array([wall])).both[0])
-        self._notes_late(row)
+        slowest, waited = latest_rank(row, self.server_ranks, {rank for loss in self.losses for rank in loss.ranks})
+        if waited:
+            self.late[slowest] = self.late.get(slowest, 0.0) + waited
         self.bytes_down += int(row.bytes_down.sum())
         self.bytes_up += int(row.bytes_up.sum())
         self.wall += wall
@@ -142,16 +124,6 @@ class Totals:
         self.last |= {k: v for k, v in columns.items() if not math.isnan(v)}
         values = [columns[name] for name in ("objective", "test_loss") if name in columns]
         self.course += [(self.round, value) for value in values[:1]]
-
-    def _notes_late(self, row: Row) -> None:
-        """Adds to `late`; ranks that were lost count for no mean."""
-        lost = {rank for loss in self.losses for rank in loss.ranks}
-        compute, wait = row.seconds[:, :, 0].sum(axis=0), float(row.seconds[:, 0, 1].sum())
-        ranks = [rank for rank in range(self.server_ranks, len(compute)) if rank not in lost]
-        if len(ranks) > 1:
-            slowest = max(ranks, key=lambda rank: compute[rank])
-            seconds = min(wait, float(compute[slowest] - compute[ranks].mean()))
-            self.late[slowest] = self.late.get(slowest, 0.0) + seconds
 
 
 def run(

@@ -17,6 +17,7 @@ from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import World
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import loop, records
+from zofl_mpi.run.diagnosis import astray
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.plan import Plan
 from zofl_mpi.run.progress import Progress
@@ -229,8 +230,8 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
         repeated = sum(loss.repeated for loss in totals.losses)
         lines.append(f"survived  the loss of ranks {lost}; {repeated} rounds begun again")
     lines.append(f"result    {path}")
-    if astray := totals.astray():
-        lines.append(f"warning   {astray}")
+    if warning := astray(totals.course, "objective" if "objective" in totals.last else "test loss"):
+        lines.append(f"warning   {warning}")
     return "\n".join(lines)
 
 

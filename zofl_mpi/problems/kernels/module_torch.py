@@ -34,7 +34,7 @@ from zofl_mpi.problems.kernels.blocks import (
 )
 from zofl_mpi.problems.module import Function, Named
 from zofl_mpi.problems.sums import blocks as in_blocks
-from zofl_mpi.problems.terms import LocalSteps
+from zofl_mpi.problems.terms import ProximalSteps
 
 Request = TypeVar("Request")
 
@@ -66,7 +66,7 @@ class StepsRequest(NamedTuple):
     function: Function
     x: Array
     y: Array
-    steps: LocalSteps
+    steps: ProximalSteps
 
     @property
     def data(self) -> Dataset:
@@ -144,7 +144,7 @@ def _trial_steps(function: Function, data: Dataset, batch: int, dtype: str) -> l
     for _ in range(_Rows(BlockKey(function, dataset_key(data), batch, dtype), data, 1).size):
         noise, near, shift = generator.standard_normal((3, 1, len(first))).astype(dtype)
         x, positions = first + noise / 100, generator.integers(0, len(data), (1, batch))
-        own = LocalSteps(data, positions, np.array([1e4]), 0.5, 100.0, shift[0] / 10**6)
+        own = ProximalSteps(data, positions, np.array([1e4]), 0.5, 100.0, shift[0] / 10**6)
         steps.append(StepsRequest(function, x, x + near / 10**6, own))
     return steps
 

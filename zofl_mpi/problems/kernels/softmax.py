@@ -13,7 +13,7 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -164,10 +164,32 @@ def solve_numba(x: Array, d: Array, minibatches: Minibatches, radius: float, shi
     if minibatches.rescale:
         scale, offset = (np.full(data.features, a, d.dtype) for a in (data.scale, data.shift))
     against = np.empty((0, *d.shape[1:]), d.dtype) if shift is None else shift
-    samples = np.asarray(data.inputs), minibatches.rows, scale, offset, minibatches.labels()
-    advance(x, d, x + d, *samples, *(a.astype(d.dtype) for a in factors), against, radius)
+    inputs = np.asarray(data.inputs)
+    samples = inputs, minibatches.rows, scale, offset, minibatches.labels()
+    arguments = x, d, x + d, *samples, *(a.astype(d.dtype) for a in factors), against, radius
+    types = d.dtype, inputs.dtype, inputs.flags.writeable
+    if types not in _LOADED:
+        compile_for(advance, arguments)
+        _LOADED.add(types)
+    advance(*arguments)
 
 
+def compile_for(function: Any, arguments: Sequence[Any]) -> None:
+    """Makes numba compile a function for the types of these arguments, or load it from the disk.
+
+    Two processes that compile for other types at once may write the same file, and the one's code be found for the
+    other's types: all is then compiled again.
+    """
+    import numba  # type: ignore[import-untyped, unused-ignore]
+
+    types = tuple(numba.typeof(argument) for argument in arguments)  # type: ignore[no-untyped-call, unused-ignore]
+    function.compile(types)
+    if types not in function.signatures:
+        function.recompile()
+        function.compile(types)
+
+
+_LOADED = set[tuple[object, ...]]()  # types of displacements and inputs for which `advance` is compiled
 KERNELS: dict[str, Kernel] = {"numpy": solve_numpy, "numba": solve_numba}
 
 

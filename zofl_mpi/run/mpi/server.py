@@ -10,7 +10,7 @@ import numpy as np
 
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.clients import ClientError, Clients, Participants, Replies, Step, Weights, name_of
-from zofl_mpi.engine.ledger import SERVER, Report, Row
+from zofl_mpi.engine.ledger import PEAK, SERVER, Report, Row, Seconds
 from zofl_mpi.engine.mean import Contribution
 from zofl_mpi.engine.messages import Bytes
 from zofl_mpi.engine.setting import Loads
@@ -63,7 +63,7 @@ class MPIClients(Clients):
         self._touched: set[int] = set()
         self._kept: dict[int, Bytes] = {}
         self._reports: list[tuple[int, Report]] = []  # of this round's means, by rank
-        self._complete = False  # whether client ranks have computed nothing since
+        self._all_reported = False  # whether the client ranks have computed nothing since their `_reports`
 
     def ask(self, step: Step, message: Any, *, to: Participants = None, counted: bool = True) -> Replies:
         if self._survival is not None and step is STEPS["<recall>"]:
@@ -104,7 +104,16 @@ class MPIClients(Clients):
         self._questions.check_closed("the round")
         changed = self._changed()
         own = self._questions.account()
-        if self._complete and self._survival is None:  # the ranks' transfers after it count for the next round
+        tables = self._client_tables(own)
+        if self._servers is not None:
+            tables = np.concatenate([self._servers.account(own, self.ledger.steps), tables[1:]])
+        if self._survival is not None:
+            tables = self._settled(self._survival, tables, changed)
+        return self._questions.row(tables)
+
+    def _client_tables(self, own: Seconds) -> Seconds:
+        """(P + 1, ...) `own`, the server's table, and those of the P client ranks: asked for where a report lacks."""
+        if self._all_reported and self._survival is None:  # the ranks' transfers after it count for the next round
             tables = np.zeros((self._wire.ranks + 1, *own.shape))
             tables[0] = own
         else:
@@ -112,19 +121,20 @@ class MPIClients(Clients):
                 self._put(Question("account", extra=self.ledger.steps))
                 tables = self._wire.gather_tables(own)
         for rank, report in self._reports:
-            table = report.table(self.ledger.steps)
-            tables[rank, :-1, :4] += table[:-1, :4]
-            np.maximum(tables[rank, :, 4], table[:, 4], out=tables[rank, :, 4])
+            told = report.table(self.ledger.steps)
+            tables[rank, :-1, :PEAK] += told[:-1, :PEAK]
+            np.maximum(tables[rank, :, PEAK], told[:, PEAK], out=tables[rank, :, PEAK])
         self._reports.clear()
-        if self._servers is not None:
-            tables = np.concatenate([self._servers.account(own, self.ledger.steps), tables[1:]])
-        if self._survival is not None:
-            self._survival.agree()  # else the tables may be garbage
-            self._kept |= changed
-            self._touched.clear()
-            tables, left = np.zeros((self._ranks, *own.shape)), tables
-            tables[self._survival.alive] = left
-        return self._questions.row(tables)
+        return tables
+
+    def _settled(self, survival: Survival, tables: Seconds, changed: dict[int, Bytes]) -> Seconds:
+        """The tables by the ranks at the start; the memories that changed are kept. RanksLost: the round counts not."""
+        survival.agree()  # else the tables may be garbage
+        self._kept |= changed
+        self._touched.clear()
+        of_all = np.zeros((self._ranks, *tables.shape[1:]))
+        of_all[survival.alive] = tables
+        return of_all
 
     def steadily(self, work: Callable[[], T]) -> T:
         while True:
@@ -158,7 +168,7 @@ class MPIClients(Clients):
         with self._questions.clock.time(name, "wait"):
             contributions = self._wire.allgather_objects(own)
         self._reports += [(rank, c.report) for rank, c in enumerate(contributions) if c.report is not None]
-        self._complete = True
+        self._all_reported = True
         self._questions.close()
         failed = mean.first_failure(contributions)
         if failed:
@@ -225,7 +235,7 @@ class MPIClients(Clients):
 
     def _put(self, question: Question, block: Bytes | None = None) -> None:
         """Asks all ranks, with the one message if there is one."""
-        self._complete, question = False, question._replace(round=self._watch.round)
+        self._all_reported, question = False, question._replace(round=self._watch.round)
         if block is None:
             self._wire.bcast_question(question)
         else:
