@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from zofl_mpi.data import Dataset, Federation
     from zofl_mpi.run import records
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 __all__ = [
     "Array",
     "Client",

@@ -7,11 +7,11 @@ class ZoflMpi(PythonPackage):
     """Zeroth-order federated learning on MPI: the same answer, bit for bit, on any number of ranks."""
 
     homepage = "https://arxiv.org/abs/2504.01839"
-    url = "file:///path/of/your/clone/dist/zofl_mpi-0.1.0.tar.gz"  # python -m build --sdist makes it
+    url = "file:///path/of/your/clone/dist/zofl_mpi-1.0.0.tar.gz"  # python -m build --sdist makes it
 
     license("MIT")
 
-    version("0.1.0")
+    version("1.0.0")
 
     variant("torch", default=True, description="Networks, split learning, GPUs")
     variant("fast", default=True, description="Compiled local steps of softmax regression (numba)")
