@@ -1,0 +1,59 @@
+"""The site of all pages (jobs/docs.sh): it builds without a broken link, and asks no network."""
+
+import importlib.util
+import json
+
+import zofl_mpi
+from tests.e2e.made import *
+
+pytest.importorskip("mkdocs", reason="the site needs the extra docs")
+
+
+def site_pages() -> Any:
+    """The module .docs/pages.py."""
+    spec = importlib.util.spec_from_file_location("pages", ROOT / ".docs/pages.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+def test_the_site_builds_with_every_page_and_figure_and_asks_no_network(tmp_path: Path) -> None:
+    """Mutations: a link to a file or a heading that is not there; a page left out; fonts of the theme."""
+    words = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--quiet",
+        "--strict",
+        "-f",
+        ".docs/mkdocs.yml",
+        "-d",
+        str(tmp_path),
+    ]
+    done = run_process(words, cwd=ROOT, env={"NO_MKDOCS_2_WARNING": "1"})
+    assert done.returncode == 0, done.stderr + done.stdout
+    html = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
+    pages = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    wanted = {page.replace("README.md", "index.md").replace(".md", ".html") for page in pages.split()}
+    assert wanted <= html.keys()
+    for name, text in html.items():
+        assert not re.search(r'<(?:script|img|iframe|source)[^>]*src="?https?:|<link[^>]*href="?https?:', text), name
+    for path in tmp_path.rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", path.read_text()), path
+    for figure in (ROOT / "analysis/results").rglob("*.png"):
+        assert f'{figure.name}"' in html["gallery.html"] and (tmp_path / figure.relative_to(ROOT)).is_file()
+    for name in zofl_mpi.__all__:
+        assert re.search(rf'<h2 id="zofl_mpi\.[\w.]*\b{name}"', html["reference/names.html"]), name
+    found = json.loads((tmp_path / "search/search_index.json").read_text())["docs"]
+    assert any("directions per parameter" in each["text"] for each in found)
+
+
+def test_a_figure_without_a_command_ends_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = site_pages()
+    assert "python analysis/a_fig2.py --axis mu" in pages.gallery()
+    monkeypatch.setattr(pages, "figures", lambda: [ROOT / "analysis/results/z_new.png"])
+    with pytest.raises(Exception, match=r"analysis/results/z_new\.png: no page, grid or script says which command"):
+        pages.gallery()
