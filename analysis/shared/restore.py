@@ -37,7 +37,7 @@ def setting_of(
     config = stored.trusted(run.config, named, str(run.path), "--own") | {"device": where} | given
     groups = plan.groups_of(module, config["method"], config["problem"])
     known = flags.flags_of(groups)
-    words = flags.to_arguments(flags.readable(config, known), known, str(run.path))
+    words = flags.to_arguments(config, known, str(run.path))
     understood = plan.understand(module, words)
     setting = cli.build_setting(SingleProcess(), module, understood, device.select(where))
     if setting.fingerprint != run.attrs.get("data"):
