@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -322,6 +323,8 @@ def _run(attack: Attack, folder: Path, said: int) -> None:
     os.chdir(folder)
     os.dup2(said, 1)
     os.dup2(said, 2)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))  # not those of pytest
+    warnings.resetwarnings()
     status = 70
     try:
         attack.prepare()

@@ -9,7 +9,7 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
 NAMES = (
-    "SPLIT SERVER PARTITION SYNTHETIC START PRETRAIN PARTICIPANTS DIRECTION BATCH "
+    "SPLIT SERVER PARTITION SYNTHETIC START RESERVED PARTICIPANTS DIRECTION BATCH "
     "BATCH_MINUS SERVER_BATCH NOISE PERSONAL FILTERS MODULE LOWER_BATCH OUTPUT "
     "PROBE COIN LOWER_PARTICIPANTS AUGMENT ORDER SPECTRUM AUDIENCE VALIDATION"
 )
@@ -21,7 +21,7 @@ def words(seed: int, purpose: int, r: int = 0, i: int = 0, t: int = 0) -> tuple[
     return tuple(Streams(seed)(Purpose(purpose), r=r, i=i, t=t).integers(2**63, size=4).tolist())
 
 
-def test_the_numbers_of_the_purposes_are_those_of_old_results() -> None:
+def test_the_numbers_of_the_purposes_never_change() -> None:
     assert {name: purpose.value for name, purpose in Purpose.__members__.items() if name in NUMBERS} == NUMBERS
     assert len(Purpose) == len(Purpose.__members__), "two names of one number"
     assert all(p.value > max(NUMBERS.values()) for name, p in Purpose.__members__.items() if name not in NUMBERS)

@@ -307,6 +307,8 @@ def check_hooks(method: Method[Any], plan: Plan) -> None:
         try:
             answer = getattr(method, hook)(*([] if "()" in called else [rounds]))
             fault = "" if answer is None or isinstance(answer, kind) else f"gave a {type(answer).__name__}"
+        except (UserError, MemoryError):
+            raise
         except Exception as exc:  # whatever a function of somebody's own raises
             fault = f"failed ({type(exc).__name__}: {exc})"
         if fault:

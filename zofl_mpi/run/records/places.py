@@ -22,7 +22,8 @@ def check_name(path: Path, flag: str) -> None:
         pass
     except (OSError, ValueError) as error:
         shown = str(path) if len(str(path)) < 100 else f"{str(path)[:100]}..."
-        raise UserError(f"{flag} {shown}: {getattr(error, 'strerror', error)}; choose another name") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{flag} {shown}: {reason}; choose another name") from error
     if not path.name:
         raise UserError(f"{flag} {path} is a folder: name a file in it")
 
