@@ -10,6 +10,7 @@ from functools import cache
 from scipy.optimize import linprog
 
 from tests.e2e.made import *
+from tests.tools import interface
 from zofl_mpi.data import npz, partition
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.run import flags
@@ -17,9 +18,11 @@ from zofl_mpi.run.grid import __main__ as grid_runner
 from zofl_mpi.run.grid import read
 from zofl_mpi.run.plan import groups_of, understand
 
+SUMMARY = "analysis/results/README.md"
 FILES = [
     "README.md",
     *(f"{room}/README.md" for room in ("zofl_mpi", "zofl_mpi/methods", "zofl_mpi/problems", "zofl_mpi/run", "jobs")),
+    SUMMARY,
 ]
 TEXT = {name: (ROOT / name).read_text() for name in FILES}
 ALL = "\n".join(TEXT.values())
@@ -224,7 +227,7 @@ def test_every_run_runs(here: Path, files: bool, request: pytest.FixtureRequest)
 
 def test_every_snippet_is_run_here(here: Path, capsys: Any) -> None:
     """A module by the commands that name it, as above and below; all others after one another, beside a result."""
-    assert len(TEXT["README.md"].splitlines()) <= 220 and len(own()["fedsgd"].splitlines()) <= 40
+    assert len(TEXT["README.md"].splitlines()) <= 180 and len(own()["fedsgd"].splitlines()) <= 40
     scripts = [code for code in blocks(ALL, "python") if code not in own().values()]
     assert set(own()) == {"fedsgd", "mynet", "mysplit", "risk", "ridge"} and len(scripts) == 3
     performed([["zofl_mpi.zo_hfl", "--rounds", "2", "--checkpoint-every", "1", "--quiet", "--out", "mnist.h5"]])
@@ -280,9 +283,9 @@ def test_the_quickstart_prints_what_the_readme_shows(here: Path) -> None:
 
 def test_the_measured_numbers_are_those_of_the_results() -> None:
     """Every number of the table, and in the results' paragraph with what it counts, is in the results."""
-    pages = sorted((ROOT / "analysis/results").glob("*.md"))
+    pages = sorted(path for path in (ROOT / "analysis/results").glob("*.md") if path.name != "README.md")
     results = re.sub(r"\s+", " ", " ".join(page.read_text() for page in pages))
-    table = re.findall(r"^\| .* \| (.*) \| `[^|]*` \|$", TEXT["README.md"], re.M)
+    table = re.findall(r"^\| .* \| (.*) \| `[^|]*` \|$", TEXT[SUMMARY], re.M)
     (honest,) = re.findall(r"^## Results, honestly\n(.*?)^## ", TEXT["README.md"], re.S | re.M)
     numbers = [n for text in table for n in re.findall(r"\d[\d,]*\.?\d*(?: ± \d+\.\d+)?", text)]
     counted = r"\d+(?:\.\d+)?(?: (?:to|and|±) \d+(?:\.\d+)?)*(?: %| points)?"
@@ -290,6 +293,24 @@ def test_the_measured_numbers_are_those_of_the_results() -> None:
     assert len(table) >= 12 and len(numbers) > 20 and len(phrases) >= 7
     for text in (*numbers, *phrases):
         assert re.search(rf"(?<![\d.]){re.escape(text)}(?!\d|\.\d)", results), text
+
+
+def test_the_table_of_methods_is_short_and_its_commands_are_understood() -> None:
+    """Each row says what to type; a row's later words go with its first command."""
+    (table,) = re.findall(r"^\| you have \| type \|\n\|[-|]+\n(.*?)\n\n", TEXT["README.md"], re.S | re.M)
+    rows = table.splitlines()
+    assert len(rows) <= 8 and max(len(row.replace("|", " ").split()) for row in rows) <= 25
+    for row in rows:
+        first, *others = inline(row.rpartition(" | ")[2])
+        module, *given = first.split()
+        assert others or given, row
+        for words in ([], *(other.split() for other in others if other not in ("--lam", "--dry-run"))):
+            understand(importlib.import_module(module), [*([] if "--method" in words else given), *words])
+
+
+def test_the_page_of_the_interface_is_that_of_the_code() -> None:
+    """Mutations: a flag, a column, a path or a name that is added, renamed or gone."""
+    assert (ROOT / "zofl_mpi/INTERFACE.md").read_text() == interface.page()
 
 
 def test_the_regression_is_within_1_percent_of_its_optimum(here: Path) -> None:
