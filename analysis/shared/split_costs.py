@@ -105,7 +105,7 @@ def counted(config: Mapping[str, Any], loss: type[Any], rule: type[Any], passes:
     problem, batch = network(config), int(config["batch"])
     client, head, _ = macs(problem)
     own = loss(problem)
-    each = client if own.answered else client + head
+    each = client if own.at_cut else client + head
     return Step(passes * each * batch, float(peak_bytes(own, rule(slice(0, own.travels)), batch)), False)
 
 

@@ -39,9 +39,8 @@ from zofl_mpi.methods.splitfed import SFLV2, SplitLoRA
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.device_cache import samples_on
 from zofl_mpi.rounds.split.client import drawn
+from zofl_mpi.rounds.split.lockstep import Cut, LockstepMethod
 from zofl_mpi.rounds.split.messages import Model, Smashed
-from zofl_mpi.rounds.split.method import Cut, LockstepMethod
-from zofl_mpi.rounds.split.server import Server
 
 STEPS = 6
 LONG = 2_000_000_000
@@ -88,16 +87,16 @@ def made(which: str, device: str = "cpu", h: int = 3, own: Setting | None = None
 def steps_of(of: Any) -> Iterator[None]:
     """Takes a client's local steps, each with the server's on its upload, and yields after each."""
     state, client = of.start(), Client(0, of.setting.data[0])
-    server = Server.of(of.training, state, 0)
+    server = of.server(state, 0)
     if isinstance(of, LockstepMethod):
-        item: Any = of.begin(client, of.training.client_part(state, 0))
+        item: Any = of.begin(client, of.begin_round(state, 0))
         while isinstance(item, Smashed):
             server.step(0, item, returned=True)
             server.move()
             item = of.proceed(client, Cut(server.slopes[0]))
             yield
         return
-    message = of.training.client_part(state, 0) if isinstance(of, FSLSAGE) else Model(state.theta, state.buffers, 0)
+    message = of.begin_round(state, 0) if isinstance(of, FSLSAGE) else Model(state.theta, state.buffers, 0)
     for item in of.train(client, message):
         server.step(0, item)
         yield

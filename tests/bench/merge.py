@@ -19,7 +19,6 @@ from tests.numerics.split_methods import SIDE, C, Parts, method, mlp, resnet, se
 from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.messages import Smashed
-from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
 
 M, TURNS = 10, 15  # uploads of 60 samples
@@ -37,7 +36,8 @@ def wide() -> Parts:
 
 def seconds(plan: Training, uploads: list[Smashed]) -> float:
     """Processor time of the server's steps on an upload of each client."""
-    server = Server.of(plan, method(CSEFSL, plan).start(), 0)
+    of = method(CSEFSL, plan)
+    server = of.server(of.start(), 0)
     for _ in range(2):
         before = time.process_time()
         for i, item in enumerate(uploads):

@@ -37,8 +37,7 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.estimates import Estimation
-from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State, Trained
-from zofl_mpi.rounds.split.server import Server
+from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State, Trained, Update
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run import records
 
@@ -125,15 +124,18 @@ class Measured:
         return HERON(self.setting, training=self.training, estimation=Estimation(n_p=self.n_p))
 
     def start(self) -> State:
-        return self.training.start()
+        return self.heron.start()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
-        [to], main = self.training.groups(r), Server.of(self.training, state, r)
+        [to], main = self.training.timetable.groups(r), self.heron.server(state, r)
         message, streamed = Model(state.theta, state.buffers, r), self.asks == "streaming"
         for i, item in clients.ask(self.train, message, to=to) if streamed else self.one_by_one(clients, message, to):
             if isinstance(item, Smashed):
                 main.step(i, item)
-        return main.state(self.training.mean(state, clients, to), math.nan)
+        return main.state(self.heron.mean(state, r, clients), math.nan)
+
+    def update(self, client: Client, message: Ask) -> Update:
+        return self.heron.update(client, message)
 
     def one_by_one(self, clients: Clients, message: Model, to: list[int]) -> Iterator[tuple[int, Any]]:
         """The same items in the same order; no client computes before the server asks for the next."""

@@ -10,7 +10,8 @@ from tests.e2e.made import *
 from tests.e2e.test_survival import Leap
 from tests.fates import Death, Fate
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.rounds.split.training import Training
+from zofl_mpi.rounds.split.client import LocalSteps
+from zofl_mpi.rounds.split.method import SplitMethod
 
 FAMILY = "zofl_mpi.heron_sfl"
 RUN = ["--problem", "split_cnn", "--data", "digits", "--m", "7", "--batch", "8", "--h", "2", "--quiet"]
@@ -32,10 +33,10 @@ def rank() -> str:
 
 def met(patch: Patch, begun: Any = lambda: None, computed: Any = lambda given: None, read: Any = lambda: None) -> None:
     """Calls begun() before a server rank's pass for a step, computed(its terms) for each upload, read() at a client."""
-    passes, inputs = Training.server_pass, Training.inputs
+    passes, inputs = SplitMethod.server_pass, LocalSteps.inputs
 
     @functools.wraps(passes)
-    def server_pass(self: Training, part: Any) -> Any:
+    def server_pass(self: Any, part: Any) -> Any:
         begun()
         work = passes(self, part)
 
@@ -46,8 +47,8 @@ def met(patch: Patch, begun: Any = lambda: None, computed: Any = lambda given: N
 
         return passed
 
-    patch.setattr(Training, "server_pass", server_pass)
-    patch.setattr(Training, "inputs", lambda *given: (read(), inputs(*given))[1])
+    patch.setattr(SplitMethod, "server_pass", server_pass)
+    patch.setattr(LocalSteps, "inputs", lambda *given: (read(), inputs(*given))[1])
 
 
 @pytest.fixture(scope="module", params=METHODS)
@@ -225,10 +226,10 @@ def test_a_killed_rank_of_the_server_ends_the_job(mpirun: Callable[..., Complete
 KILLED = """
 import functools, os, signal, sys
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.rounds.split.training import Training
+from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.run import cli
 
-passes, seen = Training.server_pass, []
+passes, seen = SplitMethod.server_pass, []
 
 @functools.wraps(passes)
 def killed(self, part):
@@ -237,6 +238,6 @@ def killed(self, part):
         os.kill(os.getpid(), signal.SIGKILL)
     return passes(self, part)
 
-Training.server_pass = killed
+SplitMethod.server_pass = killed
 cli.main("zofl_mpi.heron_sfl", sys.argv[1:])
 """

@@ -139,7 +139,7 @@ def named() -> Setting:
 
 
 def training(own: Setting, rule: Optimiser = SGD, **flags: Any) -> Training:
-    values = {"batch": 4, "lr_client": 0.05, "lr_server": 0.05, "rule": rule, **flags}
+    values = {"batch": 4, "lr_client": 0.05, "lr_server": 0.05, "optimiser": rule, **flags}
     check_ranges(Training, values)
     return Training(own, **values)
 
@@ -210,7 +210,7 @@ def whole_of(make: Make) -> nn.Module:
 
 
 def batches(plan: Training, i: int, r: int) -> Iterator[tuple[Tensor, Tensor]]:
-    for b in plan.batches(i, r):
+    for b in plan.timetable.batches(i, r):
         rows = plan.setting.data[i].rows[b]
         yield torch.from_numpy(PIXELS[rows]).view(-1, 1, SIDE, SIDE), torch.from_numpy(LABELS[rows])
 
@@ -218,19 +218,19 @@ def batches(plan: Training, i: int, r: int) -> Iterator[tuple[Tensor, Tensor]]:
 def fedavg(plan: Training, make: Make, rounds: int, clients: Sequence[int]) -> nn.Module:
     """FedAvg on the whole network, by hand; own optimiser states by `plan.state`. One network is plain training."""
     nets = {i: whole_of(make) for i in clients}
-    rules = {i: torchs(net.parameters(), plan.rule, 0.05) for i, net in nets.items()}
+    rules = {i: torchs(net.parameters(), plan.optimiser, 0.05) for i, net in nets.items()}
     average = flat(nets[clients[0]]), statistics(nets[clients[0]])
     sizes = {i: len(plan.setting.data[i]) for i in clients}
     moments: list[dict[str, Tensor]] = []  # of each parameter, the mean
     for r in range(rounds):
-        to = [clients[i] for i in plan.participants(r)]
+        to = [clients[i] for i in plan.timetable.participants(r)]
         share = {i: sizes[i] / sum(sizes[j] for j in to) for i in to}
         for i in to:
             net = nets[i]
             put(net, *average)
             net.train(not plan.running)
             if plan.state != "keep":
-                rules[i] = torchs(net.parameters(), plan.rule, 0.05)
+                rules[i] = torchs(net.parameters(), plan.optimiser, 0.05)
             for p, mean in zip(net.parameters(), moments, strict=False):
                 rules[i].state[p] = {name: value.clone() for name, value in mean.items()}
             for x, labels in batches(plan, i, r):

@@ -11,7 +11,7 @@ from zofl_mpi.numerics.history import History
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems.signs import SignedLayers
 from zofl_mpi.rounds.split.client import drawn
-from zofl_mpi.rounds.split.method import check_arithmetic
+from zofl_mpi.rounds.split.estimating import check_arithmetic
 from zofl_mpi.run import flags
 from zofl_mpi.run.client_memory import Acknowledged, recall
 
@@ -82,8 +82,8 @@ def test_a_client_that_has_rested_makes_the_servers_model_of_what_it_missed(
     for r in range(6):
         before = state
         state = run(rested, 1, r, clients, state)
-        (i,) = rested.training.participants(r)
-        missed.add(r - rested.training.latest(r).get(i, 0))
+        (i,) = rested.training.timetable.participants(r)
+        missed.add(r - rested.training.timetable.latest(r).get(i, 0))
         ((_, told),) = clients.ask(recall, Acknowledged(), to=[i], counted=False)
         assert torch.equal(torch.as_tensor(told.entries["x"]), joined(rested, before)), r
         for name, value in before.optimiser.items():
@@ -294,7 +294,7 @@ def test_nothing_bounds_hisos_k_below() -> None:
         G = hiso.replay(x, moments, r, np.zeros((1, 1)))
         assert not G.any()
     close(moments["second_moment"], torch.full_like(x, 1e-8), 1e-12)
-    close(hiso.estimator(moments).scale, torch.full_like(x, 1e4), 1e-12)
+    close(hiso.estimator(moments).factors, torch.full_like(x, 1e4), 1e-12)
     G = hiso.replay(x, moments, 8, np.full((1, 1), 1e-12))
     assert 0 < float((G * G).max()) < 1e-6
     close(moments["second_moment"], 1e-9 + 0.9 * G * G, 1e-12)

@@ -22,7 +22,7 @@ def started(make: Make, cls: Any = HERON, **flags: Any) -> tuple[LocalSteps, Per
     _, x, labels = next(iter(local))
     moved = torch.randn(len(local.theta), generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     local.theta.add_(moved, alpha=0.1)  # norms whose scales are not all 1
-    rule = of.rule.rest if isinstance(of.rule, Tail) else of.rule
+    rule = of.rule.first if isinstance(of.rule, Tail) else of.rule
     assert isinstance(rule, PerSample)
     return local, rule, x, labels
 
@@ -155,7 +155,6 @@ def of_client(cls: type[nn.Module], width: int) -> Make:
         (of_client(Merged, 32), {}, r"Linear \(inner\) takes 16 rows of a batch of 2 samples"),
         (small, {"estimate": "exact"}, "--estimate exact has the gradient itself"),
         (small, {"estimate": "jvp"}, "--estimate jvp has no differences"),
-        (small, {"uplink": "seeds"}, "--uplink seeds sends a number a step and direction, not a number a sample"),
     ],
 )
 def test_what_takes_no_signs_is_refused(cls: Any, make: Make, flags: dict[str, Any], words: str) -> None:
@@ -199,7 +198,7 @@ def test_the_derivative_is_that_of_the_gradient(make: Make, freeze: str) -> None
 @pytest.mark.parametrize("flags", [{}, {"state": "average", "beta": 0.7}])
 def test_it_is_the_limit_of_central_differences_and_comes_back_by_seeds(cls: Any, flags: dict[str, Any]) -> None:
     """Mutations: other directions than theirs; derivatives lost on their way up."""
-    plan = training(setting(small), **{"rule": Optimiser("sgd"), **flags})
+    plan = training(setting(small), **{"optimiser": Optimiser("sgd"), **flags})
     jvp, seeds, central = (
         run(method(cls, plan, n_p=2, **own), 2)
         for own in (JVP, {**JVP, "uplink": "seeds"}, {"estimate": "central", "mu": 1e-4})

@@ -57,9 +57,8 @@ def test_a_client_trains_on_what_its_sensor_sees() -> None:
     own = fleet(sensors=("invert", "gain"))
     plan = training(own)
     for i, name in enumerate(("invert", "gain", "invert")):
-        for (x, _), positions in zip(batches(plan, i, 0), plan.batches(i, 0), strict=True):
-            client = Client(i, own.data[i])
-            assert torch.equal(plan.inputs(client, positions, 0, 0)[0], SENSORS[name](x))
+        for (x, _), positions in zip(batches(plan, i, 0), plan.timetable.batches(i, 0), strict=True):
+            assert torch.equal(local_of(method(HERON, plan), i).inputs(positions, 0)[0], SENSORS[name](x))
 
 
 # --- parts of the clients' own
@@ -68,7 +67,7 @@ def test_a_client_trains_on_what_its_sensor_sees() -> None:
 def alone(plan: Training, i: int, rounds: int, local: bool) -> nn.Module:
     """Client i's network after plain training on its own samples, whose server part and head stay as they are."""
     client, head, server = (part.double() for part in seeded(mlp))
-    rest, optimiser = head if local else server, torchs(client.parameters(), plan.rule, plan.lr_client)
+    rest, optimiser = head if local else server, torchs(client.parameters(), plan.optimiser, plan.lr_client)
     for r in range(rounds):
         for x, labels in batches(plan, i, r):
             optimiser.zero_grad()
@@ -128,12 +127,12 @@ def test_a_client_that_rests_keeps_its_part_and_one_that_comes_late_begins_as_al
     of = method(CSEFSL, plan)
     clients = LocalClients(list(own.data), method=of)
     run(of, 6, clients=clients)
-    taken = {i: [r for r in range(6) if plan.participants(r) == [i]] for i in range(3)}
+    taken = {i: [r for r in range(6) if plan.timetable.participants(r) == [i]] for i in range(3)}
     assert all(taken.values()) and min(map(len, taken.values())) < max(map(len, taken.values()))
     for i, rounds in taken.items():
         client = Client(i, own.data[i])
         for r in rounds:
-            for _ in of.train(client, plan.client_part(of.start(), r)):
+            for _ in of.train(client, of.begin_round(of.start(), r, head=True)):
                 pass
         assert torch.equal(clients._clients[i].memory["theta"], client.memory["theta"])
 

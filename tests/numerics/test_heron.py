@@ -201,18 +201,18 @@ def test_a_rule_of_ones_own_takes_the_steps_of_both_losses(monkeypatch: Patch, c
 
 MOMENTUM = Optimiser("sgd", momentum=0.9, weight_decay=0.01)
 SEEDS: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
-    (HERON, {"rule": SGD}, {}),
-    (HERON, {"rule": MOMENTUM}, {"n_p": 3, "estimate": "central"}),
+    (HERON, {"optimiser": SGD}, {}),
+    (HERON, {"optimiser": MOMENTUM}, {"n_p": 3, "estimate": "central"}),
     (HERON, {"state": "reset"}, {"distribution": "gaussian"}),
     (HERON, {"state": "average", "beta": 0.7}, {"n_p": 2}),
-    (HERON, {"state": "average", "rule": Optimiser("sgd", momentum=0.9)}, {}),
+    (HERON, {"state": "average", "optimiser": Optimiser("sgd", momentum=0.9)}, {}),
     (HERON, {"beta": 0.7}, {"n_p": 2, "distribution": "sphere", "mu": 0.01}),
     (HERON, {"freeze": "client", "k": 3}, {"estimate": "central"}),
     (HERON, {"freeze": "auxiliary", "weights": "uniform", "order": "client_major"}, {}),
     (HERON, {"beta": 0.7, "weights": "uniform"}, {"n_p": 2, "distribution": "sphere", "mu": 0.01, **HEAD}),
     (HERON, {"state": "reset", "k": 2}, {"distribution": "gaussian", **HEAD}),
-    (HERON, {"rule": MOMENTUM}, {"n_p": 2, "exact_layers": 3, **HEAD}),
-    (HOSFL, {"rule": MOMENTUM}, {"n_p": 3, "estimate": "central"}),
+    (HERON, {"optimiser": MOMENTUM}, {"n_p": 2, "exact_layers": 3, **HEAD}),
+    (HOSFL, {"optimiser": MOMENTUM}, {"n_p": 3, "estimate": "central"}),
     (HOSFL, {"state": "average", "beta": 0.7}, {"n_p": 2}),
     (HOSFL, {"freeze": "client", "order": "client_major"}, {}),
     (HOSFL, {"state": "reset"}, {"n_p": 2, "exact_layers": 3}),
@@ -230,7 +230,7 @@ def test_scalars_and_seeds_give_the_dense_uplinks_bits(
     the mean of n_p as their sum; the frozen part replayed; weights of other clients; the head or the last layers of the
     round before."""
     own = setting(dtype=dtype)
-    plan = training(own, **{"rule": Optimiser(), **flags})
+    plan = training(own, **{"optimiser": Optimiser(), **flags})
     dense, seeds = (method(cls, plan, **estimate, uplink=uplink) for uplink in ("dense", "seeds"))
     expected, found, start, n = run(dense, 4), run(seeds, 4), seeds.start(), plan.problem.n_client
     assert same(found, expected) and found.server_loss == expected.server_loss
@@ -255,7 +255,7 @@ def test_replays_that_cannot_be_are_told() -> None:
     with pytest.raises(UserError, match="client 1 computes on cpu with other instructions, the server on cpu with "):
         of.replay(of.start(), 0, 1, told)
     for cls in (HERON, HOSFL):
-        with pytest.raises(UserError, match="--uplink seeds: --estimate exact"):
+        with pytest.raises(UserError, match="--uplink seeds: it sends the scalars of estimates"):
             method(cls, training(setting()), uplink="seeds", estimate="exact")
     of = method(HERON, training(setting(), lr_client=1e300), uplink="seeds", mu=0.1)
     with pytest.raises(UserError, match=r"client \d: Update.theta is not finite"):

@@ -34,8 +34,9 @@ def test_a_step_on_two_uploads_by_the_formula_of_softmax_regression() -> None:
     returns divided by G, or that of the mean loss; running on with one upload more."""
     own = setting(scalar)
     plan = training(own, Optimiser("sgd"), merge=2)
-    state = method(SFLV2, plan).start()
-    server, W = Server.of(plan, state, 0), state.theta_s.view(C, 2).numpy().copy()
+    of = method(SFLV2, plan)
+    state = of.start()
+    server, W = of.server(state, 0), state.theta_s.view(C, 2).numpy().copy()
     s = [STREAMS(Purpose.SYNTHETIC, i=i).standard_normal((4, 2)) for i in range(2)]
     y = [np.array([0, 1, 2, 0]), np.array([2, 2, 1, 0])]
     g, slopes = [], []
@@ -126,9 +127,13 @@ def test_the_server_steps_on_the_same_groups_in_every_method(
     for r in (0, 1):
         groups.clear()
         state = run(of, 1, r)
-        first = {(i, q): int(own.data[i].rows[b][0]) for i in range(3) for q, b in enumerate(of.training.batches(i, r))}
+        first = {
+            (i, q): int(own.data[i].rows[b][0])
+            for i in range(3)
+            for q, b in enumerate(of.training.timetable.batches(i, r))
+        }
         assert groups == [[first[one] for one in group] for group in merged(r, size)]
-        assert state.server_steps == len(groups) == of.training.server_steps(r)
+        assert state.server_steps == len(groups) == of.training.timetable.server_steps(r)
 
 
 @pytest.mark.parametrize("k", [1, 2])
@@ -138,9 +143,10 @@ def test_the_size_of_a_step_follows_the_merged_steps_of_all_rounds(monkeypatch: 
     pace = Pace("linear", warmup=3, decay_steps=11, decay_steps_server=23)
     plan = training(setting(mlp), beta=0.6, k=k, pace=pace, merge=2)
     taken = sizes(monkeypatch, CSEFSL, plan, 4)[plan.problem.top.n]
-    count = sum(max(-(-STEPS_OF[i] // k) for i in plan.participants(r)) for r in range(4))  # two are one step, one too
+    asked = [plan.timetable.participants(r) for r in range(4)]
+    count = sum(max(-(-STEPS_OF[i] // k) for i in to) for to in asked)  # two are one step, one too
     assert taken == [pace.server(0.05, t) for t in range(count)]
-    assert len({tuple(plan.participants(r)) for r in range(4)}) > 1
+    assert len(set(map(tuple, asked))) > 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -169,7 +175,8 @@ def test_merging_is_refused_where_no_uploads_meet() -> None:
 def test_an_upload_whose_gradient_is_not_finite_is_named_by_its_client() -> None:
     """Mutation: the place in the group for the client."""
     plan = training(setting(mlp), merge=2)
-    server = Server.of(plan, method(SFLV2, plan).start(), 0)
+    of = method(SFLV2, plan)
+    server = of.server(of.start(), 0)
     labels = torch.zeros(2, dtype=torch.int64)
     server.step(2, Smashed(torch.ones(2, 4, dtype=torch.float64), labels))
     with pytest.raises(UserError, match="client 1: the server's gradient on its upload is not finite"):

@@ -39,7 +39,7 @@ class Asked(TorchDispatchMode):
             monkeypatch.setattr(torch.Tensor, name, self._counted(getattr(torch.Tensor, name)))
         monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
         for owner, name in (
-            (Training, "inputs"),
+            (LocalSteps, "inputs"),
             (split_gpt2.SplitGPT2, "samples"),
             (split_gpt2.SplitGPT2, "placed"),
             (messages, "_host_dtype"),

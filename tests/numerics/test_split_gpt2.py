@@ -99,14 +99,14 @@ def test_only_lora_moves(cls: Any) -> None:
 def test_sflv2_with_one_client_is_training_of_the_whole_model() -> None:
     """LoRA by hand, one text after the other, torch's Adam, smoothed labels; after each round the same numbers.
     Mutations: padding in the loss; smoothing left out; the server's step before the gradient at the cut."""
-    plan = training(setting(clients=1), rule=Optimiser())
+    plan = training(setting(clients=1), optimiser=Optimiser())
     of = method(SFLV2, plan)
     state = of.start()
     reference = uncut(plan.problem, state.theta, state.theta_s)
     rule = torch.optim.Adam([reference.theta], 0.05, foreach=False)
     clients = LocalClients(list(plan.setting.data), method=of)
     for r in range(2):
-        for positions in plan.batches(0, r):
+        for positions in plan.timetable.batches(0, r):
             rule.zero_grad()
             torch.cat([reference.losses(plan.setting.data[0], int(k), 0.1) for k in positions]).mean().backward()
             rule.step()
@@ -285,7 +285,7 @@ def test_all_parameters_train() -> None:
     net.lm_head.weight = torch.nn.Parameter(net.lm_head.weight.detach().clone())
     rule = torch.optim.SGD(net.parameters(), 0.05, momentum=0.5, weight_decay=0.01, foreach=False)
     data = plan.setting.data[0]
-    for positions in plan.batches(0, 0):
+    for positions in plan.timetable.batches(0, 0):
         rule.zero_grad()
         losses = []
         for k in positions:

@@ -14,7 +14,7 @@ from zofl_mpi.problems import Split
 from zofl_mpi.problems.base import SplitProblem
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.rounds.split.messages import Smashed
-from zofl_mpi.rounds.split.server import RecentUploads, Server, in_order
+from zofl_mpi.rounds.split.server import RecentUploads, in_order
 
 WORDS, WIDTH, LONGEST, NONE = 11, 4, 9, -100
 SIZES, TEST = (6, 10, 15), 7
@@ -185,7 +185,7 @@ def test_sage_keeps_the_newest_texts_in_the_mini_batches_in_which_they_came(buff
     clients = LocalClients(list(of.setting.data), method=of)
     state = run(of, 2, clients=clients)
     for i, data in enumerate(of.setting.data):
-        sent = [of.setting.problem.samples(data, b)[1] for r in range(2) for b in plan.batches(i, r)]
+        sent = [of.setting.problem.samples(data, b)[1] for r in range(2) for b in plan.timetable.batches(i, r)]
         labels, smashed = (in_order(kept[str(i)]) for kept in (state.labels, state.smashed))
         assert sum(map(len, labels)) == min(buffer, 2 * len(data))
         newest = sent[-len(labels) :]
@@ -222,7 +222,7 @@ def test_sage_aligns_on_every_mini_batch_of_its_texts() -> None:
     *kept, _ = (labels for _, labels in small.uploads(2))
     assert len(kept) == 2 and all(torch.equal(a, b) for a, b in zip(kept, numbered[-2:], strict=True))
     heads, recent = dict(state.heads), RecentUploads(state.smashed, state.labels, of.buffer, alike=False)
-    main = Server.of(of.training, state, 4)
+    main = of.server(state, 4)
     before = [of.align(main, recent, heads, i) for i in range(3)]
     assert before == pytest.approx(expected, rel=1e-9)
     assert max(of.align(main, recent, heads, i) / before[i] for i in range(3)) < 0.5

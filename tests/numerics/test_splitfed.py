@@ -15,7 +15,7 @@ def returning() -> Streams:
     own = setting(small)
     for seed in range(100):
         plan = training(replace(own, streams=Streams(seed)), beta=0.6)
-        zero, one, two = (plan.participants(r) for r in range(3))
+        zero, one, two = (plan.timetable.participants(r) for r in range(3))
         if set(zero) & set(two) - set(one):
             return Streams(seed)
     raise AssertionError
@@ -107,11 +107,11 @@ def test_its_defaults_are_those_of_its_code() -> None:
     lora, sfl = (flags.built(cls, roomy, batch=4).training for cls in (SplitLoRA, SFLV2))
     assert flags.built(SplitLoRA, roomy).training.batch == 8
     assert (lora.h, lora.lr_client, lora.lr_server, lora.weights) == (100, 2e-4, 2e-4, "uniform")
-    assert lora.rule == Optimiser("adamw_transformers", weight_decay=0.01) and lora.pace == Pace(warmup=500)
+    assert lora.optimiser == Optimiser("adamw_transformers", weight_decay=0.01) and lora.pace == Pace(warmup=500)
     usual = {"batch": 4, "h": 0, "lr_client": 1e-4, "lr_server": 1e-4, "weights": "size"}
-    assert sfl == Training(roomy, **{**usual, "rule": Optimiser(), "pace": Pace()})  # type: ignore[arg-type]
-    differing = {name for name in vars(lora) if not name.startswith("_") and vars(lora)[name] != vars(sfl)[name]}
-    assert differing == {"h", "lr_client", "lr_server", "weights", "rule", "pace"}
+    assert sfl == Training(roomy, **{**usual, "optimiser": Optimiser(), "pace": Pace()})  # type: ignore[arg-type]
+    differing = {name for name in vars(lora) if name != "timetable" and vars(lora)[name] != vars(sfl)[name]}
+    assert differing == {"h", "lr_client", "lr_server", "weights", "optimiser", "pace"}
 
 
 def test_lambda_lies_in_memory_as_the_samples_that_went_up() -> None:

@@ -12,7 +12,6 @@ from zofl_mpi.rounds.split.client import HeadLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule
-from zofl_mpi.rounds.split.server import train_server
 
 
 @final
@@ -27,8 +26,8 @@ class CSEFSL(SplitMethod):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""
-        main, local_loss = train_server(self.training, state, r, clients, self.train)
-        return main.state(self.training.mean(state, clients, self.training.participants(r)), local_loss)
+        main, local_loss = self.train_server(state, r, clients, self.train)
+        return main.state(self.mean(state, r, clients), local_loss)
 
     def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
         """Takes the local steps, and uploads."""

@@ -26,8 +26,9 @@ from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss
 from zofl_mpi.rounds.split.costs import Traffic, plan_of, unsplit_costs
 from zofl_mpi.rounds.split.estimates import TwoPoint
+from zofl_mpi.rounds.split.estimating import check_arithmetic
 from zofl_mpi.rounds.split.messages import Model, State
-from zofl_mpi.rounds.split.method import SplitMethod, check_arithmetic
+from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.rules import Lines, StepCost
 from zofl_mpi.rounds.split.training import Training
 
@@ -71,7 +72,7 @@ class DeComFL(SplitMethod):
     def round(self, state: ScalarState, r: int, clients: Clients) -> ScalarState:
         """Asks the participants for their scalars, and takes the steps of the means."""
         training, problem = self.training, self.problem
-        to, latest = training.participants(r), training.latest(r)
+        to, latest = training.timetable.participants(r), training.timetable.latest(r)
         buffers = torch.cat([state.buffers, state.buffers_s])
         since = {i: latest.get(i, 0) for i in to}
         different = {t: Missed(state.scalars[t:], buffers, r) for t in set(since.values())}
@@ -97,7 +98,7 @@ class DeComFL(SplitMethod):
         )
 
     def start(self) -> ScalarState:
-        first = self.training.start(head=False)
+        first = super().start()
         x = torch.cat([first.theta[: self.setting.problem.n_client], first.theta_s])
         scalars = np.zeros((0, self.training.h, self.n_p))
         return ScalarState(**{**vars(first), "optimiser": self.first_moments(x)}, scalars=scalars)
@@ -117,11 +118,11 @@ class DeComFL(SplitMethod):
     def step(self, x: Tensor, moments: MutableMapping[str, Any], r: int, q: int, g: Tensor) -> None:
         """Moves x (d,) by the optimiser's step along -g (d,), local step q of round r."""
         training = self.training
-        training.rule.step(x, g, moments, training.pace.client(training.lr_client, r * training.h + q))
+        training.optimiser.step(x, g, moments, training.pace.client(training.lr_client, r * training.h + q))
 
     def first_moments(self, x: Tensor) -> dict[str, Any]:
         """The optimiser's moments before round 0, at x (d,)."""
-        return self.training.rule.memory(x)
+        return self.training.optimiser.memory(x)
 
     def estimator(self, moments: MutableMapping[str, Any]) -> TwoPoint:
         """The gradient rule in a round that begins with these moments."""
@@ -251,7 +252,7 @@ class HiSo(DeComFL):
 
     def estimator(self, moments: MutableMapping[str, Any]) -> TwoPoint:
         """The two-point estimate along u / sqrt(K)."""
-        return replace(super().estimator(moments), scale=moments[K].rsqrt())
+        return replace(super().estimator(moments), factors=moments[K].rsqrt())
 
 
 # --- messages and state

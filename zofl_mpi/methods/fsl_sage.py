@@ -64,11 +64,10 @@ class FSLSAGE(SplitMethod):
 
     def round(self, state: SageState, r: int, clients: Clients) -> SageState:
         """Algorithm 1 of the paper."""
-        training, to = self.training, self.training.participants(r)
-        main, heads = Server.of(training, state, r, clients.sharing), dict(state.heads)
+        main, heads = self.server(state, r, clients.sharing), dict(state.heads)
         recent = RecentUploads(state.smashed, state.labels, self.buffer, self.problem.alike)
-        message, losses, errors = training.client_part(state, r), {}, []
-        for group in training.groups(r):
+        message, losses, errors = self.begin_round(state, r), {}, []
+        for group in self.training.timetable.groups(r):
             if r % self.l == 0:
                 for i, item in main.train(clients.ask(self.first, message, to=group)):
                     recent.add(i, item)
@@ -81,13 +80,12 @@ class FSLSAGE(SplitMethod):
                     recent.add(i, item)
                 else:
                     losses[i] = item.loss
-        mean = training.with_head(state, training.mean(state, clients, to))
-        new = main.state(mean, math.fsum(losses.values()) / len(to))
+        new = main.state(self.mean(state, r, clients), math.fsum(losses.values()) / len(losses))
         error = math.fsum(errors) / len(errors) if errors else math.nan
         return SageState(**vars(new), heads=heads, smashed=recent.smashed, labels=recent.labels, alignment_loss=error)
 
     def start(self) -> SageState:
-        return SageState(**vars(self.training.start(head=False)), heads={}, smashed={}, labels={})
+        return SageState(**vars(super().start()), heads={}, smashed={}, labels={})
 
     def align(self, main: Server, recent: RecentUploads, heads: dict[str, Tensor], i: int) -> float:
         """Aligns client i's head; returns |estimated - true gradient|^2 on its recent uploads before the alignment."""
@@ -102,7 +100,7 @@ class FSLSAGE(SplitMethod):
         head = theta[problem.n_client :]
         if str(i) in heads:
             head.copy_(heads[str(i)])
-        rule, moments, first = self.training.rule, dict[str, Any](), math.nan
+        rule, moments, first = self.training.optimiser, dict[str, Any](), math.nan
         if not rule.optimiser.startswith("adamw"):
             rule = Optimiser("adam")
         for epoch in range(max(1, self.align_epochs)):

@@ -9,10 +9,9 @@ from typing import Literal, final
 
 from zofl_mpi import Client, Clients
 from zofl_mpi.rounds.split.client import HeadLoss, Loss
+from zofl_mpi.rounds.split.estimating import EstimatingMethod
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
-from zofl_mpi.rounds.split.method import EstimatingMethod
 from zofl_mpi.rounds.split.rules import GradientRule
-from zofl_mpi.rounds.split.server import train_server
 
 
 @final
@@ -36,7 +35,7 @@ class HERON(EstimatingMethod):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Steps 1 to 4: the clients train and upload, the main server trains on that, the models are averaged."""
-        main, local_loss = train_server(self.training, state, r, clients, self.train)  # (6), (7)
+        main, local_loss = self.train_server(state, r, clients, self.train)  # (6), (7)
         mean, replayed = self.average(state, r, clients)  # (8)
         return replace(main.state(mean, local_loss), replayed=replayed)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import final
 
 from zofl_mpi import Clients, demand, part
+from zofl_mpi.rounds.split.lockstep import LockstepMethod
 from zofl_mpi.rounds.split.messages import State
-from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
 
@@ -23,9 +23,9 @@ class SFLV2(LockstepMethod):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 2 of the paper, with one server part (its section on SFLV2)."""
-        main, to = Server.of(self.training, state, r, clients.sharing), self.training.participants(r)
-        self.exchange(state, r, clients, dict.fromkeys(to, main))
-        return main.state(self.training.with_head(state, self.training.mean(state, clients, to)), math.nan)
+        main = self.server(state, r, clients.sharing)
+        self.exchange(state, r, clients, dict.fromkeys(self.training.timetable.participants(r), main))
+        return main.state(self.mean(state, r, clients), math.nan)
 
 
 @final
@@ -41,14 +41,13 @@ class SFLV1(LockstepMethod):
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""
         training, replicas = self.training, dict[int, Server]()
-        for i in training.participants(r):
+        for i in training.timetable.participants(r):
             own = state.optimiser.get(str(i), {})
             moments = {"keep": own, "reset": {}, "average": state.optimiser}[training.state]
-            before = training.uploads_before(r, [i])
-            replicas[i] = Server(training, state.theta_s, state.buffers_s, moments, before)
+            before = training.timetable.uploads_before(r, [i])
+            replicas[i] = Server(training, self.server_pass, state.theta_s, state.buffers_s, moments, before)
         self.exchange(state, r, clients, replicas)
-        mean = training.with_head(state, training.mean(state, clients, list(replicas)))
-        main = Server.mean_of(replicas, training.shares())
+        mean, main = self.mean(state, r, clients), Server.mean_of(replicas, training.shares())
         main.moments = {**state.optimiser, **main.moments}  # those of the clients that rest stay
         return main.state(mean, math.nan)
 

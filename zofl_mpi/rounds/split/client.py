@@ -1,6 +1,6 @@
 """`LocalSteps`: a client's model during its local steps of a round, with its loss and the directions of its estimates.
 
-A loss is a function of the smashed samples and a target: the labels, or, where it is `answered`, lambda (B,
+A loss is a function of the smashed samples and a target: the labels, or, where it is `at_cut`, lambda (B,
 *smashed_shape), the gradient at the cut that the server returns. Its value () is summed in float64 where no gradient is
 asked for. All have the network in its parts (`problem`), the modules whose parameters are theta (`flat`), and the
 number of theta's first entries that travel (`travels`).
@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast, final
+from typing import Any, Literal, NamedTuple, TypeVar, cast, final
 
 import numpy as np
 
@@ -21,10 +21,12 @@ from zofl_mpi import Client, Purpose
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.streams import seed_torch
 from zofl_mpi.errors import warn
-from zofl_mpi.problems import Split
-from zofl_mpi.rounds.split.messages import Model, Smashed, Trained
+from zofl_mpi.numerics.optimisers import copied
+from zofl_mpi.problems import Batch, Split
+from zofl_mpi.rounds.split.messages import Model, Network, Smashed, Trained
 from zofl_mpi.rounds.split.training import Training
 
+M = TypeVar("M", Model, Network)
 Draw = Literal["device", "host"]
 Key = Callable[[Purpose], np.random.Generator]  # the random numbers of one local step, by purpose
 _warned: list[bool] = []
@@ -37,7 +39,7 @@ _warned: list[bool] = []
 class HeadLoss:
     """The auxiliary head's loss, in theta_l = (theta_c, theta_a)."""
 
-    answered = False
+    at_cut = False
 
     def __init__(self, problem: Split, trained: bool = True) -> None:
         """`trained`: whether the head trains and travels."""
@@ -54,7 +56,7 @@ class HeadLoss:
 class CutLoss:
     """<lambda, s>, whose gradient in theta_c continues the server's through the cut; the head plays no part."""
 
-    answered = True
+    at_cut = True
 
     def __init__(self, problem: Split) -> None:
         self.problem, self.flat, self.travels = problem, problem.local, problem.n_client
@@ -73,7 +75,7 @@ class CutLoss:
 class NetworkLoss:
     """The server's loss as a function of theta = (theta_c, theta_s), for clients that hold both parts."""
 
-    answered = False
+    at_cut = False
 
     def __init__(self, problem: Split) -> None:
         self.problem, self.flat = problem, Joined(problem)
@@ -181,7 +183,7 @@ class LocalSteps:
         self.scratch = self.buffers.clone()
         self.point = torch.empty_like(self.theta)
         self.moments = [
-            training.moments(client, message, name) for name in ("moments", "exact_moments")[: len(self.parts)]
+            moments_of(training, client, message, name) for name in ("moments", "exact_moments")[: len(self.parts)]
         ]
         self.total, self.count = self.theta.new_zeros((), dtype=torch.float64), 0  # of the steps' losses
         self.moved = 0
@@ -191,8 +193,14 @@ class LocalSteps:
 
     def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """(q, inputs, labels) of each local step."""
-        for q, positions in enumerate(self.training.batches(self.client.i, self.r)):
-            yield q, *self.training.inputs(self.client, positions, self.r, q)
+        for q, positions in enumerate(self.training.timetable.batches(self.client.i, self.r)):
+            yield q, *self.inputs(positions, q)
+
+    def inputs(self, positions: Batch, q: int) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of step q, on the device; with --augment changed at random."""
+        x, labels = self.problem.samples(self.client.data, positions)
+        x, kind = self.problem.sensed(x, self.client.i), self.training.augment
+        return x if kind == "none" else self.problem.augmentation(kind)(x, self.key(q)(Purpose.AUGMENT)), labels
 
     def key(self, q: int) -> Key:
         """The random numbers of step q."""
@@ -200,7 +208,7 @@ class LocalSteps:
 
     def uploads(self, q: int) -> bool:
         """Whether the smashed samples of local step q are uploaded."""
-        return self.training.uploads(q)
+        return self.training.timetable.uploads(q)
 
     # --- passes
 
@@ -216,7 +224,7 @@ class LocalSteps:
         """The pass at the model itself, without a graph; moves BatchNorm's running statistics."""
         with torch.no_grad(), self.at(self.buffers):
             smashed = self.problem.smash(x)
-            loss = None if self.loss.answered else self.loss(smashed, labels)
+            loss = None if self.loss.at_cut else self.loss(smashed, labels)
         self.record(loss)
         return Point(x, smashed, loss)
 
@@ -242,10 +250,10 @@ class LocalSteps:
 
     def step(self, gradient: Gradient) -> None:
         """Moves each part of the model by the optimiser's step along its gradient."""
-        size = self.training.client_size(self.r, self.client.i, self.moved)
+        size = self.training.timetable.client_size(self.r, self.client.i, self.moved)
         for part, g, moments in zip(self.parts, gradient.parts, self.moments, strict=True):
             if g is not None:
-                self.training.rule.step(self.theta[part], g, moments, size)
+                self.training.optimiser.step(self.theta[part], g, moments, size)
         self.differences += gradient.differences
         self.moved += 1
 
@@ -275,6 +283,33 @@ class LocalSteps:
             f"{self.rounding:.1g} of their size, which is rounding in {dtype}: take a larger --mu"
             f"{', or --dtype float64' if dtype == np.float32 else ''}"
         )
+
+
+# --- what a client keeps between rounds
+
+
+def with_own_part(training: Training, client: Client, message: M) -> M:
+    """The message with the client's own local part, where it has one: as the problem made it, or as it left it."""
+    if not training.own:
+        return message
+    problem = training.problem
+    theta, buffers = (problem.placed(t) for t in problem.local.initial())
+    if "theta" in client.memory:
+        last, buffers = (problem.placed(client.memory[name]) for name in ("theta", "buffers"))
+        theta[: len(last)] = last
+    return replace(message, theta=theta, buffers=buffers)
+
+
+def moments_of(training: Training, client: Client, message: Model, name: str) -> dict[str, Any]:
+    """The client's optimiser state, in its memory by that name; only `moments` is ever averaged."""
+    if training.state == "average":
+        client.memory[name] = copied(message.moments)
+    elif training.state == "reset" or name not in client.memory:
+        client.memory[name] = {}
+    return client.memory[name]  # type: ignore[no-any-return]
+
+
+# --- directions
 
 
 def drawn(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.problems import Batch, Split
 from zofl_mpi.rounds.split.client import HeadLoss, Loss
-from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines, StepCost, Tail
+from zofl_mpi.rounds.split.rules import GradientRule, Lines, StepCost
 from zofl_mpi.rounds.split.training import Training
 
 C = TypeVar("C", bound=AbstractContextManager[Any])
@@ -37,7 +37,7 @@ class Traffic:
     head: bool = True  # whether the auxiliary head trains, and travels with the client's part
     returned: bool = False  # whether the server sends a gradient back for each upload
     scalars: int = 0  # numbers of each local step that go up in place of the model; 0: the model does
-    exact: int = 0  # numbers of theta_l, the last of those that travel, that go up beside scalars
+    last: int = 0  # numbers of theta_l, the last of those that travel, that go up beside scalars
     aligned: int = 0  # every so many rounds each participant gets a new head; 0: never
     unsplit: bool = False  # clients hold both parts: scalars travel, down those of all rounds since a client's last
     _clients: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, compare=False)  # by client
@@ -47,14 +47,14 @@ class Traffic:
         """{kind: bytes (down, up)} of participant i in round r."""
         client, head, statistics, moments = self._sizes
         aligns = self.aligned > 0 and r % self.aligned == 0
-        dense, each = not self.scalars, 8 * self.scalars * self.training.steps(i)
-        exact = self.exact * int(np.dtype(self.training.setting.dtype).itemsize)
-        last = min(exact, head) if self.head else 0
+        dense, each = not self.scalars, 8 * self.scalars * self.training.timetable.steps(i)
+        densely = self.last * int(np.dtype(self.training.setting.dtype).itemsize)
+        of_head = min(densely, head) if self.head else 0
         smashed, labels = (0, 0) if self.unsplit else self._uploads(r, i)
-        missed = r - self.training.latest(r).get(i, 0) if self.unsplit else 0
+        missed = r - self.training.timetable.latest(r).get(i, 0) if self.unsplit else 0
         return {
-            PARTS: (client, client if dense else exact - last),
-            HEADS: ((self.head or aligns) * head, self.head * (head if dense else last)),
+            PARTS: (client, client if dense else densely - of_head),
+            HEADS: ((self.head or aligns) * head, self.head * (head if dense else of_head)),
             "BatchNorm's statistics": (statistics, statistics),
             "the optimisers' moments": (moments, dense * moments),
             "scalars in place of models": (missed * each, each),
@@ -69,7 +69,7 @@ class Traffic:
         training, sums = self.training, Counter[str]()
         alike = training.problem.alike and not self.unsplit  # then round 0 stands for all with new heads, 1 for others
         like = [int(r % max(1, self.aligned) > 0) if alike else r for r in range(rounds)]
-        cases = Counter((like[r], i) for r in range(rounds) for i in training.participants(r))
+        cases = Counter((like[r], i) for r in range(rounds) for i in training.timetable.participants(r))
         for (stands, i), times in cases.items():
             sums.update({kind: times * sum(ways) for kind, ways in self.of(stands, i).items()})
         return sums
@@ -85,13 +85,14 @@ class Traffic:
             return 0, 0, (problem.local.b + problem.top.b) * itemsize, 0
         part, moments = training.trainable(self.head), 0
         if training.state == "average":
-            moments = training.rule.memory_bytes(part.stop - part.start, itemsize)
+            moments = training.optimiser.memory_bytes(part.stop - part.start, itemsize)
         return client * itemsize, (problem.local.n - client) * itemsize, problem.local.b * itemsize, moments
 
     def _uploads(self, r: int, i: int) -> tuple[int, int]:
         """Bytes of client i's smashed samples and labels in round r; the same in each where samples have one size."""
         if i not in self._clients or not self.training.problem.alike:
-            sent = (batch for q, batch in enumerate(self.training.batches(i, r)) if self.training.uploads(q))
+            timetable = self.training.timetable
+            sent = (batch for q, batch in enumerate(timetable.batches(i, r)) if timetable.uploads(q))
             smashed, labels = zip(*(self._bytes(i, batch) for batch in sent), strict=True)
             self._clients[i] = sum(smashed), sum(labels)
         return self._clients[i]
@@ -115,7 +116,7 @@ class Traffic:
 def plan_of(traffic: Traffic, rounds: int, step: StepCost) -> Lines:
     """The lines of --dry-run: sizes, bytes of the first round and of all, passes of a local step."""
     training, problem = traffic.training, traffic.training.problem
-    to, usual = training.participants(0), replace(traffic, aligned=0)
+    to, usual = training.timetable.participants(0), replace(traffic, aligned=0)
     down, up = (sum(ways[k] for kind, ways in usual.of(0, 0).items() if kind != LABELS) for k in (0, 1))
     first = usual.total(1)
     signed = {"of these, with twice the products": step.signed} if step.signed else {}
@@ -125,7 +126,7 @@ def plan_of(traffic: Traffic, rounds: int, step: StepCost) -> Lines:
         "parameters of client, auxiliary, server": " ".join(map(str, [*problem.local.sizes(), problem.top.n])),
         "a smashed sample": " x ".join(map(str, problem.smashed_shape)),
         "clients, participants in a round": f"{training.setting.m}, {len(to)}",
-        "local steps of a round, client 0": training.steps(0),
+        "local steps of a round, client 0": training.timetable.steps(0),
         "bytes down, client 0, a round": down,
         "bytes up, client 0, a round": up,
         "bytes down and up, all clients, a round": first.total() - first[LABELS],
@@ -157,11 +158,11 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
     """Measured costs of a step: multiply-accumulates (a backward pass as two forward ones), and bytes live at once."""
     step, batch = rule.cost(loss), training.batch
     client, auxiliary, server_part = macs(training.problem)
-    merged = min(training.merge, len(training.participants(0)))
-    forward = client if loss.answered else client + auxiliary
+    merged = min(training.merge, len(training.timetable.participants(0)))
+    forward = client if loss.at_cut else client + auxiliary
     further = step.heads * auxiliary
-    if isinstance(rule, Tail) and isinstance(rule.exact, Backprop):
-        further += step_macs(loss, rule.exact) - forward  # its backward pass
+    if step.last:
+        further += step_macs(loss, step.last) - forward  # its backward pass
     label, passes = "multiply-accumulates of each of a client's forward passes", 1.0
     if not isinstance(step.forwards, str):
         label, passes = STEP_MACS, step.forwards + step.signed + 2 * step.backwards

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Estimate(GradientRule):
+class Estimate(GradientRule):
     """The mean of the estimates from n_p directions; see `Estimation`."""
 
     n_p: int = 1
@@ -42,8 +42,12 @@ class _Estimate(GradientRule):
 
     def term(self, difference: float | Tensor, u: Tensor) -> Tensor:
         """(d,) a direction's share of the estimate."""
-        scale: zo.Distribution = "sphere" if self.distribution == "sphere" else "gaussian"  # sqrt(d) u has its d
-        return cast("Tensor", zo.estimate(difference, u, self.span * self.n_p, scale))
+        kind: zo.Distribution = "sphere" if self.distribution == "sphere" else "gaussian"  # sqrt(d) u has its d
+        return cast("Tensor", zo.estimate(difference, u, self.span * self.n_p, kind))
+
+    @property
+    def replayable(self) -> bool:
+        return True
 
     def replay(self, moving: Tensor, differences: Sequence[float], key: Key) -> Tensor:
         g = moving.new_zeros(moving.shape)
@@ -62,12 +66,12 @@ class _Estimate(GradientRule):
 
 
 @dataclass(frozen=True)
-class TwoPoint(_Estimate):
+class TwoPoint(Estimate):
     """The two-point estimate, [C] (2); see `numerics.zo`."""
 
     mu: float = 1e-3  # in the unit of the distribution
     central: bool = False  # both sides of the point, else one side and the point itself
-    scale: Tensor | None = field(default=None, compare=False)  # (d,) factor of the directions; None: 1
+    factors: Tensor | None = field(default=None, compare=False)  # (d,) of the directions' entries; None: 1
 
     @property
     def needs_point(self) -> bool:
@@ -83,7 +87,7 @@ class TwoPoint(_Estimate):
 
     def directions(self, like: Tensor, key: Key) -> Iterator[Tensor]:
         for u in super().directions(like, key):
-            yield u if self.scale is None else u * self.scale.to(u.device)
+            yield u if self.factors is None else u * self.factors.to(u.device)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         """d/mu (F(theta + mu u) - F(theta)) u, or d/(2 mu) (F(theta + mu u) - F(theta - mu u)) u, averaged over u."""
@@ -105,7 +109,7 @@ class TwoPoint(_Estimate):
 
 @final
 @dataclass(frozen=True)
-class ForwardMode(_Estimate):
+class ForwardMode(Estimate):
     """Derivatives along the directions by forward-mode differentiation: an oracle without a radius."""
 
     @property
@@ -166,9 +170,14 @@ class PerSample(TwoPoint):
             losses = self._each(model, lambda: smash(x), target, plus)
             other = self._each(model, lambda: smash(x), target, minus) if base is None else base
             model.compare(losses, other)
-            scale = (len(u) if self.distribution == "sphere" else 1) / (self.span * self.n_p)
-            g += self.layers.weighted(u, own, scale * (losses - other))
+            weight = (len(u) if self.distribution == "sphere" else 1) / (self.span * self.n_p)
+            g += self.layers.weighted(u, own, weight * (losses - other))
         return Gradient((g,))
+
+    @property
+    def replayable(self) -> bool:
+        """No: a step has a difference for each sample, not for each direction."""
+        return False
 
     def count(self, batch: int) -> int:
         """n_p of each sample."""
@@ -187,7 +196,7 @@ class PerSample(TwoPoint):
 
     def cost(self, loss: Loss) -> StepCost:
         """Passes that take each layer's products twice; the head's once more for the samples' losses at the model."""
-        heads = int(self.needs_point and not loss.answered)
+        heads = int(self.needs_point and not loss.at_cut)
         return super().cost(loss)._replace(signed=self.passes, heads=heads)
 
     def lines(self) -> Lines:
@@ -246,24 +255,28 @@ class Estimation:
 
         `exact_head`: whether the auxiliary head steps along its gradient.
         """
+        self._check(training, exact_head)
+        rule = self._rule(training, loss, exact_head)
+        scalars = "it sends the scalars of estimates, a number a step and direction, and no step follows from them here"
+        _refuse("--uplink seeds", (self.uplink == "seeds" and not rule.replayable, f"{scalars}; take dense"))
+        return rule
+
+    def _rule(self, training: Training, loss: OwnLoss, exact_head: bool) -> GradientRule:
+        """The rule, by what trains and how."""
         from zofl_mpi.problems.layers import last_layers
 
-        self._check(training, exact_head)
-        part, gradient = training.trainable(head=not loss.answered), training.problem.head_gradient
+        part, gradient = training.trainable(head=not loss.at_cut), training.problem.head_gradient
         if not (exact_head or self.exact_layers):
             return Backprop(part) if self.estimate == "exact" else self._estimate(training, loss, part)
         start = int(last_layers(training.problem.local, self.exact_layers).start)
         tail, before = slice(start, part.stop), slice(part.start, start)
-        frozen, seeds = before.start == before.stop or self.rest == "frozen", self.uplink == "seeds"
-        head = exact_head or loss.answered
-        _refuse(
-            f"--exact-layers {self.exact_layers}",
-            (frozen and seeds, "--uplink seeds sends scalars of an estimate, and nothing is estimated; take dense"),
-            (not head, "a backward pass to them has the head's gradient too; give --head-gradient exact"),
-        )
-        exact = LinearHead(tail, gradient) if gradient and not self.exact_layers else Backprop(tail, last=True)
-        rest = Frozen(before) if frozen else self._estimate(training, loss, before)
-        return Tail(part, rest, exact, self.exact_layers)
+        if not (exact_head or loss.at_cut):
+            both = "a backward pass to them has the head's gradient too; give --head-gradient exact"
+            raise UserError(f"--exact-layers {self.exact_layers}: {both}")
+        last = LinearHead(tail, gradient) if gradient and not self.exact_layers else Backprop(tail, tail=True)
+        frozen = before.start == before.stop or self.rest == "frozen"
+        first = Frozen(before) if frozen else self._estimate(training, loss, before)
+        return Tail(part, first, last, self.exact_layers)
 
     def _estimate(self, training: Training, loss: OwnLoss, part: slice) -> GradientRule:
         """The rule by forward passes, after a pass that tries it."""
@@ -282,11 +295,10 @@ class Estimation:
 
     def _check(self, training: Training, exact_head: bool) -> None:
         """Refuses flags that contradict each other."""
-        jvp, seeds, signs = self.estimate == "jvp", self.uplink == "seeds", self.directions == "per-sample"
+        seeds, signs = self.uplink == "seeds", self.directions == "per-sample"
         closed = training.problem.head_gradient is not None or self.exact_layers
         exact_parts = {"--head-gradient exact": exact_head, f"--exact-layers {self.exact_layers}": self.exact_layers}
         with_estimates = {
-            "--uplink seeds": seeds,
             "--probe-gradient": self.probe_gradient,
             "--directions per-sample": signs,
             **exact_parts,
@@ -302,11 +314,8 @@ class Estimation:
                 (frozen, f"--freeze {training.freeze} contradicts it; take --freeze none"),
                 (average, "--state average has one optimiser for all layers; take keep or reset"),
             )
-        _refuse(
-            "--directions per-sample",
-            (signs and jvp, "--estimate jvp has no differences of losses; take one-sided or central"),
-            (signs and seeds, "--uplink seeds sends a number a step and direction, not a number a sample; take dense"),
-        )
+        jvp = "--estimate jvp has no differences of losses; take one-sided or central"
+        _refuse("--directions per-sample", (signs and self.estimate == "jvp", jvp))
         no_form = "this auxiliary head is not a linear layer with nothing to train before it, and so has no gradient in"
         _refuse("--head-gradient exact", (exact_head and not closed, f"{no_form} closed form; take estimated"))
         nothing = "with --exact-layers 0 nothing of the client would train; --freeze client does so"
@@ -341,13 +350,13 @@ def _signed(training: Training, loss: OwnLoss, part: slice) -> SignedLayers:
     from zofl_mpi.problems.signs import SignedLayers
 
     problem, flat = loss.problem, loss.problem.local
-    layers = SignedLayers(flat, flat.modules[:1] if loss.answered else flat.modules, part, training.running)
+    layers = SignedLayers(flat, flat.modules[:1] if loss.at_cut else flat.modules, part, training.running)
     theta, buffers = (problem.placed(t) for t in flat.initial())
     x, labels = problem.example(2)
     u = theta.new_zeros(part.stop - part.start)
     signs = layers.draw(torch.Generator(theta.device), 2, u)
     with torch.no_grad(), flat.at(theta, buffers, training.running), layers.perturbed(u, signs, 0.0) as calls:
         smashed = problem.smash(x)
-        loss(smashed, smashed if loss.answered else labels)
+        loss(smashed, smashed if loss.at_cut else labels)
     layers.check(calls)
     return layers

@@ -76,7 +76,7 @@ class Scalars:
 
     differences: NDArray[np.float64]  # (h, n_p) of the losses of each step's perturbed passes
     buffers: Tensor  # (b_l,) these are statistics of the data: no seed gives them
-    exact: Tensor  # what of theta_l steps along gradients that no seed gives; empty where nothing does
+    last: Tensor  # the last entries of theta_l, where these step along gradients, which no seed gives; else empty
     arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
 
 

@@ -1,28 +1,23 @@
-"""Bases of the methods of split training: all but their rounds."""
+"""Base of the methods of split training: all but their rounds."""
 
 import math
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from zofl_mpi import Client, Clients, Directions, UserError, demand, part
-from zofl_mpi.engine import mean
-from zofl_mpi.engine.clients import Replies
-from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi import Client, Clients, Directions, Step, part
 from zofl_mpi.engine.setting import Passes
-from zofl_mpi.numerics.optimisers import copied
+from zofl_mpi.engine.sharing import Sharing, Work
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.base import GRADIENT, OnProblem
-from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss
+from zofl_mpi.rounds.split.client import LocalSteps, Loss, with_own_part
 from zofl_mpi.rounds.split.costs import Traffic, costs_of, macs, plan_of
-from zofl_mpi.rounds.split.estimates import Estimation
-from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, Scalars, Smashed, State, Trained, Update
-from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
-from zofl_mpi.rounds.split.server import Server
+from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, ServerPart, Smashed, State, Update
+from zofl_mpi.rounds.split.rules import GradientRule, Lines
+from zofl_mpi.rounds.split.server import Server, passes_at
 from zofl_mpi.rounds.split.training import Training
 
 BLOCK = 256
@@ -35,14 +30,6 @@ class Scored:
 
     sums: dict[str, float]  # over its share of the test samples, by name: see `problems.Split.score`
     validation: dict[str, float] = field(default_factory=dict)  # of its share of the validation samples, likewise
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Client to server at an evaluation, with --probe-gradient."""
-
-    cosine: float  # of the step's direction with the gradient, in what trains of theta_c
-    head: float  # |g_a| / |g_c|; nan without a head
 
 
 @dataclass(frozen=True)
@@ -62,13 +49,58 @@ class SplitMethod(OnProblem[Split]):
         """The loss and the rule of a client's step; refuses flags that contradict each other."""
         raise NotImplementedError
 
+    # --- the server
+
     def start(self) -> State:
-        return self.training.start(head=self.loss.travels > self.problem.n_client)
+        """The parts as the problem makes them."""
+        training, problem = self.training, self.problem
+        (theta, buffers), (theta_s, buffers_s) = problem.local.initial(), problem.top.initial()
+        trained = theta[training.trainable(head=self.loss.travels > problem.n_client)]
+        moments = training.optimiser.memory(trained) if training.state == "average" else {}
+        return State(theta, buffers, theta_s, buffers_s, {}, moments=moments)
+
+    def begin_round(self, state: State, r: int, head: bool = False) -> Model:
+        """The message that begins a round: theta_c, with `head` theta_l; nothing of it where clients have their own."""
+        n, own = self.problem.local.n if head else self.problem.n_client, self.training.own
+        theta, buffers = (state.theta[:0], state.buffers[:0]) if own else (state.theta[:n], state.buffers)
+        return Model(theta, buffers, r, state.moments)
+
+    def server(self, state: State, r: int, sharing: Sharing | None = None) -> Server:
+        """The server's part, for the uploads of all clients, at the beginning of round r."""
+        before = self.training.timetable.server_steps_before(r)
+        part = state.theta_s, state.buffers_s, state.optimiser
+        return Server(self.training, self.server_pass, *part, before, sharing)
+
+    def server_pass(self, part: ServerPart) -> Work:
+        """A step of the server's ranks: `passes_at` the part."""
+        return passes_at(self.training, part)
+
+    def train_server(self, state: State, r: int, clients: Clients, train: Step) -> tuple[Server, float]:
+        """The server's part after a step on each upload of `train`, and the mean of the clients' mean losses."""
+        main, losses = self.server(state, r, clients.sharing), []
+        for group in self.training.timetable.groups(r):
+            replies = clients.ask(train, self.begin_round(state, r, head=True), to=group)
+            losses += [item.loss for _, item in main.train(replies) if not isinstance(item, Smashed)]
+        return main, math.fsum(losses) / len(losses)
+
+    def mean(self, state: State, r: int, clients: Clients) -> Update:
+        """The mean of the participants' models by their weights, with the head that the server has where none comes."""
+        if self.training.own:
+            return Update(state.theta, state.buffers)
+        to, shares = self.training.timetable.participants(r), self.training.shares()
+        return with_head(state, clients.mean(self.update, Ask(), to=to, weights=shares))
+
+    # --- a client
 
     def steps(self, client: Client, message: Model) -> LocalSteps:
         """The client's model, for its local steps of a round."""
-        own = self.training.with_own(client, message)
+        own = with_own_part(self.training, client, message)
         return LocalSteps(self.training, client, own, self.loss, self.rule.parts, self.scalars_each)
+
+    def update(self, client: Client, message: Ask) -> Update:
+        """The model after the local steps, which `LocalSteps.done` left; it need not be kept."""
+        memory, average = client.memory, self.training.state == "average"
+        return Update(memory.pop("theta"), memory.pop("buffers"), memory.pop("moments") if average else {})
 
     # --- reports
 
@@ -84,7 +116,7 @@ class SplitMethod(OnProblem[Split]):
 
     def score(self, client: Client, message: Network) -> Scored:
         """Sums over a client's share of the test samples, and of the validation samples."""
-        problem, setting, message = self.problem, self.setting, self.training.with_own(client, message)
+        problem, setting, message = self.problem, self.setting, with_own_part(self.training, client, message)
         theta, buffers, theta_s, buffers_s = (
             problem.placed(t).clone() for t in (message.theta, message.buffers, message.theta_s, message.buffers_s)
         )
@@ -131,21 +163,21 @@ class SplitMethod(OnProblem[Split]):
 
     @property
     def traffic(self) -> Traffic:
-        """The bytes that travel; the loss knows whether the head does, and whether uploads are answered."""
-        exact = sum(own.stop - own.start for own in self.rule.parts[1:])
+        """The bytes that travel; the loss knows whether the head does, and whether the server answers uploads."""
+        last = sum(part.stop - part.start for part in self.rule.parts[1:])
         head = self.loss.travels > self.problem.n_client
-        return Traffic(self.training, head, self.loss.answered, self.scalars_each, exact)
+        return Traffic(self.training, head, self.loss.at_cut, self.scalars_each, last)
 
     def plan(self, rounds: int) -> Lines:
         return plan_of(self.traffic, rounds, self.rule.cost(self.loss)) | self.rule.lines()
 
     def directions(self, rounds: int) -> Directions | None:
         """The directions of all participants' local steps; each client draws its own."""
-        training, part = self.training, self.rule.parts[0]
-        taken = Counter(i for r in range(rounds) for i in training.participants(r))
-        steps = ((taken[i], training.samples(i, q)) for i in taken for q in range(training.steps(i)))
+        timetable, part = self.training.timetable, self.rule.parts[0]
+        taken = Counter(i for r in range(rounds) for i in timetable.participants(r))
+        steps = ((taken[i], timetable.samples(i, q)) for i in taken for q in range(timetable.steps(i)))
         drawn = sum(times * self.rule.count(samples) for times, samples in steps)
-        copies = len(taken) if training.own else 1
+        copies = len(taken) if self.training.own else 1
         numbers = copies * (part.stop - part.start)  # 0 where all of the client's part is frozen
         return Directions(drawn, numbers) if drawn and numbers else None
 
@@ -155,10 +187,10 @@ class SplitMethod(OnProblem[Split]):
         A local step counts its passes at the client or those at the server, whichever are fewer: then both sides'
         evaluations are a tenth of their training at most.
         """
-        training, r = self.training, rounds // 2
+        timetable, r = self.training.timetable, rounds // 2
         client = 1 + self.rule.passes + (GRADIENT - 1) * self.rule.cost(self.loss).backwards
-        samples = sum(training.samples(i, q) for i in training.participants(r) for q in range(training.steps(i)))
-        each = min(client, GRADIENT / training.k)
+        samples = sum(timetable.samples(i, q) for i in timetable.participants(r) for q in range(timetable.steps(i)))
+        each = min(client, GRADIENT / self.training.k)
         return Passes(rounds * samples * each, 1, 0, self._flops)
 
     def _flops(self) -> float:
@@ -170,166 +202,8 @@ class SplitMethod(OnProblem[Split]):
         return costs_of(self.training, self.loss, self.rule)
 
 
-def check_arithmetic(problem: Split, i: int, arithmetic: str, flags: str, remedy: str) -> None:
-    """Refuses client i where it draws other directions than the server from the same seeds."""
-    if arithmetic != problem.arithmetic:
-        raise UserError(
-            f"{flags}: client {i} computes on {arithmetic}, the server on {problem.arithmetic}, which draws other "
-            f"directions from the same seeds; take {remedy}"
-        )
-
-
-@dataclass(frozen=True)
-class EstimatingMethod(SplitMethod):
-    """A method whose clients estimate gradients by forward passes; the flags of `estimation` choose the rule."""
-
-    estimation: Estimation = field(default_factory=Estimation)
-
-    def average(self, state: State, r: int, clients: Clients) -> tuple[Update, dict[str, Any]]:
-        """The mean of the clients' models, and {i: moments of client i} where the server replays its steps."""
-        training, models, replayed = self.training, dict[int, Update](), dict(state.replayed)
-        if self.estimation.uplink == "dense":
-            return training.mean(state, clients, training.participants(r)), {}
-        for i, reply in clients.ask(self.scalars, Ask(), to=training.participants(r)):
-            theta, moments = self.replay(state, r, i, reply)
-            models[i] = Update(theta, reply.buffers, moments if training.state == "average" else {})
-            if training.state == "keep":
-                replayed[str(i)] = moments
-        return mean.of_replies(models, training.shares()), replayed
-
-    def scalars(self, client: Client, message: Ask) -> Scalars:
-        """With --uplink seeds: the scalars from which the server replays the local steps."""
-        differences, update = client.memory.pop("differences"), self.training.update(client, message)
-        exact = update.theta[self._exact].clone()
-        return Scalars(differences, update.buffers, exact, self.problem.arithmetic)
-
-    def replay(self, state: State, r: int, i: int, reply: Scalars) -> tuple[Tensor, dict[str, Any]]:
-        """Client i's model as it travels after its local steps of round r, with its optimiser's moments."""
-        training, problem = self.training, self.problem
-        remedy = "processors of one kind, --device cpu, or --uplink dense"
-        check_arithmetic(problem, i, reply.arithmetic, "--uplink seeds", remedy)
-        theta = problem.placed(state.theta).clone()
-        moving = theta[self.rule.parts[0]]
-        theta[self._exact] = problem.placed(reply.exact)
-        before = {"keep": state.replayed.get(str(i), {}), "reset": {}, "average": state.moments}
-        moments = copied(before[training.state])
-        for q, differences in enumerate(reply.differences.tolist()):
-            g = self.rule.replay(moving, differences, partial(self.setting.streams, r=r, i=i, t=q))
-            training.rule.step(moving, g, moments, training.client_size(r, i, q))
-        return theta[: self.loss.travels], moments
-
-    @property
-    def _exact(self) -> slice:
-        """The part of theta_l that steps along a gradient which no scalars give."""
-        return self.rule.parts[1] if len(self.rule.parts) > 1 else slice(0)
-
-    # --- reports
-
-    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
-        """The scores, and with --probe-gradient the cosines of the clients' directions with their gradients."""
-        report = super().evaluate(state, r, clients)
-        if not self.estimation.probe_gradient:
-            return report
-        asked = clients.ask(self.probe, state.network(r), to=self.setting.eval_participants(r), counted=False)
-        replies = [reply for _, reply in asked]
-        cosine, head = (
-            math.fsum(values) / len(replies) for values in zip(*((c.cosine, c.head) for c in replies), strict=True)
-        )
-        return replace(report, estimate_cosine=cosine, head_over_client=None if math.isnan(head) else head)
-
-    def probe(self, client: Client, message: Network) -> Compared:
-        """Compares a step's direction with the gradient, at a round's first mini-batch; moves nothing."""
-        message = self.training.with_own(client, message)
-        model, copy = Model(message.theta, message.buffers, message.r), Client(client.i, client.data)
-        rule, n = self.rule, self.problem.n_client
-        local = LocalSteps(self.training, copy, model, self.loss, rule.parts)
-        q, x, labels = next(iter(local))
-        target = labels
-        if self.loss.answered:  # lambda, as the server would return it
-            with torch.no_grad(), local.at(local.scratch):
-                upload = Smashed(self.problem.smash(x), labels)
-            server = Server(self.training, message.theta_s, message.buffers_s, {})
-            server.step(client.i, upload, returned=True)
-            server.move()
-            target = server.slopes[client.i]
-        with local.at(local.scratch):
-            g = self.problem.local.gradient(self.loss(self.problem.smash(x), target))
-        gradient = rule(local, rule.forward(local, x, labels), target, local.key(q))
-        direction = g.new_zeros(g.shape)
-        for place, estimate in zip(rule.parts, gradient.parts, strict=True):
-            if estimate is not None:
-                direction[place] = estimate
-        own = slice(rule.parts[0].start, n)
-        size = float(g[own].norm())
-        cosine = float(direction[own] @ g[own]) / (float(direction[own].norm()) * size or math.nan)
-        return Compared(cosine, math.nan if self.loss.answered else float(g[n:].norm()) / (size or math.nan))
-
-    @property
-    def kernel(self) -> str:
-        return super().kernel + ("" if self.estimation.estimate == "exact" else ", directions from whole states")
-
-    @property
-    def scalars_each(self) -> int:
-        return self.estimation.n_p if self.estimation.uplink == "seeds" else 0
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Server to client: the gradient at its smashed samples."""
-
-    slope: Tensor  # (B, *smashed_shape)
-
-
-@dataclass(frozen=True)
-class LockstepMethod(SplitMethod):
-    """A method whose server answers every mini-batch, so that k must be 1; the auxiliary head plays no part."""
-
-    def __post_init__(self) -> None:
-        demand(self.training.k == 1, "k", self.training.k, "1: the server answers every mini-batch")
-        super().__post_init__()
-
-    def chosen(self) -> tuple[Loss, GradientRule]:
-        """The gradient that continues the server's answer, by a backward pass."""
-        return CutLoss(self.problem), Backprop(self.training.trainable(head=False))
-
-    # --- the server
-
-    def exchange(self, state: State, r: int, clients: Clients, servers: Mapping[int, Server]) -> None:
-        """Exchanges all mini-batches with {i: client i's server part}; the models stay at the clients."""
-        for group in self.training.groups(r):
-            replies = clients.ask(self.begin, self.training.client_part(state, r), to=group)
-            while asked := list(self._stepped(servers, replies)):
-                for i in asked:
-                    servers[i].move()
-                replies = clients.ask_each(self.proceed, {i: Cut(servers[i].slopes.pop(i)) for i in asked})
-
-    def _stepped(self, servers: Mapping[int, Server], replies: Replies) -> Iterator[int]:
-        """Takes the servers' steps on the uploads among replies; yields the clients."""
-        for i, item in replies:
-            if isinstance(item, Smashed):
-                servers[i].step(i, item, returned=True)
-                yield i
-
-    # --- a client
-
-    def train(self, client: Client, message: Model) -> Generator[Smashed, Tensor, Trained]:
-        """Takes the local steps: each uploads a mini-batch at the cut and steps along lambda, the server's answer."""
-        model = self.steps(client, message)
-        for q, x, labels in model:
-            point = self.rule.forward(model, x, labels)
-            lam = yield point.upload(labels, keep=self.rule.needs_point)
-            model.step(self.rule(model, point, point.laid_out(model.problem.placed(lam)), model.key(q)))
-        return model.done()
-
-    def begin(self, client: Client, message: Model) -> Smashed:
-        """Begins `train`, up to its first upload."""
-        steps = client.scratch["steps"] = self.train(client, message)
-        return next(steps)
-
-    def proceed(self, client: Client, message: Cut) -> Smashed | Trained:
-        """Goes on with `train`, up to its next upload or its end."""
-        try:
-            return client.scratch["steps"].send(message.slope)  # type: ignore[no-any-return]
-        except StopIteration as done:
-            del client.scratch["steps"]
-            return done.value  # type: ignore[no-any-return]
+def with_head(state: State, mean: Update) -> Update:
+    """The mean of the clients' models, which begin with theta_c, with what else the server has of theta_l."""
+    theta = state.theta.clone()
+    theta[: len(mean.theta)] = mean.theta
+    return replace(mean, theta=theta)

@@ -6,7 +6,7 @@ With a loss (`client`) a rule makes a client of [C]'s family:
     Backprop     CSE-FSL, FSL-SAGE            SFLV1, SFLV2, SplitLoRA    (FedAvg of networks)
     TwoPoint     HERON                        HO-SFL                     DeComFL
     ForwardMode, PerSample: as TwoPoint, by derivatives along the directions, or by a direction for each sample
-    Tail         the last layers by an exact rule (Backprop, LinearHead), the rest by another one, or Frozen
+    Tail         the last layers along their gradient (Backprop, LinearHead), the first by another rule, or Frozen
 
 A local step q on a mini-batch has two halves, between which the upload leaves:
 
@@ -39,6 +39,7 @@ class StepCost(NamedTuple):
     heads: int = 0  # further products that cost as much as the head's in a forward pass
     layers: int = 0  # the client's last layers that have a backward pass of their own
     backwards: int = 0  # backward passes through all layers, each at the cost of two forward passes
+    last: Any = None  # the rule of the last layers, where that has the backward pass
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,13 @@ class GradientRule:
         return model.forward(x, labels) if upload or self.needs_point else Point(x)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
-        """The direction of a step; `target`: the labels, or lambda where the loss is `answered`."""
+        """The direction of a step; `target`: the labels, or lambda where the loss is `at_cut`."""
         raise NotImplementedError
+
+    @property
+    def replayable(self) -> bool:
+        """Whether a step's direction along the first part follows from its differences of losses, by `replay`."""
+        return False
 
     def replay(self, moving: Tensor, differences: Sequence[float], key: Key) -> Tensor:
         """(d,) the first part's direction of a step, from its differences of losses; `moving` (d,) is what it moves."""
@@ -80,7 +86,7 @@ class GradientRule:
 
     def cost(self, loss: Loss) -> StepCost:
         """The passes of a step."""
-        if self.needs_point or loss.answered:
+        if self.needs_point or loss.at_cut:
             return StepCost(1 + self.passes)
         return StepCost(f"{self.passes}, and 1 more where it is uploaded")
 
@@ -91,7 +97,7 @@ class GradientRule:
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
         """Computes a step's passes, one of each kind, within `loss.flat.at(theta)`: to count products and memory."""
         with torch.no_grad():
-            if loss.answered:
+            if loss.at_cut:
                 smashed = loss.problem.smash(x)
                 labels = torch.zeros_like(smashed)
                 loss(smashed, labels)
@@ -109,19 +115,19 @@ class GradientRule:
 class Backprop(GradientRule):
     """The gradient, by a backward pass."""
 
-    last: bool = False  # whether what lies before the part keeps no graph
+    tail: bool = False  # whether what lies before the part keeps no graph
 
     def forward(self, model: LocalSteps, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
         """A pass with a graph; the backward pass at once, but for a loss that the server still has to answer."""
         with model.at(model.buffers), self._graph(model.loss):
             smashed = model.problem.smash(x)
-            if model.loss.answered:
+            if model.loss.at_cut:
                 return Point(x, smashed)
             loss = model.loss(smashed, labels)
             g = self._gradient(model.loss, loss)
         loss, smashed = loss.detach(), smashed.detach()
         model.record(loss)
-        if self.last:  # once more, without a graph: summed in float64, as perturbed passes sum it
+        if self.tail:  # once more, without a graph: summed in float64, as perturbed passes sum it
             with torch.no_grad(), model.at(model.scratch.copy_(model.buffers)):
                 loss = model.loss(smashed, labels)
         return Point(x, smashed, loss, g)
@@ -138,14 +144,14 @@ class Backprop(GradientRule):
         """Context manager: restricts the parameters that require a gradient."""
         from zofl_mpi.problems.layers import requiring_grad
 
-        return requiring_grad(loss.problem.local, self.part) if self.last else nullcontext()
+        return requiring_grad(loss.problem.local, self.part) if self.tail else nullcontext()
 
     def _gradient(self, loss: Loss, output: Tensor, slope: Tensor | None = None) -> Tensor:
         """(d,) the gradient of `output`, or of <slope, output>, within `_graph`."""
         from zofl_mpi.problems.layers import slope_of
 
         flat = loss.problem.local
-        if not self.last:
+        if not self.tail:
             return flat.gradient(output, slope)[self.part]
         return slope_of(output, [p for p in flat.parameters if p.requires_grad], slope)
 
@@ -155,7 +161,7 @@ class Backprop(GradientRule):
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
         with self._graph(loss):
             smashed = loss.problem.smash(x)
-            if loss.answered:
+            if loss.at_cut:
                 self._gradient(loss, smashed, torch.zeros_like(smashed))
             else:
                 self._gradient(loss, loss(smashed, labels))
@@ -196,43 +202,48 @@ class Frozen(GradientRule):
 @final
 @dataclass(frozen=True)
 class Tail(GradientRule):
-    """The last layers by an exact rule, the rest by another rule; the part is both rules' together."""
+    """The last layers along their gradient, the first ones by another rule; the part is both rules' together."""
 
-    rest: GradientRule  # of what comes before
-    exact: Backprop | LinearHead  # of the last layers, or of a linear head alone
-    layers: int = 0  # of the client's, that `exact` has
+    first: GradientRule
+    last: Backprop | LinearHead  # of the last layers, or of a linear head alone
+    layers: int = 0  # of the client's, that `last` has
 
     @property
     def parts(self) -> tuple[slice, ...]:
-        return self.rest.part, self.exact.part
+        return self.first.part, self.last.part
+
+    @property
+    def replayable(self) -> bool:
+        return self.first.replayable
 
     def count(self, batch: int) -> int:
-        return self.rest.count(batch)
+        return self.first.count(batch)
 
     def forward(self, model: LocalSteps, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
-        return self.exact.forward(model, x, labels, upload)
+        return self.last.forward(model, x, labels, upload)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
-        exact = self.exact(model, point, target, key)
+        last = self.last(model, point, target, key)
         point.smashed = None if point.smashed is None else point.smashed.detach()
-        rest = self.rest(model, point, target, key)
-        return Gradient((*rest.parts, *exact.parts), rest.differences)
+        first = self.first(model, point, target, key)
+        return Gradient((*first.parts, *last.parts), first.differences)
 
     def replay(self, moving: Tensor, differences: Sequence[float], key: Key) -> Tensor:
-        """The direction of the rest: the last layers are uploaded densely."""
-        return self.rest.replay(moving, differences, key)
+        """The direction of the first layers: the last ones are uploaded densely."""
+        return self.first.replay(moving, differences, key)
 
     def cost(self, loss: Loss) -> StepCost:
-        """The rest's passes, and the head's products once more: for its gradient ((softmax - y)^T s costs as much as
-        s W), or for the loss at the model itself.
+        """The first rule's passes, and the head's products once more: for its gradient ((softmax - y)^T s costs as much
+        as s W), or for the loss at the model itself.
         """
-        own = self.rest.cost(loss)
-        heads = own.heads + (not loss.answered)
-        return own._replace(forwards=1 + self.rest.passes, heads=heads, layers=self.layers)
+        first, graph = self.first.cost(loss), self.last.cost(loss).backwards
+        heads = first.heads + (not loss.at_cut)
+        last = self.last if graph else None
+        return first._replace(forwards=1 + self.first.passes, heads=heads, layers=self.layers, last=last)
 
     def lines(self) -> Lines:
-        return self.rest.lines()
+        return self.first.lines()
 
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
-        self.exact.trial(loss, theta, x, labels)
-        self.rest.trial(loss, theta, x, labels)
+        self.last.trial(loss, theta, x, labels)
+        self.first.trial(loss, theta, x, labels)

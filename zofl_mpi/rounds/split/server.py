@@ -6,25 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-from zofl_mpi import Clients, Step, UserError
+from zofl_mpi import UserError
 from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.engine.sharing import Sharing
+from zofl_mpi.engine.sharing import Begin, Given, Sharing, Work
 from zofl_mpi.engine.staging import staging
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.split.messages import ServerPart, Smashed, State, Update
+from zofl_mpi.rounds.split.messages import Passed, ServerPart, Smashed, State, Update
 from zofl_mpi.rounds.split.training import Training
 
 DIVERGED_AT_SERVER = "the server's gradient on its upload is not finite; smaller --lr-client or --lr-server may help"
-
-
-def train_server(training: Training, state: State, r: int, clients: Clients, train: Step) -> tuple[Server, float]:
-    """The server's part after a step on each upload of `train`, and the mean of the clients' mean losses."""
-    main, losses = Server.of(training, state, r, clients.sharing), []
-    for group in training.groups(r):
-        replies = clients.ask(train, training.client_part(state, r, head=True), to=group)
-        losses += [item.loss for _, item in main.train(replies) if not isinstance(item, Smashed)]
-    return main, math.fsum(losses) / len(losses)
 
 
 @final
@@ -36,6 +27,7 @@ class Server:
     do not depend on which of them was computed first. Until the step the server holds G gradients.
 
     Args:
+        begin: the step of the method that is `passes_at` its flags.
         before: its number of steps in the rounds before this one, on which their size may depend.
         sharing: its ranks, which share out the uploads of a step; this one alone moves theta, and holds the moments.
 
@@ -46,13 +38,14 @@ class Server:
     def __init__(
         self,
         training: Training,
+        begin: Begin,
         theta: Tensor,
         buffers: Tensor,
         moments: Mapping[str, Any],
         before: int = 0,
         sharing: Sharing | None = None,
     ) -> None:
-        self.problem, self.training = training.problem, training
+        self.problem, self.training, self.begin = training.problem, training, begin
         self.theta, self.buffers = (self.problem.placed(t).clone() for t in (theta, buffers))
         self.moments = copied(moments)
         self.before, self.staging = before, staging(self.problem.device)
@@ -61,12 +54,6 @@ class Server:
         self.slopes = dict[int, Tensor]()
         self._met = list[int]()  # the clients whose uploads the next step is on
         self.losses = self.theta.new_zeros((), dtype=torch.float64)  # where it is computed, as at the clients
-
-    @classmethod
-    def of(cls, training: Training, state: State, r: int, sharing: Sharing | None = None) -> Server:
-        """The server's part, for the uploads of all clients, at the beginning of round r."""
-        before = training.server_steps_before(r)
-        return cls(training, state.theta_s, state.buffers_s, state.optimiser, before, sharing)
 
     @classmethod
     def mean_of(cls, replicas: Mapping[int, Server], shares: Mapping[int, float]) -> Server:
@@ -81,7 +68,8 @@ class Server:
         if first.training.state == "average":
             moments = {name: _weighted(weights, [replica.moments[name] for replica in every]) for name in first.moments}
         theta = _weighted(weights, [replica.theta for replica in every])
-        main = cls(first.training, theta, _weighted(weights, [replica.buffers for replica in every]), moments)
+        buffers = _weighted(weights, [replica.buffers for replica in every])
+        main = cls(first.training, first.begin, theta, buffers, moments)
         main.steps = sum(replica.steps for replica in every)
         main.losses = sum((replica.losses for replica in every), start=main.losses)
         main.label_bytes = sum(replica.label_bytes for replica in every)
@@ -108,7 +96,7 @@ class Server:
         """
         if not self._met:
             part = ServerPart(self.theta, self.buffers, returned)
-            self.sharing.begin(self.training.server_pass, part)
+            self.sharing.begin(self.begin, part)
         self._met.append(i)
         self.label_bytes += item.labels.numel() * item.labels.element_size()
         self.sharing.add(item)
@@ -130,7 +118,7 @@ class Server:
         if self.training.merge > 1:
             self.buffers.copy_(buffers)
         size = self.training.pace.server(self.training.lr_server, self.before + self.steps)
-        self.training.rule.step(self.theta, g, self.moments, size)
+        self.training.optimiser.step(self.theta, g, self.moments, size)
         self.steps += 1
         self.losses = self.losses + loss
 
@@ -149,6 +137,32 @@ class Server:
             self.label_bytes,
             average.moments,
         )
+
+
+def passes_at(training: Training, part: ServerPart) -> Work:
+    """The server's pass on an upload: from the same part for each upload of a step.
+
+    It gives the gradient (n_s,) and the running statistics (b_s,); where the step is on one upload, the pass moves
+    those of the part in place.
+    """
+    problem = training.problem
+    theta, before = problem.placed(part.theta), problem.placed(part.buffers)
+    host = staging(problem.device)
+
+    def passed(item: Smashed) -> Given:
+        # copied while the GPU still computes on the upload before
+        smashed, labels = problem.placed(host.bring(item.s)), problem.placed(item.labels)
+        if part.returned:
+            smashed.requires_grad_()
+        buffers = before if training.merge == 1 else before.clone()
+        with problem.top.at(theta, buffers, training.running) as parameters:
+            loss = problem.server_loss(smashed, labels)
+            if not part.returned:
+                return Given((problem.top.gradient(loss), buffers), Passed(loss.detach(), None))
+            slope, *parts = torch.autograd.grad(loss, [smashed, *parameters], materialize_grads=True)
+        return Given((torch.cat([each.reshape(-1) for each in parts]), buffers), Passed(loss.detach(), slope))
+
+    return passed
 
 
 def _weighted(weights: Sequence[float], values: Sequence[Any]) -> Any:

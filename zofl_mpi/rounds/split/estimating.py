@@ -1,0 +1,128 @@
+"""Base of the methods of split training whose clients estimate gradients by forward passes."""
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from zofl_mpi import Client, Clients, UserError
+from zofl_mpi.engine import mean
+from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.numerics.optimisers import copied
+from zofl_mpi.problems import Split
+from zofl_mpi.rounds.split.client import LocalSteps, with_own_part
+from zofl_mpi.rounds.split.estimates import Estimation
+from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, Scalars, Smashed, State, Update
+from zofl_mpi.rounds.split.method import SplitMethod, with_head
+from zofl_mpi.rounds.split.server import Server
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Client to server at an evaluation, with --probe-gradient."""
+
+    cosine: float  # of the step's direction with the gradient, in what trains of theta_c
+    head: float  # |g_a| / |g_c|; nan without a head
+
+
+def check_arithmetic(problem: Split, i: int, arithmetic: str, flags: str, remedy: str) -> None:
+    """Refuses client i where it draws other directions than the server from the same seeds."""
+    if arithmetic != problem.arithmetic:
+        raise UserError(
+            f"{flags}: client {i} computes on {arithmetic}, the server on {problem.arithmetic}, which draws other "
+            f"directions from the same seeds; take {remedy}"
+        )
+
+
+@dataclass(frozen=True)
+class EstimatingMethod(SplitMethod):
+    """A method whose clients estimate gradients by forward passes; the flags of `estimation` choose the rule."""
+
+    estimation: Estimation = field(default_factory=Estimation)
+
+    def average(self, state: State, r: int, clients: Clients) -> tuple[Update, dict[str, Any]]:
+        """The mean of the clients' models, and {i: moments of client i} where the server replays its steps."""
+        training, models, replayed = self.training, dict[int, Update](), dict(state.replayed)
+        if self.estimation.uplink == "dense":
+            return self.mean(state, r, clients), {}
+        for i, reply in clients.ask(self.scalars, Ask(), to=training.timetable.participants(r)):
+            theta, moments = self.replay(state, r, i, reply)
+            models[i] = Update(theta, reply.buffers, moments if training.state == "average" else {})
+            if training.state == "keep":
+                replayed[str(i)] = moments
+        return with_head(state, mean.of_replies(models, training.shares())), replayed
+
+    def scalars(self, client: Client, message: Ask) -> Scalars:
+        """With --uplink seeds: the scalars from which the server replays the local steps."""
+        differences, update = client.memory.pop("differences"), self.update(client, message)
+        last = update.theta[self._last].clone()
+        return Scalars(differences, update.buffers, last, self.problem.arithmetic)
+
+    def replay(self, state: State, r: int, i: int, reply: Scalars) -> tuple[Tensor, dict[str, Any]]:
+        """Client i's model as it travels after its local steps of round r, with its optimiser's moments."""
+        training, problem = self.training, self.problem
+        remedy = "processors of one kind, --device cpu, or --uplink dense"
+        check_arithmetic(problem, i, reply.arithmetic, "--uplink seeds", remedy)
+        theta = problem.placed(state.theta).clone()
+        moving = theta[self.rule.parts[0]]
+        theta[self._last] = problem.placed(reply.last)
+        before = {"keep": state.replayed.get(str(i), {}), "reset": {}, "average": state.moments}
+        moments = copied(before[training.state])
+        for q, differences in enumerate(reply.differences.tolist()):
+            g = self.rule.replay(moving, differences, partial(self.setting.streams, r=r, i=i, t=q))
+            training.optimiser.step(moving, g, moments, training.timetable.client_size(r, i, q))
+        return theta[: self.loss.travels], moments
+
+    @property
+    def _last(self) -> slice:
+        """The part of theta_l that steps along a gradient which no scalars give."""
+        return self.rule.parts[1] if len(self.rule.parts) > 1 else slice(0)
+
+    # --- reports
+
+    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
+        """The scores, and with --probe-gradient the cosines of the clients' directions with their gradients."""
+        report = super().evaluate(state, r, clients)
+        if not self.estimation.probe_gradient:
+            return report
+        asked = clients.ask(self.probe, state.network(r), to=self.setting.eval_participants(r), counted=False)
+        replies = [reply for _, reply in asked]
+        cosine, head = (
+            math.fsum(values) / len(replies) for values in zip(*((c.cosine, c.head) for c in replies), strict=True)
+        )
+        return replace(report, estimate_cosine=cosine, head_over_client=None if math.isnan(head) else head)
+
+    def probe(self, client: Client, message: Network) -> Compared:
+        """Compares a step's direction with the gradient, at a round's first mini-batch; moves nothing."""
+        message = with_own_part(self.training, client, message)
+        model, copy = Model(message.theta, message.buffers, message.r), Client(client.i, client.data)
+        rule, n = self.rule, self.problem.n_client
+        local = LocalSteps(self.training, copy, model, self.loss, rule.parts)
+        q, x, labels = next(iter(local))
+        target = labels
+        if self.loss.at_cut:  # lambda, as the server would return it
+            with torch.no_grad(), local.at(local.scratch):
+                upload = Smashed(self.problem.smash(x), labels)
+            server = Server(self.training, self.server_pass, message.theta_s, message.buffers_s, {})
+            server.step(client.i, upload, returned=True)
+            server.move()
+            target = server.slopes[client.i]
+        with local.at(local.scratch):
+            g = self.problem.local.gradient(self.loss(self.problem.smash(x), target))
+        gradient = rule(local, rule.forward(local, x, labels), target, local.key(q))
+        direction = g.new_zeros(g.shape)
+        for place, estimate in zip(rule.parts, gradient.parts, strict=True):
+            if estimate is not None:
+                direction[place] = estimate
+        own = slice(rule.parts[0].start, n)
+        size = float(g[own].norm())
+        cosine = float(direction[own] @ g[own]) / (float(direction[own].norm()) * size or math.nan)
+        return Compared(cosine, math.nan if self.loss.at_cut else float(g[n:].norm()) / (size or math.nan))
+
+    @property
+    def kernel(self) -> str:
+        return super().kernel + ("" if self.estimation.estimate == "exact" else ", directions from whole states")
+
+    @property
+    def scalars_each(self) -> int:
+        return self.estimation.n_p if self.estimation.uplink == "seeds" else 0
