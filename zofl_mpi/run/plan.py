@@ -7,7 +7,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Any, Literal, TypeVar, final, get_type_hints
 
@@ -189,12 +189,13 @@ def groups_of(family: Family, method: str, problem: str) -> dict[str, type[Any]]
 
 def owners_of(family: Family, name: str) -> list[str]:
     """The family's methods and problems that have a flag of this name, as they are chosen on the command line."""
-    methods = [f"--method {method}" for method, cls in family.METHODS.items() if name in flags.fields_of(cls)]
-    problems = []
-    for problem, choice in family.PROBLEMS.items():
-        groups = [choice.groups, *choice.roles.values()]
-        if any(name in flags.fields_of(cls) for group in groups for cls in group.values()):
-            problems.append(f"--problem {problem}")
+
+    def has(classes: Iterable[type[Any]]) -> bool:
+        return any(leaf.name == name for cls in classes for leaf in flags.leaves(cls))
+
+    methods = [f"--method {method}" for method, cls in family.METHODS.items() if has([cls])]
+    groups = {problem: (choice.groups, *choice.roles.values()) for problem, choice in family.PROBLEMS.items()}
+    problems = [f"--problem {problem}" for problem, all_of in groups.items() if any(has(g.values()) for g in all_of)]
     return [*methods, *problems]
 
 

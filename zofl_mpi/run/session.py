@@ -55,7 +55,7 @@ def lead(
     schedule = loop.Schedule(flags["rounds"], flags["eval_every"], flags["checkpoint_every"])
     try:
         with bar:
-            totals, done = loop.run(method, clients, schedule, recorder, bar, resumed)
+            totals, done = loop.Rounds(method, clients, schedule, recorder, bar).run(resumed)
     except UserError as exc:
         if isinstance(exc, records.WriteError) or isinstance(exc.__cause__, records.WriteError):
             recorder.abandon()
