@@ -9,7 +9,6 @@ the same for any number of processes.
 
 from __future__ import annotations
 
-import inspect
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ Weights = Mapping[int, float] | None  # of a mean; None: equal ones
 Replies = Iterator[tuple[int, Any]]  # (i, item)
 Step = Callable[["Client", Any], Any]
 """A bound method of the running method, or of one of its parts (dataclass fields of it): (client, message) -> reply, or
-a generator of uploads returning its reply."""
+a generator of uploads returning its reply. Ranks know it by its __name__."""
 
 
 @final
@@ -111,8 +110,7 @@ class Clients(Protocol):
         Raises:
             TypeError: a step that streams.
         """
-        if inspect.isgeneratorfunction(step):
-            raise TypeError(f"sum needs a step that returns its reply, {name_of(step)!r} streams")
+        mean.refuse_stream(step, "sum")
         own = mean.Sum(m=self.m, term=lambda i, reply: term(i, message, reply))
         replies = self.ask(step, message, to=to)
 
@@ -156,11 +154,6 @@ def failure(item: int, exc: BaseException) -> Failure:
     if sentence:
         return Failure(item, sentence, "", short=True)
     return Failure(item, f"{type(exc).__name__}: {exc}", traceback.format_exc())
-
-
-def name_of(step: Callable[..., Any]) -> str:
-    """The name by which a step is known on every rank."""
-    return str(step.__name__)
 
 
 def step_of(method: Any, name: str) -> Step | None:

@@ -168,7 +168,7 @@ class Ledger:
     def row(self, tables: NDArray[np.float64]) -> Row:
         """Returns the row of a round and starts the next; tables (P + 1, steps, 5): seconds by KINDS, peak bytes."""
         down, up, items = (self._table(what) for what in ("down", "up", "items"))
-        self._counts.clear()
+        self.forget()
         by_step = tables.transpose(1, 0, 2)
         return Row(list(self.steps), down, up, items, by_step[:, :, :PEAK], by_step[:, :, PEAK].astype(np.int64))
 

@@ -7,6 +7,7 @@ half a quantum, which is below m 2^-61 times the largest contribution. A `Sum` n
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,15 @@ OCTAVES = 8  # of the largest entries of vectors that a `Sum` rounds to the same
 
 Path = tuple[str, ...]
 Add = Callable[[NDArray[np.int64]], NDArray[np.int64]]  # the sum of the processes' whole numbers, at the server
+
+
+def refuse_stream(step: Callable[..., Any], what: str = "mean") -> None:
+    """Refuses a step that streams: which of its items would `mean` average, or `sum` add?"""
+    if inspect.isgeneratorfunction(step):
+        raise TypeError(
+            f"{what} needs a step that returns its reply, {step.__name__!r} streams: "
+            f"keep the result in client.memory and take the {what} of a second step that returns it"
+        )
 
 
 def normalised(to: Sequence[int], weights: Mapping[int, float] | None) -> dict[int, float]:

@@ -96,13 +96,6 @@ class Backend(Protocol):
         return None
 
 
-class _Host(Backend):
-    """The CPU, one client after the other."""
-
-
-HOST = _Host()
-
-
 class ClientProgram(Protocol):
     """The steps that clients are asked for, and how the engine runs them."""
 
@@ -117,10 +110,13 @@ class ClientProgram(Protocol):
         return ()
 
 
-class _Plain(ClientProgram):
-    """Defaults for a class without that base."""
+class _Plain(Backend, ClientProgram):
+    """The defaults of both: the CPU, one client after the other."""
+
+
+HOST = _Plain()
 
 
 def program_of(method: Any) -> ClientProgram:
     """The method as the engine runs it: itself where it has the base `ClientProgram`, else the defaults of that."""
-    return method if ClientProgram in type(method).__mro__ else _Plain()
+    return method if ClientProgram in type(method).__mro__ else HOST

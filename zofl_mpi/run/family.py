@@ -18,21 +18,13 @@ T = TypeVar("T")
 @final
 @dataclass(frozen=True)
 class Site:
-    """Inputs from which one rank makes a setting.
+    """Inputs from which one rank makes a setting."""
 
-    Attributes:
-        values: {flag: value} of the problem, in the role that it plays.
-        world: the ranks.
-        streams: the run's random numbers.
-        dtype: "float32" or "float64", of all vectors.
-        device: where this rank computes, as torch calls it.
-    """
-
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  # {flag: value} of the problem, in the role that it plays
     world: World
     streams: Streams
-    dtype: str
-    device: str
+    dtype: str  # "float32" or "float64", of all vectors
+    device: str  # where this rank computes, as torch calls it
 
     def group(self, cls: type[T]) -> T:
         """A group of flags with its values, checked."""

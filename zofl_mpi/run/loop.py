@@ -41,13 +41,7 @@ class RunError(UserError):
 @final
 @dataclass(frozen=True)
 class Schedule:
-    """Rounds after which to evaluate and to checkpoint.
-
-    Attributes:
-        rounds: R, how many rounds the whole run has.
-        eval_every: rounds between evaluations; the first and the last round are always evaluated.
-        checkpoint_every: rounds between checkpoints; 0 for none but the one at a stop.
-    """
+    """Rounds after which to evaluate and to checkpoint, by the flags of these names (`plan.RunFlags`)."""
 
     rounds: int
     eval_every: int
@@ -257,13 +251,7 @@ def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> A
 @final
 @dataclass(frozen=True)
 class Restored:
-    """Contents of a checkpoint.
-
-    Attributes:
-        round: R, the number of finished rounds.
-        steps: names of the steps so far.
-        memories: {i: memory of client i}.
-    """
+    """Contents of a checkpoint: finished rounds, names of the steps so far, the state, {i: memory of client i}."""
 
     round: int
     steps: list[str]
