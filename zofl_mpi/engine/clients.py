@@ -50,9 +50,7 @@ class Client:
 class ClientError(Exception):
     """A client's step failed. The run cannot go on: other clients may have run ahead, their memories are undefined.
 
-    Attributes:
-        trace: the client's traceback, or "" where the sentence suffices (a UserError in the step, no memory).
-        short: whether the client ran out of memory.
+    `trace` and `short` are those of its `Failure`.
     """
 
     def __init__(self, i: int, rank: int, step: str, failure: Failure) -> None:
@@ -138,12 +136,12 @@ class Clients(Protocol):
 @final
 @dataclass(frozen=True)
 class Failure:
-    """An exception of a step on its way to the server, in place of an item; `short`: memory ran out."""
+    """An exception of a step on its way to the server, in place of an item."""
 
     item: int
     sentence: str
-    trace: str
-    short: bool = False
+    trace: str  # "" where the sentence suffices (a UserError in the step, no memory)
+    short: bool = False  # memory ran out
 
 
 def failure(item: int, exc: BaseException) -> Failure:

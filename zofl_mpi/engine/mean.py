@@ -52,25 +52,18 @@ def normalised(to: Sequence[int], weights: Mapping[int, float] | None) -> dict[i
 
 @dataclass
 class Contribution:
-    """One process's part of a mean.
+    """One process's part of a mean."""
 
-    Attributes:
-        fields: {i: {path: array}} of its clients' replies.
-        sizes: {i: communicated bytes of the reply}.
-        bounds: {path: the largest |w_i x_i|}.
-        shapes: {path: (shape, dtype)} of each reply.
-        template: one packed reply, its arrays empty, from the process that has the first participant.
-        failed: (i, rank, failure) of the clients whose step failed.
-        report: of the rank's costs since its last one, for the server's account.
-    """
-
+    # {i: {path: array}} of its clients' replies
     fields: dict[int, dict[Path, NDArray[Any]]] = field(default_factory=dict)
-    sizes: dict[int, int] = field(default_factory=dict)
-    bounds: dict[Path, float] = field(default_factory=dict)
-    shapes: dict[Path, tuple[tuple[int, ...], str]] | None = None
+    sizes: dict[int, int] = field(default_factory=dict)  # {i: communicated bytes of the reply}
+    bounds: dict[Path, float] = field(default_factory=dict)  # {path: the largest |w_i x_i|}
+    shapes: dict[Path, tuple[tuple[int, ...], str]] | None = None  # {path: (shape, dtype)} of each reply
+    # one packed reply, its arrays empty, from the process that has the first participant
     template: messages.Bytes | None = None
+    # (i, rank, failure) of the clients whose step failed
     failed: list[tuple[int, int, Any]] = field(default_factory=list)
-    report: Report | None = None
+    report: Report | None = None  # of the rank's costs since its last one, for the server's account
 
     def add(self, i: int, reply: Any, share: float, first: bool = True) -> None:
         """Adds client i's reply, which counts by `share`; `first`: it is the first of all participants.
@@ -106,15 +99,12 @@ class Sum(Contribution):
 
     The quantum of a vector depends on its own largest entry, to OCTAVES, and on m, not on the other vectors: at most
     m 2^-53 of that entry. Vectors with one quantum share a vector of whole numbers; the server adds those up.
-
-    Attributes:
-        m: vectors of all processes, at most.
-        term: (i, reply) -> (n,) the client's vector, which is overwritten.
-        parts: {quantum: (n,) sum in multiples of it}; infinity for vectors that are not finite, whose sum is NaN.
     """
 
-    m: int = 1
+    m: int = 1  # vectors of all processes, at most
+    # (i, reply) -> (n,) the client's vector, which is overwritten
     term: Callable[[int, Any], NDArray[np.float64]] | None = None
+    # {quantum: (n,) sum in multiples of it}; infinity for vectors that are not finite, whose sum is NaN
     parts: dict[float, NDArray[np.int64]] = field(default_factory=dict)
 
     def add(self, i: int, reply: Any, share: float = 1.0, first: bool = False) -> None:

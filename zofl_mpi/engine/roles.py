@@ -37,17 +37,11 @@ def with_base(cls: type[T], base: type[Any]) -> type[T]:
 
 
 class KernelChoice(NamedTuple):
-    """The kernel that a problem chooses for a run.
+    """The kernel that a problem chooses for a run."""
 
-    Attributes:
-        name: as --kernel would name it.
-        reason: how it was chosen, for the result.
-        fallback: the kernel to take where a rank cannot have it; "" where the run is then refused.
-    """
-
-    name: str
-    reason: str = ""
-    fallback: str = ""
+    name: str  # as --kernel would name it
+    reason: str = ""  # how it was chosen, for the result
+    fallback: str = ""  # the kernel to take where a rank cannot have it; "" where the run is then refused
 
 
 class Backend(Protocol):

@@ -63,35 +63,26 @@ TOGETHER = 1000
 @final
 @dataclass
 class Totals:
-    """Numbers of this session's rounds for the closing lines.
+    """Numbers of this session's rounds for the closing lines."""
 
-    Attributes:
-        seconds: (P + 1, 3) compute, wait, comm of each rank.
-        both: seconds in which clients and server computed at once, see `Overlap`.
-        round: the last finished round of the run, 1..R.
-        start: seconds from the process's beginning to this session's first round.
-        last: the latest value of each column.
-        course: (round, objective) of each evaluation; the test loss where there is no objective.
-        losses: of client ranks, that were survived.
-        server_ranks: S; the clients live on the other ranks.
-        directions: of the estimates in all rounds of the run so far; counted at the end, which costs time at large m.
-        late: {client rank: seconds} that the server waited in rounds in which this rank computed longest: at most what
-            it computed beyond the mean of the client ranks; see `diagnosis.latest_rank`.
-    """
-
-    round: int
+    round: int  # the last finished round of the run, 1..R
+    # (P + 1, 3) compute, wait, comm of each rank
     seconds: NDArray[np.float64] = field(default_factory=lambda: np.zeros((1, 3)))
-    both: float = 0.0
-    start: float = 0.0
+    both: float = 0.0  # seconds in which clients and server computed at once, see `Overlap`
+    start: float = 0.0  # seconds from the process's beginning to this session's first round
     wall: float = 0.0
     bytes_down: int = 0
     bytes_up: int = 0
     rounds: int = 0
-    last: dict[str, float] = field(default_factory=dict)
+    last: dict[str, float] = field(default_factory=dict)  # the latest value of each column
+    # (round, objective) of each evaluation; the test loss where there is no objective
     course: list[tuple[int, float]] = field(default_factory=list)
-    losses: list[records.Loss] = field(default_factory=list)
-    server_ranks: int = 1
+    losses: list[records.Loss] = field(default_factory=list)  # of client ranks, that were survived
+    server_ranks: int = 1  # S; the clients live on the other ranks
+    # of the estimates in all rounds of the run so far; counted at the end, which costs time at large m
     directions: Directions | None = None
+    # {client rank: seconds} that the server waited in rounds in which this rank computed longest: at most what it
+    # computed beyond the mean of the client ranks; see `diagnosis.latest_rank`
     late: dict[int, float] = field(default_factory=dict)
 
     def explored(self, method: Method[Any]) -> dict[str, float]:
@@ -132,10 +123,7 @@ class Rounds:
     progress: Progress
 
     def run(self, resumed: Restored | None) -> tuple[Totals, bool]:
-        """Runs from the start, or from a checkpoint, to the end, or to a signal.
-
-        Returns:
-            The totals, and whether all rounds are done.
+        """Runs from the start, or from a checkpoint, to the end, or to a signal; returns whether all rounds are done.
 
         Raises:
             RunError: a round failed. Finished rounds are in the result file.

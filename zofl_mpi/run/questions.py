@@ -76,17 +76,13 @@ def _items(step: Step, client: Client, message: Any) -> Iterator[tuple[bool, Any
 
 @final
 class Questions:
-    """The server's questions, one at a time, with their ledger and their clock.
-
-    Attributes:
-        question: name of the step whose question is open; None between questions.
-    """
+    """The server's questions, one at a time, with their ledger and their clock."""
 
     def __init__(self, m: int, method: Any, watch: Watch) -> None:
         self._method, self._watch = method, watch
         self.ledger, self.clock = Ledger(m), Clock()
         self._watch.clock = self.clock
-        self.question: str | None = None
+        self.question: str | None = None  # name of the step whose question is open
         self._known: dict[str, Step | None] = {}
         self._since = time.perf_counter()
 

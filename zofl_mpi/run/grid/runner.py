@@ -49,19 +49,14 @@ class Child(NamedTuple):
 
 @final
 class Runner:
-    """Runs of a grid, `jobs` at a time. A signal ends them after the round in progress, a second one at once.
-
-    Attributes:
-        outcomes: of all that have ended or were not to be begun.
-        heard: the signals so far.
-    """
+    """Runs of a grid, `jobs` at a time. A signal ends them after the round in progress, a second one at once."""
 
     def __init__(self, grid: Grid, runs: Sequence[GridRun], launcher: Sequence[str], jobs: int) -> None:
         self._grid, self._waiting, self._launcher, self._jobs = grid, list(runs), launcher, jobs
         self._children: list[Child] = []
         self._passed_on = 0
-        self.outcomes: list[Outcome] = []
-        self.heard: list[int] = []
+        self.outcomes: list[Outcome] = []  # of all that have ended or were not to be begun
+        self.heard: list[int] = []  # the signals so far
 
     def run(self, screen: Screen) -> None:
         """Runs until all have ended; after a signal, until those in progress have."""

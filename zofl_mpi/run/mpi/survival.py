@@ -47,15 +47,11 @@ class Survival:
     Args:
         faults: exceptions of the communicator's calls where ranks are lost.
         watch: ends this rank if it cannot find the others.
-
-    Attributes:
-        comm: the ranks that are left, at first all.
-        alive: their numbers at the start, by rank.
     """
 
     def __init__(self, comm: Communicator, faults: Faults, watch: Watch) -> None:
-        self.comm, self.faults = comm, faults
-        self.alive = list(range(comm.size))
+        self.comm, self.faults = comm, faults  # the ranks that are left, at first all
+        self.alive = list(range(comm.size))  # their numbers at the start, by rank
         self._rank, self._watch, self._disagreed = comm.rank, watch, False
 
     def guarded(self) -> Communicator:
