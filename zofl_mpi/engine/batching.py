@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 Compute = Callable[[list[Request]], list[Result]]
-Step = Callable[[Any, Any], Any]  # (client, message) -> reply
+Step = Callable[[Any, Any], Any]
 
 MANY = 64
 """Clients of a batch where a problem states no number: with more, a step's data have left the caches by its turn."""

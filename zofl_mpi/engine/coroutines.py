@@ -2,13 +2,13 @@
 
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, final
 
-from zofl_mpi.engine.batching import Compute, Step
-
+Step = Callable[[Any, Any], Any]  # (client, message) -> reply
+Compute = Callable[[list[Any]], list[Any]]
 Answer = tuple[Any, BaseException | None]  # a request's result, or an exception
 
 THREADS = ThreadPoolExecutor(sys.maxsize, "client-step")
@@ -24,7 +24,7 @@ class _Coroutine:
     """A step on a thread of its own, which runs only while `start` or `resume` waits for it."""
 
     def __init__(self) -> None:
-        self.call: tuple[Compute[Any, Any], Any] | None = None  # the call (compute, request) that it waits for
+        self.call: tuple[Compute, Any] | None = None  # the call (compute, request) that it waits for
         self.end: Future[Any] = Future()  # its result or exception
         self._answers: SimpleQueue[Answer] = SimpleQueue()
         self._stopped: SimpleQueue[None] = SimpleQueue()
@@ -55,7 +55,7 @@ class _Coroutine:
             local.call = None
             self._stopped.put(None)
 
-    def _batched_call(self, compute: Compute[Any, Any], request: Any) -> Any:
+    def _batched_call(self, compute: Compute, request: Any) -> Any:
         """Waits, on the step's own thread, for the result of its request."""
         self.call = compute, request
         self._stopped.put(None)
@@ -88,7 +88,7 @@ def run_batch(step: Step, calls: Iterable[tuple[Any, Any]], local: threading.loc
     return [each.end for each in steps]
 
 
-def _answers(compute: Compute[Any, Any], requests: list[Any]) -> list[Answer]:
+def _answers(compute: Compute, requests: list[Any]) -> list[Answer]:
     """Results of one call; where it raises, each request gets its exception."""
     try:
         return [(result, None) for result in compute(requests)]
