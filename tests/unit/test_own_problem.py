@@ -12,6 +12,7 @@ import pytest
 from tests import launch
 from tests.conftest import Capsys, Patch
 from tests.threads import run_module
+from tests.unit.made import complaint
 from zofl_mpi import zo_hfl
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.terms import Terms
@@ -247,10 +248,13 @@ def test_what_is_no_problem_is_refused_by_name(written: Written, capsys: Capsys,
     assert sentence.startswith(f"--problem {name}: ") and words in sentence
 
 
-@pytest.mark.parametrize("name", ["nowhere.at.all:Squares", ":Squares", "math:", "math:pi"])
-def test_a_name_of_no_class_is_refused(capsys: Capsys, name: str) -> None:
-    sentence = refused(capsys, "--problem", name)
-    assert sentence.startswith(f"--problem {name}: ") and "must be" in sentence
+@pytest.mark.parametrize("flag", ["--problem", "--method"])
+@pytest.mark.parametrize("name", ["nowhere.at.all:Squares", ":Squares", "math:", "math:pi", "softmx"])
+def test_a_name_of_no_class_is_refused(flag: str, name: str) -> None:
+    sentence = complaint(understand, zo_hfl, [flag, name])
+    known = ", ".join(zo_hfl.METHODS if flag == "--method" else zo_hfl.PROBLEMS)
+    words = f"must be one of {known}, or module:Class" if name == "softmx" else "must be"
+    assert sentence.startswith(f"{flag} {name}: ") and words in sentence
 
 
 SILENT = '''

@@ -89,7 +89,11 @@ def test_targets_go_with_their_rows() -> None:
     found = part.target(np.array([1, 0, 1]), np.float32)
     assert found.dtype == np.float32 and found.tolist() == V[[9, 1, 9]].astype(np.float32).tolist()
     assert data.target(np.array([5]), np.float64).tolist() == [V[5]]
-    assert part.take(np.array([1]), np.float64)[0].tolist() == [X[9].tolist()]
+    inputs, labels = (
+        Dataset(X, np.arange(40) % 3, 4).subset(np.array([9, 4, 7, 1])).take(np.array([1, 0, 1]), np.float32)
+    )
+    assert inputs.dtype == np.float32 and inputs.tolist() == X[[4, 9, 4]].tolist() and labels.tolist() == [1, 0, 1]
+    assert part.take(np.array([1]), np.float64)[0].tolist() == [X[9].tolist()] and part.inputs is data.inputs
     with pytest.raises(UserError, match=r"have classes, not targets: --data must be a \.npz file whose y are floats"):
         Dataset(X, np.zeros(40, np.int64), 1).target(np.array([0]), np.float64)
     assert Dataset(X, np.arange(40) % 3, 3).fingerprint() == "40 x 2, crc32 baaee207"  # as before there were targets
