@@ -308,14 +308,6 @@ def test_a_problem_that_lacks_a_member_hears_what_its_method_needs(
         )
 
 
-def test_an_unknown_flag_is_refused_with_the_nearest(written: Written, capsys: Capsys) -> None:
-    own = ["--method", "fedavg", "--problem", f"{written(KINDS['both'])}:Squares"]
-    assert refused(capsys, *own, "--rigde", 1).startswith("unknown flag --rigde; the nearest is --ridge")
-    assert refused(capsys, *own, "--ridge", "much").startswith("--ridge much: must be a number")
-    assert refused(capsys, *own, "--federation", "x").startswith("unknown flag --federation")
-    assert refused(capsys, *own, "--kernel", "numpy").startswith("--kernel is no flag of this method")
-
-
 @pytest.mark.parametrize(("field", "method"), [("mu", "fedprox"), ("m", "fedavg"), ("seed", "fedavg")])
 def test_a_flag_that_exists_already_is_refused(written: Written, capsys: Capsys, field: str, method: str) -> None:
     name = written(KINDS["both"].replace("ridge", field))
