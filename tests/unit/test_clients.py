@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.clients import Client, ClientError
 from zofl_mpi.run.client_memory import STEPS, Memory
 from zofl_mpi.run.local import LocalClients
 
@@ -45,6 +45,13 @@ class Steps:
         """The reply is an array that the client keeps."""
         client.memory.setdefault("mine", np.zeros(2))[:] += 1
         return Note(client.memory["mine"], client.i)
+
+    def fail(self, client: Client, message: Note) -> Iterator[Note]:
+        for q in range(3):
+            if client.i == 1 and q == message.k:
+                raise ArithmeticError("no")
+            yield Note(np.zeros(1), q)
+        return Note(np.zeros(0))
 
 
 @pytest.fixture
@@ -83,6 +90,16 @@ def test_nobody_sees_what_another_changes_later(steps: Steps) -> None:
     assert [(i, note.a.tolist()) for i, note in clients.ask_each(steps.keep, each)] == [(1, [2.0, 2.0]), (0, [5.0])]
     with pytest.raises(RuntimeError, match="was asked while replies to 'grow' are unread"):
         clients.ask(steps.grow, Note(None)) and clients.ask_each(steps.keep, each)
+
+
+@pytest.mark.parametrize("k", [0, 1, 2])
+def test_a_failure_takes_the_place_of_its_item_and_all_before_it_arrive(steps: Steps, k: int) -> None:
+    clients, read = LocalClients([None] * 3), []
+    words = rf"client 1 \(rank 0\) failed in step 'fail', item {k}: ArithmeticError: no"
+    with pytest.raises(ClientError, match=words):
+        for i, note in clients.ask(steps.fail, Note(None, k)):
+            read.append((i, note.k))
+    assert read == [(i, q) for q in range(k) for i in range(3)] + [(0, k)]
 
 
 @pytest.mark.parametrize("to", [[], [3], [-1], [0, 0], [0, 1, 2, 3]])

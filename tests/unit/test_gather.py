@@ -18,7 +18,7 @@ from zofl_mpi.engine.clients import Client, ClientError
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.mpi import gather, wire
-from zofl_mpi.run.mpi.gather import REPLY, UPLOAD, Order, Outbox, Sent, Turn
+from zofl_mpi.run.mpi.gather import DUE, REPLY, UPLOAD, Order, Outbox, Sent, Turn
 from zofl_mpi.run.mpi.placement import ClientPlacement
 
 BOUND = 1000
@@ -213,3 +213,13 @@ def test_many_small_items_take_few_waves(monkeypatch: pytest.MonkeyPatch) -> Non
         full, rest = divmod(300 - first, 60)
         assert further == [60] * full + [rest] * (rest > 0)
     assert len(scattered) == 1
+
+
+def test_a_small_item_keeps_no_other_in_memory() -> None:
+    """Mutations: views of small items; copies of large ones."""
+    for size, count, copied in ((5, 1, True), (5, 2, True), (gather.BOUND, 1, False)):
+        outbox = Outbox()
+        for _ in range(count):
+            outbox.add(REPLY, sized(size))
+        block = outbox.take(DUE).block
+        assert [np.shares_memory(piece, block) for piece in gather.pieces(block, count)] == [not copied] * count

@@ -31,7 +31,8 @@ ARRAYS = st.sampled_from(DTYPES).flatmap(
     lambda dtype: npst.arrays(np.dtype(dtype), npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5))
 )
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
-PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | TEXTS
+SCALARS = st.sampled_from([np.float64(0.1), np.float32(0.1), np.int32(-3), np.bool_(True)])
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | TEXTS | SCALARS
 FIELDS = ARRAYS | PLAIN
 LETTERS = st.builds(Letter, FIELDS, FIELDS, st.dictionaries(TEXTS, FIELDS, max_size=4))
 NESTED = st.recursive(FIELDS, lambda inner: st.dictionaries(TEXTS, inner, max_size=3), max_leaves=4)
@@ -150,14 +151,6 @@ def test_a_copied_tensor_lies_in_memory_as_one_from_a_block(name: str) -> None:
     assert (found.dtype, found.shape, found.stride()) == (right.dtype, right.shape, right.stride())
     assert torch.equal(found, right) and not found.requires_grad
     assert found.data_ptr() != tensor.data_ptr() or not found.numel()
-
-
-def test_scalars_of_numpy_keep_their_type() -> None:
-    for scalar in (np.float64(0.1), np.float32(0.1), np.int32(-3), np.bool_(True)):
-        found = sent(Letter(scalar)).a
-        assert type(found) is type(scalar)
-        assert found == scalar
-        assert messages.size(Letter(scalar)) == messages.size(Letter(0.0))
 
 
 def local() -> Any:

@@ -106,17 +106,6 @@ def test_bad_input_is_told_in_a_sentence(scheme: str, options: dict[str, Any], w
         assert word in said
 
 
-@pytest.mark.parametrize("scheme", ["natural", "quantity:2", "shards:2"])
-def test_a_regression_has_no_classes_to_sort_by(scheme: str) -> None:
-    pool = Raw(np.zeros((90, 1)), np.zeros(90, np.int64), 1, targets=np.arange(90.0), clients=WHOSE)
-    options = {"m": 3, "alpha": INF, "partition": scheme, "min_samples": 1}
-    if scheme == "shards:2":
-        told = complaint(partition.split, pool, Streams(1), **options)
-        assert told.startswith("--partition shards:2: a regression has no classes")
-    else:
-        assert len(partition.split(pool, Streams(1), **options).clients) == (4 if scheme == "natural" else 3)
-
-
 # --- files
 
 
