@@ -10,8 +10,6 @@ traceback, and if a file that only the attack names is neither read nor written.
 
 import argparse
 import contextlib
-import ctypes
-import gc
 import io
 import itertools
 import json
@@ -23,7 +21,6 @@ import sys
 import tempfile
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -340,9 +337,6 @@ def _run(attack: Attack, folder: Path, said: int) -> None:
     """The attack, in a process that was forked for it; it ends as a command does."""
     os.setsid()
     os.chdir(folder)
-    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # those of the parent
-        finalizer.atexit = False
-    gc.freeze()  # else the end looks at all of the parent's objects
     os.dup2(said, 1)
     os.dup2(said, 2)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))  # not those of pytest
@@ -364,7 +358,7 @@ def _run(attack: Attack, folder: Path, said: int) -> None:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        ctypes.pythonapi.Py_Exit(status)  # the interpreter's end counts, too: HDF5's objects have crashed it
+        os._exit(status)  # the interpreter's own end is slow: tests/e2e/test_hostile.py has it
 
 
 def _ended(child: int) -> int:
