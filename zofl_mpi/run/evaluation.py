@@ -24,13 +24,13 @@ def auto(method: Method[Any], rounds: int, every: int) -> int:
     setting, between = method.setting, range(every, rounds, every)
     evaluations = len({1, rounds}) + len(between) - (1 in between)  # see `loop.Schedule`
     parts = (setting.test, setting.validation), (setting.server,), setting.data
-    held_out, server_s, sizes = ([len(data) for data in part if isinstance(data, Drawable)] for part in parts)
+    held_out, of_server, of_clients = ([len(data) for data in part if isinstance(data, Drawable)] for part in parts)
     asked = min(setting.eval_clients or setting.m, setting.m)
     passes = method.sample_passes(rounds, asked)
-    if passes is None or not (held_out or server_s):
+    if passes is None or not (held_out or of_server):
         return 0
-    own = sorted(sizes, reverse=True)[:asked]  # the largest: those that are asked may change with the round
-    server = sum(server_s) if passes.own else 0
+    own = sorted(of_clients, reverse=True)[:asked]  # the largest: those that are asked may change with the round
+    server = sum(of_server) if passes.own else 0
 
     def cost(N: int) -> float:
         """Passes of an evaluation of at most N samples of each part."""
