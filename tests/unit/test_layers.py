@@ -35,7 +35,7 @@ WITHIN = {
         ("signals", "progress", "client_memory", "diagnosis", "evaluation"),
         ("records", "binding", "questions", "flags", "family"),
         ("local", "mpi"),
-        ("launch", "plan", "loop", "stored"),
+        ("plan", "loop", "stored"),
         ("session", "cli", "grid"),
     ),
 }

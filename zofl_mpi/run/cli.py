@@ -23,14 +23,14 @@ from zofl_mpi.engine.processes import Process, this_process
 from zofl_mpi.engine.setting import Loads, Method, Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all
+from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all, speaks_first
 from zofl_mpi.errors import UserError, refused, warn
 from zofl_mpi.run import evaluation, flags
 from zofl_mpi.run import plan as plans
 from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
-from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.mpi.placement import ClientPlacement
+from zofl_mpi.run.mpi.world import connect
 from zofl_mpi.run.plan import Plan
 from zofl_mpi.run.progress import Progress, announce, progress
 from zofl_mpi.run.signals import Stop
