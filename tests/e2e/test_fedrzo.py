@@ -78,12 +78,6 @@ def test_every_method_moves_and_reports_what_it_describes(results: Runs, case: s
     assert [name for name in found.rounds if not (found.units[name] and found.descriptions[name])] == []
     objective = found.rounds["objective"]
     assert np.isfinite(objective[[0, 2]]).all() and objective[0] != objective[2]
-    if case in OWN:
-        assert np.isfinite(found.rounds["gradient_squared"][[0, 2]]).all() == ("probe" in json.dumps(command(case)))
-        assert found.rounds["steps"].tolist() == (2 * np.arange(1, 4)).tolist()
-        assert found.final["drawn"].shape == found.final["x"].shape
-        exact = case.startswith("bl") and "--exact" in CASES[case]
-        assert not case.startswith("bl") or np.isfinite(found.rounds["lower_error"][-1]) == exact
 
 
 def counted(found: Any) -> dict[str, tuple[Any, Any]]:
