@@ -323,7 +323,7 @@ def clients_of_table() -> tuple[list[int], Any, Any]:
     raw = npz.read_npz(Path("table.npz"))
     assert raw.targets is not None
     parts = [own.rows for own in partition.split(raw, Streams(1), m=4, alpha=np.inf, server_fraction=0.0).clients]
-    rows = np.concatenate(parts)
+    rows: Any = np.concatenate(parts)
     return [*map(len, parts)], raw.inputs[rows], raw.targets[rows]
 
 
