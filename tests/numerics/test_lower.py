@@ -338,10 +338,10 @@ def test_divergence_names_the_step_size(which: Any) -> None:
 
 
 class Sloping(Line):
-    """L_h/mu_h is 4 at x = 0 and grows by 100 |x|."""
+    """L_h/mu_h is 4 at x = 0 and grows by 10 |x|."""
 
     def curvature(self, x: Array) -> tuple[float, float]:
-        return 1.0, 4.0 + 100.0 * abs(float(x[0]))
+        return 1.0, 4.0 + 10.0 * abs(float(x[0]))
 
 
 def test_steps_that_curvature_multiplies_are_told_once(
@@ -349,7 +349,7 @@ def test_steps_that_curvature_multiplies_are_told_once(
 ) -> None:
     """Mutations: the growth with r is told, too; each round; a fixed number of steps; x_0's schedule for now's."""
     monkeypatch.setattr(lower, "_warned", [])
-    for flags, x, r, kappa in (({}, 0.0, 1000, 4), ({}, 0.01, 0, 5), ({"T_lower": "40"}, 9.0, 0, 904)):
+    for flags, x, r, kappa in (({}, 0.0, 1000, 4), ({}, 0.1, 0, 5), ({"T_lower": "40"}, 90.0, 0, 904)):
         of = solver(Sloping(), 3, **flags)
         now = of.schedule(np.full(1, x), r)
         assert now.condition == kappa
@@ -362,7 +362,7 @@ def test_steps_that_curvature_multiplies_are_told_once(
         state = of.round(replace(state, x=np.ones(1)), r, clients)
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and "x of round 6 " in told and ", at x_0 4: --T-lower auto takes " in told
-    a = {k: 4 * k + 1 for k in (4, 104 + 100 * abs(eta))}  # 1 + eta v, v = 1 or -1
+    a = {k: 4 * k + 1 for k in (4, 14 + 10 * abs(eta))}  # 1 + eta v, v = 1 or -1
     usual, most = (math.ceil(2 * each * math.log(each)) for each in a.values())
     (steps, other) = map(int, re.findall(r"takes (\d+) local steps a call now, not (\d+),", told)[0])
     assert 4 * usual < steps <= most and other == usual
