@@ -123,4 +123,5 @@ def test_bytes_and_items_of_streams_and_means_enter_the_round(steps: Steps) -> N
     assert row.bytes_down.tolist() == [[0, 0], [3 * 8 + 8] * 2, [0, 0], [0, 8]]
     assert row.bytes_up.tolist() == [[0, 0], [16, 3 * 16], [0, 0], [0, 24]]
     assert row.messages.tolist() == [[0, 0], [1, 3], [0, 0], [0, 1]]
+    assert {row.bytes_down.dtype, row.bytes_up.dtype, row.messages.dtype} == {np.dtype(np.int64)}
     assert clients.account()[0].bytes_down.sum() == 0 and LocalClients([None]).account()[1] is False
