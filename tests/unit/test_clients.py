@@ -115,6 +115,7 @@ def test_a_question_to_nobody_to_strangers_or_twice_is_refused(steps: Steps, to:
 
 def test_bytes_and_items_of_streams_and_means_enter_the_round(steps: Steps) -> None:
     clients = LocalClients([0, 2], watch=Watch(stop=lambda: "SIGUSR1"))
+    empty, _ = clients.account()
     list(clients.ask(steps.stream, Note(np.zeros(3))))
     list(clients.ask(steps.keep, Note(np.zeros(5)), counted=False))
     clients.mean(steps.grow, Note(None), to=[1])
@@ -124,4 +125,5 @@ def test_bytes_and_items_of_streams_and_means_enter_the_round(steps: Steps) -> N
     assert row.bytes_up.tolist() == [[0, 0], [16, 3 * 16], [0, 0], [0, 24]]
     assert row.messages.tolist() == [[0, 0], [1, 3], [0, 0], [0, 1]]
     assert {row.bytes_down.dtype, row.bytes_up.dtype, row.messages.dtype} == {np.dtype(np.int64)}
+    assert empty.steps == [SERVER] and empty.bytes_down.shape == (1, 2), "a row stays as it was"
     assert clients.account()[0].bytes_down.sum() == 0 and LocalClients([None]).account()[1] is False
