@@ -222,30 +222,24 @@ def passing(device: str) -> list[tuple[str, str]]:
 
 
 def in_company(device: str) -> None:
-    """Where the check says so, local steps have the same bits alone, among 3, among many, and in another order."""
-    count = crowd(device)
-    for kind, dtype in passing(device):
-        asked = requests(kind, dtype, device, count)
-        among, reverse = module_torch.take_steps(asked), module_torch.take_steps(asked[::-1])[::-1]
-        for j, own in enumerate(among):
-            assert np.isfinite(own).all() and not (own == asked[j].y).all(axis=1).any()
-            np.testing.assert_array_equal(reverse[j], own)
-        for some in ([0], [7], [13, 14, count - 1], [count - 6]):
-            for j, own in zip(some, module_torch.take_steps([asked[j] for j in some]), strict=True):
-                np.testing.assert_array_equal(own, among[j], kind)
-
-
-def losses_in_company(device: str) -> None:
-    """Where the check says so, losses have the same bits alone, among 3, among many, and in another order."""
+    """Where the check says so, steps and losses have the same bits alone, among 3, among many, and in another order."""
     count = crowd(device)
     for kind, dtype in passing(device):
         steps = requests(kind, dtype, device, count)
-        asked = [LossRequest(own.function, own.x, own.data, own.steps.batches[0]) for own in steps]
-        among, reverse = module_torch.loss_sums(asked), module_torch.loss_sums(asked[::-1])[::-1]
-        assert len({each.tobytes() for each in among}) == len(asked)
-        np.testing.assert_array_equal(reverse, among)
-        for some in ([0], [7], [13, 14, count - 1], [count - 6]):
-            np.testing.assert_array_equal(module_torch.loss_sums([asked[j] for j in some]), [among[j] for j in some])
+        losses = [LossRequest(own.function, own.x, own.data, own.steps.batches[0]) for own in steps]
+        computing: tuple[tuple[Any, list[Any]], ...] = (
+            (module_torch.take_steps, steps),
+            (module_torch.loss_sums, losses),
+        )
+        for compute, asked in computing:
+            among, reverse = compute(asked), compute(asked[::-1])[::-1]
+            assert np.isfinite(among[0]).all() and len({each.tobytes() for each in among}) == count
+            for j, own in enumerate(among):
+                np.testing.assert_array_equal(reverse[j], own)
+                assert compute is module_torch.loss_sums or not (own == asked[j].y).all(axis=1).any()
+            for some in ([0], [7], [13, 14, count - 1], [count - 6]):
+                for j, own in zip(some, compute([asked[j] for j in some]), strict=True):
+                    np.testing.assert_array_equal(own, among[j], kind)
 
 
 def a_thousand_clients(device: str) -> None:
@@ -320,7 +314,6 @@ CALLS: tuple[Callable[[str], None], ...] = (
     scaled_inputs,
     any_number_of_ranks,
     in_company,
-    losses_in_company,
     a_thousand_clients,
     repeated,
     after_a_divergence,
