@@ -85,6 +85,7 @@ def test_a_client_that_has_rested_makes_the_servers_model_of_what_it_missed(
         (i,) = rested.training.timetable.participants(r)
         missed.add(r - rested.training.timetable.latest(r).get(i, 0))
         ((_, told),) = clients.ask(recall, Acknowledged(), to=[i], counted=False)
+        assert told.entries.keys() == {"x", "moments"}  # nothing of its own local steps
         assert torch.equal(torch.as_tensor(told.entries["x"]), joined(rested, before)), r
         for name, value in before.optimiser.items():
             assert torch.equal(torch.as_tensor(told.entries["moments"][name]), torch.as_tensor(value)), (r, name)
@@ -112,6 +113,10 @@ def test_the_passes_of_a_step_are_those_that_are_told(monkeypatch: Patch, make: 
     told = scalar.train(Client(1, own.data[1]), Missed(start.scalars, buffers, 0))
     assert seen == [False] * (2 * scalar.passes)
     assert scalar.passes == {"one-sided": 4, "central": 6 + (make is resnet)}[estimate]
+    assert (
+        of(planned(own, batchnorm="running"), n_p=3, estimate=estimate).passes
+        == {"one-sided": 4, "central": 6}[estimate]
+    )
     lines = scalar.plan(1)
     assert lines["forward passes of a local step"] == scalar.passes and lines["backward passes of a local step"] == 0
     assert told.differences.shape == (2, 3)
