@@ -137,12 +137,14 @@ def test_names_that_no_file_can_have_are_one_sentence(capsys: Capsys) -> None:
         assert capsys.readouterr().err.count("\n") == 1
 
 
-LOCKS = ["my notes\n", "[]", '{"process": Infinity}', '{"process": "7"}', '{"host": "\\u001b[31m"}', "[" * 4000]
+LOCKS = ["my notes\n", "[]", '{"process": Infinity}', '{"process": "7"}', '{"since": "x"}']
+LOCKS += ['{"host": "\\u001b[31m"}', "[" * 4000]
 
 
 @pytest.mark.parametrize("text", LOCKS)
 def test_a_file_that_is_no_lock_is_neither_removed_nor_printed(capsys: Capsys, folder: Path, text: str) -> None:
-    """Mutations: any file that nobody holds is a stale lock; its words are shown as they are."""
+    """Mutations: any file that nobody holds is a stale lock, or one with some of a lock's entries; its words are shown
+    as they are."""
     (folder / "run.lock").write_text(text)
     said = told(capsys, 2, "--rounds", 1, "--out", "run.h5")
     assert "which is no lock: rename that" in said and "\x1b" not in said

@@ -15,7 +15,7 @@ SMALL = ["--problem", "toy", "--rounds", "3", "--checkpoint-every", "2", "--eval
 CASES = {
     "zo_hfl": [*SMALL, "--m", "5", "--y0", "last"],
     "sums": [*SMALL, "--m", "32", "--y0", "last"],
-    "scaffold": [*SMALL, "--m", "5", "--method", "scaffold", "--tau", *"91213"],
+    "scaffold": [*SMALL, "--m", "5", "--beta", "0.6", "--method", "scaffold", "--tau", *"91213"],
 }
 """Clients that remember something; streams, sums at ranks, means; of unequal work, so that placement is not i mod P."""
 RANKS = 4
@@ -47,14 +47,19 @@ def same(whole: Path, out: Path) -> bool:
 
 
 def survived(case: tuple[str, Path], folder: Path, fate: Fate, *more: object) -> list[Any]:
-    """What a run noted that met this fate; its bits are those of the undisturbed one."""
+    """What a run noted that met this fate; its bits are those of the undisturbed one, its seconds of the ranks left."""
     name, whole = case
     out = folder / f"run{len(list(folder.glob('*.h5')))}.h5"
     assert run_module(RANKS, FAMILY, *CASES[name], "--survive", "--out", out, *more, fate=fate) == 0
     assert same(whole, out)
-    attrs = records.load(out).attrs
-    losses: list[Any] = json.loads(attrs.get("lost", "[]"))
-    assert attrs.get("repeated_rounds", 0) == sum(loss["repeated"] for loss in losses)
+    run = records.load(out)
+    losses: list[Any] = json.loads(run.attrs.get("lost", "[]"))
+    assert run.attrs.get("repeated_rounds", 0) == sum(loss["repeated"] for loss in losses)
+    waited, left = run.ranks["seconds_wait"].sum(axis=1) > 0, set(range(RANKS))
+    for loss in losses:
+        left -= set(loss["ranks"])
+        assert not waited[loss["round"] :, loss["ranks"]].any()
+    assert waited[-1, sorted(left)].all()
     return losses
 
 

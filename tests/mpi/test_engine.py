@@ -149,6 +149,7 @@ def test_bytes_are_counted_as_the_definition_says_and_only_when_asked_to(both: B
     def program(clients: Any) -> list[Any]:
         list(clients.ask(steps.plain, Vector(np.zeros(7)), to=[1, 3]))
         list(clients.ask(steps.plain, Vector(np.zeros(7)), counted=False))
+        clients.mean(steps.plain, Vector(np.zeros(7)), counted=False)
         return books(clients)
 
     down = 7 * 8 + 8  # the vector and the number `weight`

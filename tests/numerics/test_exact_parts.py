@@ -3,6 +3,7 @@
 from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.ho_sfl import HOSFL
+from zofl_mpi.rounds.split.costs import HEADS, PARTS, Traffic
 
 HEAD: dict[str, Any] = {"head_gradient": "exact"}
 PLAIN = Optimiser("sgd")
@@ -47,10 +48,15 @@ def test_a_step_moves_the_head_exactly_and_estimates_for_the_rest_alone() -> Non
 
 
 def test_the_heads_gradient_costs_as_much_as_its_forward_pass() -> None:
+    """And goes up as the head's bytes, beside seeds. Mutations: as the client's; the layers before it as the head's; a
+    head's bytes where it stays."""
     plain, exact = (method(HERON, training(setting()), **flags).costs() for flags in ({}, HEAD))
     head = plain["multiply-accumulates of a sample in the head"]
     name = "multiply-accumulates of a client's step"
     assert exact[name] == plain[name] + 4 * head > plain[name]
+    for last, travels, up in ((4, True, (0, 4)), (11, True, (2, 9)), (11, False, (11, 0))):  # of 6 + 9 parameters
+        sent = Traffic(training(setting(small)), travels, scalars=1, last=last).of(0, 0)
+        assert [sent[kind][1] for kind in (PARTS, HEADS)] == [8 * count for count in up]
 
 
 EXACT: dict[Any, dict[str, Any]] = {HERON: HEAD, HOSFL: {}}

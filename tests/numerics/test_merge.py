@@ -5,6 +5,7 @@ import math
 from tests.numerics.split_methods import *
 from tests.numerics.test_split_pace import sizes
 from zofl_mpi.engine import mean
+from zofl_mpi.engine.sharing import Given, Sharing
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL
 from zofl_mpi.methods.ho_sfl import HOSFL
@@ -151,13 +152,18 @@ def test_the_size_of_a_step_follows_the_merged_steps_of_all_rounds(monkeypatch: 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_mean_of_tensors_has_the_bits_of_the_mean_of_replies(dtype: torch.dtype) -> None:
-    """In any order. Mutations: a sum in float64; rounding towards zero; a quantum of the first tensor alone."""
+    """In any order; a step on one upload keeps its term. Mutations: a sum in float64; rounding towards zero; a quantum
+    of the first tensor alone; the mean of one."""
     drawn = STREAMS(Purpose.SYNTHETIC, r=3).standard_normal((5, 257)) * 10.0 ** np.arange(-9, 6, 3)[:, None]
     values = [torch.from_numpy(row).to(dtype) for row in drawn]
     expected = mean.of_replies({i: Smashed(v, v[:0]) for i, v in enumerate(values)}, None).s
     for order in ([0, 1, 2, 3, 4], [4, 2, 0, 1, 3]):
         assert torch.equal(mean.of_tensors([values[k] for k in order]), expected)
     assert mean.of_tensors([values[0][:0]] * 2).shape == (0,)
+    alone, term = Sharing(), torch.tensor([1.0, 1e-30], dtype=dtype)
+    alone.begin(lambda message: lambda item: Given((item,), None), None)
+    alone.add(term)
+    assert torch.equal(alone.end()[0][0], term) and not torch.equal(mean.of_tensors([term]), term)
 
 
 def test_merging_is_refused_where_no_uploads_meet() -> None:

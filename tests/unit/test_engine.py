@@ -1,21 +1,30 @@
 """The engine's contract (`tests/mpi/test_engine.py`) with threads of this process as ranks."""
 
+import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from tests.conftest import Patch
+from tests.fates import Fate
 from tests.mpi.test_engine import *  # noqa: F403  (the tests)
 from tests.mpi.test_engine import Part, Seed, Vector, steps
 from tests.threads import run_ranks, serve_or_ask
-from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.clients import Client, ClientError
+from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
+from zofl_mpi.errors import UserError
 from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.mpi import gather
 from zofl_mpi.run.mpi.client import ClientRank
+from zofl_mpi.run.mpi.communicator import RanksLost, Wrapped
 from zofl_mpi.run.mpi.server import MPIClients
+from zofl_mpi.run.mpi.wire import Question, Wire
+from zofl_mpi.run.mpi.world import MPIWorld
 
 pytestmark: list[Any] = []  # not those of the imported tests, which need mpirun
 del test_the_seconds_of_a_round_add_up_on_every_rank  # noqa: F821  (threads wait for the interpreter, too)
@@ -115,3 +124,98 @@ def test_the_ranks_meet_thrice_in_a_round_of_one_mean(synchronous: bool) -> None
     rounds = " ".join(met).split("round ")[1:]
     assert rounds[2].split()[1:] == ["Ibcast", "Iallgather", "Reduce"]
     assert rounds[0].split()[1:] == ["Ibcast", "Ibcast", "Iallgather", "Reduce"]  # nothing is known of the next one yet
+
+
+def test_a_question_that_is_asked_again_takes_one_collective_of_its_very_length() -> None:
+    """Its room is that of the last question after the same one. Mutations: `<` for any `<=` of a frame; room
+    for the shortest rank's object; a question's room that is forgotten."""
+
+    def program(world: MPIWorld) -> None:
+        calls = Counter[str]()
+
+        def make(name: str, call: Callable[..., Any], arguments: Any) -> Any:
+            calls[name] += name != "Test"
+            return call(*arguments)
+
+        comm = cast(Any, Wrapped(world.comm, make))
+        wire = Wire(comm, lambda comm: None, None, staging_of(None))
+        for k in range(64):  # all remainders to the boundary on which a block begins
+            question, block = Question("ask", "s" * (1100 + k)), np.full(2000 + k, k, np.uint8)
+            for turn in range(2):
+                calls.clear()
+                if world.rank == 0:
+                    wire.bcast_question(Question("account"))
+                    wire.send(question, block)
+                else:
+                    wire.bcast_question()
+                    assert np.array_equal(wire.message(*wire.bcast_question()), block)
+                assert turn < 1 or calls == Counter(Ibcast=2)
+            for turn in range(2):
+                calls.clear()
+                assert wire.allgather_objects("x" * (1100 + k + 100 * world.rank))[0] == "x" * (1100 + k)
+                assert turn < 1 or calls == Counter(Iallgather=1)
+
+    run_ranks(2, program)
+
+
+def test_errors_of_mpi_without_a_lost_rank_end_the_run() -> None:
+    """Mutation: the round is begun again for ever."""
+
+    def program(world: MPIWorld) -> Any:
+        world.survive(Watch())
+        if world.rank:
+            return ClientRank(world, steps, [None] * 3).serve()
+
+        def fails() -> None:
+            raise RanksLost("planted")
+
+        return MPIClients(world, 3).steadily(fails)
+
+    with pytest.raises(UserError, match="fails again and again, although no rank is lost"):
+        run_ranks(3, program, fate=Fate(), patience=10)
+
+
+class Endless:
+    """Steps of clients of which one goes on for ever and one fails, and one that remembers what cannot be stored."""
+
+    def stream(self, client: Client, message: Seed) -> Iterator[Part]:
+        for q in itertools.count():
+            if client.i == 1:
+                raise RuntimeError("planted")
+            yield Part(0, client.i, q, np.zeros(3))
+        return Part(0, client.i, -1, np.zeros(0))
+
+    def keeping(self, client: Client, message: Seed) -> Seed:
+        client.memory["thing"] = object()
+        return message
+
+
+def test_a_failure_ends_the_other_ranks_streams(synchronous: bool, monkeypatch: Patch) -> None:
+    """Mutations: a rank that waits for room is not woken; one that is, goes on."""
+    monkeypatch.setattr(gather, "BOUND", 1)
+
+    def program(world: MPIWorld) -> None:
+        def fails(clients: Any) -> None:
+            with pytest.raises(ClientError, match="planted"):
+                list(clients.ask(method.stream, Seed(0)))
+
+        method = Endless()
+        serve_or_ask(world, method, [None] * 2, fails)
+
+    run_ranks(3, program, synchronous=synchronous, patience=10)
+
+
+def test_a_memory_that_cannot_be_kept_is_named() -> None:
+    """Mutation: the run goes on, and a lost rank's client forgets."""
+
+    def program(world: MPIWorld) -> Any:
+        world.survive(Watch())
+        method = Endless()
+        if world.rank:
+            return ClientRank(world, method, [None] * 2).serve()
+        clients = MPIClients(world, 2, method)
+        list(clients.ask(method.keeping, Seed(0), to=[1]))
+        return clients.account()
+
+    with pytest.raises(ClientError, match=r"client 1 .*<keep>"):
+        run_ranks(3, program, fate=Fate(), patience=10)

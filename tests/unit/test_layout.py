@@ -17,7 +17,7 @@ import pytest
 from tests.unit.test_records import RANKS, M, add, started
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
-from zofl_mpi.run.records import hdf5
+from zofl_mpi.run.records import hdf5, layout
 from zofl_mpi.run.records.hdf5 import set_attributes
 from zofl_mpi.run.records.layout import ABSENT
 
@@ -195,15 +195,24 @@ def test_attributes_of_another_type_are_refused(made: Path, tmp_path: Path, name
     assert "is damaged" in refused(made, tmp_path, "a.h5", plant)
 
 
-def test_attributes_of_groups_are_checked_too(made: Path, tmp_path: Path) -> None:
+def test_attributes_of_groups_are_checked_too(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutations: a client that is first in two columns; any number of attributes, of objects, or of bytes of one."""
     for group, name, value in (
         ("rounds", "done", -1), ("rounds", "done", "3"), ("rounds", "done", 4), ("rounds", "done", 2.0),
         ("clients", "steps", ["a", "b"]), ("ranks", "steps", 3), ("clients", "first_clients", "x"),
-        ("clients", "first_clients", np.zeros(0, int)), ("rounds/loss", "unit", np.zeros(2, COMPOUND)),
+        ("clients", "first_clients", np.zeros(0, int)), ("clients", "first_clients", np.array([0, 1, 1, 2])),
+        ("rounds/loss", "unit", np.zeros(2, COMPOUND)),
     ):  # fmt: skip
         assert "is damaged" in refused(
             made, tmp_path, "a.h5", lambda f, g=group, n=name, v=value: f[g].attrs.create(n, v)
         )
+    monkeypatch.setattr(layout, "ATTRIBUTES", 50)
+    many = refused(made, tmp_path, "a.h5", lambda f: f["rounds"].attrs.update({f"a{k}": k for k in range(50)}))
+    assert "rounds has 51 attributes" in many
+    long = refused(made, tmp_path, "a.h5", lambda f: f["rounds"].attrs.create("a", np.zeros(60_000, np.uint8)))
+    assert "rounds has an attribute of another type" in long
+    monkeypatch.setattr(layout, "OBJECTS", 3)
+    assert "or one too many" in refused(made, tmp_path, "a.h5", lambda f: None)
 
 
 def test_rows_that_are_claimed_and_not_stored_are_refused(made: Path, tmp_path: Path) -> None:

@@ -162,6 +162,10 @@ def test_a_continued_run_drops_what_came_after_and_may_have_other_ranks(tmp_path
         Recorder.reopen(tmp_path / "a.h5", 4)
     sessions = [(s["from_round"], s["ranks"]) for s in json.loads(run.attrs["sessions"])]
     assert sessions == [(0, RANKS), (2, ranks)]
+    started(tmp_path / "b.h5", start=3).close()
+    for rounds in (3, 2):  # of the rows that are missing, those after the second are dropped, too
+        Recorder.reopen(tmp_path / "b.h5", rounds).close()
+        assert json.loads(records.load(tmp_path / "b.h5").attrs["missing_rounds"]) == [1, rounds]
 
 
 def test_an_existing_result_is_replaced_only_by_force_and_with_its_checkpoint(tmp_path: Path) -> None:
@@ -329,11 +333,17 @@ def test_a_result_that_does_not_fit_is_not_begun(small_disk: Path) -> None:
     assert not (small_disk / "a.h5").exists()
 
 
-def test_a_checkpoint_is_read_back(tmp_path: Path) -> None:
+def test_a_checkpoint_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutations: the file, or its folder, not on the disk before the next step."""
+    calls = list[str]()
+    for name in ("fsync", "replace"):
+        call = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *given, call=call, name=name: (calls.append(name), call(*given))[1])
     path = records.checkpoint_path(tmp_path / "run.0.5.h5")
     assert path.name == "run.0.5.ckpt.h5"
     payload = {"state": b"\x00\xff", "memory/0": np.arange(5, dtype=np.uint8), "memory/1": b""}
     records.save_checkpoint(path, payload, {"round": 3, "config": {"m": 2}})
+    assert calls == ["fsync", "replace", "replace", "fsync"]
     found = records.load_checkpoint(path)
     assert {name: bytes(block) for name, block in found.payload.items()} == {k: bytes(v) for k, v in payload.items()}
     assert found.attrs["round"] == 3 and json.loads(found.attrs["config"]) == {"m": 2}

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -135,11 +136,14 @@ def test_a_run_whose_disk_fills_up_ends_in_a_sentence_and_goes_on_with_the_same_
 
 
 def test_a_damaged_journal_is_not_applied(tmp_path: Path) -> None:
-    """Mutations: the checksum of a journal not compared; its length trusted."""
+    """Mutations: the checksum of a journal not compared; its length trusted; no zeros beyond the end."""
     path = tmp_path / "a"
     number = staged.create_exclusively(path)
     file = staged.StagedFile(number, write=True)
     file.write(memoryview(b"old" * 100))
+    file.seek(298)
+    file.readinto(memoryview(beyond := bytearray(b"x" * 5)))
+    assert beyond == b"ld\0\0\0"
     file.commit()
     file.seek(0)
     file.write(memoryview(b"new" * 100))
@@ -216,7 +220,8 @@ def test_no_link_that_stands_where_a_file_is_made_is_followed(tmp_path: Path) ->
 
 
 def test_a_flipped_bit_of_a_checkpoint_is_found(tmp_path: Path) -> None:
-    """Mutations: an array or the attributes without a checksum; the checksums' own absence taken for an old version."""
+    """Mutations: an array, its name or the attributes without a checksum; the checksums' own absence taken for an old
+    version."""
     path, chance = tmp_path / "a.ckpt.h5", random.Random(3)
     payload = {"state": bytes(range(256)) * 8, "memory/0": b"", "memory/1": b"one"}
     attrs = {"round": 3, "config": {"m": 2}, "steps": ["a"]}
@@ -242,3 +247,8 @@ def test_a_flipped_bit_of_a_checkpoint_is_found(tmp_path: Path) -> None:
         path.write_bytes(flipped)
         with pytest.raises(UserError, match=r"the checksum of .* is not the one stored"):
             records.load_checkpoint(path)
+    path.write_bytes(content)
+    with h5py.File(path, "r+") as file:
+        file.move("payload/memory/1", "payload/memory/2")
+    with pytest.raises(UserError, match=r"the checksum of memory/2 is not the one stored"):
+        records.load_checkpoint(path)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
@@ -20,7 +21,7 @@ from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.rounds.base import scaled_to_one
-from zofl_mpi.rounds.report import GlobalModel
+from zofl_mpi.rounds.report import GlobalModel, all_scores
 from zofl_mpi.run import records
 from zofl_mpi.run.flags import built
 
@@ -33,7 +34,8 @@ def evaluated(cls: Any, setting: Any) -> dict[str, float]:
 
 @pytest.mark.parametrize("cls", [ZOHFL, FedAvg, FedProx, Scaffold])
 def test_a_report_has_the_scores_on_the_validation_part(cls: Any) -> None:
-    """Mutations: those of the test part; the personal models'; columns without a validation part."""
+    """Mutations: those of the test part; the personal models'; columns without a validation part, or of further
+    scores on it."""
     for other in (cls, ServerSGD, FedMSPP, Scaffnew):
         assert {"validation_accuracy", "validation_loss"} <= set(described(get_type_hints(other.evaluate)["return"]))
     setting = softmax()
@@ -44,6 +46,12 @@ def test_a_report_has_the_scores_on_the_validation_part(cls: Any) -> None:
     assert score["loss"] != without["test_loss"]
     assert (told.pop("validation_personal_accuracy", None) is not None) == (cls is ZOHFL)
     assert told == pytest.approx(without, nan_ok=True, rel=0, abs=0)
+    twin = SimpleNamespace(score=lambda x, data: {"loss": 1.0, "smooth_loss": 2.0, "accuracy": 0.5})
+    of_twin = all_scores(replace(setting, problem=twin, validation=part), point(setting))
+    assert of_twin.keys() - {"test_loss", "test_smooth_loss", "test_accuracy"} == {
+        "validation_loss",
+        "validation_accuracy",
+    }
 
 
 FLAGS = ("--data", "digits", "--rounds", "2", "--quiet")

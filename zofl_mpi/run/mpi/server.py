@@ -217,7 +217,6 @@ class MPIClients(Clients):
             self._wire = self._wire.over(survival.guarded())
             self._questions.restart()
             self._reports.clear()
-            self._touched.update(self._kept)
             given = {i: self._memory(i) for i in sorted(self._kept)}
             try:
                 for _ in self.ask_each(STEPS["<restore>"], given, counted=False) if given else ():
