@@ -96,7 +96,7 @@ def run_ranks(
         raise ranks.failure
     if not ranks.lost:
         for group in [*groups, *ranks.made]:
-            for k, call in group.calls.items():
+            for k, call in group.calls.items() if not group.revoked else ():
                 missing, place = sorted(set(range(len(group.members))) - call.left), f"collective {k} of {group.name}"
                 raise Mismatch(f"the end: ranks {missing} have not completed {call.name}, {place}")
     return results

@@ -219,3 +219,55 @@ def test_a_memory_that_cannot_be_kept_is_named() -> None:
 
     with pytest.raises(ClientError, match=r"client 1 .*<keep>"):
         run_ranks(3, program, fate=Fate(), patience=10)
+
+
+def test_a_round_counts_only_if_all_ranks_agree() -> None:
+    """Two errors without a lost rank, each at one rank as its round ends. Mutations: an agreement that counts whatever
+    comes out; one that a rank leaves out after the first one."""
+
+    def program(world: MPIWorld) -> Any:
+        world.survive(Watch())
+        survival = world.survival
+        assert survival is not None
+        agree, first, fails = survival.agree, survival.comm, {(2, True), (1, False)}
+
+        def planted() -> None:
+            moment = world.rank, survival.comm is first
+            if moment in fails:
+                fails.remove(moment)
+                raise RanksLost("planted")
+            agree()
+
+        survival.agree = planted  # type: ignore[method-assign]
+        if world.rank:
+            return ClientRank(world, steps, [None] * 3).serve()
+        clients, begun = MPIClients(world, 3), list[int]()
+
+        def one_round() -> None:
+            begun.append(1)
+            list(clients.ask(steps.plain, Vector(np.ones(5))))
+            clients.account()
+
+        clients.steadily(one_round)
+        clients.close()
+        return len(begun)
+
+    assert run_ranks(3, program, fate=Fate(), patience=10) == [3, 0, 0]
+
+
+def test_the_ranks_watches_follow_the_servers_rounds() -> None:
+    """Where rounds end with means, too. Mutations: a question without the round; one that is not looked at."""
+
+    def program(world: MPIWorld) -> int:
+        watch = Watch()
+        if world.rank:
+            ClientRank(world, steps, [None] * 3, watch).serve()
+            return watch.round
+        clients = MPIClients(world, 3, watch=watch)
+        for _ in range(4):
+            clients.mean(steps.plain, Vector(np.ones(5)))
+            clients.account()
+        clients.close()
+        return watch.round
+
+    assert len(set(run_ranks(3, program))) == 1
