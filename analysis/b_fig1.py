@@ -16,7 +16,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 from shared import command, figures, files, wording
@@ -36,7 +35,12 @@ READINGS = {"mean": "mean, γ = 1e-5", "sum": "sum, γ = 1e-5", "sum-12600": "su
 
 def main(words: list[str] | None = None) -> None:
     """Print and write the table, draw the figure; exit status 2 if a result is missing."""
-    flags = parser().parse_args(words)
+    made = command.parser("b_fig1", __doc__, ["b_fig1.toml"])
+    made.add_argument("--rows", default="eta", help="axis of the grid: a panel for each of its entries (default eta)")
+    made.add_argument("--lines", default="H", help="axis of the grid: a line for each of its entries (default H)")
+    made.add_argument("--column", choices=COLUMNS, default="objective", help="what is drawn (default objective)")
+    made.add_argument("--log", action="store_true", help="a logarithmic vertical axis")
+    flags = made.parse_args(words)
     with command.refusals("b_fig1"):
         known = ("data", flags.rows, flags.lines)
         groups = read("b_fig1", flags, known, (flags.rows, flags.lines))
@@ -47,16 +51,6 @@ def main(words: list[str] | None = None) -> None:
         print(f"{wording.paragraph(f'{COLUMNS[flags.column]}; {caption}.')}\n")
         files.write_csv(flags.out, rows)
         files.keep(draw(groups, flags), flags.out)
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the script's flags."""
-    made = command.parser("b_fig1", __doc__, ["b_fig1.toml"])
-    made.add_argument("--rows", default="eta", help="axis of the grid: a panel for each of its entries (default eta)")
-    made.add_argument("--lines", default="H", help="axis of the grid: a line for each of its entries (default H)")
-    made.add_argument("--column", choices=COLUMNS, default="objective", help="what is drawn (default objective)")
-    made.add_argument("--log", action="store_true", help="a logarithmic vertical axis")
-    return made
 
 
 def name(axis: str, group: Group) -> str:
@@ -126,21 +120,21 @@ def shown(value: Any) -> str:
 # --- figure
 
 
+@figures.styled
 def draw(groups: Sequence[Group], flags: argparse.Namespace) -> Any:
     """Draws panels below each other, one column wide."""
     blocks = split(groups, lambda g: "\n".join(places(g, flags)))
     lines = entries(groups, flags.lines)
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(len(blocks), 1, figures.COLUMN, 1.6, sharex=True, sharey=not flags.log)
-        for panel, block in zip(panels.flat, blocks.values(), strict=True):
-            for group in block:
-                if group.runs:
-                    k = lines.index(group.entry(flags.lines))
-                    figures.band(panel, *group.curve(flags.column), name(flags.lines, group), k)
-            title = f"{wording.spelled(block[0].entry('data'))}, {name(flags.rows, block[0])}"
-            figures.titled(panel, title, block, lambda g: name(flags.lines, g))
-        finish(panels, groups, flags)
-        figures.legend(figure, panels, 2)
+    figure, panels = figures.canvas(len(blocks), 1, figures.COLUMN, 1.6, sharex=True, sharey=not flags.log)
+    for panel, block in zip(panels.flat, blocks.values(), strict=True):
+        for group in block:
+            if group.runs:
+                k = lines.index(group.entry(flags.lines))
+                figures.band(panel, *group.curve(flags.column), name(flags.lines, group), k)
+        title = f"{wording.spelled(block[0].entry('data'))}, {name(flags.rows, block[0])}"
+        figures.titled(panel, title, block, lambda g: name(flags.lines, g))
+    finish(panels, groups, flags)
+    figures.legend(figure, panels, 2)
     return figure
 
 
