@@ -26,7 +26,7 @@ NEVER = {"run": ("numerics", "data", "problems", "rounds"), "methods": ("run", "
 """Rooms of lower floors that a room may not import either: the program knows no algorithm, a method no program."""
 WITHIN = {
     "engine": (
-        ("fields", "roles", "streams", "messages", "ledger", "device", "coroutines", "processes"),
+        ("lazy", "fields", "roles", "streams", "messages", "ledger", "device", "coroutines", "processes"),
         ("watch", "staging", "memory", "mean", "sharing", "batching"),
         ("clients", "world"),
         ("setting",),
@@ -35,7 +35,7 @@ WITHIN = {
         ("signals", "progress", "client_memory", "diagnosis", "evaluation"),
         ("records", "binding", "questions", "flags", "family"),
         ("local", "mpi"),
-        ("launch", "plan", "loop", "stored"),
+        ("plan", "loop", "stored"),
         ("session", "cli", "grid"),
     ),
 }
@@ -140,7 +140,8 @@ def libraries_elsewhere(source: Source) -> list[str]:
     own = source[0].relative_to(PACKAGE).as_posix()
     places = {"mpi4py": "run/mpi/world.py", "h5py": "run/records"}
     elsewhere = tuple(library for library, place in places.items() if not own.startswith(place))
-    return [name for name, _ in imports(source[1]) if within(name, elsewhere)]
+    spared = only_types(source[1])
+    return [name for name, node in imports(source[1]) if within(name, elsewhere) and node not in spared]
 
 
 def cuda_elsewhere(source: Source) -> list[str]:

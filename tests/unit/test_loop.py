@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import Patch
-from zofl_mpi.engine import messages
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import column
 from zofl_mpi.engine.ledger import Row
@@ -42,6 +41,7 @@ class Sum:
     x: Any = column("1", "the vector")
     total: float = column("1", "the sum", 0.0)
     flag: bool = True
+    kept: Any = field(default_factory=lambda: {"first": np.ones(2), "note": "text", "nothing": None})
 
 
 @dataclass(frozen=True)
@@ -115,14 +115,14 @@ def run(
 ) -> tuple[Totals, bool]:
     clients = LocalClients([None] * M, watch=Watch(stop=stop))
     schedule = Schedule(rounds, *every)
-    return loop.run(method or Counting(), clients, schedule, recorder(path), diary or Diary(), None)
+    return loop.Rounds(method or Counting(), clients, schedule, recorder(path), diary or Diary()).run(None)
 
 
 def goes_on(path: Path, rounds: int, every: tuple[int, int] = (4, 0)) -> tuple[Totals, bool]:
     checkpoint = records.load_checkpoint(records.checkpoint_path(path))
     again = records.Recorder.reopen(path, int(checkpoint.attrs["round"]), rounds=rounds)
     clients, resumed = LocalClients([None] * M), loop.restored(checkpoint, Counting())
-    return loop.run(Counting(), clients, Schedule(rounds, *every), again, Diary(), resumed)
+    return loop.Rounds(Counting(), clients, Schedule(rounds, *every), again, Diary()).run(resumed)
 
 
 @given(st.integers(1, 50), st.integers(1, 60), st.integers(0, 60))
@@ -154,6 +154,7 @@ def test_a_row_holds_the_states_numbers_the_evaluation_and_the_bytes(tmp_path: P
     assert found.clients["messages"][:, 1].tolist() == [[1, 0, 1]] * 5
     assert found.clients["bytes_down"][:, 2].sum() == 0  # evaluations are not counted
     assert found.final["x"].tolist() == [30, 30] and found.final["total"] == 10
+    assert {*found.final} == {"x", "total", "flag", "kept/first", "kept/note"} and found.final["kept/note"] == "text"
     assert (found.units["objective"], found.descriptions["objective"]) == ("nat", "sum of x")
     assert (found.units["total"], found.descriptions["total"]) == ("1", "the sum")
     assert (found.units["entry"], found.descriptions["entry"]) == ("", "")
@@ -299,25 +300,6 @@ def test_a_run_that_went_astray_is_told_so(course: list[float], words: str) -> N
     assert told.startswith(words) and bool(told) == bool(words)
     assert loop.note({"objective": 4.79e118, "test_accuracy": 0.25}) == "test accuracy 0.2500  objective 4.79e+118"
     assert loop.note({}) == ""
-
-
-def test_every_kind_of_field_of_a_state_is_kept_and_read_back(tmp_path: Path) -> None:
-    @dataclass(frozen=True)
-    class State:
-        x: Any
-        moments: dict[str, Any]
-        count: int
-        note: str
-        nothing: None = None
-
-    state = State(np.arange(3.0), {"first": np.ones(2), "second": 0.5}, 7, "text")
-    recorder = records.Recorder.create(tmp_path / "a.h5", attrs={}, m=1, ranks=1, rounds=1)
-    recorder.finish(messages.named(messages.leaves(state)))
-    final = records.load(tmp_path / "a.h5").final
-    assert final.keys() == {"x", "moments/first", "moments/second", "count", "note"}
-    assert final["note"] == "text"
-    assert final["moments/second"] == 0.5
-    np.testing.assert_array_equal(final["moments/first"], np.ones(2))
 
 
 def test_the_state_of_a_run_that_is_not_done_is_its_last_checkpoints(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.lazy import torch
 from zofl_mpi.errors import UserError
 
 Bytes = NDArray[np.uint8]
@@ -55,16 +56,11 @@ def pack(message: Any) -> Bytes:
 
 
 class Prepared(NamedTuple):
-    """A message that is about to be packed.
-
-    Attributes:
-        arrays: on the host, or tensors of a GPU.
-        size: of the packed message, in bytes.
-    """
+    """A message that is about to be packed."""
 
     header: bytes
-    arrays: list[Any]
-    size: int
+    arrays: list[Any]  # on the host, or tensors of a GPU
+    size: int  # of the packed message, in bytes
 
     def packed(self) -> Bytes:
         """The message as bytes; those between its parts are 0."""
@@ -394,7 +390,5 @@ def _kind(value: Any) -> str:
 
 
 def _tensor(array: NDArray[Any], kind: str) -> Any:
-    import torch
-
     tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
     return tensor.view(torch.bfloat16) if kind == "bfloat16" else tensor

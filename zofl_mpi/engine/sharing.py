@@ -8,12 +8,10 @@ client. The means are exact (`engine.mean`), so the bits are the same whichever 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from zofl_mpi.engine import mean
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from zofl_mpi.engine.lazy import Tensor
 
 
 class Given(NamedTuple):
@@ -28,11 +26,7 @@ Begin = Callable[[Any], Work]
 
 
 class Sharing:
-    """The ranks of the server; here it is one, which computes on each upload at once.
-
-    Attributes:
-        ranks: S, how many there are.
-    """
+    """The ranks of the server, `ranks` in number; here it is one, which computes on each upload at once."""
 
     ranks = 1
 

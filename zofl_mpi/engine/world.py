@@ -14,6 +14,8 @@ T = TypeVar("T")
 Faults = tuple[type[Exception], ...]
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 """Variables in which launchers say how many processes they started."""
+RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+"""Variables in which launchers give a process its rank."""
 SIGNS = ("PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK")  # variables of launchers that do not say how many
 
 
@@ -22,20 +24,14 @@ class Ended(SystemExit):
 
 
 class World(Protocol):
-    """Processes of a run, as the command line and the loop use them; by default the one process without MPI.
+    """Processes of a run, as the command line and the loop use them; by default the one process without MPI."""
 
-    Attributes:
-        rank, size: this process and how many there are; rank 0 is the server.
-        library: name and version of the MPI library, "none" in a single process.
-        missing: requirements of --survive that are missing; "" where ranks may be lost.
-        faults: exceptions that calls raise where a rank is lost and the others may go on.
-    """
-
-    rank: int = 0
-    size: int = 1
-    library: str = "none"
+    rank: int = 0  # of this process; rank 0 is the server
+    size: int = 1  # how many there are
+    library: str = "none"  # name and version of the MPI library
+    # requirements of --survive that are missing; "" where ranks may be lost
     missing: str = "clients on ranks of their own, started by mpirun --with-ft ulfm -n RANKS"
-    faults: Faults = ()
+    faults: Faults = ()  # exceptions that calls raise where a rank is lost and the others may go on
 
     def bcast(self, value: Any) -> Any:
         """Rank 0's `value` on all ranks."""
@@ -85,6 +81,11 @@ def launched(environment: Mapping[str, str]) -> int:
     if environment.keys() & set(SIGNS):
         sizes.append(1)
     return max(sizes, default=0)
+
+
+def speaks_first(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is the one to print a message before MPI is initialised."""
+    return next((environment[name] for name in RANKS if name in environment), "0") == "0"
 
 
 def refuse_singletons(size: int, environment: Mapping[str, str]) -> None:

@@ -1,5 +1,6 @@
 """--eval-samples: how many samples an evaluation reads, fixed by the configuration and the seed."""
 
+from bisect import bisect_right
 from dataclasses import replace
 from typing import Any
 
@@ -22,30 +23,26 @@ def auto(method: Method[Any], rounds: int, every: int) -> int:
     """
     setting, between = method.setting, range(every, rounds, every)
     evaluations = len({1, rounds}) + len(between) - (1 in between)  # see `loop.Schedule`
-    parts = [data for data in (setting.test, setting.validation, setting.server) if isinstance(data, Drawable)]
-    sizes = sorted((len(data) for data in setting.data if isinstance(data, Drawable)), reverse=True)
+    parts = (setting.test, setting.validation), (setting.server,), setting.data
+    held_out, of_server, of_clients = ([len(data) for data in part if isinstance(data, Drawable)] for part in parts)
     asked = min(setting.eval_clients or setting.m, setting.m)
     passes = method.sample_passes(rounds, asked)
-    if passes is None or not parts:
+    if passes is None or not (held_out or of_server):
         return 0
-    held_out = [len(data) for data in (setting.test, setting.validation) if isinstance(data, Drawable)]
-    own = sizes[:asked]  # the largest: those that are asked may change with the round
-    server = len(setting.server) if isinstance(setting.server, Drawable) and passes.own else 0
+    own = sorted(of_clients, reverse=True)[:asked]  # the largest: those that are asked may change with the round
+    server = sum(of_server) if passes.own else 0
 
     def cost(N: int) -> float:
         """Passes of an evaluation of at most N samples of each part."""
         both = passes.held_out * sum(min(N, size) for size in held_out) + passes.own * sum(min(N, size) for size in own)
         return both + min(N, server)
 
-    low, high, allowed = 1, max([*held_out, *own, server, 1]), SHARE * passes.training / evaluations
+    high, allowed = max([*held_out, *own, server, 1]), SHARE * passes.training / evaluations
     if cost(high) > allowed and (flops := passes.flops()) > 0:  # not nan, where they are unknown
         allowed = max(allowed, CHEAP / flops / evaluations)
     if cost(high) <= allowed:
         return 0
-    while high - low > 1:
-        N = (low + high) // 2
-        low, high = (N, high) if cost(N) <= allowed else (low, N)
-    return low
+    return max(1, bisect_right(range(1, high), allowed, key=cost))
 
 
 def limited(setting: Setting[Any], N: int) -> Setting[Any]:

@@ -27,13 +27,13 @@ PLACES = ("data", "model", "pretrained")
 def config_of(path: str) -> tuple[dict[str, Any], str, int]:
     """Configuration, kernel and samples of an evaluation, in the checkpoint of the run that --resume names.
 
-    Raises:
-        UserError: it cannot be read.
+    UserError: it cannot be read.
     """
     from zofl_mpi.run import loop, records
 
+    result = loop.result_of(Path(path))
     try:
-        checkpoint = records.load_checkpoint(records.checkpoint_path(loop.result_of(Path(path))))
+        checkpoint = records.load_checkpoint(records.checkpoint_path(result))
     except UserError as exc:
         raise UserError(f"--resume {path}: {exc}; name the result of a run that has written a checkpoint") from exc
     try:

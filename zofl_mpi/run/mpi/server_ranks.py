@@ -19,7 +19,7 @@ from typing import Any, cast, final
 import numpy as np
 
 from zofl_mpi.engine import mean, messages
-from zofl_mpi.engine.clients import name_of, step_of
+from zofl_mpi.engine.clients import step_of
 from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.ledger import SERVER, Clock, Seconds
@@ -41,7 +41,7 @@ class ServerRanks(Sharing):
         self.ranks, self._wire, self._pairs, self._clock = 1 + len(pairs), wire, pairs, clock
 
     def begin(self, step: Begin, message: Any) -> None:
-        self._name, self._message, self._work = name_of(step), message, step(message)
+        self._name, self._message, self._work = step.__name__, message, step(message)
         self._parts, self._held, self._count = dict[int, Given](), list[Any](), 0
 
     def add(self, item: Any) -> None:
@@ -121,8 +121,8 @@ def _sums(
     """
     replies = {k: messages.pack(each.reply) for k, each in given.items()} if wire.rank else {}
     bounds = {k: [mean.largest(x) for x in each.terms] for k, each in given.items()}
-    blocks, told = wire.gather_memories(replies, bounds)
-    all_bounds = [each for _, each in sorted(pair for each in told for pair in each.items())]
+    blocks, gathered = wire.gather_memories(replies, bounds)
+    all_bounds = [each for _, each in sorted(pair for part in gathered for pair in part.items())]
     quanta = [mean.unit_of(each) for each in zip(*all_bounds, strict=True)]
     sums = []
     for term, (size, (_, factor)) in enumerate(zip(sizes, quanta, strict=True)):
