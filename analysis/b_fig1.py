@@ -35,12 +35,7 @@ READINGS = {"mean": "mean, γ = 1e-5", "sum": "sum, γ = 1e-5", "sum-12600": "su
 
 def main(words: list[str] | None = None) -> None:
     """Print and write the table, draw the figure; exit status 2 if a result is missing."""
-    made = command.parser("b_fig1", __doc__, ["b_fig1.toml"])
-    made.add_argument("--rows", default="eta", help="axis of the grid: a panel for each of its entries (default eta)")
-    made.add_argument("--lines", default="H", help="axis of the grid: a line for each of its entries (default H)")
-    made.add_argument("--column", choices=COLUMNS, default="objective", help="what is drawn (default objective)")
-    made.add_argument("--log", action="store_true", help="a logarithmic vertical axis")
-    flags = made.parse_args(words)
+    flags = parser().parse_args(words)
     with command.refusals("b_fig1"):
         known = ("data", flags.rows, flags.lines)
         groups = read("b_fig1", flags, known, (flags.rows, flags.lines))
@@ -51,6 +46,16 @@ def main(words: list[str] | None = None) -> None:
         print(f"{wording.paragraph(f'{COLUMNS[flags.column]}; {caption}.')}\n")
         files.write_csv(flags.out, rows)
         files.keep(draw(groups, flags), flags.out)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the script's flags."""
+    made = command.parser("b_fig1", __doc__, ["b_fig1.toml"])
+    made.add_argument("--rows", default="eta", help="axis of the grid: a panel for each of its entries (default eta)")
+    made.add_argument("--lines", default="H", help="axis of the grid: a line for each of its entries (default H)")
+    made.add_argument("--column", choices=COLUMNS, default="objective", help="what is drawn (default objective)")
+    made.add_argument("--log", action="store_true", help="a logarithmic vertical axis")
+    return made
 
 
 def name(axis: str, group: Group) -> str:
