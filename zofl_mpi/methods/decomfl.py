@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, cast, final
 
 import numpy as np
@@ -203,8 +203,13 @@ class DeComFL(SplitMethod):
         """Forward passes of a local step."""
         return self.rule.passes + (self.rule.needs_point or self._moves_statistics)
 
+    @cached_property
+    def traffic(self) -> Traffic:
+        """Scalars: up those of a client's steps, down the means of all rounds since its last."""
+        return Traffic(self.training, scalars=self.n_p, unsplit=True)
+
     def plan(self, rounds: int) -> Lines:
-        lines = plan_of(Traffic(self.training, scalars=self.n_p, unsplit=True), rounds, StepCost(self.passes))
+        lines = plan_of(self.traffic, rounds, StepCost(self.passes))
         each = 8 * self.training.h * self.n_p
         return {**lines, "further bytes down, a client, for each round since its last": each}
 

@@ -185,6 +185,9 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     def effort(self) -> Effort:
         return self.local.effort(lambda r: range(self.setting.m), 2)
 
+    def device_needs(self) -> None:
+        """Not known: how often the lower level communicates depends on x."""
+
     def sample_passes(self, rounds: int, asked: int) -> Passes:
         """In each round as many as the lower level takes at x_0."""
         points = 1 + self.exact * (1 + 2 * self.local.probe)

@@ -24,8 +24,8 @@ from zofl_mpi.engine.setting import Loads, Method, Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all
-from zofl_mpi.errors import UserError, refused, warn
-from zofl_mpi.run import evaluation, flags
+from zofl_mpi.errors import UserError, demand, refused, warn
+from zofl_mpi.run import devices, evaluation, flags
 from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
 from zofl_mpi.run.launch import connect, speaks_first
@@ -206,12 +206,15 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
             method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
         if N and world.rank == 0 and not (values["quiet"] or values["dry_run"]):
             print(evaluation.line(N, data.test), flush=True)
+    _bind_devices(world, method, plan)
     fault = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
     _check_equal(world, method.kernel, f"{fault} --kernel numpy")
     _check_server_ranks(world, method, plan)
     if values["dry_run"]:
         if world.rank == 0:
             print_plan(plan, method)
+            if setting.fleet is not None:
+                print(devices.table(setting.fleet, values["rounds"]))
         return 0
     _check_survival(world, plan)
     world.split(values["server_ranks"])
@@ -224,6 +227,7 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     attrs: dict[str, Any] = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
     attrs |= {"kernel_choice": reason} if reason else {}
     attrs |= {"eval_samples": setting.eval_samples}
+    attrs |= {"devices": setting.fleet.lines()} if setting.fleet is not None else {}
     loads = world.bcast(loads)  # rank 0's: ranks that looked for a client on different ones would hang
     clients = _clients_per_rank(world, values["server_ranks"], data.m, loads)
     rows = [place.row(rank, clients[rank], values["server_ranks"]) for rank, place in enumerate(places)]
@@ -274,6 +278,26 @@ def _build_method(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> 
     check_validation(method, plan)
     memory.check_batches(method, method.kernel)
     return method, loads_of(method)
+
+
+def _bind_devices(world: World, method: Method[Any], plan: Plan) -> None:
+    """Tells the clients' devices what the method needs of them, as measured at rank 0; names whom this leaves out."""
+    fleet = method.setting.fleet
+    if fleet is None:
+        return
+    needs = world.bcast(at_server(world, method.device_needs))
+    if needs is None:
+        raise UserError(
+            f"--devices: --method {plan.values['method']} does not say its clients' work (device_needs, round_work)"
+        )
+    run_or_fail_all(world, lambda: fleet.bind(method, needs))
+    if world.rank == 0 and not plan.values["dry_run"]:
+        for row in fleet.lines():
+            if row["lacks"]:
+                warn(
+                    f"--devices: the {row['clients']} clients of class {row['class']} take no part: a step needs "
+                    f"{needs.bytes:.4g} bytes, {row['lacks']:.4g} more than they have"
+                )
 
 
 def _check_survival(world: World, plan: Plan) -> None:
@@ -386,6 +410,13 @@ def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Sett
             raise UserError(f"{needed}: pip install 'zofl_mpi[torch]'") from exc
 
     setting = replace(run_or_fail_all(world, make), eval_clients=values["eval_clients"])
+    if values["devices"]:
+        read = world.bcast(at_server(world, lambda: devices.read(values["devices"])))
+        limits = values["deadline"], values["over_select"]
+        setting = run_or_fail_all(world, lambda: devices.equipped(setting, read, *limits))
+    else:
+        for flag, usual in (("deadline", 0), ("over_select", 1)):
+            demand(values[flag] == usual, flag, values[flag], f"{usual} without --devices")
     return evaluation.limited(setting, 0 if values["eval_samples"] == "auto" else values["eval_samples"])
 
 

@@ -200,6 +200,10 @@ def one_round(
     state = finite_round(method, messages.copy(state) if clients.survives else state, r, clients)
     columns = dict(numbers(state))
     recorder.describe(described(state))
+    if method.setting.fleet is not None:
+        spent = method.setting.fleet.spent(r + 1)
+        columns |= dict(numbers(spent))
+        recorder.describe(described(spent))
     if schedule.evaluates(r + 1):
         name = f"evaluation after round {r + 1}"
         progress.step(name)
