@@ -22,6 +22,8 @@ COMMAND = re.compile(r"(?:(?<=`)|^#? *)(python analysis/\S+\.py(?: [^`\n]*\\\n[^
 SPLIT = "zofl_mpi/rounds/split/README.md"
 REFERENCE = {"methods": "methods", "problems": "problems", "rounds": "rounds", "numerics": "numerics"}
 """{page of the reference: package whose modules it lists}."""
+LAST = "---\nsearch: {boost: 0.1}\n---\n\n"
+"""The head of a page that the search shows after the others."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -53,6 +55,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     markdown = LINK.sub(lambda link: link[1] + leads_to(here, link[2]) + link[3], markdown)
     blocks = re.split(r"(^```.*?^```$)", markdown, flags=re.DOTALL | re.MULTILINE)
     return "".join(block if block.startswith("```") else dialect(block) for block in blocks)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Marks names, flags and files in text: they are not broken at a hyphen (site.css)."""
+    return re.sub(r"<code>(?=[^\s<]{1,28}</code>)", '<code class="name">', html)
 
 
 def dialect(text: str) -> str:
@@ -158,4 +165,4 @@ def modules(package: str) -> str:
     paths = sorted((ROOT / "zofl_mpi" / package).rglob("*.py"))
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
     entries = [f"::: {name}\n    options: {{show_root_full_path: true}}" for name in names]
-    return "\n\n".join([f"# {package.capitalize()}", *entries]) + "\n"
+    return "\n\n".join([f"{LAST}# {package.capitalize()}", *entries]) + "\n"

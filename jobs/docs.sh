@@ -11,4 +11,5 @@ bash jobs/environment.sh docs
 # shellcheck disable=SC1091
 . .venv/bin/activate
 export NO_MKDOCS_2_WARNING=1 # of mkdocs-material, about another program
-exec mkdocs build --quiet --strict --clean --config-file .docs/mkdocs.yml "$@"
+# not --quiet: it silences the warnings that --strict counts
+exec mkdocs build --strict --clean --config-file .docs/mkdocs.yml "$@"

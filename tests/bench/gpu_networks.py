@@ -1,4 +1,4 @@
-"""Calls for batched torch modules that only a GPU can check; and for data sets that are too large to lie there.
+"""Calls for batched torch modules that only a GPU can check.
 
 Each of CALLS takes a device, asserts what its docstring says, and runs on the CPU too, where less of it can fail.
 """
@@ -28,7 +28,6 @@ from zofl_mpi.methods.pfedme import PFedMe
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
-from zofl_mpi.problems import device_cache
 from zofl_mpi.problems.kernels import blocks, module_torch
 from zofl_mpi.problems.kernels.module_torch import LossRequest, StepsRequest, equal_bits
 from zofl_mpi.problems.models import CNN, MLP
@@ -223,30 +222,24 @@ def passing(device: str) -> list[tuple[str, str]]:
 
 
 def in_company(device: str) -> None:
-    """Where the check says so, local steps have the same bits alone, among 3, among many, and in another order."""
-    count = crowd(device)
-    for kind, dtype in passing(device):
-        asked = requests(kind, dtype, device, count)
-        among, reverse = module_torch.take_steps(asked), module_torch.take_steps(asked[::-1])[::-1]
-        for j, own in enumerate(among):
-            assert np.isfinite(own).all() and not (own == asked[j].y).all(axis=1).any()
-            np.testing.assert_array_equal(reverse[j], own)
-        for some in ([0], [7], [13, 14, count - 1], [count - 6]):
-            for j, own in zip(some, module_torch.take_steps([asked[j] for j in some]), strict=True):
-                np.testing.assert_array_equal(own, among[j], kind)
-
-
-def losses_in_company(device: str) -> None:
-    """Where the check says so, losses have the same bits alone, among 3, among many, and in another order."""
+    """Where the check says so, steps and losses have the same bits alone, among 3, among many, and in another order."""
     count = crowd(device)
     for kind, dtype in passing(device):
         steps = requests(kind, dtype, device, count)
-        asked = [LossRequest(own.function, own.x, own.data, own.steps.batches[0]) for own in steps]
-        among, reverse = module_torch.loss_sums(asked), module_torch.loss_sums(asked[::-1])[::-1]
-        assert len({each.tobytes() for each in among}) == len(asked)
-        np.testing.assert_array_equal(reverse, among)
-        for some in ([0], [7], [13, 14, count - 1], [count - 6]):
-            np.testing.assert_array_equal(module_torch.loss_sums([asked[j] for j in some]), [among[j] for j in some])
+        losses = [LossRequest(own.function, own.x, own.data, own.steps.batches[0]) for own in steps]
+        computing: tuple[tuple[Any, list[Any]], ...] = (
+            (module_torch.take_steps, steps),
+            (module_torch.loss_sums, losses),
+        )
+        for compute, asked in computing:
+            among, reverse = compute(asked), compute(asked[::-1])[::-1]
+            assert np.isfinite(among[0]).all() and len({each.tobytes() for each in among}) == count
+            for j, own in enumerate(among):
+                np.testing.assert_array_equal(reverse[j], own)
+                assert compute is module_torch.loss_sums or not (own == asked[j].y).all(axis=1).any()
+            for some in ([0], [7], [13, 14, count - 1], [count - 6]):
+                for j, own in zip(some, compute([asked[j] for j in some]), strict=True):
+                    np.testing.assert_array_equal(own, among[j], kind)
 
 
 def a_thousand_clients(device: str) -> None:
@@ -298,20 +291,6 @@ def no_wait(device: str) -> None:
     assert sorted(set(taken)) == [2, 18]
 
 
-def too_large_to_lie_there(device: str) -> None:
-    """Mini-batches that are gathered on the host give the same bits."""
-    for name, module in (("scaffold", "cnn"), ("fedrzo_nn", "mlp")):
-        found = []
-        for most in (device_cache.MOST, 0):
-            with (
-                mock.patch.object(device_cache, "MOST", most),
-                mock.patch.object(blocks, "_BLOCKS", type(blocks._BLOCKS)()),
-            ):
-                found.append(local(method(name, module, "torch", device, SCALED["per feature"])))
-        np.testing.assert_array_equal(found[0][0], found[1][0], name)
-        assert len(found[0][0]) == ROUNDS and repr(found[0][1]) == repr(found[1][1]), name
-
-
 def replays(device: str) -> None:
     """On a GPU a replay is no call of the work, and has the bits of one."""
     x, y, calls = torch.randn(32, 64, 48, device=device), torch.zeros(32, 64, 64, device=device), list[int]()
@@ -335,11 +314,9 @@ CALLS: tuple[Callable[[str], None], ...] = (
     scaled_inputs,
     any_number_of_ranks,
     in_company,
-    losses_in_company,
     a_thousand_clients,
     repeated,
     after_a_divergence,
     no_wait,
-    too_large_to_lie_there,
     replays,
 )

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shlex
 
 import zofl_mpi
 from tests.e2e.made import *
@@ -18,22 +19,17 @@ def site_pages() -> Any:
     return module
 
 
+def built(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    """The last command of jobs/docs.sh, with another configuration and folder."""
+    words = shlex.split((ROOT / "jobs/docs.sh").read_text().splitlines()[-1].removeprefix("exec mkdocs"))
+    words[words.index(".docs/mkdocs.yml")], words[words.index("$@") :] = str(config), ["-d", str(site)]
+    return run_process([sys.executable, "-m", "mkdocs", *words], cwd=ROOT, env={"NO_MKDOCS_2_WARNING": "1"})
+
+
 @pytest.mark.slow
 def test_the_site_builds_with_every_page_and_figure_and_asks_no_network(tmp_path: Path) -> None:
-    """Mutations: a link to a file or a heading that is not there; a page left out; fonts of the theme."""
-    words = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--quiet",
-        "--strict",
-        "-f",
-        ".docs/mkdocs.yml",
-        "-d",
-        str(tmp_path),
-    ]
-    done = run_process(words, cwd=ROOT, env={"NO_MKDOCS_2_WARNING": "1"})
+    """Mutations: a page left out; fonts of the theme; a signature on one line, as without ruff."""
+    done = built(ROOT / ".docs/mkdocs.yml", tmp_path)
     assert done.returncode == 0, done.stderr + done.stdout
     html = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
     pages = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -47,8 +43,27 @@ def test_the_site_builds_with_every_page_and_figure_and_asks_no_network(tmp_path
         assert f'{figure.name}"' in html["gallery.html"] and (tmp_path / figure.relative_to(ROOT)).is_file()
     for name in zofl_mpi.__all__:
         assert re.search(rf'<h2 id="zofl_mpi\.[\w.]*\b{name}"', html["reference/names.html"]), name
+    signature = re.search(r"<code>.*?>HERON<.*?</code>", html["reference/methods.html"], re.DOTALL)
+    assert signature is not None and signature[0].count("\n") > 3
     found = json.loads((tmp_path / "search/search_index.json").read_text())["docs"]
     assert any("directions per parameter" in each["text"] for each in found)
+
+
+def test_a_broken_link_ends_the_build(tmp_path: Path) -> None:
+    """To a file, to a heading of another page and of its own. Mutation: --quiet, which also stops the counting."""
+    broken = ("nowhere.md", "zofl_mpi/INTERFACE.md#nowhere", "#nowhere")
+    text = " ".join(f"[a]({link})" for link in broken)
+    (tmp_path / "plant.py").write_text(
+        f"def on_page_markdown(old, page, **_): return old + '{text}' if page.file.src_uri == 'CHANGELOG.md' else old"
+    )
+    (tmp_path / "mkdocs.yml").write_text(
+        f"INHERIT: {ROOT}/.docs/mkdocs.yml\ndocs_dir: {ROOT}/.docs/theme\nhooks: [{ROOT}/.docs/pages.py, plant.py]\n"
+        "plugins: []\nnav: [{Start: [CHANGELOG.md, zofl_mpi/INTERFACE.md, zofl_mpi/run/README.md]}]\n"
+    )
+    done = built(tmp_path / "mkdocs.yml", tmp_path / "site")
+    assert done.returncode == 1, done.stderr
+    for link in broken:
+        assert f"CHANGELOG.md' contains a link '{link}'" in done.stderr, done.stderr
 
 
 def test_a_figure_without_a_command_ends_the_build(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import typing
 from collections.abc import Iterable, Iterator
+from enum import EnumType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from zofl_mpi.run.records.hdf5 import FORMAT
 
 FAMILIES = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl")
 METHODS_OWN = ("start", "round", "evaluate")
+LOOPS_OWN = ("account", "steadily", "close")
+"""Functions of `Clients` that no method calls."""
 HEAD = """# The public interface
 
 Versions follow [semantic versioning](https://semver.org). What stands on this page stays in every 1.x: a later one may
@@ -46,7 +49,24 @@ def listed(names: Iterable[str]) -> str:
 
 
 def names() -> str:
-    return f"## Names\n\n`from zofl_mpi import ...`: {listed(zofl_mpi.__all__)}.\n"
+    """Public names, with parameters of functions, fields and functions of classes."""
+    rows = [f"| `{name}` | {listed(members(getattr(zofl_mpi, name)))} |" for name in zofl_mpi.__all__]
+    opened = f"| what `records.load` returns | {listed(members(zofl_mpi.records.Run))} |"
+    head = "`from zofl_mpi import ...`; parameters of a function, fields and functions of a class.\n"
+    return "\n".join(["## Names\n", head, "| name | |\n|---|---|", *rows, opened, ""])
+
+
+def members(thing: Any) -> list[str]:
+    """What a public name has, but for what the loop alone calls."""
+    if thing is zofl_mpi.records:
+        return ["load"]
+    if inspect.isfunction(thing):
+        return [*inspect.signature(thing).parameters]
+    if isinstance(thing, EnumType):
+        return [*thing.__members__]
+    own = [cls for cls in reversed(getattr(thing, "__mro__", ())) if cls.__module__.startswith("zofl_mpi")]
+    found = dict.fromkeys(name for cls in own for name in (*inspect.get_annotations(cls), *vars(cls)))
+    return [name for name in found if not name.startswith("_") and name not in LOOPS_OWN]
 
 
 def hooks() -> str:
@@ -73,7 +93,7 @@ def files() -> str:
             "| file | path | type | axes |\n|---|---|---|---|",
             *rows,
             f"\nAttributes of every result: {listed(layout.ATTRIBUTES_OF_RESULTS)};",
-            f"of some: {listed(sorted(layout.FURTHER))}.",
+            f"of some: {listed(sorted(layout.FURTHER.keys() - layout.ATTRIBUTES_OF_RESULTS))}.",
             f"Columns of `{layout.PLACES}`: {listed(layout.TABLE.names or ())}.\n",
         ]
     )
@@ -90,12 +110,14 @@ def columns() -> Iterator[str]:
     yield (
         "## Columns\n\n"
         "Under `/rounds`, each with its unit and a description; `seconds` in every result. Vectors: `/final`.\n"
+        "Before the columns of a state its class, whose name a checkpoint holds.\n"
     )
     for family, module in modules():
         told: dict[str, list[str]] = {}
         for name, cls in module.METHODS.items():
             kinds = [typing.get_type_hints(getattr(cls, step))["return"] for step in ("start", "evaluate")]
-            shown = "; ".join(listed(described(State if kind is Any else kind)) for kind in kinds)
+            state, report = (State if kind is Any else kind for kind in kinds)
+            shown = f"{state.__name__}: {listed(described(state))}; {listed(described(report))}"
             told.setdefault(shown, []).append(name)
         rows = [f"| {listed(methods)} | {' | '.join(shown.split('; '))} |" for shown, methods in told.items()]
         yield "\n".join([f"| `{family}` | state | report |\n|---|---|---|", *rows, ""])

@@ -1,8 +1,6 @@
-"""Compares two revisions: the same commands in both, their results bit for bit, their texts line for line.
+"""Compares a revision with the checkout that this file lies in: the same commands, results bit for bit, texts by line.
 
-    python -m tests.tools.revisions BEFORE                      with the checkout that this file lies in, as it is now
-    python -m tests.tools.revisions BEFORE AFTER                two revisions
-    python -m tests.tools.revisions BEFORE --tree PATH          with another checkout, as it is now
+    python -m tests.tools.revisions BEFORE
     python -m tests.tools.revisions BEFORE --keep FOLDER        keeps the results; BEFORE's serve again the next time
     python -m tests.tools.revisions BEFORE --only fedrzo --no-help  a part of the commands
 
@@ -11,7 +9,7 @@ whose clients remember something are also stopped by SIGUSR1 in BEFORE, and AFTE
 checkpoint, which must give the bits of BEFORE's run that was never stopped. Told apart are
 
 - numbers: /final, /rounds without clocks, /clients, /partition, the steps, the names of all data sets, exit statuses;
-- attributes: the configuration, kernel and data of a result, unit and description of its columns (--no-attributes);
+- attributes: the configuration, kernel and data of a result, unit and description of its columns;
 - texts: --help, --dry-run, the list of a grid, refusals, by the hunks of a unified diff (--no-help).
 
 Exit status 0: all is equal; 1: something differs, or a run fails; 2: there is no such revision. Kept results are of one
@@ -31,7 +29,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -377,33 +375,27 @@ def main() -> int:
     """The command line; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.revisions", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("before", help="a revision")
-    parser.add_argument("after", nargs="?", help="another one; else the checkout at --tree as it is")
-    parser.add_argument("--tree", type=Path, default=ROOT, help="a checkout (default: the one of this file)")
     parser.add_argument("--keep", type=Path, help="folder of results: BEFORE's are used again if they lie there")
     parser.add_argument("--only", default="", help="the commands with this word in their name")
     parser.add_argument("--no-help", action="store_true", help="leave out the texts")
-    parser.add_argument("--no-attributes", action="store_true", help="leave out the attributes of results")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that processes and worktrees do not outlive it
     try:
-        revisions = [git("rev-parse", "--verify", f"{name}^{{commit}}") for name in (args.before, args.after) if name]
+        revision = git("rev-parse", "--verify", f"{args.before}^{{commit}}")
     except subprocess.CalledProcessError as error:
         parser.error(error.stderr.strip())
     jobs = commands(args.only, texts_too=not args.no_help)
     found: dict[str, dict[str, list[str]]] = {}
     differing: dict[tuple[str, str], str] = {}
-    with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as temporary:
         folder = (args.keep or Path(temporary)).resolve()
-        before = kept(revisions[0], folder, commands() if args.keep else jobs)
-        tree = stack.enter_context(checkout(revisions[1])) if args.after else args.tree.resolve()
-        after = folder / f"after-{revisions[-1] if args.after else tree.name}"
+        before, after = kept(revision, folder, commands() if args.keep else jobs), folder / f"after-{ROOT.name}"
         shutil.rmtree(after, ignore_errors=True)
-        produce(tree, after, jobs, before)
+        produce(ROOT, after, jobs, before)
         for place, job in ((place, job) for place, some in jobs.items() for job in some):
             for kind, what, how in compared(job, before / place, after / place):
-                if kind != "attributes" or not args.no_attributes:
-                    differing[place, job.name] = job.name.rsplit(".", 1)[0]
-                    found.setdefault(kind, {}).setdefault(what, []).append(f"{place}/{job.name} {how}".strip())
+                differing[place, job.name] = job.name.rsplit(".", 1)[0]
+                found.setdefault(kind, {}).setdefault(what, []).append(f"{place}/{job.name} {how}".strip())
     for kind, rows in found.items():
         print(f"\n{kind}: {len(rows)} differences{', the first 20' if len(rows) > 20 else ''}")
         for what, where in list(rows.items())[:20]:

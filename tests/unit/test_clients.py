@@ -10,9 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zofl_mpi.engine.clients import Client, ClientError
-from zofl_mpi.engine.ledger import SERVER
-from zofl_mpi.engine.watch import Watch
-from zofl_mpi.errors import UserError
 from zofl_mpi.run.client_memory import STEPS, Memory
 from zofl_mpi.run.local import LocalClients
 
@@ -56,9 +53,6 @@ class Steps:
             yield Note(np.zeros(1), q)
         return Note(np.zeros(0))
 
-    def mistake(self, client: Client, message: Note) -> Note:
-        raise UserError("smaller --gamma helps")
-
 
 @pytest.fixture
 def steps() -> Steps:
@@ -100,17 +94,12 @@ def test_nobody_sees_what_another_changes_later(steps: Steps) -> None:
 
 @pytest.mark.parametrize("k", [0, 1, 2])
 def test_a_failure_takes_the_place_of_its_item_and_all_before_it_arrive(steps: Steps, k: int) -> None:
-    """A sentence that is meant for users comes without a traceback."""
     clients, read = LocalClients([None] * 3), []
     words = rf"client 1 \(rank 0\) failed in step 'fail', item {k}: ArithmeticError: no"
-    with pytest.raises(ClientError, match=words) as caught:
+    with pytest.raises(ClientError, match=words):
         for i, note in clients.ask(steps.fail, Note(None, k)):
             read.append((i, note.k))
     assert read == [(i, q) for q in range(k) for i in range(3)] + [(0, k)]
-    assert "Traceback" in caught.value.trace and "in fail" in caught.value.trace
-    with pytest.raises(ClientError, match="item 0: smaller --gamma helps") as caught:
-        list(clients.ask(steps.mistake, Note(None)))
-    assert caught.value.trace == ""
 
 
 @pytest.mark.parametrize("to", [[], [3], [-1], [0, 0], [0, 1, 2, 3]])
@@ -120,16 +109,3 @@ def test_a_question_to_nobody_to_strangers_or_twice_is_refused(steps: Steps, to:
         with pytest.raises(ValueError, match=r"a question goes to different clients from 0\.\.2, not to \["):
             ask(steps.grow, Note(None), to=to)
     clients.close()
-
-
-def test_bytes_and_items_of_streams_and_means_enter_the_round(steps: Steps) -> None:
-    clients = LocalClients([0, 2], watch=Watch(stop=lambda: "SIGUSR1"))
-    list(clients.ask(steps.stream, Note(np.zeros(3))))
-    list(clients.ask(steps.keep, Note(np.zeros(5)), counted=False))
-    clients.mean(steps.grow, Note(None), to=[1])
-    row, stop = clients.account()
-    assert row.steps == [SERVER, "stream", "keep", "grow"] and stop is True
-    assert row.bytes_down.tolist() == [[0, 0], [3 * 8 + 8] * 2, [0, 0], [0, 8]]
-    assert row.bytes_up.tolist() == [[0, 0], [16, 3 * 16], [0, 0], [0, 24]]
-    assert row.messages.tolist() == [[0, 0], [1, 3], [0, 0], [0, 1]]
-    assert clients.account()[0].bytes_down.sum() == 0 and LocalClients([None]).account()[1] is False

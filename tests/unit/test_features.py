@@ -77,14 +77,20 @@ def test_the_cache_keeps_one_entry_for_each_set_of_images(tmp_path, monkeypatch)
 
 
 def test_the_training_part_alone_sets_the_scale():
-    """Mutations: statistics of all samples, or of the server's; the factor left out; shift before scale."""
+    """Mutations: statistics of all samples, of the server's, or of the validation part too; that part left out, or on
+    the scale of the images; the factor left out; shift before scale."""
     raw = random_features(IMAGES)
     raw.inputs[:, 3] = 7.0  # a feature that does not vary
-    federation = partition.split(raw, STREAMS, m=2, alpha=np.inf, pixels="raw", official_split=True, min_samples=1)
+    options = {"m": 2, "alpha": np.inf, "pixels": "raw", "official_split": True, "min_samples": 1}
+    assert standardised(partition.split(raw, STREAMS, **options)).validation is None
+    federation = partition.split(raw, STREAMS, validation=0.2, **options)
     raw.inputs[-9:] += 1000.0  # the test part
     seen = standardised(federation)
+    np.testing.assert_array_equal(seen.validation.rows, federation.validation.rows)
+    np.testing.assert_array_equal(seen.validation.scale, seen.server.scale)
+    np.testing.assert_array_equal(seen.validation.shift, seen.server.shift)
     training = np.concatenate([part.take(np.arange(len(part)), np.float64)[0] for part in (seen.server, *seen.clients)])
-    assert len(training) == 31
+    assert len(training) == 25
     np.testing.assert_allclose(training.mean(axis=0), 0, atol=1e-6)
     assert np.square(training).sum(axis=1).mean() == pytest.approx(100.0)
     variances = training.var(axis=0)
@@ -93,21 +99,6 @@ def test_the_training_part_alone_sets_the_scale():
     assert np.all(seen.test.take(np.arange(9), np.float64)[0][:, np.arange(16) != 3] > 100)
     assert seen.clients[1].inputs is raw.inputs
     assert [len(part) for part in seen.clients] == [len(part) for part in federation.clients]
-
-
-def test_a_validation_part_is_seen_on_the_scale_of_those_who_train():
-    """Mutations: left out; on the scale of the images; with a share of its own in mean and variance."""
-    raw = random_features(IMAGES)
-    options = {"m": 2, "alpha": np.inf, "official_split": True, "min_samples": 1}
-    with_part = partition.split(raw, STREAMS, validation=0.2, **options)
-    seen = standardised(with_part)
-    assert standardised(partition.split(raw, STREAMS, **options)).validation is None
-    np.testing.assert_array_equal(seen.validation.rows, with_part.validation.rows)
-    np.testing.assert_array_equal(seen.validation.scale, seen.server.scale)
-    np.testing.assert_array_equal(seen.validation.shift, seen.server.shift)
-    training = np.concatenate([part.take(np.arange(len(part)), np.float64)[0] for part in (seen.server, *seen.clients)])
-    np.testing.assert_allclose(training.mean(axis=0), 0, atol=1e-6)
-    assert np.square(training).sum(axis=1).mean() == pytest.approx(100)  # as images, which the papers' steps go with
 
 
 def test_moments_of_rows_in_chunks_are_those_of_all(monkeypatch):

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -233,21 +232,6 @@ def test_flags_come_before_the_config_file_and_that_before_the_defaults(tmp_path
         with pytest.raises(UserError, match=f"--{flags.flag(name)} {least - 1}: must be .* at least {least}"):
             flags.made(RunFlags, vars(RunFlags()) | {name: least - 1})
         flags.made(RunFlags, vars(RunFlags()) | {name: least})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--method", "zohfl"], f"--method zohfl: must be one of {', '.join(zo_hfl.METHODS)}, or module:"),
-        (["--problem", "softmx"], f"--problem softmx: must be one of {', '.join(zo_hfl.PROBLEMS)}, or module:Class;"),
-        (["--method", "no_such_module:M"], "--method no_such_module:M: No module named 'no_such_module'"),
-        *((["--method", name], f"--method {name}: ") for name in (":", "math:pi")),
-        (["--method", "zofl_mpi.zo_hfl:Nothing"], "--method zofl_mpi.zo_hfl:Nothing: module 'zofl_mpi.zo_hfl' has no"),
-        (["--problem", "toy", "--alpha", "1"], "--alpha is no flag of this method on this problem; it belongs to --"),
-    ],
-)
-def test_a_method_or_problem_that_does_not_exist_is_named(arguments: Sequence[str], words: str) -> None:
-    assert complaint(values, *arguments).startswith(words)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from zofl_mpi.engine.clients import Client, ClientError
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.mpi import gather, wire
-from zofl_mpi.run.mpi.gather import DUE, EARLY, FAILED, REPLY, SILENT, UPLOAD, WELCOME, Order, Outbox, Sent, Turn
+from zofl_mpi.run.mpi.gather import DUE, REPLY, UPLOAD, Order, Outbox, Sent, Turn
 from zofl_mpi.run.mpi.placement import ClientPlacement
 
 BOUND = 1000
@@ -180,20 +180,6 @@ def test_no_wave_is_empty_and_what_comes_before_its_turn_is_bounded(
     assert met == expected
 
 
-def test_a_failure_waits_for_its_turn() -> None:
-    """Client 1's first item fails on a rank that is ahead. Mutation: the question ends with the wave that tells it."""
-    order = Order([0, 2, 1, 3], ClientPlacement(2))  # rank 1: clients 0 and 2; rank 2: 1 and 3
-    assert (order.wish(1), order.wish(2)) == (DUE, WELCOME)
-    assert order.advance(headers(Sent(1, 8, 0b1), Sent(1, 8, 0b1, 1))) == [Turn(0, 1, REPLY)]
-    assert (order.wish(1), order.wish(2), order.over) == (DUE, EARLY, False)
-    assert order.advance(headers(Sent(1, 8, 0b0), SILENT)) == [Turn(2, 1, UPLOAD), Turn(1, 2, FAILED)]
-    assert order.over
-
-
-def headers(*sent: Sent) -> Any:
-    return np.stack([SILENT.header, *(one.header for one in sent)])
-
-
 def test_many_small_items_take_few_waves(monkeypatch: pytest.MonkeyPatch) -> None:
     """300 clients a rank: after its first wave, which does not wait, a rank sends full ones, and then the rest. It
     waits for a full one, however long (PAUSE), but not when nothing can follow, or it would be stuck here. How many
@@ -229,28 +215,11 @@ def test_many_small_items_take_few_waves(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(scattered) == 1
 
 
-def test_a_rank_that_is_not_due_neither_waits_nor_sends_a_large_item() -> None:
-    """Mutations: it blocks; it sends an item above the bound."""
-    outbox = Outbox()
-    assert outbox.take(WELCOME) is SILENT and outbox.take(EARLY) is SILENT
-    outbox.add(UPLOAD, sized(10))
-    assert outbox.take(EARLY) is SILENT
-    assert outbox.take(WELCOME).items == 1
-    outbox.add(UPLOAD, sized(gather.BOUND))
-    assert outbox.take(WELCOME) is SILENT
-    assert outbox.take(DUE).items == 1
-
-
-def test_what_was_taken_is_untouched_until_the_next_time() -> None:
-    """Mutations: one buffer; views of small items; copies of large ones."""
-    outbox = Outbox()
-    outbox.add(UPLOAD, messages.prepare(Numbers(np.full(20, 1.0))))
-    taken = outbox.take(DUE).block
-    outbox.add(UPLOAD, messages.prepare(Numbers(np.full(20, 2.0))))
-    [piece] = gather.pieces(taken, 1)
-    assert np.array_equal(messages.unpack(piece).a, np.full(20, 1.0))
-    for size, copied in ((5, True), (gather.BOUND, False)):  # a small item keeps no other in memory
+def test_a_small_item_keeps_no_other_in_memory() -> None:
+    """Mutations: views of small items; copies of large ones."""
+    for size, count, copied in ((5, 1, True), (5, 2, True), (gather.BOUND, 1, False)):
         outbox = Outbox()
-        outbox.add(REPLY, sized(size))
+        for _ in range(count):
+            outbox.add(REPLY, sized(size))
         block = outbox.take(DUE).block
-        assert [np.shares_memory(piece, block) for piece in gather.pieces(block, 1)] == [not copied]
+        assert [np.shares_memory(piece, block) for piece in gather.pieces(block, count)] == [not copied] * count

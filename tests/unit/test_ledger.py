@@ -6,32 +6,9 @@ import numpy as np
 
 from tests.conftest import Hands
 from zofl_mpi.engine import ledger as ledger_module
-from zofl_mpi.engine.ledger import SERVER, Clock, Ledger, Row, overlap
+from zofl_mpi.engine.ledger import SERVER, Clock, overlap
 
 CLOCKED = ledger_module
-
-
-def row(ledger: Ledger) -> Row:
-    return ledger.row(np.zeros((1, 1, 5)))
-
-
-def test_bytes_and_items_are_added_up_by_step_and_client() -> None:
-    """A round starts empty, but the steps stay, in the order of their first use. Mutation: a row that changes later."""
-    ledger = Ledger(3)
-    empty = row(ledger)
-    for step in ("solve", "a", "solve", SERVER):
-        ledger.open(step)
-    ledger.sent("solve", 0, 100)
-    ledger.sent("solve", 2, 40)
-    ledger.received("solve", 2, 7)
-    ledger.received("solve", 2, 8)
-    found, after = row(ledger), row(ledger)
-    assert found.steps == after.steps == [SERVER, "solve", "a"]
-    assert found.bytes_down.tolist() == [[0, 0, 0], [100, 0, 40], [0, 0, 0]]
-    assert found.bytes_up.tolist() == [[0, 0, 0], [0, 0, 15], [0, 0, 0]]
-    assert found.messages.tolist() == [[0, 0, 0], [0, 0, 2], [0, 0, 0]]
-    assert {a.dtype for a in (found.bytes_down, found.bytes_up, found.messages)} == {np.dtype(np.int64)}
-    assert after.bytes_down.sum() == 0 and empty.steps == [SERVER] and empty.bytes_down.shape == (1, 3)
 
 
 def test_a_clock_books_the_time_under_step_and_kind(hands: Hands) -> None:
@@ -53,15 +30,6 @@ def test_a_clock_books_the_time_under_step_and_kind(hands: Hands) -> None:
     assert (table[:2, 4] > 0).all() and table[2].tolist() == [1.0] * 5
     later = clock.report("")
     assert later.seconds == {} and later.table([]).tolist() == [[0.0] * 5]
-
-
-def test_a_row_has_each_ranks_seconds_and_memory_by_step() -> None:
-    """Mutations: ranks and steps exchanged; another column."""
-    tables = np.arange(30.0).reshape(3, 2, 5)
-    found = Ledger(2).row(tables)
-    first = [[0, 1, 2, 3], [10, 11, 12, 13], [20, 21, 22, 23]]
-    assert found.seconds.tolist() == [first, (np.array(first) + 5).tolist()]
-    assert found.peak_bytes.tolist() == [[4, 14, 24], [9, 19, 29]] and found.peak_bytes.dtype == np.int64
 
 
 def test_overlap_is_what_both_times_exceed_the_clock_by() -> None:

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import Patch
-from zofl_mpi.engine import messages
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import column
 from zofl_mpi.engine.ledger import Row
@@ -299,25 +298,6 @@ def test_a_run_that_went_astray_is_told_so(course: list[float], words: str) -> N
     assert told.startswith(words) and bool(told) == bool(words)
     assert loop.note({"objective": 4.79e118, "test_accuracy": 0.25}) == "test accuracy 0.2500  objective 4.79e+118"
     assert loop.note({}) == ""
-
-
-def test_every_kind_of_field_of_a_state_is_kept_and_read_back(tmp_path: Path) -> None:
-    @dataclass(frozen=True)
-    class State:
-        x: Any
-        moments: dict[str, Any]
-        count: int
-        note: str
-        nothing: None = None
-
-    state = State(np.arange(3.0), {"first": np.ones(2), "second": 0.5}, 7, "text")
-    recorder = records.Recorder.create(tmp_path / "a.h5", attrs={}, m=1, ranks=1, rounds=1)
-    recorder.finish(messages.named(messages.leaves(state)))
-    final = records.load(tmp_path / "a.h5").final
-    assert final.keys() == {"x", "moments/first", "moments/second", "count", "note"}
-    assert final["note"] == "text"
-    assert final["moments/second"] == 0.5
-    np.testing.assert_array_equal(final["moments/first"], np.ones(2))
 
 
 def test_the_state_of_a_run_that_is_not_done_is_its_last_checkpoints(tmp_path: Path) -> None:

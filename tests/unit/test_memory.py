@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from zofl_mpi.engine import clients, device, memory
+from zofl_mpi.engine import clients, memory
 from zofl_mpi.engine.roles import ClientProgram
 
 OF_TORCH = (
@@ -115,16 +115,3 @@ def setting(**problem: Any) -> Any:
 def test_flags_that_take_less_are_named_with_their_values(method: Any, at_server: bool, told: str) -> None:
     """Mutations: flags of parts left out; one that is 1 already; the server's for a client."""
     assert memory.remedy(method, at_server) == told
-
-
-@pytest.mark.gpu
-def test_a_gpu_that_is_full_is_told() -> None:
-    """What torch really says, which the sentence is read from."""
-    torch = pytest.importorskip("torch")
-    torch.zeros(1, device=device.select("cuda"))
-    free, total = device.free_bytes() or (0, 0)
-    assert 0 < free <= total
-    with pytest.raises(RuntimeError) as caught:
-        torch.empty(2 * total, dtype=torch.uint8, device="cuda")
-    told = memory.shortage(caught.value)
-    assert told.startswith("out of memory on the GPU: ") and told.count("GiB") == 3, told

@@ -81,24 +81,6 @@ def test_sizes_are_those_of_one_class_whose_spread_is_drawn(alpha: float) -> Non
     assert rows(raw(), "quantity:inf") == rows(raw(), "by_class")
 
 
-def test_classes_are_alike_where_sizes_are_not() -> None:
-    labels = Streams(4)(1).integers(4, size=40_000)
-    pool = Raw(np.zeros((40_000, 1)), labels, 4)
-    parts = rows(pool, "quantity:0.5", m=5, min_samples=400)
-    for part in parts:
-        mix = np.bincount(labels[part], minlength=4) / len(part)
-        assert abs(mix - 0.25).max() < 5 * np.sqrt(0.1875 / len(part))
-    assert max(map(len, parts)) > 3 * min(map(len, parts))
-
-
-@pytest.mark.parametrize("scheme", ["shards:2", "quantity:0.5", "natural"])
-def test_a_thousand_clients(scheme: str) -> None:
-    labels = Streams(5)(1).integers(10, size=60_000)
-    pool = Raw(np.zeros((60_000, 1)), labels, 10, clients=np.arange(60_000) % 1000)
-    parts = rows(pool, scheme, m=1000)
-    assert len(parts) == 1000 and len({row for part in parts for row in part}) == 59_999
-
-
 @pytest.mark.parametrize(
     ("scheme", "options", "words"),
     [
@@ -122,17 +104,6 @@ def test_bad_input_is_told_in_a_sentence(scheme: str, options: dict[str, Any], w
     said = complaint(rows, raw(), scheme, **options)
     for word in words:
         assert word in said
-
-
-@pytest.mark.parametrize("scheme", ["natural", "quantity:2", "shards:2"])
-def test_a_regression_has_no_classes_to_sort_by(scheme: str) -> None:
-    pool = Raw(np.zeros((90, 1)), np.zeros(90, np.int64), 1, targets=np.arange(90.0), clients=WHOSE)
-    options = {"m": 3, "alpha": INF, "partition": scheme, "min_samples": 1}
-    if scheme == "shards:2":
-        told = complaint(partition.split, pool, Streams(1), **options)
-        assert told.startswith("--partition shards:2: a regression has no classes")
-    else:
-        assert len(partition.split(pool, Streams(1), **options).clients) == (4 if scheme == "natural" else 3)
 
 
 # --- files

@@ -12,6 +12,7 @@ import pytest
 from tests import launch
 from tests.conftest import Capsys, Patch
 from tests.threads import run_module
+from tests.unit.made import complaint
 from zofl_mpi import zo_hfl
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.terms import Terms
@@ -247,10 +248,13 @@ def test_what_is_no_problem_is_refused_by_name(written: Written, capsys: Capsys,
     assert sentence.startswith(f"--problem {name}: ") and words in sentence
 
 
-@pytest.mark.parametrize("name", ["nowhere.at.all:Squares", ":Squares", "math:", "math:pi"])
-def test_a_name_of_no_class_is_refused(capsys: Capsys, name: str) -> None:
-    sentence = refused(capsys, "--problem", name)
-    assert sentence.startswith(f"--problem {name}: ") and "must be" in sentence
+@pytest.mark.parametrize("flag", ["--problem", "--method"])
+@pytest.mark.parametrize("name", ["nowhere.at.all:Squares", ":Squares", "math:", "math:pi", "softmx"])
+def test_a_name_of_no_class_is_refused(flag: str, name: str) -> None:
+    sentence = complaint(understand, zo_hfl, [flag, name])
+    known = ", ".join(zo_hfl.METHODS if flag == "--method" else zo_hfl.PROBLEMS)
+    words = f"must be one of {known}, or module:Class" if name == "softmx" else "must be"
+    assert sentence.startswith(f"{flag} {name}: ") and words in sentence
 
 
 SILENT = '''
@@ -272,44 +276,32 @@ class Silent:
     def evaluate(self, state, r, clients): ...
 '''
 UPPER = "f1, gradient_f1, f2, lower, project, solution"
-LACKS = {
-    (
-        "smooth",
-        "",
-    ): "needs a Hierarchical problem; {} lacks f1, gradient_f1, f2, lower, project, solution and offers Smooth"
-    "; --method fedavg takes it",
-    ("smooth", "descend"): "needs a Hierarchical problem; {} lacks f1, gradient_f1, f2, lower, project, solution",
-    ("hierarchical", "f2"): "needs a Hierarchical problem; {} lacks f2",
-    ("both", "f2"): "needs a Hierarchical problem; {} lacks f2 and offers Smooth; --method fedavg takes it",
-    ("both", "score"): "needs a Hierarchical problem; {} lacks score",
-}
+OFFERS = " and offers Smooth; --method fedavg takes it"
 
 
-@pytest.mark.parametrize(("kind", "function"), LACKS)
+@pytest.mark.parametrize(
+    ("kind", "function", "lacks"),
+    [
+        ("smooth", "", UPPER + OFFERS),
+        ("smooth", "descend", UPPER),
+        ("hierarchical", "f2", "f2"),
+        ("both", "f2", "f2" + OFFERS),
+        ("both", "score", "score"),
+    ],
+)
 def test_a_problem_that_lacks_a_member_hears_what_its_method_needs(
-    written: Written, capsys: Capsys, kind: str, function: str
+    written: Written, capsys: Capsys, kind: str, function: str, lacks: str
 ) -> None:
     """Mutations: what every protocol lacks; a method that does not take it, either; nothing where none fits."""
     name = f"--problem {written(without(kind, function))}:Squares"
     flags = name.split()
-    assert refused(capsys, *flags, "--method", "zo_hfl") == f"--method zo_hfl {LACKS[kind, function].format(name)}"
+    told = f"--method zo_hfl needs a Hierarchical problem; {name} lacks {lacks}"
+    assert refused(capsys, *flags, "--method", "zo_hfl") == told
     if function == "descend":
-        assert (
-            refused(capsys, *flags, "--method", "fedavg")
-            == f"--method fedavg needs a Smooth problem; {name} lacks descend"
-        )
-        method = f"{written(SILENT)}:Silent"
-        assert refused(capsys, *flags, "--method", method) == (
-            f"{name}: to be a Smooth problem, the nearest, it lacks descend"
-        )
-
-
-def test_an_unknown_flag_is_refused_with_the_nearest(written: Written, capsys: Capsys) -> None:
-    own = ["--method", "fedavg", "--problem", f"{written(KINDS['both'])}:Squares"]
-    assert refused(capsys, *own, "--rigde", 1).startswith("unknown flag --rigde; the nearest is --ridge")
-    assert refused(capsys, *own, "--ridge", "much").startswith("--ridge much: must be a number")
-    assert refused(capsys, *own, "--federation", "x").startswith("unknown flag --federation")
-    assert refused(capsys, *own, "--kernel", "numpy").startswith("--kernel is no flag of this method")
+        told = f"--method fedavg needs a Smooth problem; {name} lacks descend"
+        assert refused(capsys, *flags, "--method", "fedavg") == told
+        told = f"{name}: to be a Smooth problem, the nearest, it lacks descend"
+        assert refused(capsys, *flags, "--method", f"{written(SILENT)}:Silent") == told
 
 
 @pytest.mark.parametrize(("field", "method"), [("mu", "fedprox"), ("m", "fedavg"), ("seed", "fedavg")])

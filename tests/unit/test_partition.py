@@ -76,7 +76,8 @@ def test_every_sample_belongs_to_one_part_and_sizes_are_as_asked(n, classes, m, 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("alpha", [0.5, INF])
 def test_a_validation_part_is_nobody_elses_and_leaves_the_test_part_as_it_is(scheme, alpha):
-    """Mutations: drawn from the pool, from the clients' part alone, from the stream of another part."""
+    """Mutations: drawn from the pool, from the clients' part alone, from the stream of another part; the mean over it;
+    weights of the clients' samples alone."""
     first, without = (split(POOL, m=m, alpha=alpha, partition=scheme, min_samples=1) for m in (3, 9))
     for k in (0, 1):  # test part and server do not depend on the clients
         np.testing.assert_array_equal(rows(first)[k], rows(without)[k])
@@ -89,6 +90,13 @@ def test_a_validation_part_is_nobody_elses_and_leaves_the_test_part_as_it_is(sch
         assert not np.array_equal(part, other)
     federation = split(POOL, m=9, alpha=alpha, partition=scheme, min_samples=1, validation=0.2)
     assert without.validation is None
+    shares = np.array([*map(len, without.clients)]) / 4500  # the server's samples count, too
+    np.testing.assert_allclose(without.weights, shares, rtol=1e-15)
+    scaled = split(POOL, m=9, alpha=alpha, partition=scheme, min_samples=1, validation=0.2, pixels="standardize")
+    train = np.concatenate(rows(scaled)[1:]) if scheme == "by_class" else np.array([])
+    if len(train):  # by_mix leaves some over; the validation part does not count
+        assert scaled.validation.scale == scaled.server.scale == pytest.approx(1 / train.std())
+        assert scaled.validation.shift == scaled.test.shift == pytest.approx(-train.mean() / train.std())
     test, server, *clients = rows(federation)
     np.testing.assert_array_equal(test, rows(without)[0])
     kept = federation.validation.rows
@@ -114,15 +122,6 @@ def test_the_last_classes_can_be_the_clients_alone():
     assert all(np.all(np.diff(client) > 0) for client in clients) and federation.counts[:, 7:].all()
     for same, other in zip(rows(split(POOL, alpha=INF, server_lacks=0)), rows(without), strict=True):
         np.testing.assert_array_equal(same, other)
-
-
-def test_the_scale_is_that_of_those_who_train():
-    """Mutation: the mean over the validation part too."""
-    federation = split(POOL, pixels="standardize", validation=0.3)
-    train = np.concatenate([federation.server.rows, *(client.rows for client in federation.clients)])
-    mean, deviation = train.mean(), train.std()
-    assert federation.validation.scale == federation.server.scale == pytest.approx(1 / deviation)
-    assert federation.validation.shift == federation.test.shift == pytest.approx(-mean / deviation)
 
 
 def test_the_official_test_part_is_the_end_of_the_pool():
@@ -197,23 +196,6 @@ def test_the_samples_of_a_class_are_shuffled_before_they_are_dealt(scheme):
         assert abs(first.mean() - second.mean()) < 5 * 5000 / np.sqrt(12) * np.sqrt(1 / len(first) + 1 / len(second))
 
 
-def test_by_class_draws_until_every_client_has_the_least():
-    pool, least = raw(2000), 100
-    free = [min(map(len, split(pool, seed, alpha=0.3, min_samples=1).clients)) for seed in range(3)]
-    kept = [min(map(len, split(pool, seed, alpha=0.3, min_samples=least).clients)) for seed in range(3)]
-    assert min(free) < least
-    assert min(kept) >= least
-
-
-def test_by_mix_uses_classes_up_and_no_sample_twice():
-    pool = Raw(np.zeros((1000, 1)), np.r_[np.zeros(990, int), np.arange(10) % 2 + 1], 3)
-    federation = split(pool, m=7, alpha=1.0, partition="by_mix")
-    assert set(map(len, federation.clients)) == {90}
-    rest = np.setdiff1d(np.arange(1000), np.concatenate(rows(federation)[:2]))
-    assert len(rest) == 7 * 90
-    np.testing.assert_array_equal(federation.counts.sum(axis=0), np.bincount(pool.labels[rest], minlength=3))
-
-
 @pytest.mark.parametrize("pixels", ["unit", "raw", "standardize"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("alpha", [0.5, INF])
@@ -268,25 +250,6 @@ ALL = np.arange(len(RAW.labels))
 
 def seen(data: Dataset, dtype: type = np.float64) -> np.ndarray:
     return data.take(np.arange(len(data)), dtype)[0]
-
-
-def test_subset_of_a_subset_takes_the_rows_of_the_first():
-    data = Dataset(np.arange(10.0).reshape(10, 1), np.arange(10) % 3, 4)
-    part = data.subset(np.array([9, 4, 7, 1])).subset(np.array([3, 0]))
-    inputs, labels = part.take(np.array([1, 0, 1]), np.float32)
-    assert inputs.dtype == np.float32 and inputs.ravel().tolist() == [9, 1, 9] and labels.tolist() == [0, 1, 0]
-    assert (len(part), part.features) == (2, 1) and part.inputs is data.inputs
-    assert (data.counts().tolist(), part.counts().tolist()) == ([4, 3, 3, 0], [1, 1, 0, 0])  # an absent class, too
-
-
-def test_weights_count_the_servers_samples_too():
-    data = Dataset(np.zeros((10, 1)), np.zeros(10, int), 1)
-    rows = np.arange(10)
-    federation = Federation(
-        data.subset(rows[:3]), (data.subset(rows[3:5]), data.subset(rows[5:9])), data.subset(rows[9:])
-    )
-    np.testing.assert_allclose(federation.weights, [2 / 9, 4 / 9], rtol=1e-15)
-    np.testing.assert_array_equal(federation.counts, [[2], [4]])
 
 
 def test_pixels_are_those_of_the_unit_interval_or_as_stored():

@@ -28,23 +28,11 @@ def test_the_numbers_of_the_purposes_never_change() -> None:
 
 
 def test_a_generator_is_philox_with_the_documented_key_and_counter() -> None:
-    """Anyone can make the numbers of a result again from these two lines."""
-    right = np.random.Generator(np.random.Philox(key=[5, 8], counter=[0, 2, 7, 11]))
-    assert np.array_equal(Streams(5)(Purpose.DIRECTION, r=11, i=7, t=2).standard_normal(9), right.standard_normal(9))
-
-
-def test_no_two_keys_of_a_grid_share_a_number() -> None:
-    """4 seeds, all purposes, 6 x 6 x 4 places: 62,208 numbers of 63 bits from 15,552 generators, none twice."""
-    grid = itertools.product([0, 1, 2, 2**62], Purpose, range(6), range(6), range(4))
-    drawn = [word for seed, purpose, r, i, t in grid for word in words(seed, purpose, r, i, t)]
-    assert len(set(drawn)) == len(drawn) == 4 * 4 * len(Purpose) * 6 * 6 * 4
-    assert words(2**63 - 1, 1) == words(2**63 - 1, 1)
-
-
-def test_a_long_draw_does_not_run_into_the_next_key() -> None:
-    long = Streams(1)(Purpose.BATCH).integers(2**63, size=100_000)
-    others = [words(1, Purpose.BATCH, *key) for key in ((1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1))]
-    assert not set(long.tolist()) & set(itertools.chain(*others))
+    """Anyone can make the numbers of a result again from these two lines; no two keys share one of 2^64 blocks."""
+    for seed, purpose, r, i, t in itertools.product([0, 5, 2**63 - 1], (1, 8), (0, 11), (0, 7), (0, 2)):
+        right = np.random.Generator(np.random.Philox(key=[seed, purpose], counter=[0, t, i, r]))
+        found = Streams(seed)(Purpose(purpose), r=r, i=i, t=t)
+        assert np.array_equal(found.standard_normal(9), right.standard_normal(9))
 
 
 def test_order_of_making_and_use_does_not_matter() -> None:

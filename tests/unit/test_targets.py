@@ -1,6 +1,5 @@
 """A regression: a table whose y are floats is read, kept, shared out and told apart, or refused in a sentence."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,21 +66,6 @@ def test_targets_that_are_no_numbers_are_refused(tmp_path: Path, y: Any, words: 
     assert words in told and "table.npz" in told
 
 
-def test_an_entry_with_classes_from_before_there_were_targets_is_read(tmp_path: Path) -> None:
-    """Mutations: a file for lacking targets; another number of the format, which would make all entries anew."""
-    path = table(tmp_path, np.arange(40) % 3)
-    load(path, tmp_path)
-    (entry,) = (tmp_path / "cache").iterdir()
-    assert sorted(path.name for path in entry.iterdir()) == ["facts.json", "inputs.npy", "labels.npy"]
-    sizes = {"inputs": 128 + 640, "labels": 128 + 320}
-    before = {"classes": 3, "official_test": 0, "levels": None, "channels": 1, "bytes": sizes}
-    new = json.loads((entry / "facts.json").read_text())
-    assert {"levels": None, **new} == {**before, "official_validation": 0, "shape": [2]}
-    (entry / "facts.json").write_text(json.dumps(before))
-    assert load(path, tmp_path).classes == 3
-    assert cache.FORMAT == 1
-
-
 def test_targets_go_with_their_rows() -> None:
     """Mutation: positions of a part taken for rows of the whole."""
     data = Dataset(X, np.zeros(40, np.int64), 1, targets=V)
@@ -89,7 +73,11 @@ def test_targets_go_with_their_rows() -> None:
     found = part.target(np.array([1, 0, 1]), np.float32)
     assert found.dtype == np.float32 and found.tolist() == V[[9, 1, 9]].astype(np.float32).tolist()
     assert data.target(np.array([5]), np.float64).tolist() == [V[5]]
-    assert part.take(np.array([1]), np.float64)[0].tolist() == [X[9].tolist()]
+    classes = Dataset(X, np.arange(40) % 3, 4).subset(np.array([9, 4, 7, 1]))
+    assert classes.counts().tolist() == [1, 3, 0, 0], "an absent class, too"
+    inputs, labels = classes.take(np.array([2, 0, 2]), np.float32)
+    assert inputs.dtype == np.float32 and inputs.tolist() == X[[7, 9, 7]].tolist() and labels.tolist() == [1, 0, 1]
+    assert part.take(np.array([1]), np.float64)[0].tolist() == [X[9].tolist()] and part.inputs is data.inputs
     with pytest.raises(UserError, match=r"have classes, not targets: --data must be a \.npz file whose y are floats"):
         Dataset(X, np.zeros(40, np.int64), 1).target(np.array([0]), np.float64)
     assert Dataset(X, np.arange(40) % 3, 3).fingerprint() == "40 x 2, crc32 baaee207"  # as before there were targets
@@ -114,12 +102,18 @@ def test_a_regression_is_dealt_out_uniformly_with_its_targets(pixels: str) -> No
 
 @pytest.mark.parametrize(
     ("options", "flag"),
-    [({"alpha": 0.5}, "--alpha 0.5"), ({"alpha": 1e9}, "--alpha 1e+09"), ({"partition": "by_mix"}, "--part")],
+    [
+        ({"alpha": 0.5}, "--alpha 0.5"),
+        ({"alpha": 1e9}, "--alpha 1e+09"),
+        *(({"partition": name}, f"--partition {name}") for name in ("by_mix", "shards:2")),
+    ],
 )
 def test_uneven_clients_are_refused_for_a_regression_alone(options: dict[str, Any], flag: str) -> None:
     told = complaint(shared, REGRESSION, **options)
     assert told.startswith(flag) and "a regression has no classes for clients to be uneven in" in told
     assert shared(replace(REGRESSION, targets=None), **options).counts.sum() in (24, 25)
+    owned = replace(REGRESSION, clients=np.arange(40) % 2)
+    assert [len(shared(owned, partition=name).clients) for name in ("natural", "quantity:2")] == [2, 3]
 
 
 @pytest.mark.parametrize("classifies", [True, False])

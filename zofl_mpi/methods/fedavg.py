@@ -26,11 +26,11 @@ class FedAvg(FirstOrder):
 
     mu: float = given(default=0.0)  # FedProx's flag
     compression: Compression = part()
-    rule: ServerRule = part()
+    server_rule: ServerRule = part()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' local models."""
-        return self.local.average(clients, self.train, state, r, self.rule)
+        return self.local.average(clients, self.train, state, r, self.server_rule)
 
     def train(self, client: Client, message: GlobalModel) -> Decompressed:
         """y <- y - gamma~_t (g_i(y) + mu (y - x)) from y = x, t = 0, ..., H_{i,r} - 1, g_i on mini-batch t."""

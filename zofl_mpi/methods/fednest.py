@@ -67,7 +67,7 @@ class FedNest(SecondOrderReports):
         x, y = state.x, state.y
         self.send(clients, x, r)
         for t in range(self.T):
-            q = clients.mean(self.inner_slope, Point(y, t)).v
+            q = clients.mean(self.inner_slope, LowerPoint(y, t)).v
             y = clients.mean(self.inner, Correction(y, t, q)).v
         p, terms = self.inverse_product(clients, x, y, r)
         h = clients.mean(self.hypergradient, Term(p, terms)).v
@@ -81,7 +81,7 @@ class FedNest(SecondOrderReports):
     def inverse_product(self, clients: Clients, x: Array, y: Array, r: int) -> tuple[Array, int]:
         """(n_lower,) about (grad_yy h)^{-1} grad_y f at x, y, and its number of products: Algorithm 4."""
         L = self.smoothness(x)
-        p = clients.mean(self.upper_slope, Point(y, 0)).v.astype(np.float64) / L
+        p = clients.mean(self.upper_slope, LowerPoint(y, 0)).v.astype(np.float64) / L
         terms, total = self.products(r), p
         for t in range(terms):
             p = clients.mean(self.product, Term(p.astype(y.dtype), t)).v.astype(np.float64)
@@ -99,7 +99,7 @@ class FedNest(SecondOrderReports):
 
     # --- a client
 
-    def inner_slope(self, client: Client, message: Point) -> Vector:
+    def inner_slope(self, client: Client, message: LowerPoint) -> Vector:
         """The gradient of h_i in y, line 3 of FedInn, on the mini-batch of the first local step."""
         return Vector(self.slope(client, message.y, self.lower_batches(client, message.t, 1)[0]))
 
@@ -116,7 +116,7 @@ class FedNest(SecondOrderReports):
         y = descend(message.y, corrected, steps=self.H_lower, stepsize=lambda k: size)
         return Vector(np.asarray(y, message.y.dtype))
 
-    def upper_slope(self, client: Client, message: Point) -> Vector:
+    def upper_slope(self, client: Client, message: LowerPoint) -> Vector:
         """The gradient of f_i in y, from which the series begins; keeps y for the rest of the round."""
         client.memory["y"] = message.y
         return Vector(self.gradients(client, client.memory["x"], self.upper_batches(client, 1)[0])[1])
@@ -174,10 +174,10 @@ class FedNest(SecondOrderReports):
             Exchange(GlobalModel(x, 0), Placed()),
             *self.T
             * [
-                Exchange(Point(y, 0), Vector(y), lower=1),
+                Exchange(LowerPoint(y, 0), Vector(y), lower=1),
                 Exchange(Correction(y, 0, y), Vector(y), lower=2 * self.H_lower),
             ],
-            Exchange(Point(y, 0), Vector(y), upper=1),
+            Exchange(LowerPoint(y, 0), Vector(y), upper=1),
             *self.products(r) * [Exchange(Term(y, 0), Vector(y), lower=1)],
             Exchange(Term(y, 0), Vector(x), upper=1, lower=1),
             Exchange(Vector(x), Vector(x), upper=2 * self.H),
@@ -188,7 +188,7 @@ class FedNest(SecondOrderReports):
 
 
 @dataclass(frozen=True)
-class Point:
+class LowerPoint:
     """Server to client: asks for a gradient in y; that of h_i in inner round t, or of f_i before the series."""
 
     y: Array  # (n_lower,)
@@ -196,7 +196,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Correction(Point):
+class Correction(LowerPoint):
     """Server to client: asks for the local steps of inner round t, corrected by the mean gradient q at y."""
 
     q: Array  # (n_lower,)

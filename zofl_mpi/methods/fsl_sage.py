@@ -73,7 +73,7 @@ class FSLSAGE(SplitMethod):
                 for i, item in main.train(clients.ask(self.first, message, to=group)):
                     recent.add(i, item)
                 errors += [self.align(main, recent, heads, i) for i in group]
-                uploads = clients.ask_each(self.rest, {i: Head(heads[str(i)]) for i in group})
+                uploads = clients.ask_each(self.train_aligned, {i: Head(heads[str(i)]) for i in group})
             else:
                 uploads = clients.ask(self.train, message, to=group)
             for i, item in main.train(uploads):
@@ -101,9 +101,9 @@ class FSLSAGE(SplitMethod):
         head = theta[problem.n_client :]
         if str(i) in heads:
             head.copy_(heads[str(i)])
-        rule, moments, first = self.training.optimiser, dict[str, Any](), math.nan
-        if not rule.optimiser.startswith("adamw"):
-            rule = Optimiser("adam")
+        optimiser, moments, first = self.training.optimiser, dict[str, Any](), math.nan
+        if not optimiser.optimiser.startswith("adamw"):
+            optimiser = Optimiser("adam")
         for epoch in range(max(1, self.align_epochs)):
             distances, g = [], head.new_zeros(head.shape)
             for (leaf, labels), target in zip(uploads, targets, strict=True):
@@ -112,7 +112,7 @@ class FSLSAGE(SplitMethod):
                 g = slope if len(uploads) == 1 else g.add_(slope)
             first = math.fsum(map(float, distances)) if epoch == 0 else first
             if self.align_epochs:
-                rule.step(head, g, moments, self.align_lr)
+                optimiser.step(head, g, moments, self.align_lr)
         heads[str(i)] = head.clone()
         return first
 
@@ -143,7 +143,7 @@ class FSLSAGE(SplitMethod):
         with torch.no_grad(), model.at(model.scratch):  # the pass that moves the statistics comes with the head
             return Smashed(model.problem.smash(x), labels)
 
-    def rest(self, client: Client, message: Head) -> Generator[Smashed, None, Trained]:
+    def train_aligned(self, client: Client, message: Head) -> Generator[Smashed, None, Trained]:
         """Takes all local steps, with the aligned head; the first mini-batch has been uploaded."""
         model: LocalSteps = client.scratch.pop("model")
         model.theta[model.problem.n_client :] = model.problem.placed(message.theta)
@@ -153,8 +153,8 @@ class FSLSAGE(SplitMethod):
     def local_model(self, client: Client, message: Model) -> LocalSteps:
         """The client's model for its local steps of a round: theta_c as sent, with its own head."""
         problem = self.problem
-        own = client.memory.get("head")
-        head = problem.local.initial()[0][problem.n_client :] if own is None else own
+        aligned = client.memory.get("head")
+        head = problem.local.initial()[0][problem.n_client :] if aligned is None else aligned
         theta = torch.cat([problem.placed(message.theta), problem.placed(head)])
         return self.steps(client, replace(message, theta=theta))
 
@@ -169,7 +169,7 @@ class FSLSAGE(SplitMethod):
 
     def __post_init__(self) -> None:
         demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
-        demand(not self.training.own, "client_parts", "own", "average: the server aligns the heads that it sends")
+        demand(not self.training.own_parts, "client_parts", "own", "average: the server aligns the heads that it sends")
         least = 1 if self.problem.takes_one or self.training.running else 2
         demand(self.buffer >= least, "buffer", self.buffer, "at least 2: BatchNorm cannot normalise one sample")
         super().__post_init__()

@@ -57,7 +57,7 @@ class Scaffold(FirstOrder):
     """
 
     option: Literal["I", "II"] = "II"
-    rule: ServerRule = part()
+    server_rule: ServerRule = part()
 
     def __post_init__(self) -> None:
         allowed, steps = "above 0: SCAFFOLD's c_i is the mean of the gradients used", self.local.steps
@@ -72,7 +72,7 @@ class Scaffold(FirstOrder):
         """Samples clients and adds up their changes: Algorithm 1, lines 3, 4, 15 to 17."""
         S, shares = self.local.sampling(r), self.local.shares()
         mean = clients.mean(self.train, Controlled(state.x, state.c, r), to=S, weights=shares)
-        new = self.local.step(state, state.x + mean.dy, r, S, self.rule)
+        new = self.local.step(state, state.x + mean.dy, r, S, self.server_rule)
         c = state.c + math.fsum(shares[i] for i in S) * mean.dc.astype(np.float64)
         return State(**vars(new), c=c.astype(state.c.dtype))
 

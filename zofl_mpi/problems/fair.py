@@ -106,13 +106,11 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
 
     @QUIET
     def f(self, i: int, x: Array, y: Array, data: Dataset, batch: Batch | None = None) -> Vector:
-        """(k,) f_i at the pairs of rows of x (k, n) and y (k, n_lower); see `Bilevel.f` and `class_losses`."""
         weights = y.astype(np.float64)
         return np.asarray(np.vecdot(weights, self.class_losses(x, data, batch) - self.lam / 2 * weights))
 
     @QUIET
     def gradient_h(self, i: int, x: Array, y: Array, data: Dataset, batch: Batch | None = None) -> Array:
-        """(n_lower,) lam y - L_i(x), the gradient in y of h_i at x (n,), y (n_lower,); see `class_losses`."""
         return np.asarray(self.lam * y - self.class_losses(x[None], data, batch)[0], self.dtype)
 
     @QUIET
@@ -218,7 +216,6 @@ class FairSoftmax(ClassWeights):
         return self.classes * self.features
 
     def outputs(self, x: Array, data: Dataset, positions: Batch) -> Iterator[tuple[Vector, Labels]]:
-        """Logits (k, b, C); see `ClassWeights.outputs`."""
         models = np.asarray(x, self.dtype).reshape(-1, self.features)
         for inputs, labels in scaled(data, positions, self.dtype):
             logits = (inputs @ models.T).astype(np.float64).reshape(len(labels), len(x), self.classes)

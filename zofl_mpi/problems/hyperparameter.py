@@ -108,7 +108,6 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
 
     @QUIET
     def f(self, i: int, x: Array, y: Array, data: Dataset, batch: Batch | None = None) -> Vector:
-        """(k,) f_i at the rows of y (k, n_lower); x plays no part in it. See `Bilevel.f`."""
         positions = positions_of(data, batch)
         models = np.multiply(y, np.asarray(data.factor, self.dtype), dtype=self.dtype)
         total = np.zeros(len(y))
@@ -123,7 +122,6 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
 
     @QUIET
     def gradients_f(self, i: int, x: Array, y: Array, data: Dataset, batch: Batch | None = None) -> tuple[Array, Array]:
-        """(n,) zeros, since f_i does not depend on x, and (n_lower,) the gradient in y; see `SecondOrder`."""
         slope = _slope(y, data, positions_of(data, batch), self.dtype)
         return np.zeros(self.n, self.dtype), np.asarray(slope, self.dtype)
 
@@ -222,12 +220,10 @@ class _Average(NamedTuple):
         )
 
     def gradient(self, y: Vector) -> Vector:
-        """(p,) the gradient at y."""
         slopes = [_slope(y, data, np.arange(len(data)), np.float64) for data in self.parts]
         return np.asarray(np.mean(slopes, axis=0) + self.ridge * y)
 
     def hessian(self, y: Vector) -> Vector:
-        """(p, p) the Hessian at y."""
         total = np.zeros((len(y), len(y)))
         for data in self.parts:
             factor, own = np.asarray(data.factor), np.zeros_like(total)

@@ -26,7 +26,6 @@ class MLP(nn.Module):
         self.layers = nn.Sequential(*layers[:-1])
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(B, C) logits."""
         return cast(Tensor, self.layers(inputs))
 
 
@@ -59,7 +58,6 @@ class CNN(nn.Module):
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(B, C) logits."""
         return cast(Tensor, self.layers(inputs))
 
 

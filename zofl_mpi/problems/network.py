@@ -25,6 +25,7 @@ from zofl_mpi.engine.setting import Work
 from zofl_mpi.engine.streams import seed_torch
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Array, Batch, Vector
+from zofl_mpi.problems.device_cache import fits
 from zofl_mpi.problems.kernels.blocks import LOCK
 from zofl_mpi.problems.kernels.module_torch import LossRequest, StepsRequest, equal_bits, loss_sums, take_steps
 from zofl_mpi.problems.module import Function, copy_of
@@ -115,7 +116,6 @@ class Network(Personalised):
 
     @property
     def batched_clients(self) -> int:
-        """How many clients' steps run as coroutines; see `engine.batching`."""
         return MANY if self.uses_torch else 1
 
     def kernel_name(self, batch_size: int) -> str:
@@ -132,7 +132,8 @@ class Network(Personalised):
         return replace(self, kernel=cast(Any, name), batched_sizes=(work.batch,) if name == "torch" else None)
 
     def kernel_obstacle(self, name: str, work: Work, data: Dataset) -> str:
-        """Why a run may not take this kernel on this machine, tried on a client's `data`; "" where it may."""
+        if name == "torch" and not fits(data):
+            return f"the inputs take {data.inputs.nbytes / 2**30:.3g} GiB, too much to lie on a device"
         own = self if name == self.kernel else replace(self, kernel=cast(Any, name))
         fault = "on this machine a client's bits depend on which clients are computed with it"
         batched = name == "serial" or own.batches(data, work.batch)
@@ -143,7 +144,7 @@ class Network(Personalised):
         if not self.uses_torch or self.batched_sizes is not None:
             return self.uses_torch and size in (self.batched_sizes or ())
         if size not in self._verdicts:
-            self._verdicts[size] = equal_bits(self._function, data, size, np.dtype(self.dtype).name)
+            self._verdicts[size] = fits(data) and equal_bits(self._function, data, size, np.dtype(self.dtype).name)
         return self._verdicts[size]
 
     def flops(self, batch_size: int) -> float:
@@ -159,7 +160,6 @@ class Network(Personalised):
         return self._function.client_bytes(batch_size, gradient)
 
     def initial(self, generator: np.random.Generator) -> Array:
-        """(n,) the parameters that the module came with."""
         return self._function.initial()
 
     @serialized

@@ -65,7 +65,6 @@ class ReLUNet(NumPyProblem):
 
     @property
     def n(self) -> int:
-        """Length of x: N_1 p + N_1."""
         return self.hidden * (self.features + 1)
 
     def flops(self, batch_size: int) -> float:
@@ -83,7 +82,6 @@ class ReLUNet(NumPyProblem):
         return x.astype(self.dtype)
 
     def losses(self, i: int, x: Array, data: Dataset, batch: Batch | None = None) -> Vector:
-        """(k,) f_i at the rows of x (k, n), with the true rectifier; see `Lipschitz.losses`."""
         return self._objective(x, data, batch, smooth=False)
 
     def project(self, i: int, x: Array) -> Array:
@@ -118,7 +116,6 @@ class ReLUNet(NumPyProblem):
     def descend(
         self, data: Dataset, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
     ) -> Array:
-        """See `Smooth.descend`, on the smooth twin."""
         start, own = np.asarray(y, self.dtype), None if shift is None else np.asarray(shift, self.dtype)
         return local_descent(start, lambda z, t: self.gradient(z, data, batches[t]), stepsizes, mu, own)
 
@@ -152,7 +149,6 @@ class ReLUNet(NumPyProblem):
 
     @QUIET
     def _objective(self, x: Array, data: Dataset, batch: Batch | None, smooth: bool) -> Vector:
-        """(k,) f_i at the rows of x (k, n), with the true rectifier or the smooth twin's."""
         positions = positions_of(data, batch)
         rectify = self._softplus if smooth else _relu
         total = np.zeros(len(x))

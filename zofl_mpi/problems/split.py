@@ -178,7 +178,6 @@ class SplitNetwork(TorchSplit):
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """The modules of a client's part that is a sequence of several; see `SplitProblem.blocks`."""
         parts = list(self.client) if isinstance(self.client, nn.Sequential) else []
         return parts if len(parts) > 1 else []
 

@@ -71,7 +71,6 @@ class SplitGPT2(TorchSplit):
 
     @property
     def width(self) -> int:
-        """d_model."""
         return self.parts.client.words.embedding_dim
 
     @property
@@ -91,12 +90,10 @@ class SplitGPT2(TorchSplit):
         return 8 * self._padded(data, positions)
 
     def _padded(self, data: Dataset, positions: Batch) -> int:
-        """B T of a batch."""
         return len(positions) * (int(texts.lengths(data, positions).max()) - 1)
 
     @cached_property
     def blocks(self) -> list[nn.Module]:
-        """The blocks of client and auxiliary, and the auxiliary's logits; see `SplitProblem.blocks`."""
         return [*self.parts.client.blocks, *self.parts.auxiliary.blocks, self.parts.auxiliary.last]
 
     @contextmanager
@@ -144,7 +141,6 @@ class SplitGPT2(TorchSplit):
     # --- computing
 
     def smash(self, inputs: Tensor) -> Tensor:
-        """(B, T, d_model) output of the client's blocks for the tokens (B, T), within `local.at`."""
         with self.precision():
             smashed: Tensor = self.parts.client(inputs)
         return self.narrowed(smashed)

@@ -88,7 +88,6 @@ class Personalised(Problem, ABC):
 
     @property
     def m(self) -> int:
-        """Number of clients."""
         return len(self.weights)
 
     @abstractmethod
@@ -126,7 +125,6 @@ class Personalised(Problem, ABC):
 
     @QUIET
     def f2(self, i: int, x: Array, y: Array) -> float:
-        """m rho_i lam / 2 |x - y|^2, formed in float64."""
         difference = np.asarray(x, np.float64) - y
         return float(self.m * self.weights[i] * self.terms.lam / 2 * (difference @ difference))
 

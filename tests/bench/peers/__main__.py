@@ -2,10 +2,11 @@
 
 The same work in each: MNIST's 60,000 training images among 10 clients alike, 20 SGD steps of batch 32 at each client a
 round, all clients in every round, from the same first parameters; softmax regression, or the small CNN. Compared are
-this package, a loop by hand that stacks the clients' models, FedJAX and pfl-research, each as its documentation runs
-it, in one process (jit: one device) and on both cores. FedJAX and pfl-research get an environment each, made here with
-`python -m venv` and pip, in --environments or a folder that is deleted; one that cannot be installed gets a row that
-says why. The others run in this environment.
+this package, loops by hand that stack the clients' models or take them one after the other, this package's kernel alone
+between two collectives (softmax regression), FedJAX and pfl-research, each as its documentation runs it, in one process
+(jit: one device) and on both cores. FedJAX and pfl-research get an environment each, made here with `python -m venv`
+and pip, in --environments or a folder that is deleted; one that cannot be installed gets a row that says why. The
+others run in this environment.
 
 All take turns, every other turn backwards. A variant's seconds are those of its median round, without the first two;
 start is what the whole command takes beyond as many such rounds as it has: imports, data, compiling, the evaluation at
@@ -62,7 +63,7 @@ class Variant:
     Attributes:
         program: words after `python`; {work} and {out} stand for its files. Empty: this package.
         peer: whose environment it needs; "": this one.
-        ranks: of this package's run.
+        ranks: under mpirun; 1 is without it.
         rounds, starts, accuracies: {turn: seconds, seconds, percent}, of the turns that did not fail.
     """
 
@@ -75,13 +76,17 @@ class Variant:
     accuracies: dict[int, float] = field(default_factory=dict)
 
 
-def variants() -> dict[str, Variant]:
+def variants(problem: str = "softmax") -> dict[str, Variant]:
     """All, by the names of the table."""
     torchrun = f"-m torch.distributed.run --standalone --nproc_per_node {CORES} -m"
     one, devices = {"OMP_NUM_THREADS": "1"}, {"XLA_FLAGS": f"--xla_force_host_platform_device_count={CORES}"}
+    bare = {f"bare kernel, {CORES} client ranks": Variant("-m tests.bench.peers.bare {work} {out}", ranks=CORES + 1)}
     return {
         HERE: Variant(),
         f"zofl_mpi, {CORES} client ranks": Variant(ranks=CORES + 1),
+        **(bare if problem == "softmax" else {}),
+        "plain torch loop, 1 thread": Variant("-m tests.bench.peers.stacked {work} {out} plain", environment=one),
+        f"plain torch loop, {CORES} threads": Variant("-m tests.bench.peers.stacked {work} {out} plain"),
         "stacked torch loop, 1 thread": Variant("-m tests.bench.peers.stacked {work} {out}", environment=one),
         f"stacked torch loop, {CORES} threads": Variant("-m tests.bench.peers.stacked {work} {out}"),
         "FedJAX, jit": Variant("-m tests.bench.peers.with_fedjax {work} {out} jit", "FedJAX"),
@@ -126,11 +131,9 @@ def run(variant: Variant, turn: int, words: Sequence[str], todo: Plan, folder: P
     """One turn of a variant; "" or why it failed."""
     python = str(environments / variant.peer / "bin/python") if variant.peer else sys.executable
     out = folder / ("out.json" if variant.program else "run.h5")
-    if variant.program:
-        command = [python, *variant.program.format(work=folder / "work.npz", out=out).split()]
-    else:
-        launcher = ["mpirun", "-n", str(variant.ranks)] if variant.ranks > 1 else []
-        command = [*launcher, python, "-m", FAMILY, *words, "--out", str(out)]
+    program = variant.program.format(work=folder / "work.npz", out=out).split()
+    launcher = ["mpirun", "-n", str(variant.ranks)] if variant.ranks > 1 else []
+    command = [*launcher, python, *(program or ["-m", FAMILY, *words, "--out", str(out)])]
     bare = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
     out.unlink(missing_ok=True)
     begin = time.perf_counter()
@@ -197,7 +200,7 @@ def compare(options: argparse.Namespace, folder: Path) -> list[Row]:
     """Measures all variants in turn, and returns the rows of the table."""
     problem, rounds = options.problem, options.rounds or {"softmax": 40, "cnn": 5}[options.problem]
     todo = Plan(problem, rounds, steps=20, batch=32, step=0.1)
-    words, found, why = words_of(todo, options.data, options.data_dir), variants(), dict[str, str]()
+    words, found, why = words_of(todo, options.data, options.data_dir), variants(problem), dict[str, str]()
     if options.only:
         found = {name: of for name, of in found.items() if name == HERE or any(word in name for word in options.only)}
     shared_work(todo, words).save(folder / "work.npz")

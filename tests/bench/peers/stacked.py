@@ -1,8 +1,10 @@
 """FedAvg as a loop by hand: the models of all clients in one tensor, so that one product serves all of them.
 
-Softmax regression by its gradient in closed form and torch.bmm, the CNN by torch.func's vmap of grad.
+Softmax regression by its gradient in closed form and torch.bmm, the CNN by torch.func's vmap of grad. With the word
+`plain` as one writes it without a framework: one client after the other, autograd, optim.SGD.
 """
 
+import sys
 import time
 
 import torch
@@ -26,9 +28,22 @@ def main() -> None:
         return torch.nn.functional.cross_entropy(logits, labels)
 
     gradients = torch.func.vmap(torch.func.grad(loss))
-    seconds = []
-    for _ in range(plan.rounds):
-        begin = time.perf_counter()
+
+    def in_turn() -> dict[str, torch.Tensor]:
+        total = {name: torch.zeros_like(p) for name, p in state.items()}
+        for weight, low, size in zip(weights, starts, sizes, strict=True):
+            module.load_state_dict(state)
+            rule = torch.optim.SGD(module.parameters(), plan.step)
+            for _ in range(plan.steps):
+                rows = low + torch.randint(int(size), (plan.batch,))
+                rule.zero_grad()
+                torch.nn.functional.cross_entropy(module(x[rows]), y[rows]).backward()
+                rule.step()
+            for name, p in module.named_parameters():
+                total[name] += weight * p.detach()
+        return total
+
+    def together() -> dict[str, torch.Tensor]:
         models = {name: p.expand(m, *p.shape).clone() for name, p in state.items()}
         for _ in range(plan.steps):
             rows = starts[:, None] + (torch.rand(m, plan.batch, dtype=torch.float64) * sizes[:, None]).long()
@@ -41,7 +56,12 @@ def main() -> None:
             else:
                 for name, g in gradients(models, inputs, labels).items():
                     models[name].sub_(g, alpha=plan.step)
-        state = {name: torch.tensordot(weights, p, 1) for name, p in models.items()}
+        return {name: torch.tensordot(weights, p, 1) for name, p in models.items()}
+
+    seconds = []
+    for _ in range(plan.rounds):
+        begin = time.perf_counter()
+        state = in_turn() if "plain" in sys.argv[3:] else together()
         seconds.append(time.perf_counter() - begin)
     module.load_state_dict(state)
     with torch.no_grad():

@@ -11,8 +11,8 @@ import numpy as np
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.known import KnownBilevel, Noisy, Solved, Vector
-from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
+from zofl_mpi.problems.analytic.known import KnownBilevel, Noisy, Random, Solved, Vector
+from zofl_mpi.problems.analytic.quadratic import SAMPLES, Bowl, Quadratic
 
 
 @final
@@ -81,21 +81,19 @@ class BilevelBowls(KnownBilevel, Solved):
         n_lower: int = 0,
         rho: float = 1.0,
         homogeneous: bool = False,
-        spectrum: tuple[float, float] = (0.5, 2.0),
-        samples: int = 32,
+        samples: int = SAMPLES,
         noise: float = 0.0,
         noise_upper: float = 0.0,
-    ) -> tuple[BilevelBowls, Link, tuple[Link, ...]]:
-        """A problem with unequal clients, the server's part (that no client has), and each client's.
+    ) -> Random[BilevelBowls, Link]:
+        """The eigenvalues of every A_i and C_i go from 0.5 to 2.
 
         Args:
             n_lower: length of y; 0 stands for n.
             homogeneous: lower parts differ in noise alone.
-            spectrum: the least and the largest eigenvalue of every A_i and C_i.
             noise, noise_upper: standard deviation of each entry of a sample's gradient of h_i, of f_i in y.
         """
         size = n_lower or n
-        bowls = Quadratic.random(streams, size, 2 * m + 2, spectrum=spectrum, samples=samples, noise=1.0)[2]
+        bowls = Quadratic.random(streams, size, 2 * m + 2, samples=samples, noise=1.0)[2]
         uppers, lowers = bowls[::2], bowls[1::2]
         B = streams(Purpose.SYNTHETIC, t=3).standard_normal((m + 1, size, n)) / np.sqrt(n)
         links = list[Link]()
@@ -144,11 +142,9 @@ class BilevelBowls(KnownBilevel, Solved):
         return self.spectrum
 
     def solution(self, x: Array, data: Sequence[Link]) -> Array:
-        """P x."""
         return self.P @ x
 
     def implicit(self, x: Array) -> float:
-        """F(x)."""
         d = x - self.minimiser
         return float(self.value + d @ self.hessian @ d / 2)
 
@@ -195,19 +191,15 @@ class Saddle(KnownBilevel, Solved):
     value: float
 
     @classmethod
-    def random(
-        cls, streams: Streams, n: int, m: int, *, lam: float = 10.0, samples: int = 32, noise: float = 0.0
-    ) -> tuple[Saddle, Game, tuple[Game, ...]]:
-        """A problem with unequal clients, the server's part (that no client has), and each client's.
-
-        A_i = I + t_i Q_i, t_i uniform in (0, 0.1), entries of Q_i and b_i standard normal; a common vector, standard
+    def random(cls, streams: Streams, n: int, m: int, *, lam: float = 10.0, noise: float = 0.0) -> Random[Saddle, Game]:
+        """A_i = I + t_i Q_i, t_i uniform in (0, 0.1), entries of Q_i and b_i standard normal; a common vector, standard
         normal too, is the mean of the b_i. Entries of a sample's gradient in y have the standard deviation `noise`.
         """
         generator = streams(Purpose.SYNTHETIC)
         t = generator.uniform(0.0, 0.1, m + 1)
         Q, b = generator.standard_normal((m + 1, n, n)), generator.standard_normal((m + 1, n))
         b += generator.standard_normal(n) - b[1:].mean(axis=0)
-        drawn = noise * generator.standard_normal((m + 1, samples, n))
+        drawn = noise * generator.standard_normal((m + 1, SAMPLES, n))
         drawn -= drawn.mean(axis=1, keepdims=True)
         server, *clients = (Game(t[i] * Q[i] + np.eye(n), b[i], drawn[i]) for i in range(m + 1))
         A = np.mean([game.A for game in clients], axis=0)
@@ -243,11 +235,9 @@ class Saddle(KnownBilevel, Solved):
         return 1.0, 1.0
 
     def solution(self, x: Array, data: Sequence[Game]) -> Array:
-        """A x - b."""
         return np.asarray(self.A @ x - self.b)
 
     def implicit(self, x: Array) -> float:
-        """F(x)."""
         y = self.solution(x, ())
         return float(y @ y / 2 + self.lam / 2 * x @ x)
 

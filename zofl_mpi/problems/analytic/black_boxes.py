@@ -12,8 +12,8 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.projections import simplex
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.known import KnownBilevel, Vector
-from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
+from zofl_mpi.problems.analytic.known import KnownBilevel, Random, Vector
+from zofl_mpi.problems.analytic.quadratic import SAMPLES, Bowl, Quadratic
 
 PAIRS, OUTLIERS = 20, 1  # of a client's held-out samples; two targets for each input
 USUAL, LARGE = 0.2, 2.0  # |error| of the best predictor: of most samples, and of the outliers
@@ -74,11 +74,8 @@ class CVaR(KnownBilevel):
     @classmethod
     def random(
         cls, streams: Streams, n: int, m: int, *, noise: float = 0.0, resolution: float = 0.001
-    ) -> tuple[CVaR, Book, tuple[Book, ...]]:
-        """A problem with unequal clients, the server's part (that no client has), and each client's; n is at least 2.
-
-        Entries of a sample's gradient of h_i have the standard deviation `noise`.
-        """
+    ) -> Random[CVaR, Book]:
+        """For n >= 2; entries of a sample's gradient of h_i have the standard deviation `noise`."""
         demand(n >= 2, "n", n, "a whole number, at least 2: x holds a threshold besides the prior")
         p, N = n - 1, 2 * PAIRS
         bowls = Quadratic.random(streams, p, m + 1, samples=N, noise=noise)[2]
@@ -94,7 +91,6 @@ class CVaR(KnownBilevel):
 
     @property
     def n(self) -> int:
-        """Length of x = (w, t)."""
         return len(self.best) + 1
 
     @property
@@ -143,31 +139,26 @@ class Shares(KnownBilevel):
     y* lies at the score at which its share begins: F has a kink there, and no gradient.
 
     Attributes:
-        rho: weight of |x|^2/2, > 0.
         wish: (n,) c.
         spread: the mean over clients and samples of |c_ij - c|^2/2.
+        rho: weight of |x|^2/2, > 0.
     """
 
     solution_only: ClassVar[bool] = True
-    rho: float
     wish: Vector
     spread: float
+    rho: float = 0.5
 
     @classmethod
-    def random(
-        cls, streams: Streams, n: int, m: int, *, noise: float = 0.0, samples: int = 32, rho: float = 0.5
-    ) -> tuple[Shares, Vector, tuple[Vector, ...]]:
-        """A problem with unequal clients, the server's part (that no client has), and each client's.
-
-        Entries of a wish have the standard deviation `noise` around the client's mean.
-        """
+    def random(cls, streams: Streams, n: int, m: int, *, noise: float = 0.0) -> Random[Shares, Vector]:
+        """Entries of a wish have the standard deviation `noise` around the client's mean."""
         generator = streams(Purpose.SYNTHETIC, t=5)
-        table = noise * generator.standard_normal((m + 1, samples, n))
+        table = noise * generator.standard_normal((m + 1, SAMPLES, n))
         common = generator.standard_normal(n)
         points = common + 0.5 * generator.standard_normal((m + 1, 1, n)) + table
         wish = points[1:].mean(axis=(0, 1))
         spread = float(np.square(points[1:] - wish).sum(axis=2).mean() / 2)
-        return cls(rho, wish, spread), points[0], tuple(points[1:])
+        return cls(wish, spread), points[0], tuple(points[1:])
 
     @property
     def n(self) -> int:
@@ -188,15 +179,12 @@ class Shares(KnownBilevel):
         raise UserError(UNKNOWN)
 
     def solution(self, x: Array, data: Sequence[Vector]) -> Array:
-        """The shares of the scores x (n,)."""
         return np.asarray(simplex(x[None])[0])
 
     def implicit(self, x: Array) -> float:
-        """F(x)."""
         d = simplex(x[None])[0] - self.wish
         return float(d @ d / 2 + self.spread + self.rho / 2 * x @ x)
 
     def truth(self) -> tuple[Vector, float]:
-        """x*, F(x*)."""
         x = simplex(self.wish[None] / (1 + self.rho))[0] - 1 / self.n
         return x, self.implicit(x)

@@ -82,5 +82,4 @@ class Caps(KnownHierarchical):
         return np.full(self.n, binding * self.level / (self.cost + binding))
 
     def score(self, x: Array, data: object, mix: Vector | None = None) -> dict[str, float]:
-        """F(x)."""
         return {"loss": self.implicit(x)}

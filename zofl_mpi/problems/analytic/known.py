@@ -1,7 +1,7 @@
 """Members that problems with known solutions share."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,11 @@ from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.base import BilevelProblem, NumPyProblem
 
+P = TypeVar("P")
+D = TypeVar("D")
 Vector = NDArray[np.float64]
+Random = tuple[P, D, tuple[D, ...]]
+"""A random problem with unequal clients, the server's data, which no client has, and each client's."""
 
 
 class KnownHierarchical(NumPyProblem, Protocol):

@@ -14,8 +14,8 @@ import numpy as np
 
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Batch
-from zofl_mpi.problems.analytic.known import KnownLipschitz, Noisy, Solved, Vector
-from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic, SmoothBowls
+from zofl_mpi.problems.analytic.known import KnownLipschitz, Noisy, Random, Solved, Vector
+from zofl_mpi.problems.analytic.quadratic import SAMPLES, Bowl, Quadratic, SmoothBowls
 
 
 @final
@@ -66,25 +66,13 @@ class MaxAffine(KnownLipschitz, Solved):
     lipschitz: float
 
     @classmethod
-    def random(
-        cls,
-        streams: Streams,
-        n: int,
-        m: int,
-        *,
-        weights: tuple[float, float] = (0.5, 1.5),
-        samples: int = 32,
-        noise: float = 0.0,
-    ) -> tuple[MaxAffine, Pieces, tuple[Pieces, ...]]:
-        """A problem with unequal clients, pieces for the server, and each client's.
-
-        The c_{i,g} are uniform between the two `weights` > 0; entries of a sample's noise have the deviation `noise`.
-        """
+    def random(cls, streams: Streams, n: int, m: int, *, noise: float = 0.0) -> Random[MaxAffine, Pieces]:
+        """The c_{i,g} are uniform between 0.5 and 1.5; entries of a sample's noise have the deviation `noise`."""
         generator = streams(Purpose.SYNTHETIC, t=2)
         basis = np.linalg.qr(generator.standard_normal((n, n)))[0].T  # (n, n), rows q_g
-        c = generator.uniform(*weights, (m + 1, n))
+        c = generator.uniform(0.5, 1.5, (m + 1, n))
         centres = generator.standard_normal((m + 1, n))  # the <q_g, a_i>
-        tables = (noise * streams(Purpose.NOISE, i=i).standard_normal((samples, n)) for i in range(m + 1))
+        tables = (noise * streams(Purpose.NOISE, i=i).standard_normal((SAMPLES, n)) for i in range(m + 1))
         server, *clients = (_absolute(basis, *parts) for parts in zip(c, centres, tables, strict=True))
         z = np.array([_median(centres[1:, g], c[1:, g]) for g in range(n)])
         value = float(np.mean(np.sum(c[1:] * np.abs(z - centres[1:]), axis=1)))
@@ -121,8 +109,8 @@ class Bowls(SmoothBowls, KnownLipschitz, Solved):
         return cls(len(x), x, float(np.mean([b.value(x) for b in clients])))
 
     @classmethod
-    def random(cls, streams: Streams, n: int, m: int, **shape: Any) -> tuple[Bowls, Bowl, tuple[Bowl, ...]]:
-        """A problem with unequal clients, the server's bowl, and each client's; `shape` as in `Quadratic.random`."""
+    def random(cls, streams: Streams, n: int, m: int, **shape: Any) -> Random[Bowls, Bowl]:
+        """`shape` as in `Quadratic.random`."""
         _, server, clients = Quadratic.random(streams, n, m, **shape)
         return cls.of(clients), server, clients
 

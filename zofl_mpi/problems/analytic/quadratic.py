@@ -12,8 +12,10 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.numerics.descent import local_descent
 from zofl_mpi.numerics.projections import ball
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.known import KnownHierarchical, Noisy, Vector
+from zofl_mpi.problems.analytic.known import KnownHierarchical, Noisy, Random, Vector
 from zofl_mpi.problems.base import NumPyProblem
+
+SAMPLES = 32  # of a client or the server, where nothing else is asked for
 
 
 @dataclass(frozen=True)
@@ -86,27 +88,17 @@ class Quadratic(SmoothBowls, KnownHierarchical):
 
     @classmethod
     def random(
-        cls,
-        streams: Streams,
-        n: int,
-        m: int,
-        *,
-        lam: float = 1.0,
-        spectrum: tuple[float, float] = (0.5, 2.0),
-        samples: int = 32,
-        noise: float = 0.0,
-        radius: float = np.inf,
-    ) -> tuple[Quadratic, Bowl, tuple[Bowl, ...]]:
-        """A problem with unequal clients, the server's bowl, and each client's.
+        cls, streams: Streams, n: int, m: int, *, samples: int = SAMPLES, noise: float = 0.0, **terms: float
+    ) -> Random[Quadratic, Bowl]:
+        """The eigenvalues of every A go from 0.5 to 2; `terms` are lam and radius.
 
-        `spectrum` are the least and the largest eigenvalue of every A, `noise` is the standard deviation of each entry
-        of a sample's gradient around the mean over all samples.
+        `noise` is the standard deviation of each entry of a sample's gradient around the mean over all samples.
         """
         generator = streams(Purpose.SYNTHETIC)
         weights = 0.7 * generator.dirichlet(np.full(m, 2.0))  # 30% of the samples are the server's in [A]
         mu = generator.uniform(0.5, 2.0, m)
-        server, *clients = (_bowl(streams, i, n, spectrum, samples, noise) for i in range(m + 1))
-        return cls(n, weights, mu, lam, radius), server, tuple(clients)
+        server, *clients = (_bowl(streams, i, n, samples, noise) for i in range(m + 1))
+        return cls(n, weights, mu, **terms), server, tuple(clients)
 
     def f1(self, x: Array, data: Bowl) -> float:
         return data.value(x)
@@ -131,7 +123,6 @@ class Quadratic(SmoothBowls, KnownHierarchical):
         return np.linalg.solve(data.A + self.mu[i] * np.eye(self.n), force)
 
     def score(self, x: Array, data: Bowl, mix: Vector | None = None) -> dict[str, float]:
-        """The value of the bowl at x; there are no classes, so `mix` has no meaning."""
         return {"loss": data.value(x)}
 
 
@@ -170,14 +161,13 @@ class Corner(KnownHierarchical):
         return np.maximum(x, 0)
 
     def score(self, x: Array, data: object, mix: Vector | None = None) -> dict[str, float]:
-        """f(x)."""
         return {"loss": self.f2(0, x, np.maximum(x, 0))}
 
 
-def _bowl(streams: Streams, i: int, n: int, spectrum: tuple[float, float], samples: int, noise: float) -> Bowl:
-    """Bowl number i: random axes, eigenvalues spread evenly over `spectrum`, noise with mean 0 over the samples."""
+def _bowl(streams: Streams, i: int, n: int, samples: int, noise: float) -> Bowl:
+    """Bowl number i: random axes, eigenvalues spread evenly, noise with mean 0 over the samples."""
     generator = streams(Purpose.SYNTHETIC, i=i, t=1)
     axes, _ = np.linalg.qr(generator.standard_normal((n, n)))
     a = generator.standard_normal(n)
     table = noise * streams(Purpose.NOISE, i=i).standard_normal((samples, n))
-    return Bowl(axes * np.linspace(*spectrum, n) @ axes.T, a, table - table.mean(axis=0))
+    return Bowl(axes * np.linspace(0.5, 2.0, n) @ axes.T, a, table - table.mean(axis=0))

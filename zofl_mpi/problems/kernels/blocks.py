@@ -8,7 +8,6 @@ On a GPU steps are replayed from CUDA graphs, of CHUNK steps and of a single one
 grows with the rounds. So the tensors that they compute with stay where they are.
 """
 
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -22,11 +21,9 @@ from torch import Tensor
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine import device as place
 from zofl_mpi.problems import Array
-from zofl_mpi.problems.device_cache import fits, on_device, to_device
+from zofl_mpi.problems.device_cache import on_device
 
 Block = TypeVar("Block")
-Source = Tensor | Callable[[int, int], Tensor]
-"""Values that change from step to step, (rows, H, ...), or a function that gives (rows, k, ...) of step t and k."""
 
 BLOCK = 32  # rows of one batched computation, at most
 CHUNK = 16  # steps of one replay
@@ -65,76 +62,43 @@ def dataset_key(data: Dataset) -> tuple[Any, ...]:
     return (id(data.inputs), id(data.labels), *factors)
 
 
-@final
-class StagingBuffer:
-    """Memory through which arrays are sent to the device together; reused when the values sent before are computed."""
-
-    def __init__(self, dtype: str, device: str) -> None:
-        self._dtype, self._device = getattr(torch, dtype), device
-        self._host = self._on_device = torch.empty(0)
-
-    def send(self, arrays: Sequence[Array]) -> Tensor:
-        """Returns the arrays stacked on the device, (rows, ...)."""
-        shape = (len(arrays), *arrays[0].shape)
-        size = math.prod(shape)
-        if size > len(self._host):
-            most = 1 << (size - 1).bit_length()
-            self._host = torch.empty(most, dtype=self._dtype, pin_memory=self._device != "cpu")
-            self._on_device = torch.empty(most, dtype=self._dtype, device=self._device)
-        host = self._host[:size].view(shape)
-        np.stack(arrays, out=host.numpy(), casting="same_kind")
-        return self._on_device[:size].view(shape).copy_(host, non_blocking=True)
+def send(arrays: Sequence[Array], dtype: str, device: str) -> Tensor:
+    """The arrays stacked on the device, (rows, ...), through pinned memory, which torch keeps until they are there."""
+    shape = (len(arrays), *arrays[0].shape)
+    host = torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=device != "cpu")
+    np.stack(arrays, out=host.numpy(), casting="same_kind")
+    return host.to(device, non_blocking=True)
 
 
 @final
 class BatchGatherer:
-    """Mini-batches of R rows of B, gathered on the device; of a data set too large for it on the host, step by step.
+    """Mini-batches of R rows of B, gathered on the device, where all samples lie.
 
     Attributes:
-        steps: of one replay; 1 if they are gathered on the host.
-        targets: (steps, R, ...) tensors that `sources` fill: positions; inputs and labels if gathered on the host.
+        positions: (steps, R, B) of the samples of one replay's steps.
         inputs: (R, B, p) the scaled inputs of the step that was gathered last, a sample at the beginning of a line.
     """
 
     def __init__(self, data: Dataset, rows: int, size: int, dtype: str, device: str, steps: int) -> None:
         self._data = data  # keeps the arrays by whose `dataset_key` a block is found
-        self._device, self._lie_there = device, fits(data)
+        self._stored, self._labels = on_device(data.inputs, device), on_device(data.labels, device)
+        self.positions = torch.zeros((steps, rows, size), dtype=torch.int32, device=device)
         own, p = getattr(torch, dtype), data.features
-        self.steps = steps if self._lie_there else 1
-        shape = self.steps, rows, size
-        self.targets: tuple[Tensor, ...]
-        if self._lie_there:
-            self._stored, self._labels = on_device(data.inputs, device), on_device(data.labels, device)
-            self._buffer = StagingBuffer("int32", device)
-            self.targets = (torch.zeros(shape, dtype=torch.int32, device=device),)
-        else:
-            kind = torch.from_numpy(np.empty(0, data.inputs.dtype)).dtype
-            inputs = torch.zeros((*shape, p), dtype=kind, device=device)
-            self.targets = inputs, torch.zeros(shape, dtype=torch.int64, device=device)
         rescale = bool(np.any(data.scale != 1.0) or np.any(data.shift != 0.0))
         self._factors = [torch.tensor(a, dtype=own, device=device) for a in (data.scale, data.shift) if rescale]
         self.inputs = torch.zeros((rows, size, row_of(p, dtype)), dtype=own, device=device)[:, :, :p]
 
-    def sources(self, rows: Sequence[Array]) -> tuple[Source, ...]:
-        """Values for `targets`, of each row's sample positions (H, B)."""
-        if self._lie_there:
-            return (self._buffer.send(rows),)
-        every = np.stack(rows)
-
-        def gathered(values: Array, t: int, steps: int) -> Tensor:
-            return to_device(torch.from_numpy(values[every[:, t : t + steps]]), self._device)
-
-        return partial(gathered, np.asarray(self._data.inputs)), partial(gathered, self._data.labels.astype(np.int64))
+    def sent(self, rows: Sequence[Array]) -> Tensor:
+        """(rows, H, B) each row's sample positions (H, B), on the device."""
+        return send(rows, "int32", str(self.positions.device))
 
     def fill(self, rows: Sequence[Array]) -> None:
         """Fills step 0 with each row's sample positions (B,)."""
-        for target, source in zip(self.targets, self.sources([each[None] for each in rows]), strict=True):
-            copy_steps(target, source)
+        copy_steps(self.positions, self.sent([each[None] for each in rows]))
 
     def gather(self, t: int) -> Tensor:
         """Fetches the inputs of step t, scaled and then shifted, as NumPy does it."""
-        there = self.targets[0][t]
-        stored = self._stored.index_select(0, there.view(-1)) if self._lie_there else there
+        stored = self._stored.index_select(0, self.positions[t].view(-1))
         self.inputs.copy_(stored.view(self.inputs.shape))
         if self._factors:
             self.inputs.mul_(self._factors[0]).add_(self._factors[1])
@@ -142,9 +106,7 @@ class BatchGatherer:
 
     def labels(self, steps: int) -> Tensor:
         """(steps, R, B) int64 labels of the first steps."""
-        rows = self.targets[-1][:steps]
-        if not self._lie_there:
-            return rows
+        rows = self.positions[:steps]
         return self._labels.index_select(0, rows.view(-1)).to(torch.int64).view(rows.shape)
 
 
@@ -157,7 +119,7 @@ class StepGraphs:
     """
 
     def __init__(self, device: str, batches: BatchGatherer, *targets: Tensor) -> None:
-        self._device, self._batches, self._targets = device, batches, (*targets, *batches.targets)
+        self._device, self._batches, self._targets = device, batches, (*targets, batches.positions)
         self._replays: dict[int, Callable[[], None]] = {}
 
     def capture(self, H: int, work: Callable[[int], None]) -> None:
@@ -173,7 +135,7 @@ class StepGraphs:
         """Takes H steps with the first rows of a block, of sample positions (H, B) each; `sources` (rows, H, ...) are
         the values of the other targets.
         """
-        every = *sources, *self._batches.sources(rows)
+        every = *sources, self._batches.sent(rows)
         for t, steps in self._replays_of(len(rows[0])):
             for target, source in zip(self._targets, every, strict=True):
                 copy_steps(target, source, t, steps)
@@ -181,13 +143,13 @@ class StepGraphs:
 
     def _replays_of(self, H: int) -> Iterator[tuple[int, int]]:
         """The first step and the number of steps of each replay."""
-        chunk = self._batches.steps
+        chunk = len(self._batches.positions)
         rest = H - H % chunk
         yield from ((t, chunk) for t in range(0, rest, chunk))
         yield from ((t, 1) for t in range(rest, H))
 
 
-def copy_steps(target: Tensor, source: Source, t: int = 0, steps: int = 1) -> None:
-    """Copies the steps t to t + steps - 1 of `source` to the first steps of `target` (steps, R, ...)."""
-    part = source[:, t : t + steps] if isinstance(source, Tensor) else source(t, steps)
+def copy_steps(target: Tensor, source: Tensor, t: int = 0, steps: int = 1) -> None:
+    """Copies the steps t to t + steps - 1 of `source` (rows, H, ...) to the first steps of `target` (steps, R, ...)."""
+    part = source[:, t : t + steps]
     target[:steps, : len(part)].copy_(part.swapaxes(0, 1))

@@ -25,12 +25,12 @@ from zofl_mpi.problems.kernels.blocks import (
     CHUNK,
     LOCK,
     BatchGatherer,
-    StagingBuffer,
     StepGraphs,
     block_of,
     cached,
     dataset_key,
     row_of,
+    send,
 )
 from zofl_mpi.problems.module import Function, Named
 from zofl_mpi.problems.sums import blocks as in_blocks
@@ -70,7 +70,6 @@ class StepsRequest(NamedTuple):
 
     @property
     def data(self) -> Dataset:
-        """The client's."""
         return self.steps.data
 
     @property
@@ -91,7 +90,6 @@ class LossRequest(NamedTuple):
 
     @property
     def key(self) -> BlockKey:
-        """The block that can compute it."""
         return BlockKey(self.function, dataset_key(self.data), len(self.positions), np.dtype(self.x.dtype).name)
 
 
@@ -198,9 +196,9 @@ class _Rows:
         """Context manager: on a GPU the same bits each time; the module holds parameters, whose place others take."""
         return self._key.function.at(self.zeros(self._key.function.n))
 
-    def fill(self, target: Tensor, buffer: StagingBuffer, vectors: Sequence[Array]) -> None:
+    def fill(self, target: Tensor, vectors: Sequence[Array]) -> None:
         """Copies the (n,) of each row; the other rows have zeros."""
-        there = buffer.send(vectors)
+        there = send(vectors, self._key.dtype, self.device)
         for part in self._parts:
             target[: len(vectors), part.row].copy_(there[:, part.flat])
         target[len(vectors) :].zero_()
@@ -229,13 +227,13 @@ class _LossBlock:
 
     def __init__(self, key: BlockKey, data: Dataset) -> None:
         self.rows = _Rows(key, data, 1)
-        self._x, self._buffer = self.rows.zeros(), StagingBuffer(key.dtype, self.rows.device)
+        self._x = self.rows.zeros()
         self._costs, self._at = key.function.costs(), self.rows.views(self._x)
 
     def run(self, rows: Sequence[tuple[LossRequest, int]]) -> Array:
         """(r,) the sums of these points of requests, at most R."""
         with self.rows.bound():
-            self.rows.fill(self._x, self._buffer, [request.x[k] for request, k in rows])
+            self.rows.fill(self._x, [request.x[k] for request, k in rows])
             self.rows.batches.fill([request.data.rows_of(request.positions) for request, _ in rows])
             sums = self._costs(self._at, self.rows.inputs(0), self.rows.labels(1)[0])
         return sums[: len(rows)].cpu().numpy()
@@ -252,24 +250,22 @@ class _StepBlock:
         self._shift = torch.zeros_like(self._x) if key.shifted else None
         self._gammas, self._mu = self.rows.zeros(CHUNK, size, 1), self.rows.zeros(size, 1)
         self._radius = torch.zeros((size, 1), dtype=torch.float64, device=device)
-        self._buffers = {name: StagingBuffer(key.dtype, device) for name in ("x", "y", "shift", "gammas")}
         self._slopes = key.function.slopes()
         self._steps = StepGraphs(device, self.rows.batches, self._gammas)
 
     def run(self, rows: Sequence[tuple[StepsRequest, int]]) -> Array:
         """(r, n) where the steps of these points of requests end, at most R; all have equally many."""
-        taken, buffers = [request.steps for request, _ in rows], self._buffers
+        taken = [request.steps for request, _ in rows]
         with self.rows.bound():
             self._steps.capture(len(taken[0].stepsizes), self._take)
-            self.rows.fill(self._x, buffers["x"], [request.x[k] for request, k in rows])
-            self.rows.fill(self._y, buffers["y"], [request.y[k] for request, k in rows])
+            self.rows.fill(self._x, [request.x[k] for request, k in rows])
+            self.rows.fill(self._y, [request.y[k] for request, k in rows])
             if self._shift is not None:
-                shifts = [np.asarray(own.shift, self._key.dtype) for own in taken]
-                self.rows.fill(self._shift, buffers["shift"], shifts)
+                self.rows.fill(self._shift, [np.asarray(own.shift, self._key.dtype) for own in taken])
             mus, radii = [own.mu for own in taken], [own.radius for own in taken]
             for target, values in ((self._mu, mus), (self._radius, radii)):
                 target[: len(rows), 0] = torch.tensor(values, dtype=target.dtype, device=self.rows.device)
-            gammas = buffers["gammas"].send([own.stepsizes[:, None] for own in taken])
+            gammas = send([own.stepsizes[:, None] for own in taken], self._key.dtype, self.rows.device)
             self._steps.take([own.data.rows_of(own.batches) for own in taken], gammas)
         return self.rows.flat(self._y[: len(rows)]).cpu().numpy()
 

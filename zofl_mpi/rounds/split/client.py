@@ -181,7 +181,7 @@ class LocalSteps:
         self.theta = theta.new_zeros(loss.flat.n)
         self.theta[: len(theta)] = theta
         self.scratch = self.buffers.clone()
-        self.point = torch.empty_like(self.theta)
+        self.perturbed_theta = torch.empty_like(self.theta)
         self.moments = [
             moments_of(training, client, message, name) for name in ("moments", "exact_moments")[: len(self.parts)]
         ]
@@ -231,10 +231,10 @@ class LocalSteps:
     def perturbed(self, x: Tensor, target: Tensor, u: Tensor, mu: float) -> Tensor:
         """() the loss at theta + mu u, u of the first part; a point that has memory of its own: the model stays."""
         if len(u) == len(self.theta):
-            torch.add(self.theta, u, alpha=mu, out=self.point)
+            torch.add(self.theta, u, alpha=mu, out=self.perturbed_theta)
         else:
-            self.point.copy_(self.theta)[self.parts[0]].add_(u, alpha=mu)
-        with torch.no_grad(), self.loss.flat.at(self.point, self.unmoved(), self.training.running):
+            self.perturbed_theta.copy_(self.theta)[self.parts[0]].add_(u, alpha=mu)
+        with torch.no_grad(), self.loss.flat.at(self.perturbed_theta, self.unmoved(), self.training.running):
             return self.loss(self.problem.smash(x), target)
 
     # --- losses and steps
@@ -290,7 +290,7 @@ class LocalSteps:
 
 def with_own_part(training: Training, client: Client, message: M) -> M:
     """The message with the client's own local part, where it has one: as the problem made it, or as it left it."""
-    if not training.own:
+    if not training.own_parts:
         return message
     problem = training.problem
     theta, buffers = (problem.placed(t) for t in problem.local.initial())

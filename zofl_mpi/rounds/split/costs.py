@@ -80,7 +80,7 @@ class Traffic:
         """Bytes of a client's part, of a head, of BatchNorm's statistics and of a client's moments, if they travel."""
         training, problem = self.training, self.training.problem
         itemsize, client = int(np.dtype(training.setting.dtype).itemsize), problem.n_client
-        if training.own:
+        if training.own_parts:
             return 0, 0, 0, 0
         if self.unsplit:
             return 0, 0, (problem.local.b + problem.top.b) * itemsize, 0
@@ -201,7 +201,7 @@ def macs(problem: Split) -> tuple[float, float, float]:
     """Multiply-accumulates of a forward pass of one sample, [C]'s "FLOPs": client, auxiliary, server."""
     from zofl_mpi.problems.counting import Products
 
-    theta, buffers, x, labels = _given(HeadLoss(problem), 2)
+    theta, buffers, x, labels = _example(HeadLoss(problem), 2)
     theta_s, buffers_s = (t.to(problem.device) for t in problem.top.initial())
     with torch.no_grad(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
         with Products() as client:
@@ -234,18 +234,18 @@ def peak_bytes(loss: Loss, rule: GradientRule, batch: int) -> int:
     if torch.device(problem.device).type == "cuda":
         from zofl_mpi.engine.device import allocated
 
-        given = _given(loss, batch)
-        return given[2].nbytes + int(allocated(problem.device, lambda: _trial(loss, rule, *given)))
+        example = _example(loss, batch)
+        return example[2].nbytes + int(allocated(problem.device, lambda: _trial(loss, rule, *example)))
     from zofl_mpi.problems.counting import Allocations
 
     with problem.as_for(batch):
         two, three = (_counted(loss, rule, count, Allocations()) for count in (2, 3))
     peak = None if batch < 2 else _peak(two.events, three.events, batch)
-    own = _given(loss, 1)[2].nbytes * batch
-    return own + (_counted(loss, rule, batch, Allocations()).peak if peak is None else peak)
+    inputs = _example(loss, 1)[2].nbytes * batch
+    return inputs + (_counted(loss, rule, batch, Allocations()).peak if peak is None else peak)
 
 
-def _given(loss: Loss, batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _example(loss: Loss, batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """theta, its buffers, inputs and labels."""
     theta, buffers = (t.to(loss.problem.device) for t in loss.flat.initial())
     return theta, buffers, *loss.problem.example(batch)
@@ -253,9 +253,9 @@ def _given(loss: Loss, batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def _counted(loss: Loss, rule: GradientRule, batch: int, counter: C) -> C:
     """The counter, after a step on `batch` samples within it."""
-    given = _given(loss, batch)
+    example = _example(loss, batch)
     with counter:
-        _trial(loss, rule, *given)
+        _trial(loss, rule, *example)
     return counter
 
 
@@ -283,8 +283,8 @@ def recomputing(blocks: Sequence[torch.nn.Module]) -> Iterator[None]:
     from torch.utils.checkpoint import checkpoint
 
     for block in blocks:
-        own: Any = block
-        own.forward = partial(checkpoint, own.forward, use_reentrant=False, preserve_rng_state=False)
+        again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+        vars(block)["forward"] = again
     try:
         yield
     finally:

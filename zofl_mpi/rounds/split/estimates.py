@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast, final
 
@@ -44,10 +44,6 @@ class Estimate(GradientRule):
         """(d,) a direction's share of the estimate."""
         kind: zo.Distribution = "sphere" if self.distribution == "sphere" else "gaussian"  # sqrt(d) u has its d
         return cast("Tensor", zo.estimate(difference, u, self.span * self.n_p, kind))
-
-    @property
-    def replayable(self) -> bool:
-        return True
 
     def replay(self, moving: Tensor, differences: Sequence[float], key: Key) -> Tensor:
         g = moving.new_zeros(moving.shape)
@@ -165,19 +161,16 @@ class PerSample(TwoPoint):
         base = None if self.central else self._each(model, lambda: cast("Tensor", point.smashed), target)
         signs, g = generator_of(key(Purpose.SIGNS), model.theta, self.draw), moving.new_zeros(moving.shape)
         for u in self.directions(moving, key):
-            own = self.layers.draw(signs, len(x), u)
-            plus, minus = (self.layers.perturbed(u, own, mu) for mu in (self.mu, -self.mu))
+            sigma = self.layers.draw(signs, len(x), u)
+            plus, minus = (self.layers.perturbed(u, sigma, mu) for mu in (self.mu, -self.mu))
             losses = self._each(model, lambda: smash(x), target, plus)
             other = self._each(model, lambda: smash(x), target, minus) if base is None else base
             model.compare(losses, other)
             weight = (len(u) if self.distribution == "sphere" else 1) / (self.span * self.n_p)
-            g += self.layers.weighted(u, own, weight * (losses - other))
+            g += self.layers.weighted(u, sigma, weight * (losses - other))
         return Gradient((g,))
 
-    @property
-    def replayable(self) -> bool:
-        """No: a step has a difference for each sample, not for each direction."""
-        return False
+    replay = GradientRule.replay  # none: a step has a difference for each sample, not for each direction
 
     def count(self, batch: int) -> int:
         """n_p of each sample."""
@@ -255,10 +248,15 @@ class Estimation:
 
         `exact_head`: whether the auxiliary head steps along its gradient.
         """
-        self._check(training, exact_head)
+        for applies, flag, reason in self._refusals(training, exact_head):
+            if applies:
+                raise UserError(f"{flag}: {reason}")
         rule = self._rule(training, loss, exact_head)
-        scalars = "it sends the scalars of estimates, a number a step and direction, and no step follows from them here"
-        _refuse("--uplink seeds", (self.uplink == "seeds" and not rule.replayable, f"{scalars}; take dense"))
+        if self.uplink == "seeds" and not rule.replayable:
+            sent = (
+                "it sends the scalars of estimates, a number a step and direction, and no step follows from them here"
+            )
+            raise UserError(f"--uplink seeds: {sent}; take dense")
         return rule
 
     def _rule(self, training: Training, loss: OwnLoss, exact_head: bool) -> GradientRule:
@@ -280,63 +278,59 @@ class Estimation:
 
     def _estimate(self, training: Training, loss: OwnLoss, part: slice) -> GradientRule:
         """The rule by forward passes, after a pass that tries it."""
-        own = (part, self.n_p, self.distribution, self.draw)
-        central = self.estimate == "central"
+        directions, central = (part, self.n_p, self.distribution, self.draw), self.estimate == "central"
         if self.estimate == "jvp":
-            return _forward_mode(training, loss, ForwardMode(*own))
+            return _forward_mode(training, loss, ForwardMode(*directions))
         if self.directions == "global":
-            return TwoPoint(*own, self.mu, central)
+            return TwoPoint(*directions, self.mu, central)
         if loss.each is None:
             raise UserError(
                 "--directions per-sample: this problem does not tell what each sample adds to the loss (local_losses); "
                 "take --directions global"
             )
-        return PerSample(*own, self.mu, central, layers=_signed(training, loss, part), losses=loss.each)
+        return PerSample(*directions, self.mu, central, layers=_signed(training, loss, part), losses=loss.each)
 
-    def _check(self, training: Training, exact_head: bool) -> None:
-        """Refuses flags that contradict each other."""
-        seeds, signs = self.uplink == "seeds", self.directions == "per-sample"
-        closed = training.problem.head_gradient is not None or self.exact_layers
+    def _refusals(self, training: Training, exact_head: bool) -> Iterator[tuple[object, str, str]]:
+        """Flags that contradict each other: (whether these do, the one that is refused, why), the first one first."""
+        signs = self.directions == "per-sample"
         exact_parts = {"--head-gradient exact": exact_head, f"--exact-layers {self.exact_layers}": self.exact_layers}
-        with_estimates = {
+        gradient = "--estimate exact has the gradient itself; leave one of them out"
+        for flag, on in {
             "--probe-gradient": self.probe_gradient,
             "--directions per-sample": signs,
             **exact_parts,
-        }
-        for flag, given in with_estimates.items():
-            exact = given and self.estimate == "exact"
-            _refuse(flag, (exact, "--estimate exact has the gradient itself; leave one of them out"))
-        _refuse("--uplink seeds", (seeds and training.own, "with --client-parts own no model goes up; take dense"))
-        for flag, given in exact_parts.items():
-            frozen, average = given and training.freeze != "none", given and training.state == "average"
-            _refuse(
-                flag,
-                (frozen, f"--freeze {training.freeze} contradicts it; take --freeze none"),
-                (average, "--state average has one optimiser for all layers; take keep or reset"),
-            )
+        }.items():
+            yield on and self.estimate == "exact", flag, gradient
+        none_up = "with --client-parts own no model goes up; take dense"
+        yield self.uplink == "seeds" and training.own_parts, "--uplink seeds", none_up
+        for flag, on in exact_parts.items():
+            frozen = f"--freeze {training.freeze} contradicts it; take --freeze none"
+            yield on and training.freeze != "none", flag, frozen
+            average = "--state average has one optimiser for all layers; take keep or reset"
+            yield on and training.state == "average", flag, average
         jvp = "--estimate jvp has no differences of losses; take one-sided or central"
-        _refuse("--directions per-sample", (signs and self.estimate == "jvp", jvp))
+        yield signs and self.estimate == "jvp", "--directions per-sample", jvp
         no_form = "this auxiliary head is not a linear layer with nothing to train before it, and so has no gradient in"
-        _refuse("--head-gradient exact", (exact_head and not closed, f"{no_form} closed form; take estimated"))
+        closed = training.problem.head_gradient is not None or self.exact_layers
+        yield exact_head and not closed, "--head-gradient exact", f"{no_form} closed form; take estimated"
         nothing = "with --exact-layers 0 nothing of the client would train; --freeze client does so"
-        _refuse("--rest frozen", (not self.exact_layers and self.rest == "frozen", nothing))
+        yield not self.exact_layers and self.rest == "frozen", "--rest frozen", nothing
 
 
-def _refuse(flag: str, *reasons: tuple[object, str]) -> None:
-    """Refuses a flag for the first reason that applies; each is (whether it applies, sentence)."""
-    for applies, reason in reasons:
-        if applies:
-            raise UserError(f"{flag}: {reason}")
+@contextmanager
+def _two_samples(training: Training, loss: OwnLoss) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Context manager: binds the modules to their first theta; gives this, inputs and labels, to try a rule with."""
+    problem = loss.problem
+    theta, buffers = (problem.placed(t) for t in problem.local.initial())
+    with problem.local.at(theta, buffers, training.running):
+        yield theta, *problem.example(2)
 
 
 def _forward_mode(training: Training, loss: OwnLoss, rule: ForwardMode) -> ForwardMode:
     """The rule, after a step of it; refused where some operation has no forward-mode derivative."""
-    problem = loss.problem
-    theta, buffers = (problem.placed(t) for t in problem.local.initial())
-    x, labels = problem.example(2)
     try:
-        with problem.local.at(theta, buffers, training.running):
-            rule.trial(loss, theta, x, labels)
+        with _two_samples(training, loss) as example:
+            rule.trial(loss, *example)
     except (NotImplementedError, RuntimeError) as exc:
         raise UserError(
             f"--estimate jvp: this network has no forward-mode derivative ({str(exc).splitlines()[0]}); take "
@@ -349,14 +343,12 @@ def _signed(training: Training, loss: OwnLoss, part: slice) -> SignedLayers:
     """The layers that are perturbed, after a forward pass that tries their signs; refused where one takes none."""
     from zofl_mpi.problems.signs import SignedLayers
 
-    problem, flat = loss.problem, loss.problem.local
+    flat = loss.problem.local
     layers = SignedLayers(flat, flat.modules[:1] if loss.at_cut else flat.modules, part, training.running)
-    theta, buffers = (problem.placed(t) for t in flat.initial())
-    x, labels = problem.example(2)
-    u = theta.new_zeros(part.stop - part.start)
-    signs = layers.draw(torch.Generator(theta.device), 2, u)
-    with torch.no_grad(), flat.at(theta, buffers, training.running), layers.perturbed(u, signs, 0.0) as calls:
-        smashed = problem.smash(x)
-        loss(smashed, smashed if loss.at_cut else labels)
+    with torch.no_grad(), _two_samples(training, loss) as (theta, x, labels):
+        u = theta.new_zeros(part.stop - part.start)
+        with layers.perturbed(u, layers.draw(torch.Generator(theta.device), 2, u), 0.0) as calls:
+            smashed = loss.problem.smash(x)
+            loss(smashed, smashed if loss.at_cut else labels)
     layers.check(calls)
     return layers

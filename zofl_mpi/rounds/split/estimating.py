@@ -114,9 +114,10 @@ class EstimatingMethod(SplitMethod):
         for place, estimate in zip(rule.parts, gradient.parts, strict=True):
             if estimate is not None:
                 direction[place] = estimate
-        own = slice(rule.parts[0].start, n)
-        size = float(g[own].norm())
-        cosine = float(direction[own] @ g[own]) / (float(direction[own].norm()) * size or math.nan)
+        at_client = slice(rule.parts[0].start, n)
+        taken, exact = direction[at_client], g[at_client]
+        size = float(exact.norm())
+        cosine = float(taken @ exact) / (float(taken.norm()) * size or math.nan)
         return Compared(cosine, math.nan if self.loss.at_cut else float(g[n:].norm()) / (size or math.nan))
 
     @property

@@ -63,9 +63,10 @@ class SplitMethod(OnProblem[Split]):
 
     def begin_round(self, state: State, r: int, head: bool = False) -> Model:
         """The message that begins a round: theta_c, with `head` theta_l; nothing of it where clients have their own."""
-        n, own = self.problem.local.n if head else self.problem.n_client, self.training.own
-        theta, buffers = (state.theta[:0], state.buffers[:0]) if own else (state.theta[:n], state.buffers)
-        return Model(theta, buffers, r, state.moments)
+        if self.training.own_parts:
+            return Model(state.theta[:0], state.buffers[:0], r, state.moments)
+        n = self.problem.local.n if head else self.problem.n_client
+        return Model(state.theta[:n], state.buffers, r, state.moments)
 
     def server(self, state: State, r: int, sharing: Sharing | None = None) -> Server:
         """The server's part, for the uploads of all clients, at the beginning of round r."""
@@ -87,7 +88,7 @@ class SplitMethod(OnProblem[Split]):
 
     def mean(self, state: State, r: int, clients: Clients) -> Update:
         """The mean of the participants' models by their weights, with the head that the server has where none comes."""
-        if self.training.own:
+        if self.training.own_parts:
             return Update(state.theta, state.buffers)
         to, shares = self.training.timetable.participants(r), self.training.shares()
         return with_head(state, clients.mean(self.update, Ask(), to=to, weights=shares))
@@ -96,8 +97,8 @@ class SplitMethod(OnProblem[Split]):
 
     def steps(self, client: Client, message: Model) -> LocalSteps:
         """The client's model, for its local steps of a round."""
-        own = with_own_part(self.training, client, message)
-        return LocalSteps(self.training, client, own, self.loss, self.rule.parts, self.scalars_each)
+        model = with_own_part(self.training, client, message)
+        return LocalSteps(self.training, client, model, self.loss, self.rule.parts, self.scalars_each)
 
     def update(self, client: Client, message: Ask) -> Update:
         """The model after the local steps, which `LocalSteps.done` left; it need not be kept."""
@@ -179,7 +180,7 @@ class SplitMethod(OnProblem[Split]):
         taken = Counter(i for r in range(rounds) for i in timetable.participants(r))
         steps = ((taken[i], timetable.samples(i, q)) for i in taken for q in range(timetable.steps(i)))
         drawn = sum(times * self.rule.count(samples) for times, samples in steps)
-        copies = len(taken) if self.training.own else 1
+        copies = len(taken) if self.training.own_parts else 1
         numbers = copies * (part.stop - part.start)  # 0 where all of the client's part is frozen
         return Directions(drawn, numbers) if drawn and numbers else None
 

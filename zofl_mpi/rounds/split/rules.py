@@ -77,8 +77,8 @@ class GradientRule:
 
     @property
     def replayable(self) -> bool:
-        """Whether a step's direction along the first part follows from its differences of losses, by `replay`."""
-        return False
+        """Whether there is a `replay`: differences of losses give a step's direction along the first part."""
+        return type(self).replay is not GradientRule.replay
 
     def replay(self, moving: Tensor, differences: Sequence[float], key: Key) -> Tensor:
         """(d,) the first part's direction of a step, from its differences of losses; `moving` (d,) is what it moves."""

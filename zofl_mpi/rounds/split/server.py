@@ -52,7 +52,7 @@ class Server:
         self.steps, self.label_bytes = 0, 0
         self.sharing = sharing or Sharing()
         self.slopes = dict[int, Tensor]()
-        self._met = list[int]()  # the clients whose uploads the next step is on
+        self._waiting = list[int]()  # the clients whose uploads the next step is on
         self.losses = self.theta.new_zeros((), dtype=torch.float64)  # where it is computed, as at the clients
 
     @classmethod
@@ -94,26 +94,27 @@ class Server:
         With `returned` the gradient of client i's own loss at its smashed samples, taken before the step, is then among
         the `slopes`.
         """
-        if not self._met:
+        if not self._waiting:
             part = ServerPart(self.theta, self.buffers, returned)
             self.sharing.begin(self.begin, part)
-        self._met.append(i)
+        self._waiting.append(i)
         self.label_bytes += item.labels.numel() * item.labels.element_size()
         self.sharing.add(item)
-        if len(self._met) == self.training.merge:
+        if len(self._waiting) == self.training.merge:
             self.move()
 
     def move(self) -> None:
         """Takes a step on the uploads that wait for one, if any do."""
-        if not self._met:
+        if not self._waiting:
             return
         try:
-            (g, buffers), passed = self.sharing.end()
+            (g, buffers), results = self.sharing.end()
         except FloatingPointError as error:
-            raise UserError(f"client {self._met[error.args[0]]}: {DIVERGED_AT_SERVER}") from error
-        self.slopes.update((i, each.slope) for i, each in zip(self._met, passed, strict=True) if each.slope is not None)
-        self._met.clear()
-        losses = [each.loss.to(self.theta.device) for each in passed]
+            raise UserError(f"client {self._waiting[error.args[0]]}: {DIVERGED_AT_SERVER}") from error
+        slopes = zip(self._waiting, (result.slope for result in results), strict=True)
+        self.slopes.update((i, slope) for i, slope in slopes if slope is not None)
+        self._waiting.clear()
+        losses = [result.loss.to(self.theta.device) for result in results]
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).double().mean()
         if self.training.merge > 1:
             self.buffers.copy_(buffers)
@@ -149,7 +150,7 @@ def passes_at(training: Training, part: ServerPart) -> Work:
     theta, before = problem.placed(part.theta), problem.placed(part.buffers)
     host = staging(problem.device)
 
-    def passed(item: Smashed) -> Given:
+    def pass_on(item: Smashed) -> Given:
         # copied while the GPU still computes on the upload before
         smashed, labels = problem.placed(host.bring(item.s)), problem.placed(item.labels)
         if part.returned:
@@ -162,7 +163,7 @@ def passes_at(training: Training, part: ServerPart) -> Work:
             slope, *parts = torch.autograd.grad(loss, [smashed, *parameters], materialize_grads=True)
         return Given((torch.cat([each.reshape(-1) for each in parts]), buffers), Passed(loss.detach(), slope))
 
-    return passed
+    return pass_on
 
 
 def _weighted(weights: Sequence[float], values: Sequence[Any]) -> Any:
@@ -188,10 +189,10 @@ class RecentUploads:
 
     def add(self, i: int, item: Smashed) -> None:
         """Appends an upload of client i, and forgets the oldest samples beyond the size."""
-        for kept, given in ((self.smashed, item.s), (self.labels, item.labels)):
-            uploads = [*in_order(kept.get(str(i), {})), given.detach().clone()]
+        for kept, newest in ((self.smashed, item.s), (self.labels, item.labels)):
+            uploads = [*in_order(kept.get(str(i), {})), newest.detach().clone()]
             if self.alike:
-                kept[str(i)] = torch.cat([upload.to(given.device) for upload in uploads])[-self.size :]
+                kept[str(i)] = torch.cat([upload.to(newest.device) for upload in uploads])[-self.size :]
             else:
                 kept[str(i)] = self._newest(uploads)
 

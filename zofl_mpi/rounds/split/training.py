@@ -62,7 +62,7 @@ class Training:
 
     def __post_init__(self) -> None:
         timetable = vars(self)["timetable"] = Timetable(self)
-        if self.own and self.state == "average":
+        if self.own_parts and self.state == "average":
             raise UserError("--client-parts own: --state average averages what the clients hold; take keep or reset")
         if self.merge > 1 and self.order == "client_major":
             raise UserError(
@@ -97,7 +97,7 @@ class Training:
         return self.batchnorm == "running"
 
     @property
-    def own(self) -> bool:
+    def own_parts(self) -> bool:
         """Whether each client has a local part of its own."""
         return self.client_parts == "own"
 
