@@ -99,3 +99,25 @@ def test_what_devices_cannot_do_is_told_in_a_sentence(tmp_path: Path, capsys: Ca
     Path("d.toml").write_text("[class.a]\nspeed = 1e8\nshare = 1\n")
     said = refused(capsys, family, "--resume", out, "--rounds", 2, "--devices", "d.toml")
     assert "data or network are not those that the run began with" in said
+
+
+def test_clients_of_one_run_backpropagate_or_estimate_by_their_memory(tmp_path: Path) -> None:
+    """All with room are CSE-FSL, none is HERON, to the bit. Mutations: the rule of all by the first client's device;
+    a client without room left out; operations of the other rule.
+    """
+    words = f"{SPLIT} --beta 1 --rounds 2 --devices d.toml --quiet".split()
+
+    def run(name: str, memory: str, *more: str) -> Any:
+        Path("d.toml").write_text(f"[class.a]\nspeed = 1e9\nshare = 1\n{memory}")
+        assert here("zofl_mpi.heron_sfl", *words, *more, "--out", tmp_path / f"{name}.h5", "--force") == 0
+        return records.load(tmp_path / f"{name}.h5")
+
+    small, some = "memory = 5e4\n", "[class.b]\nspeed = 1e9\nmemory = 5e4\nclients = [1, 2]\n"
+    heron, cse = run("heron", ""), run("cse", "", "--method", "cse_fsl")
+    room, none, mixed = (run("by", memory, "--rule-by-device") for memory in ("", small, some))
+    assert np.array_equal(room.final["theta"], cse.final["theta"])
+    assert np.array_equal(none.final["theta"], heron.final["theta"])
+    seconds = [each.rounds["virtual_seconds"][-1] for each in (heron, cse, none, room)]
+    assert seconds[0] == seconds[2] < seconds[1] == seconds[3] == mixed.rounds["virtual_seconds"][-1]
+    assert mixed.attrs["directions_per_parameter"] == none.attrs["directions_per_parameter"] / 2
+    assert not np.array_equal(mixed.final["theta"], room.final["theta"])

@@ -40,14 +40,14 @@ def bound(*classes: DeviceClass, of: Any, needs: Any = None, method: Any = None,
     fleet = Fleet(classes, np.asarray(of), Streams(7), **limits)
     setting = Setting[Any](None, Streams(7), tuple(range(len(of))), fleet=fleet)
     asks = Asks(setting, **(method or {}))
-    fleet.bind(asks, needs or Needs(6.0))
+    fleet.bind(asks, [needs or Needs(6.0)])
     return fleet, asks
 
 
 def test_the_virtual_seconds_of_three_clients_by_hand() -> None:
     """Mutations: bytes for bits; one message; a step in place of its samples; the fastest client's end; no server."""
     fleet, asks = bound(FAST, SLOW, PLAIN, of=[0, 1, 2], server_speed=30.0, method={"server": 8.0})
-    fleet.needs = Needs(6.0, 15.0)
+    fleet.needs = (Needs(6.0, 15.0),)
     parts = fleet.seconds(asks.round_work(0))
     assert parts.latency.tolist() == [1.0, 2.0, 0.0]
     assert parts.down.tolist() == [32 / 80, 32 / 8, 0.0]
@@ -64,7 +64,7 @@ def test_the_virtual_seconds_of_three_clients_by_hand() -> None:
 def test_uploads_that_stream_and_the_server_overlap() -> None:
     """Mutation: sums."""
     fleet, asks = bound(SLOW, of=[0], server_speed=1.0, method={"server": 3.0, "streams": True})
-    fleet.needs = Needs(6.0, 15.0)
+    fleet.needs = (Needs(6.0, 15.0),)
     assert fleet.seconds(asks.round_work(0)).total.tolist() == [2 + 4 + max(6, 4)]
     assert fleet.spent(1).virtual_seconds == max(12, 45)
 
@@ -127,7 +127,7 @@ def test_a_device_that_cannot_hold_a_step_takes_no_part() -> None:
     assert asks.round_work(3).clients == [0, 3]
     assert [row["lacks"] for row in fleet.lines()] == [0.0, 1.0]
     fits, all_take_part = bound(FAST, SLOW, of=[0, 1], needs=Needs(1.0, bytes=64.0))
-    assert all_take_part.round_work(0).clients == [0, 1] and fits.fits.all()
+    assert all_take_part.round_work(0).clients == [0, 1] and (fits.way == 0).all()
     sentence = complaint(bound, SLOW, of=[0], needs=Needs(1.0, bytes=100.0))
     assert "needs 100 bytes" in sentence and "largest device has 64" in sentence
 
@@ -139,9 +139,9 @@ def test_a_method_that_asks_all_clients_cannot_leave_any_out() -> None:
 
     fleet = Fleet([FAST, SLOW], np.array([0, 1]), Streams(1), over_select=1.2)
     method: Any = Everyone(Setting[Any](None, Streams(1), (0, 1), fleet=fleet))
-    assert "asks all clients in every round, and there is --over-select" in complaint(fleet.bind, method, Needs(1.0))
+    assert "asks all clients in every round, and there is --over-select" in complaint(fleet.bind, method, [Needs(1.0)])
     unlimited = Fleet([FAST, SLOW], np.array([0, 1]), Streams(1))
-    unlimited.bind(method, Needs(6.0))
+    unlimited.bind(method, [Needs(6.0)])
     assert unlimited.spent(1).virtual_seconds == 16.0
 
 

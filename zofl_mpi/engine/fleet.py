@@ -60,7 +60,7 @@ class DeviceClass:
 
 
 class Needs(NamedTuple):
-    """A client's step, measured once: multiply-accumulates of a sample (at the server, too), and bytes in all."""
+    """A way to take a client's step, measured once: multiply-accumulates of a sample, at the server too, and bytes."""
 
     macs: float
     server_macs: float = 0.0
@@ -120,7 +120,8 @@ class Fleet:
     Attributes:
         classes: of devices.
         of: (m,) the class of each client, its place in `classes`.
-        fits: (m,) whether the client's device can hold a step; all until a method is bound.
+        needs: of the ways to take a step, the preferred one first.
+        way: (m,) each client's, the first that its device can hold; -1: none. 0 until a method is bound.
         deadline: seconds after which a client of a round is dropped; inf: none.
         over_select: how many clients a round asks for each that it needs.
     """
@@ -135,25 +136,26 @@ class Fleet:
         server_speed: float = math.inf,
     ) -> None:
         self.classes, self.of, self.deadline, self.over_select = tuple(classes), of, deadline, over_select
-        self.fits = np.ones(len(of), bool)
-        self.needs = Needs(0.0)
+        self.way = np.zeros(len(of), np.int64)
+        self.needs: tuple[Needs, ...] = (Needs(0.0),)
         self._streams, self._server_speed = streams, server_speed
         self._method: Method[Any] | None = None
         self._rounds = dict[int, Taken]()
         self._spent = (0, 0.0, 0.0)
 
-    def bind(self, method: "Method[Any]", needs: Needs) -> None:
+    def bind(self, method: "Method[Any]", needs: Sequence[Needs]) -> None:
         """Knows the method from here on; until then every client can hold its step and is in time.
 
         Raises:
             UserError: no device can hold a step of the method, or it asks all clients, of which some cannot take part.
         """
-        self._method, self.needs = None, needs
-        self.fits = self.each("memory") >= needs.bytes
-        if not self.fits.any():
+        self._method, self.needs = None, tuple(needs)
+        holds = self.each("memory")[:, None] >= np.array([each.bytes for each in needs])
+        self.way = np.where(holds.any(axis=1), holds.argmax(axis=1), -1)
+        if not holds.any():
             most = max(device.memory for device in self.classes)
             raise UserError(
-                f"--devices: a client's step needs {needs.bytes:.4g} bytes and the largest device has {most:.4g}; take "
+                f"--devices: a client's step needs {self.least:.4g} bytes and the largest device has {most:.4g}; take "
                 "smaller batches, or a method whose clients take no backward pass"
             )
         self._method = method
@@ -161,7 +163,7 @@ class Fleet:
         self._spent = (0, 0.0, 0.0)
         method.round_work(0)
         limits = {
-            "a device that cannot hold its step": not self.fits.all(),
+            "a device that cannot hold its step": bool((self.way < 0).any()),
             "--deadline": self.deadline < math.inf,
             "--over-select": self.over_select > 1,
             "a device that is not always available": bool((self.each("available") < 1).any()),
@@ -169,6 +171,15 @@ class Fleet:
         if any(limits.values()) and 0 not in self._rounds:
             met = ", ".join(name for name, is_met in limits.items() if is_met)
             raise UserError(f"--devices: this method asks all clients in every round, and there is {met}")
+
+    @property
+    def least(self) -> float:
+        """Bytes of the step that needs the fewest."""
+        return min(each.bytes for each in self.needs)
+
+    def macs(self, clients: NDArray[np.int64]) -> Numbers:
+        """(k,) multiply-accumulates of a sample at these clients, by the way that each takes its step."""
+        return np.array([each.macs for each in self.needs])[self.way[clients]]
 
     def each(self, name: str) -> Numbers:
         """(m,) a number of each client's device."""
@@ -192,7 +203,7 @@ class Fleet:
         order = self._streams(Purpose.PARTICIPANTS, r=r).permutation(len(self.of))
         if self._method is None:
             return Taken(order[:count], np.sort(order[:count]).tolist(), 0.0)
-        able = order[self.fits[order]]
+        able = order[self.way[order] >= 0]
         there = able[self._streams(Purpose.AVAILABLE, r=r).random(len(self.of))[able] < self.each("available")[able]]
         asked = (there if len(there) else able[:1])[: math.ceil(self.over_select * count - 1e-9)]
         seconds = self.seconds(self._method.round_work(r, asked.tolist())).total
@@ -210,7 +221,7 @@ class Fleet:
         ids = np.asarray(work.clients, np.int64)
         latency = self.each("latency")[ids] * work.messages
         down, up = 8 * work.down / self.each("down")[ids], 8 * work.up / self.each("up")[ids]
-        compute = work.samples * self.needs.macs / self.each("speed")[ids]
+        compute = work.samples * self.macs(ids) / self.each("speed")[ids]
         total = latency + down + (np.maximum(compute, up) if work.streams else compute + up)
         return Parts(latency, down, compute, up, total)
 
@@ -232,10 +243,10 @@ class Fleet:
         taken = self._rounds.get(r)
         whole = work if taken is None else self._method.round_work(r, taken.asked.tolist())
         ids = np.asarray(whole.clients, np.int64)
-        macs, moved = whole.samples * self.needs.macs, whole.down + whole.up
+        macs, moved = whole.samples * self.macs(ids), whole.down + whole.up
         joules = float((self.each("joules_mac")[ids] * macs + self.each("joules_byte")[ids] * moved).sum())
         clients = float(self.seconds(work).total.max(initial=0.0)) if taken is None else taken.ends
-        server = work.server_samples * self.needs.server_macs / self._server_speed
+        server = work.server_samples * self.needs[0].server_macs / self._server_speed
         return (max(clients, server) if work.streams else clients + server), joules, len(ids) - len(work.clients)
 
     # --- reports
@@ -256,10 +267,11 @@ class Fleet:
             members = np.flatnonzero(self.of == k)
             row: dict[str, Any] = {"class": device.name, "clients": len(members), "lacks": 0.0}
             if len(members):
-                row["lacks"] = max(0.0, self.needs.bytes - device.memory)
+                row["lacks"] = max(0.0, self.least - device.memory)
                 work = self._method.round_work(0, members[: 1 << 10].tolist())
                 row |= {name: float(value.mean()) for name, value in self.seconds(work)._asdict().items()}
-                macs = float(work.samples.mean()) * self.needs.macs
+                macs = float((work.samples * self.macs(members[: 1 << 10])).mean())
+                row["way"] = int(self.way[members[0]])
                 row["joules"] = device.joules_mac * macs + device.joules_byte * float((work.down + work.up).mean())
             rows.append(row)
         return rows

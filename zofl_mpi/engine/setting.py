@@ -214,9 +214,12 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
         """Passes of a run whose evaluations ask so many clients, for --eval-samples auto; None: not known."""
         return None
 
-    def device_needs(self) -> Needs | None:
-        """Operations and memory of a client's step, for --devices; measured at rank 0. None: not known."""
-        return None
+    def device_needs(self) -> Sequence[Needs]:
+        """Operations and memory of a client's step, for --devices; measured at rank 0. Empty: not known.
+
+        Of several ways to take it each client takes the first that its device can hold (`Fleet.way`).
+        """
+        return ()
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
         """What round r asks of these clients (None: its participants), for --devices."""

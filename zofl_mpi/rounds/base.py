@@ -250,13 +250,13 @@ class Costed(OnProblem[P], ABC):
             lines["samples of the server's own steps, all rounds"] = rounds * effort.server_batch
         return lines
 
-    def device_needs(self) -> Needs | None:
+    def device_needs(self) -> Sequence[Needs]:
         """MACs of a sample in a step (half of its FLOPs), of its gradient at the server, and the bytes of a step."""
         effort, problem = self.effort, cast(Any, self.problem)
         size = effort.server_batch
         server = problem.flops(min(size, PROBE)) / min(size, PROBE) / 2 if size else 0.0
         held = problem.client_bytes(self._largest(), not effort.points) if effort.batch or effort.up is not None else 0
-        return Needs((effort.points or 1) * self._flops() / 2, server, held)
+        return [Needs((effort.points or 1) * self._flops() / 2, server, held)]
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
         effort = self.effort

@@ -286,7 +286,7 @@ def _bind_devices(world: World, method: Method[Any], plan: Plan) -> None:
     if fleet is None:
         return
     needs = world.bcast(at_server(world, method.device_needs))
-    if needs is None:
+    if not needs:
         raise UserError(
             f"--devices: --method {plan.values['method']} does not say its clients' work (device_needs, round_work)"
         )
@@ -296,7 +296,7 @@ def _bind_devices(world: World, method: Method[Any], plan: Plan) -> None:
             if row["lacks"]:
                 warn(
                     f"--devices: the {row['clients']} clients of class {row['class']} take no part: a step needs "
-                    f"{needs.bytes:.4g} bytes, {row['lacks']:.4g} more than they have"
+                    f"{fleet.least:.4g} bytes, {row['lacks']:.4g} more than they have"
                 )
 
 

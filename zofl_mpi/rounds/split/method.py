@@ -97,8 +97,13 @@ class SplitMethod(OnProblem[Split]):
 
     def steps(self, client: Client, message: Model) -> LocalSteps:
         """The client's model, for its local steps of a round."""
-        model = with_own_part(self.training, client, message)
-        return LocalSteps(self.training, client, model, self.loss, self.rule.parts, self.scalars_each)
+        parts = self.rule_of(client.i).parts
+        message = with_own_part(self.training, client, message)
+        return LocalSteps(self.training, client, message, self.loss, parts, self.scalars_each)
+
+    def rule_of(self, i: int) -> GradientRule:
+        """The rule of client i's steps."""
+        return self.rule
 
     def update(self, client: Client, message: Ask) -> Update:
         """The model after the local steps, which `LocalSteps.done` left; it need not be kept."""
@@ -178,8 +183,8 @@ class SplitMethod(OnProblem[Split]):
         """The directions of all participants' local steps; each client draws its own."""
         timetable, part = self.training.timetable, self.rule.parts[0]
         taken = Counter(i for r in range(rounds) for i in timetable.participants(r))
-        steps = ((taken[i], timetable.samples(i, q)) for i in taken for q in range(timetable.steps(i)))
-        drawn = sum(times * self.rule.count(samples) for times, samples in steps)
+        steps = ((i, taken[i], timetable.samples(i, q)) for i in taken for q in range(timetable.steps(i)))
+        drawn = sum(times * self.rule_of(i).count(samples) for i, times, samples in steps)
         copies = len(taken) if self.training.own_parts else 1
         numbers = copies * (part.stop - part.start)  # 0 where all of the client's part is frozen
         return Directions(drawn, numbers) if drawn and numbers else None
@@ -204,12 +209,14 @@ class SplitMethod(OnProblem[Split]):
     def costs(self) -> Lines:
         return costs_of(self.training, self.loss, self.rule)
 
-    def device_needs(self) -> Needs:
-        """By `costs`: of a client's step, and of a forward and a backward pass of the server."""
-        lines, batch, part = self.costs(), self.training.batch, self.loss.flat
-        step = lines.get(STEP_MACS, (1 + self.rule.passes) * float(lines.get(PASS_MACS, 0)))
-        held = (part.n + part.b) * np.dtype(self.setting.dtype).itemsize + float(lines[STEP_BYTES])
-        return Needs(float(step) / batch, 3 * macs(self.problem)[2], held)
+    def device_needs(self) -> Sequence[Needs]:
+        return [self.needs_of(self.costs())]
+
+    def needs_of(self, costs: Lines) -> Needs:
+        """By measured `costs`: of a client's step, and of a forward and a backward pass of the server."""
+        step = costs.get(STEP_MACS, (1 + self.rule.passes) * float(costs.get(PASS_MACS, 0)))
+        held = (self.loss.flat.n + self.loss.flat.b) * np.dtype(self.setting.dtype).itemsize + float(costs[STEP_BYTES])
+        return Needs(float(step) / self.training.batch, 3 * macs(self.problem)[2], held)
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
         timetable, traffic = self.training.timetable, self.traffic

@@ -147,7 +147,7 @@ def table(fleet: Fleet, rounds: int) -> str:
         rows.append((row["class"], str(row["clients"]), part, *shown))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(word.rjust(w) for word, w in zip(row, widths, strict=True)) for row in rows]
-    needed = bytes_in_words(round(fleet.needs.bytes)) if fleet.needs.bytes else "memory that is not known"
+    needed = bytes_in_words(round(fleet.least)) if fleet.least else "memory that is not known"
     taken, spent = fleet.sampled(rounds, LOOKED_AT)
     whole = "" if taken == rounds else f", by {taken} rounds"
     hours = f"virtual hours of {rounds} rounds{whole}"
