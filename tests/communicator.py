@@ -21,7 +21,7 @@ GARBAGE = 0xA5
 
 
 class Communicator:
-    """One rank's end of a communicator: the methods of `zofl_mpi.run.mpi.communicator.Communicator`."""
+    """One rank's end of a communicator: those methods of `mpi4py.MPI.Comm` that `zofl_mpi` calls."""
 
     def __init__(self, ranks: Ranks, group: Group, own: int) -> None:
         self.rank, self.size, self._own = group.members.index(own), len(group.members), own

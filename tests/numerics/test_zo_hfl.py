@@ -278,7 +278,7 @@ def test_a_model_that_is_not_finite_ends_the_run_at_the_server(tmp_path: Path) -
     recorder = records.Recorder.create(tmp_path / "a.h5", attrs={}, m=m, ranks=1, rounds=5)
     words = "x is not finite after the server's step"
     with pytest.raises(loop.RunError, match=words) as caught:
-        loop.run(zohfl, clients_of(zohfl), loop.Schedule(5, 10, 0), recorder, Progress(), None)
+        loop.Rounds(zohfl, clients_of(zohfl), loop.Schedule(5, 10, 0), recorder, Progress()).run(None)
     assert re.findall(r"round (\d+)", str(caught.value)) == ["1"]
 
 

@@ -132,7 +132,7 @@ def all_flags() -> Iterator[str]:
             for problem in (name for name, choice in module.PROBLEMS.items() if cls.needs.__name__ in choice.roles):
                 for title, group in groups_of(module, method, problem).items():
                     owner = {"method": method, "problem": problem}.get(title, title)
-                    owners = told.setdefault(listed(map(flags.flag, flags.fields_of(group))), [])
+                    owners = told.setdefault(listed(map(flags.flag, flags.flags_of({"": group}))), [])
                     if owner not in owners:
                         owners.append(owner)
         rows = [f"| {', '.join(owners)} | {shown} |" for shown, owners in told.items()]

@@ -140,7 +140,8 @@ def libraries_elsewhere(source: Source) -> list[str]:
     own = source[0].relative_to(PACKAGE).as_posix()
     places = {"mpi4py": "run/mpi/world.py", "h5py": "run/records"}
     elsewhere = tuple(library for library, place in places.items() if not own.startswith(place))
-    return [name for name, _ in imports(source[1]) if within(name, elsewhere)]
+    spared = only_types(source[1])
+    return [name for name, node in imports(source[1]) if within(name, elsewhere) and node not in spared]
 
 
 def cuda_elsewhere(source: Source) -> list[str]:

@@ -114,14 +114,14 @@ def run(
 ) -> tuple[Totals, bool]:
     clients = LocalClients([None] * M, watch=Watch(stop=stop))
     schedule = Schedule(rounds, *every)
-    return loop.run(method or Counting(), clients, schedule, recorder(path), diary or Diary(), None)
+    return loop.Rounds(method or Counting(), clients, schedule, recorder(path), diary or Diary()).run(None)
 
 
 def goes_on(path: Path, rounds: int, every: tuple[int, int] = (4, 0)) -> tuple[Totals, bool]:
     checkpoint = records.load_checkpoint(records.checkpoint_path(path))
     again = records.Recorder.reopen(path, int(checkpoint.attrs["round"]), rounds=rounds)
     clients, resumed = LocalClients([None] * M), loop.restored(checkpoint, Counting())
-    return loop.run(Counting(), clients, Schedule(rounds, *every), again, Diary(), resumed)
+    return loop.Rounds(Counting(), clients, Schedule(rounds, *every), again, Diary()).run(resumed)
 
 
 @given(st.integers(1, 50), st.integers(1, 60), st.integers(0, 60))

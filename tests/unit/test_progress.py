@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import Capsys, Hands, Patch, Terminal, environment
 from zofl_mpi.run import progress
-from zofl_mpi.run.progress import Bar, Lines, Progress, WithProgress
+from zofl_mpi.run.progress import Bar, Lines, Progress, with_progress
 
 CLOCKED = progress
 
@@ -146,7 +146,7 @@ def test_an_evaluation_is_a_step_that_advances_by_reply_and_goes(monkeypatch: Pa
 
     def evaluate(bar: Bar) -> None:
         bar.begin(3)
-        replies = WithProgress(clients, bar, "evaluation after round 4").ask(lambda: None, None)  # type: ignore[arg-type]
+        replies = with_progress(clients, bar, "evaluation after round 4").ask(lambda: None, None)  # type: ignore[arg-type]
         assert next(iter(replies)) == (0, "a")
 
     clients: Any = SimpleNamespace(m=2, ledger=None, survives=False, lost=[], sharing=None)

@@ -9,7 +9,6 @@ the same for any number of processes.
 
 from __future__ import annotations
 
-import inspect
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ Weights = Mapping[int, float] | None  # of a mean; None: equal ones
 Replies = Iterator[tuple[int, Any]]  # (i, item)
 Step = Callable[["Client", Any], Any]
 """A bound method of the running method, or of one of its parts (dataclass fields of it): (client, message) -> reply, or
-a generator of uploads returning its reply."""
+a generator of uploads returning its reply. Ranks know it by its __name__."""
 
 
 @final
@@ -51,9 +50,7 @@ class Client:
 class ClientError(Exception):
     """A client's step failed. The run cannot go on: other clients may have run ahead, their memories are undefined.
 
-    Attributes:
-        trace: the client's traceback, or "" where the sentence suffices (a UserError in the step, no memory).
-        short: whether the client ran out of memory.
+    `trace` and `short` are those of its `Failure`.
     """
 
     def __init__(self, i: int, rank: int, step: str, failure: Failure) -> None:
@@ -111,8 +108,7 @@ class Clients(Protocol):
         Raises:
             TypeError: a step that streams.
         """
-        if inspect.isgeneratorfunction(step):
-            raise TypeError(f"sum needs a step that returns its reply, {name_of(step)!r} streams")
+        mean.refuse_stream(step, "sum")
         own = mean.Sum(m=self.m, term=lambda i, reply: term(i, message, reply))
         replies = self.ask(step, message, to=to)
 
@@ -140,12 +136,12 @@ class Clients(Protocol):
 @final
 @dataclass(frozen=True)
 class Failure:
-    """An exception of a step on its way to the server, in place of an item; `short`: memory ran out."""
+    """An exception of a step on its way to the server, in place of an item."""
 
     item: int
     sentence: str
-    trace: str
-    short: bool = False
+    trace: str  # "" where the sentence suffices (a UserError in the step, no memory)
+    short: bool = False  # memory ran out
 
 
 def failure(item: int, exc: BaseException) -> Failure:
@@ -156,11 +152,6 @@ def failure(item: int, exc: BaseException) -> Failure:
     if sentence:
         return Failure(item, sentence, "", short=True)
     return Failure(item, f"{type(exc).__name__}: {exc}", traceback.format_exc())
-
-
-def name_of(step: Callable[..., Any]) -> str:
-    """The name by which a step is known on every rank."""
-    return str(step.__name__)
 
 
 def step_of(method: Any, name: str) -> Step | None:

@@ -21,16 +21,11 @@ class _Dropped(BaseException):
 
 @final
 class _Coroutine:
-    """A step on a thread of its own, which runs only while `start` or `resume` waits for it.
-
-    Attributes:
-        call: (compute, request) of the call that it waits for; None before it begins, while it runs, after its end.
-        end: its result or exception.
-    """
+    """A step on a thread of its own, which runs only while `start` or `resume` waits for it."""
 
     def __init__(self) -> None:
-        self.call: tuple[Compute, Any] | None = None
-        self.end: Future[Any] = Future()
+        self.call: tuple[Compute, Any] | None = None  # the call (compute, request) that it waits for
+        self.end: Future[Any] = Future()  # its result or exception
         self._answers: SimpleQueue[Answer] = SimpleQueue()
         self._stopped: SimpleQueue[None] = SimpleQueue()
 

@@ -46,7 +46,7 @@ def without_warnings() -> np.errstate:
 
 def check_finite(content: Any) -> None:
     """Refuses a state or a message with a value that must be finite and is not, with the field's sentence."""
-    for name, sentence in _must_be_finite(type(content)):  # type: ignore[arg-type]
+    for name, sentence in _must_be_finite(type(content)).items():  # type: ignore[arg-type]
         value = getattr(content, name)
         of_numpy = isinstance(value, int | float | np.generic | np.ndarray)
         if not bool((np.isfinite(value) if of_numpy else value.isfinite()).all()):  # else a tensor, maybe of a GPU
@@ -55,13 +55,12 @@ def check_finite(content: Any) -> None:
 
 def not_finite(content: Any, path: tuple[str, ...]) -> str:
     """The sentence declared for a field that is not finite; "" where the class declares none."""
-    return dict(_must_be_finite(type(content))).get(path[0], "")  # type: ignore[arg-type]
+    return _must_be_finite(type(content)).get(path[0], "")  # type: ignore[arg-type]
 
 
 @functools.lru_cache(maxsize=256)
-def _must_be_finite(cls: type[Any]) -> tuple[tuple[str, str], ...]:
-    marked = ((f.name, f.metadata.get("finite", "")) for f in dataclasses.fields(cls))
-    return tuple((name, sentence) for name, sentence in marked if sentence)
+def _must_be_finite(cls: type[Any]) -> dict[str, str]:
+    return {f.name: f.metadata["finite"] for f in dataclasses.fields(cls) if f.metadata.get("finite")}
 
 
 class Range(NamedTuple):

@@ -33,13 +33,10 @@ class Clock:
     transfers of the communication thread, which overlap with computing); `wait` is having nothing to do: no question,
     no free buffer, no item to read, or other ranks' items still on their way. `staging` is copies between a GPU and the
     host of all threads; those of the main thread are in `comm` or `compute` too.
-
-    Attributes:
-        doing: the step and the kind that are timed now, and since when; None for nothing.
     """
 
     seconds: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
-    doing: tuple[str, str, float] | None = None
+    doing: tuple[str, str, float] | None = None  # the step and the kind that are timed now, and since when
 
     @contextmanager
     def time(self, step: str, what: str) -> Iterator[None]:
@@ -59,17 +56,11 @@ class Clock:
 
 
 class Report(NamedTuple):
-    """One rank's costs of a round, or of a part of it.
+    """One rank's costs of a round, or of a part of it."""
 
-    Attributes:
-        seconds: {(step, kind): seconds}.
-        peak: the most bytes of memory that it has used so far.
-        stops: whether a signal asked it to end the run.
-    """
-
-    seconds: Mapping[tuple[str, str], float]
-    peak: int
-    stops: bool
+    seconds: Mapping[tuple[str, str], float]  # {(step, kind): seconds}
+    peak: int  # the most bytes of memory that it has used so far
+    stops: bool  # whether a signal asked it to end the run
 
     def table(self, steps: Sequence[str]) -> NDArray[np.float64]:
         """(steps + 1, 5) by step: seconds by KINDS and peak bytes; last, whether it must stop."""
@@ -81,21 +72,14 @@ class Report(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Row:
-    """Bytes, messages, seconds and memory of one round.
+    """Bytes, messages, seconds and memory of one round."""
 
-    Attributes:
-        steps: names of the steps, in the order of their first use in the run.
-        bytes_down, bytes_up: (steps, m) bytes by `messages.size`, server to client and back.
-        messages: (steps, m) items that a client sent.
-        seconds: (steps, P + 1, 4) of each rank by KINDS.
-        peak_bytes: (steps, P + 1) most memory a rank has used so far, of host and GPU together; the same for all steps.
-    """
-
-    steps: list[str]
-    bytes_down: NDArray[np.int64]
-    bytes_up: NDArray[np.int64]
-    messages: NDArray[np.int64]
-    seconds: NDArray[np.float64]
+    steps: list[str]  # their names, in the order of their first use in the run
+    bytes_down: NDArray[np.int64]  # (steps, m) by `messages.size`, server to client
+    bytes_up: NDArray[np.int64]  # the same, client to server
+    messages: NDArray[np.int64]  # (steps, m) items that a client sent
+    seconds: NDArray[np.float64]  # (steps, P + 1, 4) of each rank by KINDS
+    # (steps, P + 1) most memory a rank has used so far, host and GPU; alike for all steps
     peak_bytes: NDArray[np.int64]
 
 
@@ -106,18 +90,12 @@ class Overlap:
 
     A question ends with its slowest rank, so the clients' time is, step by step, that of the rank that computed
     longest. `both` is a lower bound: time in which neither computed (sending, say) comes off it.
-
-    Attributes:
-        wall: seconds of the rounds.
-        clients: the sum over the steps of the largest computing time of a rank.
-        server: rank 0's own computing, recording included; of several server ranks the longest.
-        both: clients + server - wall of each round, at least 0, at most the shorter of the two.
     """
 
-    wall: Seconds
-    clients: Seconds
-    server: Seconds
-    both: Seconds
+    wall: Seconds  # seconds of the rounds
+    clients: Seconds  # the sum over the steps of the largest computing time of a rank
+    server: Seconds  # rank 0's own computing, recording included; of several server ranks the longest
+    both: Seconds  # clients + server - wall of each round, at least 0, at most the shorter of the two
 
     @property
     def share(self) -> Seconds:
@@ -168,7 +146,7 @@ class Ledger:
     def row(self, tables: NDArray[np.float64]) -> Row:
         """Returns the row of a round and starts the next; tables (P + 1, steps, 5): seconds by KINDS, peak bytes."""
         down, up, items = (self._table(what) for what in ("down", "up", "items"))
-        self._counts.clear()
+        self.forget()
         by_step = tables.transpose(1, 0, 2)
         return Row(list(self.steps), down, up, items, by_step[:, :, :PEAK], by_step[:, :, PEAK].astype(np.int64))
 

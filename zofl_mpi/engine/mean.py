@@ -7,6 +7,7 @@ half a quantum, which is below m 2^-61 times the largest contribution. A `Sum` n
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,15 @@ Path = tuple[str, ...]
 Add = Callable[[NDArray[np.int64]], NDArray[np.int64]]  # the sum of the processes' whole numbers, at the server
 
 
+def refuse_stream(step: Callable[..., Any], what: str = "mean") -> None:
+    """Refuses a step that streams: which of its items would `mean` average, or `sum` add?"""
+    if inspect.isgeneratorfunction(step):
+        raise TypeError(
+            f"{what} needs a step that returns its reply, {step.__name__!r} streams: "
+            f"keep the result in client.memory and take the {what} of a second step that returns it"
+        )
+
+
 def normalised(to: Sequence[int], weights: Mapping[int, float] | None) -> dict[int, float]:
     """Each participant's share, summing to 1; ValueError for a negative weight or a sum that is not positive."""
     raw = {i: 1.0 if weights is None else float(weights[i]) for i in to}
@@ -42,25 +52,18 @@ def normalised(to: Sequence[int], weights: Mapping[int, float] | None) -> dict[i
 
 @dataclass
 class Contribution:
-    """One process's part of a mean.
+    """One process's part of a mean."""
 
-    Attributes:
-        fields: {i: {path: array}} of its clients' replies.
-        sizes: {i: communicated bytes of the reply}.
-        bounds: {path: the largest |w_i x_i|}.
-        shapes: {path: (shape, dtype)} of each reply.
-        template: one packed reply, its arrays empty, from the process that has the first participant.
-        failed: (i, rank, failure) of the clients whose step failed.
-        report: of the rank's costs since its last one, for the server's account.
-    """
-
+    # {i: {path: array}} of its clients' replies
     fields: dict[int, dict[Path, NDArray[Any]]] = field(default_factory=dict)
-    sizes: dict[int, int] = field(default_factory=dict)
-    bounds: dict[Path, float] = field(default_factory=dict)
-    shapes: dict[Path, tuple[tuple[int, ...], str]] | None = None
+    sizes: dict[int, int] = field(default_factory=dict)  # {i: communicated bytes of the reply}
+    bounds: dict[Path, float] = field(default_factory=dict)  # {path: the largest |w_i x_i|}
+    shapes: dict[Path, tuple[tuple[int, ...], str]] | None = None  # {path: (shape, dtype)} of each reply
+    # one packed reply, its arrays empty, from the process that has the first participant
     template: messages.Bytes | None = None
+    # (i, rank, failure) of the clients whose step failed
     failed: list[tuple[int, int, Any]] = field(default_factory=list)
-    report: Report | None = None
+    report: Report | None = None  # of the rank's costs since its last one, for the server's account
 
     def add(self, i: int, reply: Any, share: float, first: bool = True) -> None:
         """Adds client i's reply, which counts by `share`; `first`: it is the first of all participants.
@@ -96,15 +99,12 @@ class Sum(Contribution):
 
     The quantum of a vector depends on its own largest entry, to OCTAVES, and on m, not on the other vectors: at most
     m 2^-53 of that entry. Vectors with one quantum share a vector of whole numbers; the server adds those up.
-
-    Attributes:
-        m: vectors of all processes, at most.
-        term: (i, reply) -> (n,) the client's vector, which is overwritten.
-        parts: {quantum: (n,) sum in multiples of it}; infinity for vectors that are not finite, whose sum is NaN.
     """
 
-    m: int = 1
+    m: int = 1  # vectors of all processes, at most
+    # (i, reply) -> (n,) the client's vector, which is overwritten
     term: Callable[[int, Any], NDArray[np.float64]] | None = None
+    # {quantum: (n,) sum in multiples of it}; infinity for vectors that are not finite, whose sum is NaN
     parts: dict[float, NDArray[np.int64]] = field(default_factory=dict)
 
     def add(self, i: int, reply: Any, share: float = 1.0, first: bool = False) -> None:

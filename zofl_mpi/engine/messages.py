@@ -55,16 +55,11 @@ def pack(message: Any) -> Bytes:
 
 
 class Prepared(NamedTuple):
-    """A message that is about to be packed.
-
-    Attributes:
-        arrays: on the host, or tensors of a GPU.
-        size: of the packed message, in bytes.
-    """
+    """A message that is about to be packed."""
 
     header: bytes
-    arrays: list[Any]
-    size: int
+    arrays: list[Any]  # on the host, or tensors of a GPU
+    size: int  # of the packed message, in bytes
 
     def packed(self) -> Bytes:
         """The message as bytes; those between its parts are 0."""

@@ -37,17 +37,11 @@ def with_base(cls: type[T], base: type[Any]) -> type[T]:
 
 
 class KernelChoice(NamedTuple):
-    """The kernel that a problem chooses for a run.
+    """The kernel that a problem chooses for a run."""
 
-    Attributes:
-        name: as --kernel would name it.
-        reason: how it was chosen, for the result.
-        fallback: the kernel to take where a rank cannot have it; "" where the run is then refused.
-    """
-
-    name: str
-    reason: str = ""
-    fallback: str = ""
+    name: str  # as --kernel would name it
+    reason: str = ""  # how it was chosen, for the result
+    fallback: str = ""  # the kernel to take where a rank cannot have it; "" where the run is then refused
 
 
 class Backend(Protocol):
@@ -96,13 +90,6 @@ class Backend(Protocol):
         return None
 
 
-class _Host(Backend):
-    """The CPU, one client after the other."""
-
-
-HOST = _Host()
-
-
 class ClientProgram(Protocol):
     """The steps that clients are asked for, and how the engine runs them."""
 
@@ -117,10 +104,13 @@ class ClientProgram(Protocol):
         return ()
 
 
-class _Plain(ClientProgram):
-    """Defaults for a class without that base."""
+class _Plain(Backend, ClientProgram):
+    """The defaults of both: the CPU, one client after the other."""
+
+
+HOST = _Plain()
 
 
 def program_of(method: Any) -> ClientProgram:
     """The method as the engine runs it: itself where it has the base `ClientProgram`, else the defaults of that."""
-    return method if ClientProgram in type(method).__mro__ else _Plain()
+    return method if ClientProgram in type(method).__mro__ else HOST

@@ -83,17 +83,11 @@ class Drawable(Protocol):
 @final
 @dataclass(frozen=True)
 class Work:
-    """The local steps that a method plans, from which a problem chooses its kernel.
+    """The local steps that a method plans, from which a problem chooses its kernel."""
 
-    Attributes:
-        batch: samples of a step.
-        models: how many take a step together, on the same samples; that counts as one step.
-        steps: of all clients in all rounds together, on average over who takes part.
-    """
-
-    batch: int
-    models: int
-    steps: int
+    batch: int  # samples of a step
+    models: int  # how many take a step together, on the same samples; that counts as one step
+    steps: int  # of all clients in all rounds together, on average over who takes part
 
 
 @final
@@ -112,18 +106,12 @@ class Loads:
 
 
 class Passes(NamedTuple):
-    """Passes of samples through the model in a run; a gradient counts three, as a backward pass costs two forward ones.
+    """Passes of samples through the model in a run; a gradient counts three: a backward pass costs two forward ones."""
 
-    Attributes:
-        training: of all clients and the server, in all rounds.
-        held_out: of each held-out sample at an evaluation.
-        own: of each sample of a client at an evaluation that asks it; of the server, one.
-        flops: floating-point operations of one pass; called only where it matters, as it may compute one.
-    """
-
-    training: float
-    held_out: float
-    own: float
+    training: float  # of all clients and the server, in all rounds
+    held_out: float  # of each held-out sample at an evaluation
+    own: float  # of each sample of a client at an evaluation that asks it; of the server, one
+    # floating-point operations of one pass; called only where it matters, as it may compute one
     flops: Callable[[], float]
 
 

@@ -28,11 +28,7 @@ Begin = Callable[[Any], Work]
 
 
 class Sharing:
-    """The ranks of the server; here it is one, which computes on each upload at once.
-
-    Attributes:
-        ranks: S, how many there are.
-    """
+    """The ranks of the server, `ranks` in number; here it is one, which computes on each upload at once."""
 
     ranks = 1
 

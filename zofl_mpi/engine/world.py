@@ -22,20 +22,14 @@ class Ended(SystemExit):
 
 
 class World(Protocol):
-    """Processes of a run, as the command line and the loop use them; by default the one process without MPI.
+    """Processes of a run, as the command line and the loop use them; by default the one process without MPI."""
 
-    Attributes:
-        rank, size: this process and how many there are; rank 0 is the server.
-        library: name and version of the MPI library, "none" in a single process.
-        missing: requirements of --survive that are missing; "" where ranks may be lost.
-        faults: exceptions that calls raise where a rank is lost and the others may go on.
-    """
-
-    rank: int = 0
-    size: int = 1
-    library: str = "none"
+    rank: int = 0  # of this process; rank 0 is the server
+    size: int = 1  # how many there are
+    library: str = "none"  # name and version of the MPI library
+    # requirements of --survive that are missing; "" where ranks may be lost
     missing: str = "clients on ranks of their own, started by mpirun --with-ft ulfm -n RANKS"
-    faults: Faults = ()
+    faults: Faults = ()  # exceptions that calls raise where a rank is lost and the others may go on
 
     def bcast(self, value: Any) -> Any:
         """Rank 0's `value` on all ranks."""

@@ -73,7 +73,7 @@ class FSLSAGE(SplitMethod):
                 for i, item in main.train(clients.ask(self.first, message, to=group)):
                     recent.add(i, item)
                 errors += [self.align(main, recent, heads, i) for i in group]
-                uploads = clients.ask_each(self.train_aligned, {i: Head(heads[str(i)]) for i in group})
+                uploads = clients.ask_each(self.rest, {i: Head(heads[str(i)]) for i in group})
             else:
                 uploads = clients.ask(self.train, message, to=group)
             for i, item in main.train(uploads):
@@ -143,7 +143,7 @@ class FSLSAGE(SplitMethod):
         with torch.no_grad(), model.at(model.scratch):  # the pass that moves the statistics comes with the head
             return Smashed(model.problem.smash(x), labels)
 
-    def train_aligned(self, client: Client, message: Head) -> Generator[Smashed, None, Trained]:
+    def rest(self, client: Client, message: Head) -> Generator[Smashed, None, Trained]:
         """Takes all local steps, with the aligned head; the first mini-batch has been uploaded."""
         model: LocalSteps = client.scratch.pop("model")
         model.theta[model.problem.n_client :] = model.problem.placed(message.theta)

@@ -14,29 +14,17 @@ from zofl_mpi.errors import UserError
 @final
 @dataclass(frozen=True)
 class Place:
-    """Device and cores of one rank.
+    """Device and cores of one rank."""
 
-    Attributes:
-        host: name of its node.
-        client: whether it acts for clients.
-        device: "cpu" or "cuda:k" in its own numbering.
-        uuid: of the GPU on which an allocation of this rank landed; "" on the CPU.
-        gpus: GPUs of its node, as far as the ranks there see them or Slurm says that the job has them.
-        cores: those that it may run on, as in "0-3,8".
-        threads: of its numerical libraries.
-        blas: library of NumPy's matrix products.
-        unused: why a GPU that its node seems to have is not used; "" where none is, or none was wanted.
-    """
-
-    host: str
-    client: bool
-    device: str
-    uuid: str
-    gpus: int
-    cores: str
-    threads: int
-    blas: str
-    unused: str = ""
+    host: str  # name of its node
+    client: bool  # whether it acts for clients
+    device: str  # "cpu" or "cuda:k" in its own numbering
+    uuid: str  # of the GPU on which an allocation of this rank landed; "" on the CPU
+    gpus: int  # of its node, as far as the ranks there see them or Slurm says that the job has them
+    cores: str  # those that it may run on, as in "0-3,8"
+    threads: int  # of its numerical libraries
+    blas: str  # library of NumPy's matrix products
+    unused: str = ""  # why a GPU that its node seems to have is not used; "" where none is, or none was wanted
 
     def row(self, rank: int, clients: int, servers: int = 1) -> dict[str, int | str]:
         """The rank's row of the table of ranks; `clients` is its number of clients, `servers` that of server ranks."""

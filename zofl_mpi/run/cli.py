@@ -26,21 +26,12 @@ from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all
 from zofl_mpi.errors import UserError, demand, refused, warn
 from zofl_mpi.run import devices, evaluation, flags
+from zofl_mpi.run import plan as plans
 from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
 from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.mpi.placement import ClientPlacement
-from zofl_mpi.run.plan import (
-    Plan,
-    check_hooks,
-    check_validation,
-    loads_of,
-    method_of,
-    print_plan,
-    problem_of,
-    understand,
-    work_of,
-)
+from zofl_mpi.run.plan import Plan
 from zofl_mpi.run.progress import Progress, announce, progress
 from zofl_mpi.run.signals import Stop
 
@@ -142,15 +133,7 @@ def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:
 @final
 @dataclass(frozen=True)
 class Job:
-    """A rank's part of the run, ready for its rounds.
-
-    Attributes:
-        loads: the planned work of each client, the same on all ranks.
-        watch: ends a round that takes too long.
-        recorder: writes the result; None but at rank 0.
-        resumed: contents of the checkpoint to start from; None for a new run.
-        bar: shows how far the run is; it is on already.
-    """
+    """A rank's part of the run, ready for its rounds."""
 
     world: World
     method: Method[Any]
@@ -158,9 +141,9 @@ class Job:
     loads: Loads | None
     stop: Stop
     watch: Watch
-    recorder: Recorder | None
-    resumed: Restored | None
-    bar: Progress
+    recorder: Recorder | None  # at rank 0 only
+    resumed: Restored | None  # None for a new run
+    bar: Progress  # it is on already
 
     def run(self) -> int:
         """Leads the run at rank 0, serves it elsewhere; returns the exit status."""
@@ -184,8 +167,8 @@ class Job:
 def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | int:
     """Builds the data and the method and opens the result file; 0 after --dry-run."""
     values = plan.values
-    names = values["method"], values["problem"]
-    cls, choice = run_or_fail_all(world, lambda: (method_of(family, names[0]), problem_of(family, names[1])))
+    cls = run_or_fail_all(world, lambda: plans.method_of(family, values["method"]))
+    choice = run_or_fail_all(world, lambda: plans.problem_of(family, values["problem"]))
     places = bind(world, values["device"], choice.gpu)
     known = _places(world, places)
     bar.step("start: data and model", 4)
@@ -193,8 +176,8 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     fault = "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only"
     _check_equal(world, data.fingerprint, fault)
     bar.step("start: method and kernel", 4, 1)
-    if ":" in names[0]:
-        run_or_fail_all(world, lambda: check_hooks(flags.made(cls, values, setting=data), plan))
+    if ":" in values["method"]:
+        run_or_fail_all(world, lambda: plans.check_hooks(flags.made(cls, values, setting=data), plan))
     setting, reason = _with_kernel(world, cls, data, plan)
     method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
     if values["eval_samples"] == "auto":
@@ -212,7 +195,7 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     _check_server_ranks(world, method, plan)
     if values["dry_run"]:
         if world.rank == 0:
-            print_plan(plan, method)
+            plans.print_plan(plan, method)
             if setting.fleet is not None:
                 print(devices.table(setting.fleet, values["rounds"]))
         return 0
@@ -256,7 +239,7 @@ def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], pl
     samples = max(setting.data, key=len)
 
     def choose() -> tuple[Any, Any]:
-        work = work_of(flags.made(cls, plan.values, setting=setting), plan.values["rounds"])
+        work = plans.work_of(flags.made(cls, plan.values, setting=setting), plan.values["rounds"])
         return work, work and problem.kernel_for(work, samples, plan.kernel_before)
 
     work, choice = world.bcast(at_server(world, choose))
@@ -275,9 +258,9 @@ def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], pl
 def _build_method(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Method[Any], Loads | None]:
     """The method, and the work that it plans for each client."""
     method: Method[Any] = flags.made(cls, plan.values, setting=setting)
-    check_validation(method, plan)
+    plans.check_validation(method, plan)
     memory.check_batches(method, method.kernel)
-    return method, loads_of(method)
+    return method, plans.loads_of(method)
 
 
 def _bind_devices(world: World, method: Method[Any], plan: Plan) -> None:
@@ -365,7 +348,7 @@ def _read_plan(world: World, family: Family, arguments: Sequence[str]) -> Plan |
 
     def read() -> Plan | int:
         try:
-            return understand(family, arguments)
+            return plans.understand(family, arguments)
         except SystemExit as exc:  # --help
             return int(exc.code or 0)
 
@@ -397,7 +380,7 @@ def _check_equal(world: World, value: Any, sentence: str) -> None:
 
 def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Setting[Any]:
     """The setting of a plan, on every rank alike but for the device."""
-    values, choice = plan.values, problem_of(family, plan.values["problem"])
+    values, choice = plan.values, plans.problem_of(family, plan.values["problem"])
     site = Site(plan.of_problem(family), world, Streams(values["seed"]), values["dtype"], chosen)
 
     def make() -> Setting[Any]:

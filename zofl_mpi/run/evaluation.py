@@ -1,5 +1,6 @@
 """--eval-samples: how many samples an evaluation reads, fixed by the configuration and the seed."""
 
+from bisect import bisect_right
 from dataclasses import replace
 from typing import Any
 
@@ -37,15 +38,12 @@ def auto(method: Method[Any], rounds: int, every: int) -> int:
         both = passes.held_out * sum(min(N, size) for size in held_out) + passes.own * sum(min(N, size) for size in own)
         return both + min(N, server)
 
-    low, high, allowed = 1, max([*held_out, *own, server, 1]), SHARE * passes.training / evaluations
+    high, allowed = max([*held_out, *own, server, 1]), SHARE * passes.training / evaluations
     if cost(high) > allowed and (flops := passes.flops()) > 0:  # not nan, where they are unknown
         allowed = max(allowed, CHEAP / flops / evaluations)
     if cost(high) <= allowed:
         return 0
-    while high - low > 1:
-        N = (low + high) // 2
-        low, high = (N, high) if cost(N) <= allowed else (low, N)
-    return low
+    return max(1, bisect_right(range(1, high), allowed, key=cost))
 
 
 def limited(setting: Setting[Any], N: int) -> Setting[Any]:

@@ -18,21 +18,13 @@ T = TypeVar("T")
 @final
 @dataclass(frozen=True)
 class Site:
-    """Inputs from which one rank makes a setting.
+    """Inputs from which one rank makes a setting."""
 
-    Attributes:
-        values: {flag: value} of the problem, in the role that it plays.
-        world: the ranks.
-        streams: the run's random numbers.
-        dtype: "float32" or "float64", of all vectors.
-        device: where this rank computes, as torch calls it.
-    """
-
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  # {flag: value} of the problem, in the role that it plays
     world: World
     streams: Streams
-    dtype: str
-    device: str
+    dtype: str  # "float32" or "float64", of all vectors
+    device: str  # where this rank computes, as torch calls it
 
     def group(self, cls: type[T]) -> T:
         """A group of flags with its values, checked."""
@@ -42,21 +34,14 @@ class Site:
 @final
 @dataclass(frozen=True)
 class Choice:
-    """A problem that a command line can name.
+    """A problem that a command line can name."""
 
-    Attributes:
-        groups: {title: dataclass of its flags}.
-        make: makes its setting, the same on every rank but for the device (UserError: a flag out of range, other data).
-        roles: {role (`zofl_mpi.problems`) that it offers: further groups of flags for methods that need it}.
-        gpu: whether it can run on one.
-        lacks: {role: the members of it that a user's class lacks}; empty for a family's own problems.
-    """
-
-    groups: Groups
+    groups: Groups  # {title: dataclass of its flags}
+    # the same on every rank but for the device (UserError: a flag out of range, other data)
     make: Callable[[Site], Setting[Any]]
-    roles: Mapping[str, Groups]
-    gpu: bool = False
-    lacks: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    roles: Mapping[str, Groups]  # {role (`zofl_mpi.problems`) that it offers: further flags for methods that need it}
+    gpu: bool = False  # whether it can run on one
+    lacks: Mapping[str, Sequence[str]] = field(default_factory=dict)  # {role: members of it that a user's class lacks}
 
 
 class Family(Protocol):

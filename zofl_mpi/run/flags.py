@@ -35,22 +35,17 @@ IS_FLAG = re.compile(r"--?[a-z]", re.IGNORECASE).match
 _hints: Callable[[type[Any]], dict[str, Any]] = functools.cache(typing.get_type_hints)  # type: ignore[assignment]
 
 
-def flags_of(groups: Groups) -> dict[str, Any]:
-    """{field: its type} of all groups (UserError: two groups share a name, which must mean one thing)."""
-    kinds: dict[str, Any] = {}
+def flags_of(groups: Groups) -> dict[str, "Leaf"]:
+    """{field: its flag} of all groups (UserError: two groups share a name, which must mean one thing)."""
+    known: dict[str, Leaf] = {}
     owner: dict[str, str] = {}
     for title, cls in groups.items():
         for leaf in leaves(cls):
-            if leaf.name in kinds:
+            if leaf.name in known:
                 both = f"--{flag(leaf.name)} is a flag of {owner[leaf.name]} and of {cls.__name__} ({title})"
                 raise UserError(f"{both}: give the field of your own class another name")
-            kinds[leaf.name], owner[leaf.name] = leaf.kind, f"{cls.__name__} ({title})"
-    return kinds
-
-
-def fields_of(cls: type[Any]) -> dict[str, Any]:
-    """{field: its type} of the flags of a class and of its dataclass fields."""
-    return flags_of({cls.__name__: cls})
+            known[leaf.name], owner[leaf.name] = leaf, f"{cls.__name__} ({title})"
+    return known
 
 
 def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
@@ -76,13 +71,12 @@ def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
 def built(cls: type[T], setting: Any, **values: Any) -> T:
     """A method as the command line would make it, from its flags (TypeError: unknown; UserError: out of range)."""
     defaults = {leaf.name: leaf.default for leaf in leaves(cls)}
-    unknown = values.keys() - defaults.keys()
-    if unknown:
+    if unknown := values.keys() - defaults.keys():
         raise TypeError(f"{cls.__name__} has no flag {', '.join(sorted(unknown))}")
     return cast(T, made(with_base(cls, Method), {**defaults, **values}, setting=setting))
 
 
-class _Leaf(NamedTuple):
+class Leaf(NamedTuple):
     """A field that is a flag, of the class `owner`."""
 
     name: str
@@ -97,24 +91,20 @@ class _Leaf(NamedTuple):
         return next((each[self.name] for each in texts if self.name in each), "")
 
 
-def leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[_Leaf]:
+def leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[Leaf]:
     """The flags of a class, those of its dataclass fields in their place; `default`: an instance with the defaults."""
     hints = _hints(cls)
     for f in dataclasses.fields(cls):
         if not is_flag(f):
             continue
-        value = _default(f) if default is dataclasses.MISSING else getattr(default, f.name)
+        own = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+        value = own if default is dataclasses.MISSING else getattr(default, f.name)
         if dataclasses.is_dataclass(hints[f.name]):
             other = f.metadata.get("defaults", {})
             for leaf in leaves(cast("type[Any]", hints[f.name]), value):
                 yield leaf._replace(default=other.get(leaf.name, leaf.default))
         else:
-            yield _Leaf(f.name, hints[f.name], value, cls)
-
-
-def _default(f: dataclasses.Field[Any]) -> Any:
-    """A field's default, dataclasses.MISSING if it has none."""
-    return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+            yield Leaf(f.name, hints[f.name], value, cls)
 
 
 def parse(
@@ -132,7 +122,7 @@ def parse(
     if not {"-h", "--help"}.isdisjoint(arguments):
         _print_help(groups, program, description)
         raise SystemExit(0)
-    known = {leaf.name: leaf for cls in groups.values() for leaf in leaves(cls)}
+    known = flags_of(groups)
     values = {name: leaf.default for name, leaf in known.items()}
     negated = {f"--no-{flag(name)}": name for name, leaf in known.items() if leaf.kind is bool}
     for typed, words in split(arguments):
@@ -275,8 +265,7 @@ def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: st
     """Values by field or flag name, as arguments to put before the user's (UserError: an unknown key of `source`)."""
     arguments: list[str] = []
     for key, value in values.items():
-        name = field_of(key)
-        if name not in known:
+        if (name := field_of(key)) not in known:
             raise UserError(f"{source}: unknown key {key!r}{nearest(name, known, flag)}")
         if isinstance(value, dict):
             raise UserError(f"{source}: {key!r} is a table; every key stands at the top level and names a flag")

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from zofl_mpi.engine import mean, messages
-from zofl_mpi.engine.clients import Client, ClientError, Clients, Participants, Replies, Step, Weights, failure, name_of
+from zofl_mpi.engine.clients import Client, ClientError, Clients, Participants, Replies, Step, Weights, failure
 from zofl_mpi.engine.ledger import Row
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.sharing import Sharing
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.run.questions import Questions, in_turn, participants, refuse_stream
+from zofl_mpi.run.questions import Questions, in_turn, participants
 
 
 @final
@@ -25,16 +25,16 @@ class LocalClients(Clients):
         self._batched = program_of(method).backend.batched_clients
 
     def ask(self, step: Step, message: Any, *, to: Participants = None, counted: bool = True) -> Replies:
-        to = participants(to, self.m)
-        return self._copied(self._ask(step, dict.fromkeys(to, message), counted))
+        return self.ask_each(step, dict.fromkeys(participants(to, self.m), message), counted=counted)
 
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
-        return self._copied(self._ask(step, {i: each[i] for i in participants(each, self.m)}, counted))
+        items = self._ask(step, {i: each[i] for i in participants(each, self.m)}, counted)
+        return ((i, messages.copy(item)) for i, item in items)  # which clients may overwrite; the server keeps them
 
     def mean(
         self, step: Step, message: Any, *, to: Participants = None, weights: Weights = None, counted: bool = True
     ) -> Any:
-        refuse_stream(step)
+        mean.refuse_stream(step)
         to = sorted(participants(to, self.m))
         shares = mean.normalised(to, weights)
         replies = mean.Contribution()
@@ -43,15 +43,15 @@ class LocalClients(Clients):
                 replies.add(i, reply, shares[i], i == to[0])
             except Exception as exc:
                 self._questions.close()
-                raise ClientError(i, 0, name_of(step), failure(0, exc)) from exc
+                raise ClientError(i, 0, step.__name__, failure(0, exc)) from exc
         return mean.local_mean(replies, shares)
 
     def account(self) -> tuple[Row, bool]:
-        self._questions.check_closed("the round")
+        self._questions.check_closed("the round ended")
         return self._questions.row(self._questions.account()[None])
 
     def close(self, status: int = 0) -> None:
-        self._questions.check_closed("the run")
+        self._questions.check_closed("the run ended")
 
     def _ask(self, step: Step, each: dict[int, Any], counted: bool) -> Replies:
         different = {id(message): message for message in each.values()}
@@ -63,10 +63,6 @@ class LocalClients(Clients):
             for i, message in each.items():
                 self.ledger.sent(name, i, sizes[id(message)])
         return self._replies(step, name, inbox, counted)
-
-    def _copied(self, items: Replies) -> Replies:
-        """Copies the clients' items, which they may overwrite; the server keeps its copies."""
-        return ((i, messages.copy(item)) for i, item in items)
 
     def _replies(self, step: Step, name: str, inbox: dict[int, Any], counted: bool) -> Replies:
         """Yields the items as the clients made them, without copies."""

@@ -25,7 +25,7 @@ from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import records
 from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
 from zofl_mpi.run.diagnosis import latest_rank
-from zofl_mpi.run.progress import Progress, WithProgress
+from zofl_mpi.run.progress import Progress, with_progress
 
 
 class RunError(UserError):
@@ -41,13 +41,7 @@ class RunError(UserError):
 @final
 @dataclass(frozen=True)
 class Schedule:
-    """Rounds after which to evaluate and to checkpoint.
-
-    Attributes:
-        rounds: R, how many rounds the whole run has.
-        eval_every: rounds between evaluations; the first and the last round are always evaluated.
-        checkpoint_every: rounds between checkpoints; 0 for none but the one at a stop.
-    """
+    """Rounds after which to evaluate and to checkpoint, by the flags of these names (`plan.RunFlags`)."""
 
     rounds: int
     eval_every: int
@@ -69,35 +63,26 @@ TOGETHER = 1000
 @final
 @dataclass
 class Totals:
-    """Numbers of this session's rounds for the closing lines.
+    """Numbers of this session's rounds for the closing lines."""
 
-    Attributes:
-        seconds: (P + 1, 3) compute, wait, comm of each rank.
-        both: seconds in which clients and server computed at once, see `Overlap`.
-        round: the last finished round of the run, 1..R.
-        start: seconds from the process's beginning to this session's first round.
-        last: the latest value of each column.
-        course: (round, objective) of each evaluation; the test loss where there is no objective.
-        losses: of client ranks, that were survived.
-        server_ranks: S; the clients live on the other ranks.
-        directions: of the estimates in all rounds of the run so far; counted at the end, which costs time at large m.
-        late: {client rank: seconds} that the server waited in rounds in which this rank computed longest: at most what
-            it computed beyond the mean of the client ranks; see `diagnosis.latest_rank`.
-    """
-
-    round: int
+    round: int  # the last finished round of the run, 1..R
+    # (P + 1, 3) compute, wait, comm of each rank
     seconds: NDArray[np.float64] = field(default_factory=lambda: np.zeros((1, 3)))
-    both: float = 0.0
-    start: float = 0.0
+    both: float = 0.0  # seconds in which clients and server computed at once, see `Overlap`
+    start: float = 0.0  # seconds from the process's beginning to this session's first round
     wall: float = 0.0
     bytes_down: int = 0
     bytes_up: int = 0
     rounds: int = 0
-    last: dict[str, float] = field(default_factory=dict)
+    last: dict[str, float] = field(default_factory=dict)  # the latest value of each column
+    # (round, objective) of each evaluation; the test loss where there is no objective
     course: list[tuple[int, float]] = field(default_factory=list)
-    losses: list[records.Loss] = field(default_factory=list)
-    server_ranks: int = 1
+    losses: list[records.Loss] = field(default_factory=list)  # of client ranks, that were survived
+    server_ranks: int = 1  # S; the clients live on the other ranks
+    # of the estimates in all rounds of the run so far; counted at the end, which costs time at large m
     directions: Directions | None = None
+    # {client rank: seconds} that the server waited in rounds in which this rank computed longest: at most what it
+    # computed beyond the mean of the client ranks; see `diagnosis.latest_rank`
     late: dict[int, float] = field(default_factory=dict)
 
     def explored(self, method: Method[Any]) -> dict[str, float]:
@@ -126,93 +111,120 @@ class Totals:
         self.course += [(self.round, value) for value in values[:1]]
 
 
-def run(
-    method: Method[Any],
-    clients: Clients,
-    schedule: Schedule,
-    recorder: records.Recorder,
-    progress: Progress,
-    resumed: Restored | None,
-) -> tuple[Totals, bool]:
-    """Runs the rounds from the start, or from a checkpoint, to the end, or to a signal.
+@final
+@dataclass(frozen=True)
+class Rounds:
+    """The rounds of a run, as rank 0 leads them."""
 
-    Returns:
-        The totals, and whether all rounds are done.
+    method: Method[Any]
+    clients: Clients
+    schedule: Schedule
+    recorder: records.Recorder
+    progress: Progress
 
-    Raises:
-        RunError: a round failed. Finished rounds are in the result file.
-        WriteError: the result cannot be written.
-    """
+    def run(self, resumed: Restored | None) -> tuple[Totals, bool]:
+        """Runs from the start, or from a checkpoint, to the end, or to a signal; returns whether all rounds are done.
 
-    def begun() -> tuple[int, Any]:
+        Raises:
+            RunError: a round failed. Finished rounds are in the result file.
+            WriteError: the result cannot be written.
+        """
+        clients, recorder, schedule = self.clients, self.recorder, self.schedule
+        done, state = clients.steadily(partial(self._begin, resumed))
+        self.progress.begin(done)
+        totals, since = Totals(done, start=device.age(), server_ranks=clients.sharing.ranks), time.perf_counter()
+        recorder.begins(totals.start)
+        while done < schedule.rounds:
+            try:
+                state, columns, (row, stop) = clients.steadily(partial(self._round, state, done))
+            except (Exception, SystemExit) as exc:
+                raise _failed(done + 1, exc, self.method, recorder) from exc
+            now = time.perf_counter()
+            wall, since, done = now - since, now, done + 1  # recording counts for the next round
+            totals.add(row, wall, columns)
+            tables = {name: value for name, value in vars(row).items() if name != "seconds"}
+            tables |= {f"seconds_{kind}": row.seconds[:, :, k] for k, kind in enumerate(KINDS)}
+            recorder.append({"round": float(done), "seconds": wall, **columns}, **tables)
+            self._survived(totals, repeated=True)
+            self.progress.update(done, note(totals.last), wall)
+            if schedule.saves(done) or (stop and done < schedule.rounds):
+                clients.steadily(partial(self._save, done, state))
+                self._survived(totals, repeated=False)
+            if stop and done < schedule.rounds:
+                recorder.close("interrupted", **totals.explored(self.method))
+                return totals, False
+        try:
+            recorder.finish(messages.named(messages.leaves(state)), **totals.explored(self.method))
+        except records.DamagedError:
+            if not schedule.saves(done):  # else its last checkpoint is this one
+                clients.steadily(partial(self._save, done, state))
+            raise
+        return totals, True
+
+    def _begin(self, resumed: Restored | None) -> tuple[int, Any]:
+        """The number of finished rounds, and the state after them."""
         with without_warnings():
-            done, state = (0, method.start()) if resumed is None else (resumed.round, resumed.state)
+            done, state = (0, self.method.start()) if resumed is None else (resumed.round, resumed.state)
         if resumed is not None:
-            for _ in clients.ask_each(STEPS["<restore>"], resumed.memories, counted=False) if resumed.memories else ():
+            memories = resumed.memories
+            for _ in self.clients.ask_each(STEPS["<restore>"], memories, counted=False) if memories else ():
                 pass
-            clients.ledger.steps[:] = resumed.steps
-        clients.account()  # the costs so far belong to no round
+            self.clients.ledger.steps[:] = resumed.steps
+        self.clients.account()  # the costs so far belong to no round
         return done, state
 
-    done, state = clients.steadily(begun)
-    progress.begin(done)
+    def _round(self, state: Any, r: int) -> tuple[Any, dict[str, float], tuple[Row, bool]]:
+        """Runs round r, and its evaluation if one is due; returns the new state, its row's columns, its `account`."""
+        method, clients = self.method, self.clients
+        # a repeated round must find its state unchanged
+        state = finite_round(method, messages.copy(state) if clients.survives else state, r, clients)
+        columns = dict(numbers(state))
+        self.recorder.describe(described(state))
+        if method.setting.fleet is not None:
+            spent = method.setting.fleet.spent(r + 1)
+            columns |= dict(numbers(spent))
+            self.recorder.describe(described(spent))
+        if self.schedule.evaluates(r + 1):
+            name = f"evaluation after round {r + 1}"
+            self.progress.step(name)
+            with without_warnings():
+                report = method.evaluate(state, r, with_progress(clients, self.progress, name))
+            self.progress.step("")
+            columns |= reported(report)
+            self.recorder.describe(described(report))
+        return state, columns, clients.account()
 
-    totals, since = Totals(done, start=device.age(), server_ranks=clients.sharing.ranks), time.perf_counter()
-    recorder.begins(totals.start)
-    while done < schedule.rounds:
+    def _survived(self, totals: Totals, repeated: bool) -> None:
+        """Notes in the result which ranks were lost in the round, or in its checkpoint (then nothing is `repeated`)."""
+        if new := self.clients.lost[len(totals.losses) :]:
+            totals.losses += [records.Loss(totals.round, tuple(ranks), repeated) for ranks in new]
+            self.recorder.survived(totals.losses[-len(new) :])
+
+    def _save(self, done: int, state: Any) -> None:
+        """Writes a checkpoint: the state, all memories, the number of finished rounds. There is no random state.
+
+        Raises:
+            RunError: it cannot be written.
+            DamagedError: it is written, and the result cannot be read any more.
+        """
+        clients, recorder = self.clients, self.recorder
+        recorder.flush()  # its rows first: what fails there is no checkpoint's failure
+        recalled = clients.ask(STEPS["<recall>"], Acknowledged(), counted=False)
+        if clients.m <= TOGETHER:
+            payload = {f"memory/{i}": messages.pack(memory) for i, memory in recalled}
+        else:
+            entries = {str(i): memory.entries for i, memory in recalled if memory.entries}
+            payload = {"memories": messages.pack(Memory(entries))}
+        payload["state"] = messages.pack(state)
+        attrs = {**recorder.origin, "round": done, "steps": clients.ledger.steps}
         try:
-            work = partial(one_round, method, state, done, clients, schedule, recorder, progress)
-            state, columns, (row, stop) = clients.steadily(work)
-        except (Exception, SystemExit) as exc:
-            raise _failed(done + 1, exc, method, recorder) from exc
-        now = time.perf_counter()
-        wall, since, done = now - since, now, done + 1  # recording counts for the next round
-        totals.add(row, wall, columns)
-        record(recorder, done, wall, columns, row)
-        survived(totals, clients, recorder, repeated=True)
-        progress.update(done, note(totals.last), wall)
-        if schedule.saves(done) or (stop and done < schedule.rounds):
-            clients.steadily(partial(save, recorder, done, state, clients))
-            survived(totals, clients, recorder, repeated=False)
-        if stop and done < schedule.rounds:
-            recorder.close("interrupted", **totals.explored(method))
-            return totals, False
-    try:
-        recorder.finish(messages.named(messages.leaves(state)), **totals.explored(method))
-    except records.DamagedError:
-        if not schedule.saves(done):  # else its last checkpoint is this one
-            clients.steadily(partial(save, recorder, done, state, clients))
-        raise
-    return totals, True
-
-
-def one_round(
-    method: Method[Any],
-    state: Any,
-    r: int,
-    clients: Clients,
-    schedule: Schedule,
-    recorder: records.Recorder,
-    progress: Progress,
-) -> tuple[Any, dict[str, float], tuple[Row, bool]]:
-    """Runs round r, and its evaluation if one is due; returns the new state, its row's columns, its `account`."""
-    # a repeated round must find its state unchanged
-    state = finite_round(method, messages.copy(state) if clients.survives else state, r, clients)
-    columns = dict(numbers(state))
-    recorder.describe(described(state))
-    if method.setting.fleet is not None:
-        spent = method.setting.fleet.spent(r + 1)
-        columns |= dict(numbers(spent))
-        recorder.describe(described(spent))
-    if schedule.evaluates(r + 1):
-        name = f"evaluation after round {r + 1}"
-        progress.step(name)
-        with without_warnings():
-            report = method.evaluate(state, r, WithProgress(clients, progress, name))
-        progress.step("")
-        columns |= reported(report)
-        recorder.describe(described(report))
-    return state, columns, clients.account()
+            recorder.sync()
+            records.save_checkpoint(records.checkpoint_path(recorder.path), payload, attrs)
+            recorder.verify()
+        except records.DamagedError:
+            raise
+        except UserError as exc:
+            raise RunError(f"the checkpoint after round {done} failed: {exc}; {_safe(recorder)}") from exc
 
 
 def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> Any:
@@ -228,57 +240,10 @@ def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> A
     return new
 
 
-def survived(totals: Totals, clients: Clients, recorder: records.Recorder, repeated: bool) -> None:
-    """Notes in the result which ranks were lost in the round, or in its checkpoint (then nothing is `repeated`)."""
-    new = clients.lost[len(totals.losses) :]
-    if new:
-        totals.losses += [records.Loss(totals.round, tuple(ranks), repeated) for ranks in new]
-        recorder.survived(totals.losses[-len(new) :])
-
-
-def record(recorder: records.Recorder, done: int, wall: float, columns: dict[str, float], row: Row) -> None:
-    """Appends the round's row to the result."""
-    tables = {name: value for name, value in vars(row).items() if name != "seconds"}
-    tables |= {f"seconds_{kind}": row.seconds[:, :, k] for k, kind in enumerate(KINDS)}
-    recorder.append({"round": float(done), "seconds": wall, **columns}, **tables)
-
-
-def save(recorder: records.Recorder, done: int, state: Any, clients: Clients) -> None:
-    """Writes a checkpoint: the state, all memories, the number of finished rounds. There is no random state.
-
-    Raises:
-        RunError: it cannot be written.
-        DamagedError: it is written, and the result cannot be read any more.
-    """
-    recorder.flush()  # its rows first: what fails there is no checkpoint's failure
-    recalled = clients.ask(STEPS["<recall>"], Acknowledged(), counted=False)
-    if clients.m <= TOGETHER:
-        payload = {f"memory/{i}": messages.pack(memory) for i, memory in recalled}
-    else:
-        entries = {str(i): memory.entries for i, memory in recalled if memory.entries}
-        payload = {"memories": messages.pack(Memory(entries))}
-    payload["state"] = messages.pack(state)
-    attrs = {**recorder.origin, "round": done, "steps": clients.ledger.steps}
-    try:
-        recorder.sync()
-        records.save_checkpoint(records.checkpoint_path(recorder.path), payload, attrs)
-        recorder.verify()
-    except records.DamagedError:
-        raise
-    except UserError as exc:
-        raise RunError(f"the checkpoint after round {done} failed: {exc}; {_safe(recorder)}") from exc
-
-
 @final
 @dataclass(frozen=True)
 class Restored:
-    """Contents of a checkpoint.
-
-    Attributes:
-        round: R, the number of finished rounds.
-        steps: names of the steps so far.
-        memories: {i: memory of client i}.
-    """
+    """Contents of a checkpoint: finished rounds, names of the steps so far, the state, {i: memory of client i}."""
 
     round: int
     steps: list[str]

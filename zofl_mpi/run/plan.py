@@ -7,7 +7,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Any, Literal, TypeVar, final, get_type_hints
 
@@ -90,21 +90,13 @@ result's kernel)."""
 @final
 @dataclass(frozen=True)
 class Plan:
-    """The values of all flags, as rank 0 has read them, for all ranks: plain values only.
+    """The values of all flags, as rank 0 has read them, for all ranks: plain values only."""
 
-    Attributes:
-        values: {flag: value} of everything, `method` and `problem` among them.
-        command: as it was typed.
-        kernel_before: the kernel of the run that --resume names; "" for a new run.
-        eval_samples_before: the samples of its evaluations, 0 for all; None for a new run.
-        usual: the problem that the method has where no other is named.
-    """
-
-    values: dict[str, Any]
-    command: str
-    kernel_before: str = ""
-    eval_samples_before: int | None = None
-    usual: str = ""
+    values: dict[str, Any]  # {flag: value} of everything, `method` and `problem` among them
+    command: str  # as it was typed
+    kernel_before: str = ""  # the kernel of the run that --resume names; "" for a new run
+    eval_samples_before: int | None = None  # the samples of its evaluations, 0 for all; None for a new run
+    usual: str = ""  # the problem that the method has where no other is named
 
     @property
     def config(self) -> dict[str, Any]:
@@ -122,9 +114,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     """The plan of a command line: first the resumed run's values, then those of --config, then the flags.
 
     `stored.trusted` decides what a resumed run may set: the command itself must name a class or a file of one's own.
-
-    Raises:
-        UserError: whatever is wrong with them.
+    UserError: whatever is wrong with them.
     """
     typed = {word: " ".join(values) for word, values in flags.split(arguments)}
     resume, config = typed.get("--resume", ""), typed.get("--config", "")
@@ -196,12 +186,13 @@ def groups_of(family: Family, method: str, problem: str) -> dict[str, type[Any]]
 
 def owners_of(family: Family, name: str) -> list[str]:
     """The family's methods and problems that have a flag of this name, as they are chosen on the command line."""
-    methods = [f"--method {method}" for method, cls in family.METHODS.items() if name in flags.fields_of(cls)]
-    problems = []
-    for problem, choice in family.PROBLEMS.items():
-        groups = [choice.groups, *choice.roles.values()]
-        if any(name in flags.fields_of(cls) for group in groups for cls in group.values()):
-            problems.append(f"--problem {problem}")
+
+    def has(classes: Iterable[type[Any]]) -> bool:
+        return any(leaf.name == name for cls in classes for leaf in flags.leaves(cls))
+
+    methods = [f"--method {method}" for method, cls in family.METHODS.items() if has([cls])]
+    groups = {problem: (choice.groups, *choice.roles.values()) for problem, choice in family.PROBLEMS.items()}
+    problems = [f"--problem {problem}" for problem, all_of in groups.items() if any(has(g.values()) for g in all_of)]
     return [*methods, *problems]
 
 
@@ -214,8 +205,7 @@ def role_of(method_class: type[Method[Any]]) -> str | None:
 def _roles(family: Family, method: str, problem: str, choice: Choice) -> list[flags.Groups]:
     """The groups of flags of the role that the problem plays in this method; of all roles if it does not say.
 
-    Raises:
-        UserError: the problem lacks members of that role; of every role, where the method does not say.
+    UserError: the problem lacks members of that role; of every role, where the method does not say.
     """
     role = role_of(method_of(family, method))
     if role is None and not choice.roles:

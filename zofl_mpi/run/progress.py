@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, Self, cast, final
 
-from zofl_mpi.engine.clients import Clients, Participants, Replies, Step, Weights
-from zofl_mpi.engine.ledger import Row
+from zofl_mpi.engine.clients import Clients, Participants, Replies, Step
 from zofl_mpi.engine.processes import stat
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-T = TypeVar("T")
 
 LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "hydra", "srun", "prun")
 SHORT = 0.5
@@ -151,42 +148,32 @@ class Bar(Progress):
         self._bar.update(self._task, completed=done, of=f"{done}/{self._rounds}", note=note, left=left)
 
 
-@final
-class WithProgress(Clients):
+class _Shown:
     """The clients of a run during an evaluation, whose replies the progress shows one by one."""
 
     def __init__(self, clients: Clients, progress: Progress, name: str) -> None:
         self._clients, self._progress, self._name = clients, progress, name
-        self.m, self.ledger, self.survives, self.lost = clients.m, clients.ledger, clients.survives, clients.lost
-        self.sharing = clients.sharing
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clients, name)
 
     def ask(self, step: Step, message: Any, *, to: Participants = None, counted: bool = True) -> Replies:
-        to = None if to is None else list(to)
-        self._progress.step(self._name, self.m if to is None else len(to))
-        return self._shown(self._clients.ask(step, message, to=to, counted=counted))
+        to = range(self._clients.m) if to is None else list(to)
+        return self._each(len(to), self._clients.ask(step, message, to=to, counted=counted))
 
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
-        self._progress.step(self._name, len(each))
-        return self._shown(self._clients.ask_each(step, each, counted=counted))
+        return self._each(len(each), self._clients.ask_each(step, each, counted=counted))
 
-    def mean(
-        self, step: Step, message: Any, *, to: Participants = None, weights: Weights = None, counted: bool = True
-    ) -> Any:
-        return self._clients.mean(step, message, to=to, weights=weights, counted=counted)
-
-    def account(self) -> tuple[Row, bool]:
-        return self._clients.account()
-
-    def steadily(self, work: Callable[[], T]) -> T:
-        return self._clients.steadily(work)
-
-    def close(self, status: int = 0) -> None:
-        self._clients.close(status)
-
-    def _shown(self, replies: Replies) -> Replies:
+    def _each(self, count: int, replies: Replies) -> Replies:
+        self._progress.step(self._name, count)
         for reply in replies:
             self._progress.advance()
             yield reply
+
+
+def with_progress(clients: Clients, progress: Progress, name: str) -> Clients:
+    """The clients during an evaluation of that name, whose replies the progress shows one by one."""
+    return cast(Clients, _Shown(clients, progress, name))
 
 
 def progress(rounds: int, quiet: bool) -> Progress:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.batching import batched
-from zofl_mpi.engine.clients import Client, Failure, Participants, Step, failure, name_of, step_of
+from zofl_mpi.engine.clients import Client, Failure, Participants, Step, failure, step_of
 from zofl_mpi.engine.fields import check_finite, without_warnings
 from zofl_mpi.engine.ledger import SERVER, Clock, Ledger, Row
 from zofl_mpi.engine.watch import Watch
@@ -76,23 +76,19 @@ def _items(step: Step, client: Client, message: Any) -> Iterator[tuple[bool, Any
 
 @final
 class Questions:
-    """The server's questions, one at a time, with their ledger and their clock.
-
-    Attributes:
-        question: name of the step whose question is open; None between questions.
-    """
+    """The server's questions, one at a time, with their ledger and their clock."""
 
     def __init__(self, m: int, method: Any, watch: Watch) -> None:
         self._method, self._watch = method, watch
         self.ledger, self.clock = Ledger(m), Clock()
         self._watch.clock = self.clock
-        self.question: str | None = None
+        self.question: str | None = None  # name of the step whose question is open
         self._known: dict[str, Step | None] = {}
         self._since = time.perf_counter()
 
     def open(self, step: Step) -> str:
         """Opens a question; its name (TypeError: no step of the method; RuntimeError: another question is open)."""
-        name = name_of(step)
+        name = step.__name__
         if self._method is not None and name not in STEPS:
             if name not in self._known:
                 self._known[name] = step_of(self._method, name)
@@ -102,9 +98,7 @@ class Questions:
                     f"step {name!r} is no method of the running method or of its parts: client ranks know its steps by "
                     "name only"
                 )
-        if self.question is not None:
-            unread = f"replies to {self.question!r} are unread: read every item of a question before the next one"
-            raise RuntimeError(f"step {name!r} was asked while {unread}")
+        self.check_closed(f"step {name!r} was asked", " before the next one")
         self.question = name
         if name not in STEPS:
             self.ledger.open(name)
@@ -114,11 +108,11 @@ class Questions:
         """Closes the question: its last item has been read, or one has failed."""
         self.question = None
 
-    def check_closed(self, what: str) -> None:
-        """Refuses to end `what`, the round or the run, while a question is open (RuntimeError)."""
+    def check_closed(self, event: str, remedy: str = "") -> None:
+        """Refuses an event, as the end of the round or of the run, while a question is open (RuntimeError)."""
         if self.question is not None:
-            unread = f"replies to {self.question!r} are unread: read every item of a question"
-            raise RuntimeError(f"{what} ended while {unread}")
+            unread = f"replies to {self.question!r} are unread: read every item of a question{remedy}"
+            raise RuntimeError(f"{event} while {unread}")
 
     def account(self) -> NDArray[np.float64]:
         """This rank's table of a round; all time but waiting and sending counts as the server's computing."""
@@ -146,15 +140,6 @@ def participants(to: Participants, m: int) -> list[int]:
     if not chosen or min(chosen) < 0 or max(chosen) >= m or len(set(chosen)) < len(chosen):
         raise ValueError(f"a question goes to different clients from 0..{m - 1}, not to {chosen}")
     return chosen
-
-
-def refuse_stream(step: Step, what: str = "mean") -> None:
-    """Refuses a step that streams: which of its items would `mean` average, or `sum` add?"""
-    if inspect.isgeneratorfunction(step):
-        raise TypeError(
-            f"{what} needs a step that returns its reply, {name_of(step)!r} streams: "
-            f"keep the result in client.memory and take the {what} of a second step that returns it"
-        )
 
 
 def received(block: messages.Bytes) -> Any:

@@ -55,7 +55,7 @@ def lead(
     schedule = loop.Schedule(flags["rounds"], flags["eval_every"], flags["checkpoint_every"])
     try:
         with bar:
-            totals, done = loop.run(method, clients, schedule, recorder, bar, resumed)
+            totals, done = loop.Rounds(method, clients, schedule, recorder, bar).run(resumed)
     except UserError as exc:
         if isinstance(exc, records.WriteError) or isinstance(exc.__cause__, records.WriteError):
             recorder.abandon()
@@ -80,14 +80,9 @@ def lead(
 def opened(
     world: World, method: Method[Any], plan: Plan, attrs: Attributes, rows: Sequence[Row]
 ) -> tuple[records.Recorder, loop.Restored | None]:
-    """Opens the result file of a run, new or continued; the second is the checkpoint to start from, if there is one.
+    """Opens the result file of a run, new or continued, with these attributes and these rows of the table of ranks.
 
-    Args:
-        attrs: for the root of the file: the command, and the ranks' hosts, devices and threads.
-        rows: of the table of ranks.
-
-    Raises:
-        UserError: it exists, cannot be written, or cannot be continued.
+    Returns the checkpoint to start from, too, if there is one. UserError: it exists, or cannot be written or continued.
     """
     flags, m, resumed = plan.values, method.setting.m, None
     known = {"config": plan.config, "seed": flags["seed"], "data": method.setting.fingerprint}
@@ -153,8 +148,7 @@ def attributes_of(source: Path, checkpoint: records.Checkpoint) -> tuple[Attribu
 def check_same_run(source: Path, before: Attributes, checkpoint: Attributes, now: Attributes) -> None:
     """Refuses to continue another run or with another kernel; warns where only bits may change.
 
-    Args:
-        before, checkpoint, now: attributes of the result, of its checkpoint, and those that this session would write.
+    By attributes: of the result, of its checkpoint, and those that this session would write.
     """
     if before.get("run") != checkpoint.get("run"):
         raise UserError(f"--resume {source}: its checkpoint is of another run; one of the two files was replaced")

@@ -27,8 +27,7 @@ PLACES = ("data", "model", "pretrained", "devices")
 def config_of(path: str) -> tuple[dict[str, Any], str, int]:
     """Configuration, kernel and samples of an evaluation, in the checkpoint of the run that --resume names.
 
-    Raises:
-        UserError: it cannot be read.
+    UserError: it cannot be read.
     """
     from zofl_mpi.run import loop, records
 

@@ -14,7 +14,7 @@ from zofl_mpi.problems.fair import Fair, FairSoftmax
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 from zofl_mpi.problems.relu_net import ReLUNet
 from zofl_mpi.run.family import Site
-from zofl_mpi.run.flags import fields_of
+from zofl_mpi.run.flags import leaves
 from zofl_mpi.settings.given import on_samples, random_problem, without_data
 from zofl_mpi.settings.networks import CNN, MLP
 from zofl_mpi.settings.samples import ClientSamples
@@ -37,7 +37,7 @@ class Known:
 
 
 def _hyperparameter(site: Site, federation: Federation) -> Hyperparameter:
-    own = {name: site.values[name] for name in fields_of(Hyperparameter)}
+    own = {leaf.name: site.values[leaf.name] for leaf in leaves(Hyperparameter)}
     return Hyperparameter.of(federation.clients, dtype=np.dtype(site.dtype), **own)
 
 

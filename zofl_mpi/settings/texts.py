@@ -18,17 +18,12 @@ from zofl_mpi.settings.samples import cached
 @final
 @dataclass(frozen=True)
 class Corpus:
-    """Texts, divided among clients; the server has none.
-
-    Attributes:
-        division: description of the training texts that the clients share, for the record.
-        files: training, validation and test part.
-    """
+    """Texts, divided among clients; the server has none."""
 
     federation: Federation
     vocabulary: Vocabulary
-    division: str
-    files: tuple[Path, ...]
+    division: str  # description of the training texts that the clients share, for the record
+    files: tuple[Path, ...]  # training, validation and test part
     pipeline: e2e.Pipeline
 
 

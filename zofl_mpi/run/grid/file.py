@@ -49,18 +49,12 @@ OURS = ("out", "force", "resume", "config", "dry_run")
 @final
 @dataclass(frozen=True)
 class GridRun:
-    """One run of a grid.
+    """One run of a grid."""
 
-    Attributes:
-        name: unique in the grid; the result's name without suffix.
-        coordinates: {axis: entry}.
-        out: the result.
-    """
-
-    name: str
-    coordinates: dict[str, str]
+    name: str  # unique in the grid; the result's name without suffix
+    coordinates: dict[str, str]  # {axis: entry}
     flags: Flags
-    out: Path
+    out: Path  # the result
 
     @property
     def log(self) -> Path:
@@ -71,28 +65,19 @@ class GridRun:
 @final
 @dataclass(frozen=True)
 class Grid:
-    """Runs that belong together: the product of the axes without the skipped ones; the last axis changes fastest.
-
-    Attributes:
-        ranks: processes of a run; 1 is without mpirun.
-        axes: {axis: names of its entries}.
-    """
+    """Runs that belong together: the product of the axes without the skipped ones; the last axis changes fastest."""
 
     module: str
-    ranks: int
+    ranks: int  # processes of a run; 1 is without mpirun
     folder: Path
-    axes: dict[str, tuple[str, ...]]
+    axes: dict[str, tuple[str, ...]]  # {axis: names of its entries}
     runs: tuple[GridRun, ...]
 
 
 def read(path: str | Path, results: str | Path | None = None) -> Grid:
-    """Reads the grid in a file; checks flags, and the kinds of their values, for every run.
+    """Reads the grid in a file, with a folder `results` in place of its own; checks each run's flags and values' kinds.
 
-    Args:
-        results: a folder in place of the file's.
-
-    Raises:
-        UserError: whatever is wrong with the file; it is named.
+    UserError: whatever is wrong with the file; it is named.
     """
     path, table = Path(path), flags.read_toml(path, "")
     try:

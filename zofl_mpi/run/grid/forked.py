@@ -32,12 +32,10 @@ def forks() -> bool:
 
 @final
 class Forked:
-    """A process as `subprocess.Popen` gives it to the grid runner.
+    """A process with the functions of `subprocess.Popen` that the grid runner calls.
 
     Args:
-        module: the family of methods.
         words: the run's command, as one would type it: the interpreter, -m, the module and its arguments.
-        log: takes all that the run says.
         others: logs of other runs, whose locks it must not hold.
     """
 
@@ -52,16 +50,13 @@ class Forked:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def poll(self) -> int | None:
-        """Its exit status, or minus the number of the signal that ended it; None while it runs."""
         return self._process.exitcode
 
     def wait(self) -> int:
-        """The same, once the process has ended."""
         self._process.join()
         return int(self._process.exitcode or 0)
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal; nothing to a process that has ended."""
         if self.poll() is None and self._process.pid is not None:
             os.kill(self._process.pid, number)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
-from typing import IO, Any, NamedTuple, Self, final
+from typing import IO, NamedTuple, Self, final
 
 from zofl_mpi.run.grid.file import Grid, GridRun
 from zofl_mpi.run.grid.forked import Forked, forks
@@ -49,19 +49,14 @@ class Child(NamedTuple):
 
 @final
 class Runner:
-    """Runs of a grid, `jobs` at a time. A signal ends them after the round in progress, a second one at once.
-
-    Attributes:
-        outcomes: of all that have ended or were not to be begun.
-        heard: the signals so far.
-    """
+    """Runs of a grid, `jobs` at a time. A signal ends them after the round in progress, a second one at once."""
 
     def __init__(self, grid: Grid, runs: Sequence[GridRun], launcher: Sequence[str], jobs: int) -> None:
         self._grid, self._waiting, self._launcher, self._jobs = grid, list(runs), launcher, jobs
         self._children: list[Child] = []
         self._passed_on = 0
-        self.outcomes: list[Outcome] = []
-        self.heard: list[int] = []
+        self.outcomes: list[Outcome] = []  # of all that have ended or were not to be begun
+        self.heard: list[int] = []  # the signals so far
 
     def run(self, screen: Screen) -> None:
         """Runs until all have ended; after a signal, until those in progress have."""
@@ -195,22 +190,26 @@ class Screen:
     """A bar over the grid on a terminal, else a line at every start and every end."""
 
     def __init__(self, total: int) -> None:
-        self._total, self._since, self._end = total, time.monotonic(), 0.0
-        self._bar = _bar(total) if sys.stdout.isatty() else None
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        self._total, self._since, self._end, self._draws = total, time.monotonic(), 0.0, sys.stdout.isatty()
+        note = TextColumn("{task.fields[note]}", markup=False)
+        columns = TextColumn("run"), MofNCompleteColumn(), BarColumn(bar_width=24), note
+        # drawn by `tick`: a process with threads is not forked safely
+        self._bar = Progress(*columns, auto_refresh=False, disable=not self._draws)
+        self._bar.add_task("", total=total, note="")
 
     def __enter__(self) -> Self:
-        if self._bar:
-            self._bar.start()
-            self._bar.console.show_cursor(True)  # whoever is killed could not bring it back
+        self._bar.start()
+        self._bar.console.show_cursor(True)  # whoever is killed could not bring it back
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._bar:
-            self._bar.stop()
+        self._bar.stop()
 
     def begun(self, child: Child) -> None:
         """Shows that a run was started."""
-        if not self._bar:
+        if not self._draws:
             say(f"{child.run.name}: running, see {child.run.log}")
 
     def ended(self, outcomes: Sequence[Outcome]) -> None:
@@ -220,32 +219,20 @@ class Screen:
             now = time.monotonic()
             self._end = now + (now - self._since) / done * (self._total - len(outcomes))
         text = f"{last.run.name}: {LABELS[last.word]}, {last.sentence}"
-        if self._bar and last.word not in ("done", "already"):
+        if self._draws and last.word not in ("done", "already"):
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
-        elif not self._bar and last.word != "already":
+        elif not self._draws and last.word != "already":
             say(f"[{len(outcomes)}/{self._total}] {text}; {self._numbers(outcomes)}")
 
     def tick(self, outcomes: Sequence[Outcome], children: Sequence[Child]) -> None:
         """Draws the bar; called ten times a second."""
-        if self._bar:
-            names = ", ".join(child.run.name for child in children)
-            note = f"{self._numbers(outcomes)}  {names}"
-            self._bar.update(self._bar.task_ids[0], completed=len(outcomes), note=note, refresh=True)
+        note = f"{self._numbers(outcomes)}  {', '.join(child.run.name for child in children)}"
+        self._bar.update(self._bar.task_ids[0], completed=len(outcomes), note=note, refresh=True)
 
     def _numbers(self, outcomes: Sequence[Outcome]) -> str:
         failed = sum(outcome.word == "failed" for outcome in outcomes)
         left = timedelta(seconds=round(max(0.0, self._end - time.monotonic())))
         return f"{failed} failed" + (f", {left} left" if self._end else "")
-
-
-def _bar(total: int) -> Any:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    note = TextColumn("{task.fields[note]}", markup=False)
-    columns = TextColumn("run"), MofNCompleteColumn(), BarColumn(bar_width=24), note
-    bar = Progress(*columns, auto_refresh=False)  # by `tick`: a process with threads is not forked safely
-    bar.add_task("", total=total, note="")
-    return bar
 
 
 def say(text: str) -> None:

@@ -87,18 +87,15 @@ class ClientRank:
             case "keep":
                 self._wire.gather_memories(*self._changes.of(self._clients, question.to))
             case "account":
-                self._account(question.extra)
+                self._wire.gather_tables(self._clock.report(self._watch.stop()).table(question.extra))
+                if self._survival is not None:
+                    self._survival.agree()
+                self._watch.begins()
             case _:
                 if self._survival is not None:
                     self._survival.agree()
                 return int(question.extra)
         return None
-
-    def _account(self, steps: list[str]) -> None:
-        self._wire.gather_tables(self._clock.report(self._watch.stop()).table(steps))
-        if self._survival is not None:
-            self._survival.agree()
-        self._watch.begins()
 
     def _recover(self, survival: Survival) -> None:
         """Comes together with the ranks that are left; gets other clients, whose memories the server keeps."""

@@ -1,10 +1,25 @@
-"""The part of an mpi4py communicator that the engine uses; anything that has it can carry a run."""
+"""Communicators as the engine uses them: calls that may be wrapped, requests that are polled.
+
+All ranks call the same collectives in the same order; the root is always rank 0. Buffers are contiguous arrays; a
+vector of a part for each rank is [array, (counts, offsets)], counted in entries, and None on the ranks where it means
+nothing.
+"""
+
+from __future__ import annotations
 
 import ctypes
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm as Communicator
+    from mpi4py.MPI import Request
+else:
+    Communicator = Request = Any  # anything with their methods can carry a run, as that of `tests.communicator`
+
+__all__ = ["Communicator", "RanksLost", "Request", "Wrapped", "wait", "wake_in_time"]
 
 
 class RanksLost(Exception):
@@ -12,49 +27,6 @@ class RanksLost(Exception):
 
     With --survive only; otherwise the launcher ends all ranks.
     """
-
-
-class Request(Protocol):
-    """A collective that has begun."""
-
-    def Test(self) -> bool:
-        """Whether it is complete; until then its buffers must not be touched."""
-
-
-class Communicator(Protocol):
-    """Ranks 0 to size - 1 and their collectives, which all ranks call in the same order; the root is always rank 0.
-
-    Names, arguments and meaning are those of `mpi4py.MPI.Intracomm`. Buffers are contiguous arrays; a vector of a part
-    for each rank is [array, (counts, offsets)], counted in entries, and None on the ranks where it means nothing.
-    """
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    def Ibarrier(self) -> Request: ...
-    def Ibcast(self, buffer: Any, /) -> Request: ...
-    def Iallgather(self, own: Any, all_of_them: Any, /) -> Request: ...
-    def Bcast(self, buffer: Any, /) -> None: ...
-    def Scatterv(self, vector: Any, own: Any, /) -> None: ...
-    def Gatherv(self, own: Any, vector: Any, /) -> None: ...
-    def Gather(self, own: Any, stacked: Any, /) -> None: ...
-    def Reduce(self, own: Any, total: Any, /) -> None: ...
-    def bcast(self, value: Any, /) -> Any: ...
-    def allgather(self, value: Any, /) -> list[Any]: ...
-    def Split(self, color: int, key: int, /) -> Any: ...
-    def isend(self, value: Any, dest: int, /) -> Any: ...
-    def iprobe(self) -> bool: ...
-    def recv(self) -> Any: ...
-    def Abort(self, status: int, /) -> Any: ...
-
-    # of MPI's user-level failure mitigation (ULFM), by which calls fail where a rank is gone
-    def Revoke(self) -> None: ...
-    def Is_revoked(self) -> bool: ...
-    def Get_failed(self) -> Any: ...
-    def Agree(self, flag: int, /) -> int: ...
-    def Shrink(self) -> Any: ...
-    def Barrier(self) -> None: ...
 
 
 class Wrapped:

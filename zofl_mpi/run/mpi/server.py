@@ -9,7 +9,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 
 from zofl_mpi.engine import mean, messages
-from zofl_mpi.engine.clients import ClientError, Clients, Participants, Replies, Step, Weights, name_of
+from zofl_mpi.engine.clients import ClientError, Clients, Participants, Replies, Step, Weights
 from zofl_mpi.engine.ledger import PEAK, SERVER, Report, Row, Seconds
 from zofl_mpi.engine.mean import Contribution
 from zofl_mpi.engine.messages import Bytes
@@ -25,7 +25,7 @@ from zofl_mpi.run.mpi.server_ranks import ServerRanks
 from zofl_mpi.run.mpi.survival import Survival
 from zofl_mpi.run.mpi.wire import Arrived, Question, connected
 from zofl_mpi.run.mpi.world import MPIWorld
-from zofl_mpi.run.questions import Questions, participants, refuse_stream
+from zofl_mpi.run.questions import Questions, participants
 
 T = TypeVar("T")
 DEPTH = 2  # waves at the server: one being read, one arriving
@@ -70,7 +70,7 @@ class MPIClients(Clients):
             return ((i, self._memory(i)) for i in participants(to, self.m))
         to = self._participants(to)
         self._send_one("ask", step, message, to)
-        return self._replies(name_of(step), dict.fromkeys(to, messages.size(message)), counted)
+        return self._replies(step.__name__, dict.fromkeys(to, messages.size(message)), counted)
 
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
         to = self._participants(each)
@@ -86,22 +86,22 @@ class MPIClients(Clients):
     def mean(
         self, step: Step, message: Any, *, to: Participants = None, weights: Weights = None, counted: bool = True
     ) -> Any:
-        refuse_stream(step)
+        mean.refuse_stream(step)
         to = sorted(self._participants(to))
         shares, own = mean.normalised(to, weights), mean.Contribution()  # the server has no client
         self._send_one("mean", step, message, to, shares)
-        return self._combined(name_of(step), message, own, shares, counted)
+        return self._combined(step.__name__, message, own, shares, counted)
 
     def sum(self, step: Step, message: Any, term: Any, *, to: Participants = None) -> Callable[[], Any]:
-        refuse_stream(step, "sum")
         to = sorted(self._participants(to))
         if len(to) < mean.MANY:
             return super().sum(step, message, term, to=to)
-        self._send_one("sum", step, message, to, name_of(term))
-        return lambda: self._combined(name_of(step), message, mean.Sum(m=self.m), {}, counted=True)
+        mean.refuse_stream(step, "sum")
+        self._send_one("sum", step, message, to, term.__name__)
+        return lambda: self._combined(step.__name__, message, mean.Sum(m=self.m), {}, counted=True)
 
     def account(self) -> tuple[Row, bool]:
-        self._questions.check_closed("the round")
+        self._questions.check_closed("the round ended")
         changed = self._changed()
         own = self._questions.account()
         tables = self._client_tables(own)
@@ -128,7 +128,7 @@ class MPIClients(Clients):
         return tables
 
     def _settled(self, survival: Survival, tables: Seconds, changed: dict[int, Bytes]) -> Seconds:
-        """The tables by the ranks at the start; the memories that changed are kept. RanksLost: the round counts not."""
+        """The tables by the ranks at the start; keeps the changed memories. RanksLost: the round does not count."""
         survival.agree()  # else the tables may be garbage
         self._kept |= changed
         self._touched.clear()
@@ -146,7 +146,7 @@ class MPIClients(Clients):
                 self._recover(self._survival)
 
     def close(self, status: int = 0) -> None:
-        self._questions.check_closed("the run")
+        self._questions.check_closed("the run ended")
 
         def end() -> None:
             self._put(Question("end", extra=status))

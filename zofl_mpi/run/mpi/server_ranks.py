@@ -19,7 +19,7 @@ from typing import Any, cast, final
 import numpy as np
 
 from zofl_mpi.engine import mean, messages
-from zofl_mpi.engine.clients import name_of, step_of
+from zofl_mpi.engine.clients import step_of
 from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.ledger import SERVER, Clock, Seconds
@@ -41,7 +41,7 @@ class ServerRanks(Sharing):
         self.ranks, self._wire, self._pairs, self._clock = 1 + len(pairs), wire, pairs, clock
 
     def begin(self, step: Begin, message: Any) -> None:
-        self._name, self._message, self._work = name_of(step), message, step(message)
+        self._name, self._message, self._work = step.__name__, message, step(message)
         self._parts, self._held, self._count = dict[int, Given](), list[Any](), 0
 
     def add(self, item: Any) -> None:

@@ -47,15 +47,11 @@ class Survival:
     Args:
         faults: exceptions of the communicator's calls where ranks are lost.
         watch: ends this rank if it cannot find the others.
-
-    Attributes:
-        comm: the ranks that are left, at first all.
-        alive: their numbers at the start, by rank.
     """
 
     def __init__(self, comm: Communicator, faults: Faults, watch: Watch) -> None:
-        self.comm, self.faults = comm, faults
-        self.alive = list(range(comm.size))
+        self.comm, self.faults = comm, faults  # the ranks that are left, at first all
+        self.alive = list(range(comm.size))  # their numbers at the start, by rank
         self._rank, self._watch, self._disagreed = comm.rank, watch, False
 
     def guarded(self) -> Communicator:
@@ -170,7 +166,7 @@ def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:
 
 def end_all(alone: bool = False) -> NoReturn:
     """Ends this process; the others, who find it gone, go on if it was not rank 0."""
-    _flush()
+    sys.stdout.flush()
     if not alone:
         os.kill(os.getpid(), signal.SIGKILL)
     _exit(1)
@@ -178,7 +174,7 @@ def end_all(alone: bool = False) -> NoReturn:
 
 def end_stuck() -> NoReturn:
     """Ends this process, and by the launcher those that are stuck and would keep the job: stopped ranks, above all."""
-    _flush()
+    sys.stdout.flush()
     with suppress(OSError):
         launcher = os.getppid()
         if Path(f"/proc/{launcher}/comm").read_text().strip() in LAUNCHERS:
@@ -192,11 +188,7 @@ def _say(sentence: str) -> None:
     print(f"zofl_mpi: {sentence}", file=sys.stderr, flush=True)
 
 
-def _flush() -> None:
+def _exit(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
-
-
-def _exit(status: int) -> NoReturn:
-    _flush()
     os._exit(status)
