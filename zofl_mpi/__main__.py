@@ -3,7 +3,9 @@
 python -m zofl_mpi
 """
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 
 FAMILIES = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl")
@@ -12,7 +14,10 @@ TOOLS = ("zofl_mpi.run.grid", "zofl_mpi.report", "zofl_mpi.report.same", "zofl_m
 
 def main() -> None:
     """Prints a line for every command and every method."""
-    print("\n".join(lines()))
+    with suppress(BrokenPipeError):  # | head
+        print("\n".join(lines()), flush=True)
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
 
 
 def lines() -> Iterator[str]:

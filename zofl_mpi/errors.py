@@ -29,7 +29,7 @@ def nearest(word: str, allowed: Iterable[str], spelled: Callable[[str], str] = s
     """`; the nearest is ...`, if one is near; `spelled`: as one would type it."""
     import difflib  # few commands have a mistake
 
-    near = difflib.get_close_matches(word, allowed, 1, 0.5)
+    near = difflib.get_close_matches(word, allowed, 1, 0.65)
     return f"; the nearest is {spelled(near[0])}" if near else ""
 
 

@@ -39,16 +39,6 @@ def test_batched_networks_have_the_same_bits_on_any_number_of_ranks_and_after_a_
         assert (found.attrs["kernel"], found.attrs["ranks"], found.length) == ("torch cpu abreast", 3, 4)
 
 
-def test_a_network_keeps_its_kernel_and_may_not_get_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutation: a result of the one continued by the other, which rounds differently."""
-    monkeypatch.setattr(network, "equal_bits", lambda *given: True)
-    out = tmp_path / "run.h5"
-    assert here(FAMILY, *SMALL, "--rounds", 1, "--out", out) == 0
-    assert here(FAMILY, "--resume", out, "--rounds", 2, "--quiet", "--kernel", "torch") == 2
-    assert here(FAMILY, "--resume", out, "--rounds", 2, "--quiet", "--kernel", "serial") == 0
-    assert records.load(out).attrs["kernel"] == "torch cpu"
-
-
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_where_company_matters_on_any_rank_all_compute_one_client_after_the_other(
     ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -145,7 +145,7 @@ def test_a_job_on_a_gpu_alone_is_the_check_and_ends_with_its_status(cluster: Clu
 
 def checked(place: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """jobs/gpu_check.sh in a checkout whose python notes its arguments, and its limit of resnet a second."""
-    (place / "jobs").mkdir()
+    (place / "jobs").mkdir(exist_ok=True)
     script = (ROOT / "jobs/gpu_check.sh").read_text().replace("resnet=60", "resnet=1")
     (place / "jobs/gpu_check.sh").write_text(script)
     stub(place, "mpirun", '"${@:4}"')
@@ -160,6 +160,8 @@ def checked(place: Path, *words: str, **variables: str) -> subprocess.CompletedP
 def test_the_check_of_a_gpu_goes_on_after_a_section_that_is_late_or_wrong(tmp_path: Path) -> None:
     """Mutations: late sections that count as right; a missing package that does; an end at the first of them; verdicts
     that are written at the end."""
+    done = checked(tmp_path, "wrong")
+    assert done.returncode == 2 and "there is no section wrong" in done.stderr and len(done.stderr.splitlines()) == 1
     done = checked(tmp_path, "right")
     rows = [line.split() for line in (tmp_path / "results/gpu_check/summary.txt").read_text().splitlines()]
     assert done.returncode == 1 and "FAILED peft" in done.stdout
@@ -179,11 +181,6 @@ def test_the_check_of_a_gpu_compares_ranks_and_resumed_runs(tmp_path: Path) -> N
         assert f"analysis/timing.py told/{one}.h5 --same-as told/{other}.h5" in ran
 
 
-def test_the_check_of_a_gpu_refuses_a_section_that_is_none(tmp_path: Path) -> None:
-    done = checked(tmp_path, "wrong")
-    assert done.returncode == 2 and "there is no section wrong" in done.stderr and len(done.stderr.splitlines()) == 1
-
-
 SRUN = """
 if [[ $* == *" -f" ]]; then echo "$*" >mps; echo $$ >pid; exec sleep 60; fi
 while [[ ! -s pid ]]; do sleep 0.05; done
@@ -192,46 +189,51 @@ while [[ ! -s pid ]]; do sleep 0.05; done
 """A step that lasts holds the daemon; another asks whether it answers."""
 
 
-def test_mps_answers_before_the_job_begins_and_ends_with_it(cluster: Cluster, place: Path) -> None:
-    """Mutations: not started; not ended; its pipe unknown to the ranks; ranks that do not wait for its answer."""
+@pytest.mark.parametrize("answers", [True, False])
+def test_mps_answers_before_the_job_begins_and_ends_with_it(cluster: Cluster, place: Path, answers: bool) -> None:
+    """Mutations: not started; not ended; its pipe unknown to the ranks; ranks that do not wait for its answer; a job
+    that goes on without one."""
+    if not answers:
+        (place / "silent").touch()
     stub(place / ".venv/bin", "srun", SRUN)
-    stub(
-        place / "jobs", "gpu_check.sh", 'kill -0 "$(cat pid)"; [[ -e answered ]]; echo "$CUDA_MPS_PIPE_DIRECTORY" >ran'
-    )
+    check = 'kill -0 "$(cat pid)"; [[ -e answered ]]; echo "$CUDA_MPS_PIPE_DIRECTORY" >ran'
+    stub(place / "jobs", "gpu_check.sh", check)
     with cluster(script="gpu", ZOFL_MPS="1", TMPDIR="/elsewhere") as job:
-        assert job.wait(LIMIT) == 0
-    folder = (place / "ran").read_text().strip()
-    assert re.fullmatch(r"/elsewhere/zofl-mps-7-\w{12}", folder)
-    assert (place / "mps").read_text().endswith(f" private {folder} nvidia-cuda-mps-control -f\n")
-    ended(place)
+        assert job.wait(LIMIT) == (0 if answers else 1)
+    assert (place / "ran").exists() == answers
+    if answers:
+        folder = (place / "ran").read_text().strip()
+        assert re.fullmatch(r"/elsewhere/zofl-mps-7-\w{12}", folder)
+        assert (place / "mps").read_text().endswith(f" private {folder} nvidia-cuda-mps-control -f\n")
+    wait_until(lambda: gone(int((place / "pid").read_text())))
 
 
-def test_a_job_whose_mps_does_not_answer_ends(cluster: Cluster, place: Path) -> None:
-    (place / "silent").touch()
-    stub(place / ".venv/bin", "srun", SRUN)
-    with cluster(script="gpu", ZOFL_MPS="1") as job:
-        assert job.wait(LIMIT) == 1
-    assert not (place / "ran").exists()
-    ended(place)
-
-
-@pytest.mark.parametrize(("script", "missing"), [("zo_hfl", ".venv"), ("grid", ".venv"), ("gpu", "jobs")])
-def test_a_job_without_its_environment_says_what_to_do(
-    cluster: Cluster, place: Path, script: str, missing: str
+@pytest.mark.parametrize(
+    ("scripts", "lacks", "words"),
+    [
+        (("zo_hfl", "grid"), ".venv", ["bash jobs/environment.sh fast"]),
+        (("gpu",), "jobs", ["from the root of the checkout"]),
+        (("zo_hfl", "grid"), ".venv.tar", ["there is no .venv.tar", "bash jobs/pack.sh"]),
+        (("zo_hfl", "grid"), "today", ["changed.py is newer than", "bash jobs/pack.sh"]),
+    ],
+)
+def test_a_job_whose_environment_is_missing_or_old_says_what_to_do(
+    cluster: Cluster, place: Path, scripts: tuple[str, ...], lacks: str, words: list[str]
 ) -> None:
-    shutil.rmtree(place / missing)
-    with cluster(script=script) as job:
-        _, told = job.communicate(timeout=LIMIT)
-    want = "bash jobs/environment.sh fast" if missing == ".venv" else "from the root of the checkout"
-    assert job.returncode == 2 and want in told and len(told.splitlines()) == 1
-
-
-def ended(place: Path) -> None:
-    """Waits until the daemon's step has gone."""
-    end = time.monotonic() + LIMIT
-    while not gone(int((place / "pid").read_text())):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    """Mutation: -nt for -newer turned round, which runs the code of another day."""
+    if packed := lacks in (".venv.tar", "today"):
+        (place / "zofl_mpi").mkdir()
+        (place / "zofl_mpi/changed.py").touch()
+    else:
+        shutil.rmtree(place / lacks)
+    if lacks == "today":
+        (place / ".venv.tar").touch()
+        os.utime(place / ".venv.tar", (1, 1))
+    for script in scripts:
+        with cluster(script=script, **({"ZOFL_PACK": "1"} if packed else {})) as job:
+            _, told = job.communicate(timeout=LIMIT)
+        assert job.returncode == 2 and len(told.splitlines()) == 1 and all(each in told for each in words), told
+        assert not (place / "ran").exists()
 
 
 def gone(pid: int) -> bool:
@@ -274,24 +276,6 @@ def test_a_job_on_a_node_without_scontrol_says_how_to_continue(
         told, _ = job.communicate(timeout=LIMIT)
     assert job.returncode == 75
     assert "there is no scontrol on" in told and remedy in told
-
-
-@pytest.mark.parametrize(("made", "told"), [(False, "there is no .venv.tar"), (True, "changed.py is newer than")])
-@pytest.mark.parametrize("script", ["zo_hfl", "grid"])
-def test_a_packed_environment_that_is_missing_or_old_is_refused(
-    cluster: Cluster, place: Path, script: str, made: bool, told: str
-) -> None:
-    """Mutation: -nt for -newer turned round, which runs the code of another day."""
-    (place / "zofl_mpi").mkdir()
-    (place / "zofl_mpi/changed.py").touch()
-    if made:
-        (place / ".venv.tar").touch()
-        os.utime(place / ".venv.tar", (1, 1))
-    with cluster(script=script, ZOFL_PACK="1") as job:
-        _, words = job.communicate(timeout=LIMIT)
-    assert job.returncode == 2
-    assert told in words and "bash jobs/pack.sh" in words
-    assert not (place / "ran").exists()
 
 
 def private(*words: object) -> subprocess.CompletedProcess[str]:

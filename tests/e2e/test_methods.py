@@ -3,33 +3,29 @@
 from tests.e2e.made import *
 from tests.launch import Runs
 from zofl_mpi import zo_hfl
+from zofl_mpi.engine.setting import Loads
+from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.run import flags
+from zofl_mpi.run.mpi.placement import ClientPlacement
 from zofl_mpi.run.plan import groups_of
 
 FAMILY = "zofl_mpi.zo_hfl"
 METHODS = list(zo_hfl.METHODS)
 TRAINING = [name for name in METHODS if name not in ("zo_hfl", "server_sgd")]
-PROBLEMS = {
-    "softmax": ["--m", "5", "--alpha", "0.5", "--beta", "0.6", "--batch", "8"],
-    "toy": ["--problem", "toy", "--m", "5", "--noise", "1", "--beta", "0.6", "--batch", "8"],
-}
+PROBLEMS = {"softmax": ["--alpha", 0.5], "toy": ["--problem", "toy", "--noise", 1]}
+TAU = [5, 1, 2, 1, 3]
+FLAGS = {"m": [5], "tau": TAU, "batch": [8], "beta": [0.6], "x0": ["random"]}
+"""Clients of unequal work do not live on 1 + i mod P; from a random first point no gradient is 0 by symmetry."""
 ROUNDS = 3
 REPORTED = {"test_accuracy", "test_loss", "train_loss", "f1", "objective"}
 ELSEWHERE = "is no flag of this method on this problem; it belongs to"
 
 
-def fits(method: str, words: list[str]) -> list[str]:
-    """The flags among `words` that the method has."""
-    problem = "toy" if "toy" in words else "softmax"
-    known = {"problem", *flags.flags_of(groups_of(zo_hfl, method, problem))}
-    pairs = zip(words[::2], words[1::2], strict=True)
-    return [word for name, value in pairs if name[2:] in known for word in (name, value)]
-
-
-def command(method: str, problem: str) -> list[str]:
-    """With a first point where no gradient is 0 by symmetry."""
-    words = ["--method", method, "--rounds", str(ROUNDS), "--tau", "2", "--eval-every", "2", "--x0", "random"]
-    return [*words[:4], *fits(method, [*words[4:], *PROBLEMS[problem]])]
+def command(method: str, problem: str) -> list[Any]:
+    """With those of FLAGS that the method has."""
+    known = flags.flags_of(groups_of(zo_hfl, method, problem))
+    own = [word for name, values in FLAGS.items() if name in known for word in (f"--{name}", *values)]
+    return ["--method", method, "--rounds", ROUNDS, "--eval-every", 2, *PROBLEMS[problem], *own]
 
 
 USUAL = ["--rounds", 4, "--eval-every", 2, "--alpha", 0.5, "--beta", 0.5, "--tau", 3]
@@ -81,7 +77,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 @pytest.mark.parametrize(("name", "ranks"), [*((name, 3) for name in RUNS), *((name, 5) for name in FIVE)])
 def test_every_run_has_the_same_bits_on_any_number_of_ranks(results: Runs, name: str, ranks: int) -> None:
-    """Mutations: a sum in order of arrival; a random number of a rank; a client's state kept by its rank."""
+    """Mutations: a sum in order of arrival; a random number of a rank; a client's state kept by its rank; messages,
+    items or memories sent to i mod P; a method's `loads` of the rank's own clients only."""
     alone, spread = results(name, 0), results(name, ranks)
     assert records.load(spread).attrs["ranks"] == ranks and records.load(alone).attrs["ranks"] == 1
     assert np.linalg.norm(records.load(alone).final["x"]) > 0
@@ -93,6 +90,31 @@ def test_processes_have_the_bits_of_threads(results: Runs) -> None:
     for name in PROCESSES:
         assert records.load(results(name, 2)).attrs["ranks"] == 2
         assert differences(results(name, 0), results(name, 2)) == [], name
+
+
+def placed(out: Path) -> list[int]:
+    """Clients on each client rank."""
+    return [int(row["clients"]) for row in records.load(out).places if row["rank"]]
+
+
+def test_the_table_of_ranks_tells_where_clients_live(results: Runs) -> None:
+    """Mutations: i mod P in the table; loads that no rank is told of."""
+    for ranks in (3, 5):
+        equal, own = (ClientPlacement(ranks - 1, *loads) for loads in ([], [Loads(TAU)]))
+        expected = [len(own.of(rank, 5)) for rank in range(1, ranks)]
+        assert placed(results("scaffold-softmax", ranks)) == expected
+        assert expected != [len(equal.of(rank, 5)) for rank in range(1, ranks)]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_work_that_is_no_number_of_each_client_is_told_in_a_sentence(
+    ranks: int, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    """Mutation: it is looked at where ranks already wait for each other."""
+    monkeypatch.setattr(Scaffold, "loads", lambda self: Loads([1.0, 2.0]))
+    assert run_module(ranks, FAMILY, *command("scaffold", "toy"), "--quiet") == 2
+    told = capsys.readouterr().err
+    assert told == "zofl_mpi: Scaffold.loads(): work must be 5 finite numbers, one for each client, at least 0\n"
 
 
 def test_what_must_differ_does_and_nothing_else(results: Runs) -> None:

@@ -13,8 +13,8 @@ from zofl_mpi.run.mpi.world import MPIWorld
 @pytest.fixture
 def both() -> Callable[..., tuple[Any, Any] | None]:
     """both(method, data, program): (program's result on LocalClients, on MPIClients) at rank 0, None on the others.
-    Assertions belong behind `if result:`: one that fails at rank 0 aborts all ranks (tests/conftest.py), and the
-    others, which by then wait in the next test, cannot hang."""
+    Assertions belong behind `if`, or in `alike`: one that fails at rank 0 aborts all ranks (tests/conftest.py), and
+    the others, which by then wait in the next test, cannot hang."""
     world = MPIWorld.connect()
 
     def run(method: Any, data: list[Any], program: Callable[[Any], Any]) -> tuple[Any, Any] | None:

@@ -111,6 +111,15 @@ class Steps:
 steps = Steps()
 
 
+def alike(both: Both, m: int, program: Callable[[Any], Any]) -> Any:
+    """What `program` gives for m clients in one process and on ranks; None on all ranks but the first."""
+    result = both(steps, [None] * m, program)
+    if result is None:
+        return None
+    assert result[0] == result[1]
+    return result[0]
+
+
 def books(clients: Any) -> list[Any]:
     row, _ = clients.account()
     return [row.steps, row.bytes_down.tolist(), row.bytes_up.tolist(), row.messages.tolist()]
@@ -132,10 +141,7 @@ def test_random_streams_have_one_order_one_set_of_bits_and_one_ledger(both: Both
         return [seen, books(clients)[0]]
 
     for m in (1, 5, 11):
-        result = both(steps, [None] * m, program)
-        if result:
-            local, parallel = result
-            assert parallel == local
+        if local := alike(both, m, program):
             assert any("bad" in entry for entry in local[0] if isinstance(entry, str)) or m == 1
 
 
@@ -145,16 +151,9 @@ def test_bytes_are_counted_as_the_definition_says_and_only_when_asked_to(both: B
         list(clients.ask(steps.plain, Vector(np.zeros(7)), counted=False))
         return books(clients)
 
-    result = both(steps, [None] * 4, program)
-    if result:
-        assert result[0] == result[1]
-        down = 7 * 8 + 8  # the vector and the number `weight`
-        assert result[1] == [
-            ["server", "plain"],
-            [[0] * 4, [0, down, 0, down]],
-            [[0] * 4, [0, down, 0, down]],
-            [[0] * 4, [0, 1, 0, 1]],
-        ]
+    down = 7 * 8 + 8  # the vector and the number `weight`
+    moved, items = [[0] * 4, [0, down, 0, down]], [[0] * 4, [0, 1, 0, 1]]
+    assert alike(both, 4, program) in (None, [["server", "plain"], moved, moved, items])
 
 
 def test_the_mean_has_the_same_bits_on_any_number_of_ranks_and_is_right(both: Both) -> None:
@@ -165,14 +164,12 @@ def test_the_mean_has_the_same_bits_on_any_number_of_ranks_and_is_right(both: Bo
         reply = clients.mean(steps.random, Seed(5), to=to, weights=weights)
         return reply.a.tobytes(), reply.weight
 
-    result = both(steps, [None] * 7, program)
-    if result:
-        assert result[0] == result[1]
+    if found := alike(both, 7, program):
         replies = {i: steps.random(Client(i, None), Seed(5)) for i in to}
-        a = np.frombuffer(result[1][0], np.float32).reshape(300, 401)
+        a = np.frombuffer(found[0], np.float32).reshape(300, 401)
         exact = sum(replies[i].a.astype(np.float64) * weights[i] for i in to) / sum(weights.values())
         np.testing.assert_allclose(a, exact, rtol=2**-23, atol=1e-17 * np.abs(exact).max())
-        assert result[1][1] == pytest.approx(
+        assert found[1] == pytest.approx(
             sum(replies[i].weight * weights[i] for i in to) / sum(weights.values()), rel=1e-15
         )
 
@@ -197,10 +194,8 @@ def test_the_sum_has_the_same_bits_wherever_it_is_added_up_and_is_right(both: Bo
     def program(clients: Any) -> list[Any]:
         return [(ask(steps.random, Seed(5), to=to).tobytes(), books(clients)) for ask in sums(clients)]
 
-    result = both(steps, [None] * m, program)
-    if result:
-        local, parallel = result
-        assert parallel == local and local[0] == local[1]
+    if local := alike(both, m, program):
+        assert local[0] == local[1]
         terms = [steps.scaled(i, Seed(5), steps.random(Client(i, None), Seed(5))) for i in to]
         right = np.sum(np.array(terms, np.longdouble), axis=0)
         found = np.frombuffer(local[0][0])
@@ -217,7 +212,7 @@ def test_a_term_that_is_not_finite_makes_the_sum_nan_and_a_stream_has_none(both:
         with np.errstate(invalid="ignore"):
             return [str(ask(steps.nan, Seed(2))) for ask in sums(clients)]
 
-    assert both(steps, [None] * 5, program) in (None, ([str(np.full(2, np.nan))] * 2,) * 2)
+    assert alike(both, 5, program) in (None, [str(np.full(2, np.nan))] * 2)
 
 
 @pytest.mark.parametrize(
@@ -239,9 +234,7 @@ def test_a_failing_step_is_named_and_the_engine_can_go_on(both: Both, step: Any,
                     pass
         return [float(reply.a[0]) for _, reply in clients.ask(steps.plain, Vector(np.ones(1)))]
 
-    result = both(steps, [None] * 5, program)
-    if result:
-        assert result[0] == result[1] == [i + 0.1 for i in range(5)]
+    assert alike(both, 5, program) in (None, [i + 0.1 for i in range(5)])
 
 
 @pytest.mark.parametrize(
@@ -258,7 +251,7 @@ def test_a_reply_without_a_mean_is_refused(both: Both, step: Any, error: type[Ex
             clients.mean(step, Seed(2))
         return True
 
-    assert both(steps, [None] * 5, program) in (None, (True, True))
+    assert alike(both, 5, program) in (None, True)
 
 
 def test_a_question_asked_while_another_is_open_is_an_error_that_names_both(both: Both) -> None:
@@ -274,7 +267,7 @@ def test_a_question_asked_while_another_is_open_is_an_error_that_names_both(both
             pass
         return True
 
-    assert both(steps, [None] * 3, program) in (None, (True, True))
+    assert alike(both, 3, program) in (None, True)
 
 
 def test_clients_cannot_write_into_a_message_that_others_share(both: Both) -> None:
@@ -283,7 +276,7 @@ def test_clients_cannot_write_into_a_message_that_others_share(both: Both) -> No
             list(clients.ask(steps.write, Vector(np.zeros(3))))
         return True
 
-    assert both(steps, [None] * 4, program) in (None, (True, True))
+    assert alike(both, 4, program) in (None, True)
 
 
 def test_memories_go_to_a_checkpoint_and_come_back(both: Both) -> None:
@@ -298,9 +291,7 @@ def test_memories_go_to_a_checkpoint_and_come_back(both: Both) -> None:
             [reply.a[0] for _, reply in clients.ask(steps.count, Seed(0))],
         ]
 
-    result = both(steps, [None] * 3, program)
-    if result:
-        assert result[0] == result[1] == [{0: {"calls": 3}, 1: {}, 2: {"calls": 3}}, [3, 100, 3]]
+    assert alike(both, 3, program) in (None, [{0: {"calls": 3}, 1: {}, 2: {"calls": 3}}, [3, 100, 3]])
 
 
 def test_payloads_above_the_limit_travel_in_pieces(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,9 +305,7 @@ def test_payloads_above_the_limit_travel_in_pieces(both: Both, monkeypatch: pyte
             r.a.tobytes() for _, r in clients.ask_each(steps.plain, {i: Vector(np.arange(200.0 * i)) for i in range(4)})
         ]
 
-    result = both(steps, [None] * 4, program)
-    if result:
-        assert result[0] == result[1]
+    alike(both, 4, program)
 
 
 def test_the_seconds_of_a_round_add_up_on_every_rank(both: Both) -> None:

@@ -80,6 +80,10 @@ def point(setting: Setting, t: int = 9) -> Array:
     return STREAMS(Purpose.START, t=t).standard_normal(setting.problem.n).astype(setting.dtype)
 
 
+def vector(t: int = 0, size: int = n) -> Array:
+    return STREAMS(Purpose.START, t=t).standard_normal(size)
+
+
 def started(of: Any, x: Array | None = None) -> Any:
     """The state before round 0, at `x` if it is given."""
     state = of.start()

@@ -145,7 +145,9 @@ def training(own: Setting, rule: Optimiser = SGD, **flags: Any) -> Training:
 
 
 def method(cls: Any, plan: Training, **flags: Any) -> Any:
-    """The method with this round."""
+    """The method with this round; of FSL-SAGE's 100 epochs of an alignment a few."""
+    if cls is FSLSAGE:
+        flags = {"align_epochs": 3, **flags}
     names = {field.name for field in fields(cls)}
     if "estimation" in names:
         own = {field.name for field in fields(Estimation)}

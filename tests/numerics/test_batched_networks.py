@@ -2,41 +2,20 @@
 
 import gc
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from tests.bench import gpu_networks
-from tests.bench.gpu_networks import (
-    LABELS,
-    PIXELS,
-    ROUNDS,
-    SAMPLES,
-    SHAPE,
-    C,
-    compared,
-    local,
-    method,
-    p,
-    requests,
-    serial,
-)
+from tests.bench.gpu_networks import *
 from tests.conftest import Patch
 from zofl_mpi import fedrzo, zo_hfl
-from zofl_mpi.data import Dataset
 from zofl_mpi.engine.batching import MANY
 from zofl_mpi.engine.setting import Work
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems import device_cache, network
-from zofl_mpi.problems.kernels import blocks, module_torch
-from zofl_mpi.problems.models import MLP
+from zofl_mpi.problems import device_cache
+from zofl_mpi.problems import network as networks
 from zofl_mpi.problems.module import Function
-from zofl_mpi.problems.network import Network
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -128,20 +107,20 @@ def test_losses_are_checked_too(equal: bool, monkeypatch: Patch) -> None:
 def test_clients_are_batched_only_where_the_check_has_passed(name: str, equal: bool, monkeypatch: Patch) -> None:
     """Mutations: batched all the same; never batched; checked anew for each call; losses left out."""
     checked, batched = list[int](), list[Any]()
-    monkeypatch.setattr(network, "equal_bits", lambda *given: checked.append(given[2]) or equal)
+    monkeypatch.setattr(networks, "equal_bits", lambda *given: checked.append(given[2]) or equal)
     for compute in ("take_steps", "loss_sums"):
-        plain = getattr(network, compute)
-        monkeypatch.setattr(network, compute, lambda asked, plain=plain: batched.append(asked) or plain(asked))
+        plain = getattr(networks, compute)
+        monkeypatch.setattr(networks, compute, lambda asked, plain=plain: batched.append(asked) or plain(asked))
     compared(local(method(name, "mlp", "torch")), serial(name, "mlp", "as stored"), name)
     assert checked == [8] and bool(batched) is equal
 
 
 def test_sizes_that_were_not_checked_are_computed_one_client_after_the_other(monkeypatch: Patch) -> None:
     """Mutations: a check in the middle of a run, whose verdict other ranks may not share."""
-    monkeypatch.setattr(network, "equal_bits", lambda *given: pytest.fail("checked"))
+    monkeypatch.setattr(networks, "equal_bits", lambda *given: pytest.fail("checked"))
     problem = made(MLP(p, C, (3,)), "torch").with_kernel("torch", Work(8, 1, 1))
     assert problem.batches(SAMPLES, 8) and not problem.batches(SAMPLES, 9)
-    x = problem.initial(STREAMS)
+    x = problem.initial(START)
     ends = [
         own.descend(SAMPLES, x, np.arange(27).reshape(3, 9), np.full(3, 0.1))
         for own in (problem, made(MLP(p, C, (3,))))
@@ -188,7 +167,7 @@ def test_a_block_follows_from_a_rows_step(monkeypatch: Patch) -> None:
         assert module_torch._StepBlock(asked[0].key, asked[0].data).rows.size == rows
 
 
-def replays(monkeypatch: Patch) -> tuple[list[Callable[[], None]], list[int]]:
+def recordings(monkeypatch: Patch) -> tuple[list[Callable[[], None]], list[int]]:
     """A stand-in for CUDA graphs: a replay works on the tensors that it was recorded with, which hold anything then.
 
     Returns:
@@ -214,8 +193,8 @@ def replays(monkeypatch: Patch) -> tuple[list[Callable[[], None]], list[int]]:
 
 def test_steps_are_replayed_in_chunks_and_one_by_one(monkeypatch: Patch) -> None:
     """Mutations: buffers filled before a recording that writes into them; new tensors in place of the recorded ones."""
-    recorded, played = replays(monkeypatch)
-    monkeypatch.setattr(network, "equal_bits", lambda *given: True)
+    recorded, played = recordings(monkeypatch)
+    monkeypatch.setattr(networks, "equal_bits", lambda *given: True)
     compared(local(method("fedprox", "mlp", "torch")), serial("fedprox", "mlp", "as stored"), "fedprox")
     assert played == [0, 1, 1] * ROUNDS  # 18 steps: 16, and two by themselves
     assert len(recorded) == 2
@@ -224,7 +203,7 @@ def test_steps_are_replayed_in_chunks_and_one_by_one(monkeypatch: Patch) -> None
 def test_full_batches_of_unequal_clients_are_not_captured(monkeypatch: Patch) -> None:
     """With `--batch 0` each client has a size of its own, of which a run computes the largest batched. Mutation: a CUDA
     graph for each size, of which 100 clients make hundreds a round."""
-    recorded, _ = replays(monkeypatch)
+    recorded, _ = recordings(monkeypatch)
     expected = serial("fedavg, personal", "mlp", "as stored")
     monkeypatch.setattr(gpu_networks, "Network", partial(Network, batched_sizes=(80,)))  # as `with_kernel` makes it
     compared(local(method("fedavg, personal", "mlp", "torch")), expected, "fedavg, personal")
@@ -233,7 +212,7 @@ def test_full_batches_of_unequal_clients_are_not_captured(monkeypatch: Patch) ->
 
 def test_losses_are_not_captured(monkeypatch: Patch) -> None:
     """Mutation: a CUDA graph for each size of a mini-batch, of which clients with unequal data have many."""
-    recorded, _ = replays(monkeypatch)
+    recorded, _ = recordings(monkeypatch)
     some = requests("one sample", "float32", "cpu", 1)[0]
     for size in (1, 2, 3):
         module_torch.loss_sums([module_torch.LossRequest(some.function, some.x, some.data, np.arange(size))])
@@ -249,7 +228,7 @@ def test_a_block_has_as_many_rows_as_fit() -> None:
 def test_data_lie_on_the_device_once(monkeypatch: Patch) -> None:
     """Mutations: a copy a client, or a call; one that stays when the data are gone."""
     monkeypatch.setattr(blocks, "_BLOCKS", type(blocks._BLOCKS)())
-    monkeypatch.setattr(network, "equal_bits", lambda *given: True)
+    monkeypatch.setattr(networks, "equal_bits", lambda *given: True)
     gc.collect()
     before = set(device_cache._PLACED)
     data = Dataset(PIXELS.copy(), LABELS.copy(), C)
@@ -284,7 +263,7 @@ def test_torch_is_taken_where_it_is_asked_for_and_a_run_keeps_its_kernel() -> No
         made(module, "numba")
 
 
-STREAMS = gpu_networks.STREAMS(gpu_networks.Purpose.MODULE)
+START = STREAMS(Purpose.MODULE)
 WORK = Work(8, 2, 1)
 
 
@@ -343,8 +322,8 @@ def test_layers_that_a_network_may_have_agree_with_those_of_one_client(part: nn.
     place of another."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(p, WIDTH), part, nn.Linear(WIDTH, C))
     both = [made(module, kernel, dtype=np.float64) for kernel in ("serial", "torch")]
-    x = both[0].initial(STREAMS)
-    generator = gpu_networks.STREAMS(gpu_networks.Purpose.BATCH)
+    x = both[0].initial(START)
+    generator = STREAMS(Purpose.BATCH)
     batches, shift = generator.integers(0, 400, (9, 6)), generator.standard_normal(both[0].n)
     alone, many = (each.descend(SAMPLES, x, batches, np.full(9, 0.1), mu=0.3, shift=shift) for each in both)
     assert np.linalg.norm(alone - x) > 0.01
@@ -366,7 +345,7 @@ def test_a_module_that_shares_a_parameter_moves_it_once() -> None:
     module = Tied()
     both = [made(module, kernel, dtype=np.float64) for kernel in ("serial", "torch")]
     batches = np.arange(60).reshape(10, 6)
-    alone, many = (each.descend(SAMPLES, each.initial(STREAMS), batches, np.full(10, 0.1)) for each in both)
+    alone, many = (each.descend(SAMPLES, each.initial(START), batches, np.full(10, 0.1)) for each in both)
     np.testing.assert_allclose(many, alone, rtol=1e-10, atol=1e-12)
 
 

@@ -3,23 +3,14 @@
 Docstrings name the mutations to catch.
 """
 
-from typing import Any
-
-import numpy as np
-import pytest
-
 from tests.launch import launch
-from tests.numerics.first_order import Array, close
-from zofl_mpi.engine.setting import Setting
-from zofl_mpi.engine.streams import Purpose, Streams
+from tests.numerics.first_order import *
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems.analytic.black_boxes import CVaR, Shares
 from zofl_mpi.problems.analytic.caps import Caps
-from zofl_mpi.run.flags import built
 from zofl_mpi.settings.fedrzo import PROBLEMS
 
-STREAMS, n, m = Streams(5), 5, 4
 CLASSES = {"cvar": CVaR, "shares": Shares}
 
 
@@ -28,11 +19,7 @@ def setting(name: str, noise: float = 0.0, **more: Any) -> Setting[Any]:
     return Setting(problem, STREAMS, data, server, data, None, np.dtype(np.float64))
 
 
-def point(t: int, size: int = n) -> Array:
-    return STREAMS(Purpose.START, t=t).standard_normal(size)
-
-
-AROUND = [(radius, point(t) / np.linalg.norm(point(t))) for t in range(40) for radius in (1e-4, 1e-2, 0.3, 3.0)]
+AROUND = [(radius, vector(t) / np.linalg.norm(vector(t))) for t in range(40) for radius in (1e-4, 1e-2, 0.3, 3.0)]
 
 
 def implicit(of: Setting[Any], x: Array) -> float:
@@ -59,7 +46,7 @@ def test_a_lower_level_without_gradients_asks_for_exact() -> None:
         built(FedRZOBL, setting("shares"), lower="local_sgd")
     of = setting("shares")
     with pytest.raises(UserError, match="neither gradients nor curvature"):
-        of.problem.gradient_h(0, point(1), point(2), of.data[0])
+        of.problem.gradient_h(0, vector(1), vector(2), of.data[0])
 
 
 # --- cvar
@@ -79,25 +66,25 @@ def test_the_prior_that_undoes_the_training_samples_is_best() -> None:
 def test_answers_are_whole_multiples_and_have_no_slope() -> None:
     """And move f by no more than is said. Mutations: truncation; no rounding."""
     exact, of = setting("cvar", resolution=0.0), setting("cvar", resolution=0.01)
-    data, y = of.data[0], point(3, n - 1)
+    data, y = of.data[0], vector(3, n - 1)
     answers = of.problem.answer(data.inputs, y[None])
     close(answers / 0.01, np.rint(answers / 0.01), 1e-9)
     assert np.abs(answers - data.inputs @ y).max() <= 0.005 + 1e-12
     for t in range(9):
-        assert np.array_equal(of.problem.answer(data.inputs, (y + 1e-9 * point(t, n - 1))[None]), answers)
+        assert np.array_equal(of.problem.answer(data.inputs, (y + 1e-9 * vector(t, n - 1))[None]), answers)
     for t in range(5):
-        assert abs(implicit(of, point(t)) - implicit(exact, point(t))) <= 0.005 / 0.1 + 1e-12
+        assert abs(implicit(of, vector(t)) - implicit(exact, vector(t))) <= 0.005 / 0.1 + 1e-12
 
 
 def test_the_ridge_regression_is_solved() -> None:
     """Gradient zero, curvature that of the mean. Mutations: mu in one of the two; the mean of own solutions."""
     of = setting("cvar", noise=1.0)
-    x = point(1)
+    x = vector(1)
     y = of.problem.solution(x, of.data)
     slopes = [of.problem.gradient_h(i, x, y, data) for i, data in enumerate(of.data)]
     close(np.mean(slopes, axis=0), np.zeros(n - 1), 1e-12)
     low, high = of.problem.curvature(x)
-    step = 1e-3 * point(2, n - 1)
+    step = 1e-3 * vector(2, n - 1)
     moved = np.mean([of.problem.gradient_h(i, x, y + step, data) for i, data in enumerate(of.data)], axis=0)
     assert low * step @ step <= moved @ step <= high * step @ step and low > of.problem.mu
     with pytest.raises(UserError, match="--n 1"):
@@ -111,7 +98,7 @@ def test_the_service_returns_the_nearest_shares() -> None:
     """Optimality on the simplex. Mutation: scores that are normalised."""
     of = setting("shares")
     for t in range(10):
-        x = 2 * point(t)
+        x = 2 * vector(t)
         y = of.problem.solution(x, of.data)
         assert y.min() >= 0 and y.sum() == pytest.approx(1)
         corners = np.eye(n)

@@ -3,21 +3,15 @@
 import gc
 import subprocess
 import sys
-from typing import Any
 
-import pytest
-import torch
-from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.numerics.split_methods import *
 from zofl_mpi.problems.counting import Allocations, Products
-from zofl_mpi.problems.split import SplitNetwork
-from zofl_mpi.problems.split_images import ResNet
 from zofl_mpi.rounds.split import costs
 from zofl_mpi.rounds.split.client import CutLoss, HeadLoss
 from zofl_mpi.rounds.split.costs import macs, peak_bytes, recomputing
 from zofl_mpi.rounds.split.estimates import TwoPoint
-from zofl_mpi.rounds.split.rules import Backprop
 
 BATCH = 8
 STEPS: dict[str, tuple[Any, Any]] = {
@@ -43,25 +37,25 @@ def peak(problem: SplitNetwork, batch: int, step: str, recompute: bool = False) 
 
 
 @pytest.fixture(scope="module")
-def resnet() -> SplitNetwork:
+def resnet18() -> SplitNetwork:
     return SplitNetwork(*ResNet().parts((3, 32, 32), 10), (3, 32, 32), 10)
 
 
-def test_the_macs_and_the_memory_of_the_papers_table(resnet: SplitNetwork) -> None:
+def test_the_macs_and_the_memory_of_the_papers_table(resnet18: SplitNetwork) -> None:
     """39.90, 59.85 (59.844 before the paper's rounding) and 59.51 G at batch 256. The block's input, a convolution's
     result and its normalised copy; the activations work in place. A fourth map: lambda, as large as a feature map here.
     Mutations: FLOPs for MACs; a graph kept in the forward pass; lambda forgotten; the smashed samples kept."""
-    client, auxiliary, server = macs(resnet)
+    client, auxiliary, server = macs(resnet18)
     assert (client, auxiliary) == (77_266_944, 655_360)
     assert 256 * 2 * (client + auxiliary) / 1e9 == pytest.approx(39.896, abs=5e-4)
     assert 256 * 3 * (client + auxiliary) / 1e9 == pytest.approx(59.844, abs=5e-4)
     assert 256 * (3 * client + auxiliary) / 1e9 == pytest.approx(59.509, abs=5e-4)
     assert client + server == pytest.approx(555.4e6, rel=1e-3)
     inputs = BATCH * 3 * 32 * 32 * 4
-    found = peak(resnet, BATCH, "forward")
+    found = peak(resnet18, BATCH, "forward")
     assert 3 * MAP + inputs <= found < 3.1 * MAP + inputs
-    assert found < 0.4 * min(peak(resnet, BATCH, step) for step in ("cut", "auxiliary"))  # [C]: 0.365
-    assert 4 * MAP + inputs <= peak(resnet, BATCH, "slope") < 4.1 * MAP + inputs
+    assert found < 0.4 * min(peak(resnet18, BATCH, step) for step in ("cut", "auxiliary"))  # [C]: 0.365
+    assert 4 * MAP + inputs <= peak(resnet18, BATCH, "slope") < 4.1 * MAP + inputs
 
 
 def test_allocations_are_counted_once_and_given_back() -> None:

@@ -12,7 +12,6 @@ from zofl_mpi.data import Dataset, Federation
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems import sums as blocks
 from zofl_mpi.problems.fair import Fair, FairSoftmax
 from zofl_mpi.problems.relu_net import ReLUNet
 from zofl_mpi.run.family import Site
@@ -151,16 +150,6 @@ def test_gradient_h_is_lam_y_minus_the_losses(model, i):
 
 
 @both
-def test_blocks_change_nothing(model, monkeypatch):
-    """Mutation: the last block counted as a whole one."""
-    own, x, y = problem(model), points(model, 1), weights(1)
-    before = own.f(0, x, y, CLIENTS[0]), own.score(x[0], y[0], CLIENTS[0])
-    monkeypatch.setattr(blocks, "BLOCK", 7)
-    assert own.f(0, x, y, CLIENTS[0]) == pytest.approx(before[0], rel=1e-12)
-    assert own.score(x[0], y[0], CLIENTS[0]) == pytest.approx(before[1], rel=1e-12)
-
-
-@both
 @pytest.mark.parametrize("i", range(m))
 def test_batches_of_one_average_to_the_whole(model, i):
     """Over all N_i batches of size 1, exactly. Mutations: the batch's own class means; N_i or B left out; a repeated
@@ -279,7 +268,6 @@ def test_the_run_gives_the_counts_of_all_clients(model):
     ("settings", "sentence"),
     [
         ({"lam": 0.0}, "--lam 0.0: must be a number above 0"),
-        ({"lam": math.inf}, "--lam inf: must be a number above 0"),
         ({"y_set": "ball"}, "--y-set ball: must be free or simplex"),
         ({"dtype": np.float16}, "fair classification runs in float32 or float64"),
     ],

@@ -1,24 +1,14 @@
 """FedNest in one process, in float64, against closed forms. Docstrings name the mutations to catch."""
 
-from dataclasses import replace
-from typing import Any
-
-import numpy as np
-import pytest
-
-from tests.numerics.first_order import Array, clients_of, close
+from tests.numerics.first_order import *
 from zofl_mpi.data.partition import as_dataset
 from zofl_mpi.data.sources import Synthetic, make
 from zofl_mpi.engine.fields import reported
-from zofl_mpi.engine.setting import Setting
-from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.fednest import FedNest, Vector
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Saddle
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 from zofl_mpi.rounds.report import GlobalModel
-from zofl_mpi.run.flags import built
 
-STREAMS, n, m = Streams(3), 4, 3
 ALL = {"batch": 0, "batch_lower": 0}
 
 
@@ -28,23 +18,12 @@ def known(cls: Any, noise: float = 0.0, clients: int = m, **more: Any) -> Settin
 
 
 def logistic() -> Setting[Any]:
-    raw = make(Synthetic(90, n, 3), STREAMS)
+    streams = Streams(3)
+    raw = make(Synthetic(90, 4, 3), streams)
     data = as_dataset(raw, "unit", np.arange(90))
-    parts = tuple(data.subset(np.arange(k, 90, m)) for k in range(m))
+    parts = tuple(data.subset(np.arange(k, 90, 3)) for k in range(3))
     problem = Hyperparameter.of(parts, dtype=np.float64)
-    return Setting(problem, STREAMS, parts, data, data, None, np.dtype(np.float64))
-
-
-def run(of: FedNest, rounds: int, x: Array | None = None) -> Any:
-    state, clients = of.start(), clients_of(of)
-    state = state if x is None else replace(state, x=x)
-    for r in range(rounds):
-        state = of.round(state, r, clients)
-    return state
-
-
-def point(t: int = 0, size: int = n) -> Array:
-    return STREAMS(Purpose.START, t=t).standard_normal(size)
+    return Setting(problem, streams, parts, data, data, None, np.dtype(np.float64))
 
 
 # --- the problems' derivatives
@@ -57,7 +36,7 @@ def test_derivatives_are_slopes_of_the_values(make: Any, batch: Any) -> None:
     setting = make()
     problem, h = setting.problem, 1e-5
     i, data = 1, setting.data[1]
-    x, y, u = 0.5 + abs(point(1, problem.n)), point(2, problem.n_lower), point(3, problem.n_lower)
+    x, y, u = 0.5 + abs(vector(1, problem.n)), vector(2, problem.n_lower), vector(3, problem.n_lower)
     upper, lower = problem.parts(data) if hasattr(problem, "parts") else (data, data)
     gx, gy = problem.gradients_f(i, x, y, upper, batch)
 
@@ -99,7 +78,7 @@ def test_a_long_series_at_the_exact_solution_gives_the_implicit_gradient() -> No
     setting = known(BilevelBowls)
     problem = setting.problem
     of = built(FedNest, setting, gamma=0.3, N=200, exact=True, **ALL)
-    x, clients = point(), clients_of(of)
+    x, clients = vector(), clients_of(of)
     y = problem.solution(x, setting.data)
     state = of.round(replace(of.start(), x=x, y=y), 0, clients)
     gradient = problem.hessian @ (x - problem.minimiser)
@@ -114,7 +93,7 @@ def test_a_long_series_at_the_exact_solution_gives_the_implicit_gradient() -> No
 def test_a_series_has_n_terms() -> None:
     """Mutations: N + 1 terms; N - 1; the mean Hessian by one client's."""
     setting = known(BilevelBowls)
-    problem, x, y = setting.problem, point(), point(1)
+    problem, x, y = setting.problem, vector(), vector(1)
     L = problem.curvature(x)[1]
     A = np.mean([link.lower.A for link in setting.data], axis=0)
     slope = np.mean([link.upper.gradient(y, np.arange(len(link.upper))) for link in setting.data], axis=0)
@@ -130,7 +109,7 @@ def test_a_series_has_n_terms() -> None:
 
 def test_the_random_series_is_the_sum_on_average() -> None:
     """Over the N equally likely lengths, exactly. Mutations: 1/L in place of N/L; lengths from 1."""
-    setting, x, y = known(BilevelBowls), point(), point(1)
+    setting, x, y = known(BilevelBowls), vector(), vector(1)
     whole = built(FedNest, setting, N=4, **ALL)
     drawn = built(FedNest, setting, N=4, series="random", **ALL)
     lengths, found = set(), {}
@@ -151,7 +130,7 @@ def test_inner_steps_are_their_formula() -> None:
     of its own client; the mini-batches of the first inner round for all."""
     setting = known(BilevelBowls, 1.0)
     of = built(FedNest, setting, T=2, H_lower=2, N=1, gamma=0.0, gamma_lower=0.2, batch=0, batch_lower=2)
-    x, y, problem = point(), point(1), setting.problem
+    x, y, problem = vector(), vector(1), setting.problem
     state = of.round(replace(of.start(), x=x, y=y), 0, clients_of(of))
     for t in range(2):
         q, ends = [], []
@@ -208,10 +187,10 @@ def test_outer_steps_are_their_formula(monkeypatch: pytest.MonkeyPatch, H: int) 
     """FedOut: H steps x <- x - gamma / H (grad f_i(x; xi) - grad f_i(x_r; xi) + h) of each client, then their mean,
     with h the mean of the clients' hypergradients, here one that is given. Mutations: gamma in place of gamma / H; the
     correction's sign, or its point; H steps along the hypergradient alone; the first mini-batch in all steps."""
-    setting, h = known(BilevelBowls, 1.0), point(7)
+    setting, h = known(BilevelBowls, 1.0), vector(7)
     problem = setting.problem
     of = built(FedNest, setting, T=1, H=H, N=1, gamma=0.3, gamma_lower=0.0, batch=2, batch_lower=2)
-    state = replace(of.start(), x=point(), y=point(1))
+    state = replace(of.start(), x=vector(), y=vector(1))
 
     def hypergradient(self: FedNest, client: Any, message: Any) -> Vector:
         return Vector(h)

@@ -6,6 +6,7 @@ from typing import final
 
 from tests.conftest import Capsys, Patch
 from tests.numerics.split_methods import *
+from tests.numerics.test_split_pace import ADAMW, LINEAR
 from tests.numerics.test_split_texts import texts_setting as texts
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.ho_sfl import HOSFL
@@ -200,6 +201,7 @@ def test_a_rule_of_ones_own_takes_the_steps_of_both_losses(monkeypatch: Patch, c
 
 
 MOMENTUM = Optimiser("sgd", momentum=0.9, weight_decay=0.01)
+STATES = ("keep", "reset", "average")
 SEEDS: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
     (HERON, {"optimiser": SGD}, {}),
     (HERON, {"optimiser": MOMENTUM}, {"n_p": 3, "estimate": "central"}),
@@ -212,6 +214,7 @@ SEEDS: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
     (HERON, {"beta": 0.7, "weights": "uniform"}, {"n_p": 2, "distribution": "sphere", "mu": 0.01, **HEAD}),
     (HERON, {"state": "reset", "k": 2}, {"distribution": "gaussian", **HEAD}),
     (HERON, {"optimiser": MOMENTUM}, {"n_p": 2, "exact_layers": 3, **HEAD}),
+    *((HERON, {"optimiser": ADAMW, "beta": 0.6, "state": state, "pace": LINEAR}, {}) for state in STATES),
     (HOSFL, {"optimiser": MOMENTUM}, {"n_p": 3, "estimate": "central"}),
     (HOSFL, {"state": "average", "beta": 0.7}, {"n_p": 2}),
     (HOSFL, {"freeze": "client", "order": "client_major"}, {}),
@@ -228,7 +231,7 @@ def test_scalars_and_seeds_give_the_dense_uplinks_bits(
     """Four rounds, BatchNorm and Adam's moments included. Mutations: directions of another round, client or step, or as
     long as theta_l; moments begun anew, or those of another client, of the head, or kept where they are to be reset;
     the mean of n_p as their sum; the frozen part replayed; weights of other clients; the head or the last layers of the
-    round before."""
+    round before; the full step size in a replay, or that of another round."""
     own = setting(dtype=dtype)
     plan = training(own, **{"optimiser": Optimiser(), **flags})
     dense, seeds = (method(cls, plan, **estimate, uplink=uplink) for uplink in ("dense", "seeds"))

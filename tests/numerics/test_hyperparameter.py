@@ -9,7 +9,7 @@ import pytest
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems import hyperparameter, sums
+from zofl_mpi.problems import hyperparameter
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 
 STREAMS = Streams(23)
@@ -121,17 +121,6 @@ def test_gradient_h_by_central_differences(name, batch, i):
 
     slope = (h(1e-5) - h(-1e-5)) / 2e-5
     assert problem(clients(name)).gradient_h(i, X, y, data, batch) @ direction == pytest.approx(slope, rel=1e-7)
-
-
-def test_blocks_change_nothing(monkeypatch):
-    """Mutations: the last block counted as a whole one; the mean of the blocks' means; Hessians of one block."""
-    own, y = problem(), points(2)
-    before = own.f(2, X[None], y, CLIENTS[2]), own.gradient_h(2, X, y[0], CLIENTS[2]), own.solution(X, CLIENTS)
-    monkeypatch.setattr(sums, "BLOCK", 10)
-    monkeypatch.setattr(hyperparameter, "HESSIAN_BLOCK", 7)
-    after = own.f(2, X[None], y, CLIENTS[2]), own.gradient_h(2, X, y[0], CLIENTS[2]), own.solution(X, CLIENTS)
-    for a, b in zip(before, after, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10)
 
 
 @pytest.mark.parametrize("name", SCALES)
@@ -255,7 +244,6 @@ def test_no_convergence_is_told(monkeypatch):
     ("settings", "sentence"),
     [
         ({"mu": 0.0}, "--mu 0.0: must be a number above 0"),
-        ({"mu": math.nan}, "--mu nan: must be a number above 0"),
         ({"held_out": 0.0}, "--held-out 0.0: must be between 0 and 1, both excluded"),
         ({"held_out": 1.0}, "--held-out 1.0: must be between 0 and 1, both excluded"),
         ({"x_start": 0.001}, "--x-start 0.001: must be a number, at least --mu 0.01"),

@@ -3,24 +3,13 @@
 Each docstring names the mutations to catch.
 """
 
-from dataclasses import replace
-
-import numpy as np
-import pytest
-
-from tests.numerics.first_order import close
-from zofl_mpi.engine.streams import Purpose, Streams
+from tests.numerics.first_order import *
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
 from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
-from zofl_mpi.problems.analytic.quadratic import Bowl, Corner, Quadratic
+from zofl_mpi.problems.analytic.quadratic import Corner
 
-STREAMS = Streams(11)
-n, m, eta, N = 5, 4, 0.3, 32
-
-
-def point(t=0, size=n):
-    return STREAMS(Purpose.START, t=t).standard_normal(size)
+eta, N = 0.3, 32
 
 
 def basis(first=None, size=n):
@@ -71,7 +60,7 @@ def test_the_weighted_median_is_the_minimiser(clients_count):
     slopes = [(f(x + s * q) - value) / 1e-3 for q in axes for s in (1e-3, -1e-3)]
     assert min(slopes) > 1e-3  # sharp
     for t in range(100):
-        assert f(x + 10.0 ** (1 - t % 5) * point(t)) > value
+        assert f(x + 10.0 ** (1 - t % 5) * vector(t)) > value
 
 
 def test_the_lipschitz_constant_is_attained():
@@ -83,7 +72,7 @@ def test_the_lipschitz_constant_is_attained():
         f, step = loss_of(data), np.sum(data.slopes[:, 0], axis=0)
         steepest = max(steepest, (f(far + step) - f(far)) / np.linalg.norm(step))
         for t in range(20):
-            assert abs(f(point(t)) - f(point(t + 1))) <= problem.lipschitz * np.linalg.norm(point(t) - point(t + 1))
+            assert abs(f(vector(t)) - f(vector(t + 1))) <= problem.lipschitz * np.linalg.norm(vector(t) - vector(t + 1))
     close(steepest, problem.lipschitz, 1e-9)
 
 
@@ -95,7 +84,7 @@ def test_losses_of_a_batch_share_their_samples(make):
     """A batch adds <the mean of its samples' noise, x> to every row; all samples add nothing. Mutations: noise per row,
     a sum over the batch, noise that does not sum to 0, a noise the server shares with a client."""
     problem, server, clients = make(STREAMS, n, m, noise=1.5)
-    xs = np.stack([point(1), point(2), point(3)])
+    xs = np.stack([vector(1), vector(2), vector(3)])
     batch = np.array([3, 3, 7])
     for i, data in enumerate(clients):
         plain = problem.losses(i, xs, replace(data, noise=0 * data.noise))
@@ -121,13 +110,13 @@ def test_random_problems_depend_on_the_seed_alone(cls):
 def test_the_mean_of_the_bowls_is_flat_at_the_truth():
     """Also where the noise does not sum to 0. Mutations: mean of the a_i, the drift's sign, a value without 1/m."""
     problem, _, clients = Bowls.random(STREAMS, n, m, noise=1.0)
-    tilted = [replace(data, noise=data.noise + point(i)) for i, data in enumerate(clients)]
+    tilted = [replace(data, noise=data.noise + vector(i)) for i, data in enumerate(clients)]
     for one, data in ((problem, clients), (Bowls.of(tilted), tilted)):
         x, value = one.truth()
         close(np.mean([one.gradient(x, bowl) for bowl in data], axis=0), 0 * x)
         close(mean_loss(one, data)(x), value)
         close(one.score(x, data)["loss"], value)
-        assert min(mean_loss(one, data)(x + 1e-2 * point(t)) for t in range(20)) > value
+        assert min(mean_loss(one, data)(x + 1e-2 * vector(t)) for t in range(20)) > value
         assert np.linalg.norm(x - np.mean([bowl.a for bowl in data], axis=0)) > 0.05
     data = Bowl(np.eye(2), np.ones(2), np.zeros((1, 2)))
     problem = Bowls.of([data])
@@ -138,7 +127,7 @@ def test_the_two_protocols_of_a_bowl_are_about_the_same_function():
     """Central differences over a frame are exact for quadratics. Mutations: 1/2, A transposed or squared, another
     batch."""
     problem, _, clients = Bowls.random(STREAMS, n, m, noise=1.0)
-    x, batch = point(), np.array([0, 5, 5])
+    x, batch = vector(), np.array([0, 5, 5])
     for i, data in enumerate(clients):
         close(problem.losses(i, x[None], data)[0], problem.loss(x, data))
         for samples in (None, batch):
@@ -169,7 +158,7 @@ def f(problem, clients, x, y):
 def test_the_lower_solution_minimises_the_mean_of_the_h():
     """Gradient zero. Mutations: the mean of the B_i x, A_i on the wrong side."""
     problem, _, clients = bilevel()
-    x = point()
+    x = vector()
     y = problem.solution(x, clients)
 
     def mean_gradient(z):
@@ -184,7 +173,7 @@ def test_the_lower_solution_minimises_the_mean_of_the_h():
 def test_the_gradient_of_h_belongs_to_h():
     """Mutations: its sign, B left out, the mean of the batch's noise."""
     problem, _, clients = bilevel()
-    x, y, batch = point(1), point(2, 3), np.array([1, 4, 4])
+    x, y, batch = vector(1), vector(2, 3), np.array([1, 4, 4])
     for i, data in enumerate(clients):
         lower = problem.parts(data)[1]
         expected = frame_mean(lambda z, data=data: h(data, x, z), y, basis(size=3))
@@ -196,7 +185,7 @@ def test_the_gradient_of_h_belongs_to_h():
 def test_the_curvature_is_that_of_the_mean():
     """Mutations: of the sum, of one client, of the extremes over the clients."""
     problem, _, clients = bilevel()
-    x, y = point(1), point(2, 3)
+    x, y = vector(1), vector(2, 3)
     columns = []
     for e in np.eye(3):
         pairs = [
@@ -218,13 +207,13 @@ def test_the_implicit_function_and_its_minimiser():
         return f(problem, clients, x, problem.solution(x, clients))
 
     for t in range(3):
-        close(problem.implicit(point(t)), F(point(t)))
-        close(problem.hessian @ (point(t) - problem.minimiser), frame_mean(F, point(t), basis()), 1e-11)
+        close(problem.implicit(vector(t)), F(vector(t)))
+        close(problem.hessian @ (vector(t) - problem.minimiser), frame_mean(F, vector(t), basis()), 1e-11)
     x, value = problem.truth()
     close(frame_mean(F, x, basis()), 0 * x, 1e-11)
     close(F(x), value)
     close(problem.score(x, problem.solution(x, clients), clients)["loss"], value)
-    assert min(F(x + 1e-2 * point(t)) for t in range(20)) > value
+    assert min(F(x + 1e-2 * vector(t)) for t in range(20)) > value
     assert np.linalg.norm(problem.hessian @ problem.minimiser) > 0.01
 
 
@@ -233,7 +222,7 @@ def test_the_upper_part_and_the_matrices_of_clients():
     noise. Mutations: noise that acts on x or per row; the flag ignored; the upper and the lower part from one
     stream."""
     problem, server, clients = bilevel()
-    xs, ys = np.stack([point(1), point(2)]), np.stack([point(3, 3), point(4, 3)])
+    xs, ys = np.stack([vector(1), vector(2)]), np.stack([vector(3, 3), vector(4, 3)])
     upper = clients[0].upper
     expected = [
         (y - upper.a) @ upper.A @ (y - upper.a) / 2 + 0.35 * x @ x + y @ upper.noise[6]
@@ -244,7 +233,7 @@ def test_the_upper_part_and_the_matrices_of_clients():
     assert problem.n == n and problem.n_lower == 3
     assert np.array_equal(problem.project(0, xs[0]), xs[0])
     problem, _, clients = bilevel(homogeneous=True)
-    x = point()
+    x = vector()
     assert problem.homogeneous and not bilevel()[0].homogeneous
     for i, data in enumerate(clients):
         close(problem.gradient_h(i, x, problem.solution(x, clients), data.lower), np.zeros(3))
@@ -334,7 +323,7 @@ def test_the_penalty_in_place_of_the_set_moves_the_solution_by_eta():
 def test_the_lower_solution_minimises_h_and_gives_the_implicit_gradient(i):
     """grad = m rho_i lam K'K (x - a), K = (A + mu I)^{-1} A. Mutations: m, rho_i, 1/2 in f_2; mu's sign in y_i."""
     problem, _, clients = Quadratic.random(STREAMS, n, m, lam=1.7, noise=2.0)
-    x, data = point(), clients[i]
+    x, data = vector(), clients[i]
     y = problem.solution(i, data, x)
     close(problem.gradient_h(i, data, x, y, np.arange(N)), 0 * x)
     K = np.linalg.inv(data.A + problem.mu[i] * np.eye(n)) @ data.A
@@ -345,7 +334,7 @@ def test_the_lower_solution_minimises_h_and_gives_the_implicit_gradient(i):
 def test_the_server_gradient_belongs_to_f1():
     """Over all samples it is the slope of f_1; a batch has its samples' noise. Mutation: sum for mean."""
     problem, server, _ = Quadratic.random(STREAMS, n, m, noise=1.0)
-    x, batch = point(), np.array([3, 3, 5])
+    x, batch = vector(), np.array([3, 3, 5])
     whole = problem.gradient_f1(x, server, np.arange(N))
     close(whole, frame_mean(lambda z: problem.f1(z, server), x, basis()))
     close(problem.gradient_f1(x, server, batch) - whole, (2 * server.noise[3] + server.noise[5]) / 3)

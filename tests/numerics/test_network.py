@@ -1,46 +1,23 @@
 """Torch modules as problems: a linear layer is softmax regression; any other obeys autograd and the generic loop."""
 
 import copy
-import warnings
 
-import numpy as np
-import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from zofl_mpi.data import Dataset
-from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.errors import UserError
+from tests.numerics.samples import *
 from zofl_mpi.problems import network
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network, seeded
 from zofl_mpi.problems.softmax import Softmax
-from zofl_mpi.problems.terms import Terms
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
-STREAMS = Streams(5)
-N, SHAPE, C = 50, (1, 4, 4), 3
-p = 16
-WEIGHTS = np.array([0.1, 0.35, 0.25])
-GENERATOR = STREAMS(Purpose.SYNTHETIC)
-BYTES, LABELS = GENERATOR.integers(0, 256, (2 * N, p), dtype=np.uint8), GENERATOR.integers(0, C, 2 * N)
-ROWS = GENERATOR.permutation(2 * N)[:N]
-DATA = {
-    "bytes in [0, 1]": Dataset(BYTES, LABELS, C, ROWS, scale=1 / 255),
-    "per feature": Dataset(BYTES, LABELS, C, ROWS, GENERATOR.uniform(0.002, 0.01, p), GENERATOR.standard_normal(p)),
-    "floats": Dataset(GENERATOR.standard_normal((N, p)).astype(np.float32), LABELS[:N], C),
-}
-UNIT = DATA["bytes in [0, 1]"]
 DTYPES = pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-10), (np.float32, 1e-5)])
 
 
 def linear():
     return nn.Sequential(nn.Flatten(), nn.Linear(p, C, bias=False))
-
-
-def terms(**settings):
-    return Terms(**({"lam": 0.8, "mu": (0.5, 1.0, 2.0)} | settings))
 
 
 def problem(module, dtype=np.float64, shape=SHAPE, **settings):
@@ -50,20 +27,6 @@ def problem(module, dtype=np.float64, shape=SHAPE, **settings):
 
 def cnn(dtype=np.float64, **settings):
     return problem(seeded(lambda: CNN(SHAPE, C, (2, 3)), STREAMS(Purpose.START)), dtype, **settings)
-
-
-def points(k, n, t=0, dtype=np.float64):
-    return STREAMS(Purpose.START, t=t).standard_normal((k, n)).astype(dtype)
-
-
-def batches(H, B):
-    return STREAMS(Purpose.BATCH).integers(0, N, (H, B))
-
-
-def close(a, b, tolerance=1e-10):
-    """To `tolerance` of the largest entry."""
-    assert np.shape(a) == np.shape(b)
-    assert np.max(np.abs(np.subtract(a, b))) <= tolerance * max(1.0, np.max(np.abs(b)))
 
 
 # --- a linear layer is softmax regression
@@ -98,7 +61,7 @@ def test_a_linear_layer_has_the_values_of_softmax_regression(dtype, tolerance, m
     monkeypatch.setattr(network, "BLOCK", 7)
     ours, theirs = problem(linear(), dtype), Softmax(p, C, weights=WEIGHTS, terms=terms(), dtype=dtype)
     x, y = points(2, ours.n, 1, dtype)
-    batch, mix = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5]), np.array([0.5, 0.0, 0.5])
+    batch, mix = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5]), np.array([0.5, 0.0, 0.3, 0.2])
     for positions in (batch, None):
         close(ours.gradient(x, UNIT, positions), theirs.gradient(x, UNIT, positions), tolerance)
     close(ours.gradient_f1(x, UNIT, batch), ours.gradient(x, UNIT, batch), 0)
@@ -194,33 +157,6 @@ def test_bits_depend_neither_on_addresses_nor_on_blocks_nor_on_other_calls(monke
         assert np.array_equal(y, points(1, ours.n, dtype=np.float32)[0])
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
-def test_what_is_not_finite_comes_out_without_a_warning(bad):
-    """The caller detects divergence by it. Mutation: a projection that maps it to x."""
-    for radius in (np.inf, 1.0):
-        ours = cnn(np.float32, radius=(radius,))
-        x = points(2, ours.n, dtype=np.float32)
-        y = x.copy()
-        y[1, -1] = bad
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            result = ours.lower(0, UNIT, x, y, batches(5, 3), np.full(5, 0.1))
-            ours.score(y[1], UNIT)
-            ours.gradient(y[1], UNIT)
-            ours.f2(0, x[0], y[1])
-        assert np.isfinite(result[0]).all()
-        if not np.isfinite(bad):
-            assert not np.isfinite(result[1]).all()
-
-
-def test_a_read_only_map_of_a_file_serves_as_inputs(tmp_path):
-    np.save(tmp_path / "inputs.npy", BYTES)
-    mapped = Dataset(np.load(tmp_path / "inputs.npy", mmap_mode="r"), LABELS, C, ROWS, scale=1 / 255)
-    ours = problem(linear())
-    x = points(1, ours.n)[0]
-    assert np.array_equal(ours.gradient(x, mapped), ours.gradient(x, UNIT))
-
-
 # --- constants, starts, modes
 
 
@@ -285,7 +221,7 @@ def test_a_module_that_is_no_function_of_its_parameters_is_refused_unless_in_eva
         (linear(), {"mu": (1.0, 2.0)}, "--mu 1.0 2.0: must be one number, or one for each of the 3 clients"),
         (linear(), {"radius": (-1.0,)}, "radius -1.0: must be a number, at least 0"),
         (linear(), {"shape": (1, 5, 4)}, r"does not take inputs of shape \(1, 5, 4\): "),
-        (nn.Flatten(), {}, r"output of shape \(16,\), not to 3 logits"),
+        (nn.Flatten(), {}, r"output of shape \(16,\), not to 4 logits"),
         (nn.Conv2d(3, 4, 3), {}, r"does not take inputs of shape \(1, 4, 4\): "),
     ],
 )
@@ -296,7 +232,7 @@ def test_settings_that_cannot_be_are_named(module, settings, text):
 
 def test_models_have_their_sizes_or_are_refused():
     for shape, n in (((1, 28, 28), 215_370), ((3, 32, 32), 277_610), ((1, 8, 8), 31_050)):
-        assert problem(CNN(shape, 3), shape=shape).n == n - 7 * 129
+        assert problem(CNN(shape, C), shape=shape).n == n - 6 * 129
     with pytest.raises(UserError, match="at least 4 x 4"):
         CNN((1, 3, 3), 10)
     with pytest.raises(UserError, match="--hidden 3 0"):

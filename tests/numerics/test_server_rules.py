@@ -106,14 +106,8 @@ def test_moments_are_kept_in_float64(rule: str) -> None:
     assert state.x.dtype == np.float32 and state.moments["v"].dtype == np.float64
 
 
-@pytest.mark.parametrize("cls", [FedAvg, Scaffold])
-def test_a_state_comes_back_from_a_checkpoint_with_its_moments(cls: Any) -> None:
-    """A field with a default may be missing, so that a later version can add one. Mutation: moments left out."""
-    of = method(cls, softmax(np.float32), server_rule="yogi", eta_g=0.01)
-    state = run(of, 2)
-    back = messages.read(messages.pack(state), of.start())
-    assert {k: v.tobytes() for k, v in back.moments.items()} == {k: v.tobytes() for k, v in state.moments.items()}
-    block = messages.pack(method(cls, softmax(np.float32)).start()).tobytes()
-    before = block.replace(b',"moments":{}', b" " * len(',"moments":{}')).replace(b'"moments":{},', b" " * 13)
-    assert before != block
-    assert messages.read(np.frombuffer(before, np.uint8), of.start()).moments == {}
+def test_a_field_with_a_default_may_be_missing_from_a_checkpoint() -> None:
+    """So that a later version can add one. Mutation: a state that is refused."""
+    start = method(FedAvg, softmax(np.float32)).start()
+    before = messages.pack(start).tobytes().replace(b',"moments":{}', b" " * len(',"moments":{}'))
+    assert b"moments" not in before and messages.read(np.frombuffer(before, np.uint8), start).moments == {}

@@ -3,55 +3,20 @@
 import os
 import subprocess
 import sys
-import warnings
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pytest
-
-from tests.numerics.first_order import COMPILED, KERNELS
-from zofl_mpi.data import Dataset
+from tests.numerics.samples import *
 from zofl_mpi.engine.setting import Work
-from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems.kernels import softmax as kernels
 from zofl_mpi.problems.softmax import Softmax
-from zofl_mpi.problems.terms import ProximalSteps, Terms, for_client
-
-STREAMS = Streams(11)
-N, p, C, m = 60, 7, 4, 3
-WEIGHTS = np.array([0.1, 0.35, 0.25])
-GENERATOR = STREAMS(Purpose.SYNTHETIC)
-BYTES, LABELS = GENERATOR.integers(0, 256, (2 * N, p), dtype=np.uint8), GENERATOR.integers(0, C, 2 * N).astype(np.uint8)
-BYTES.flags.writeable = False  # as maps of files are, for which numba compiles another function
-ROWS = GENERATOR.permutation(2 * N)[:N]
-DATA = {
-    "bytes in [0, 1]": Dataset(BYTES, LABELS, C, ROWS, scale=1 / 255),
-    "standardised": Dataset(BYTES, LABELS, C, ROWS, scale=1 / 80, shift=-1.5),
-    "per feature": Dataset(BYTES, LABELS, C, ROWS, GENERATOR.uniform(0.002, 0.01, p), GENERATOR.standard_normal(p)),
-    "per feature, no shift": Dataset(BYTES, LABELS, C, ROWS, GENERATOR.uniform(0.002, 0.01, p)),
-    "negated": Dataset(BYTES, LABELS, C, ROWS, scale=-1 / 255),
-    "floats": Dataset(GENERATOR.standard_normal((N, p)), LABELS[:N], C),
-}
-UNIT = DATA["bytes in [0, 1]"]
+from zofl_mpi.problems.terms import ProximalSteps, for_client
 
 
 def softmax(**settings):
     """Arguments of `Terms` and of `Softmax`."""
-    terms = {name: settings.pop(name) for name in ("lam", "mu", "radius") if name in settings}
-    terms = Terms(**({"lam": 0.8, "mu": (0.5, 1.0, 2.0)} | terms))
-    return Softmax(p, C, weights=WEIGHTS, terms=terms, **({"dtype": np.float64} | settings))
-
-
-def points(k, n, t=0, dtype=np.float64):
-    return STREAMS(Purpose.START, t=t).standard_normal((k, n)).astype(dtype)
-
-
-def batches(H, B):
-    return STREAMS(Purpose.BATCH).integers(0, N, (H, B))
+    own = terms(**{name: settings.pop(name) for name in ("lam", "mu", "radius") if name in settings})
+    return Softmax(p, C, weights=WEIGHTS, terms=own, **({"dtype": np.float64} | settings))
 
 
 def gradient_h(problem, i, data, x, y, batch):
@@ -69,12 +34,6 @@ def generic(problem, i, data, x, y, samples, steps):
         stepsize=lambda t: steps[t],
         project=lambda z: problem.project(i, x, z),
     )
-
-
-def close(a, b, tolerance=1e-12):
-    """To `tolerance` of the largest entry."""
-    assert np.shape(a) == np.shape(b)
-    assert np.max(np.abs(np.subtract(a, b))) <= tolerance * max(1.0, np.max(np.abs(b)))
 
 
 @pytest.mark.parametrize("name", DATA)
@@ -191,35 +150,6 @@ def test_kernels_compute_with_copies_wherever_the_callers_arrays_lie(monkeypatch
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_read_only_map_of_a_file_serves_as_inputs(kernel, tmp_path):
-    np.save(tmp_path / "inputs.npy", BYTES)
-    problem, data = softmax(kernel=kernel), replace(UNIT, inputs=np.load(tmp_path / "inputs.npy", mmap_mode="r"))
-    x = points(2, problem.n)
-    assert np.array_equal(*(problem.lower(0, d, x, x, batches(9, 3), np.full(9, 0.1)) for d in (data, UNIT)))
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("B", [1, 5])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
-def test_what_is_not_finite_comes_out_without_a_warning(kernel, B, bad):
-    """The caller detects divergence by it. Mutations: fast mathematics without NaN; a projection that maps infinity to
-    x."""
-    for radius in (np.inf, 1.0):
-        problem = softmax(kernel=kernel, dtype=np.float32, radius=(radius,))
-        x = points(2, problem.n, dtype=np.float32)
-        y = x.copy()
-        y[1, 2] = bad
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            result = problem.lower(0, DATA["standardised"], x, y, batches(30, B), np.full(30, 50.0))
-            problem.score(y[1], UNIT)
-            problem.gradient_f1(y[1], UNIT, np.arange(5))
-        if not np.isfinite(bad):
-            assert not np.isfinite(result[1]).all()
-        assert np.isfinite(result[0]).all() or radius == np.inf
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
 def test_large_logits_overflow_nowhere(kernel):
     """Mutation: no subtraction of the largest logit."""
     problem = softmax(kernel=kernel, dtype=np.float32)
@@ -244,15 +174,11 @@ def test_f2_carries_the_number_of_clients_and_positions_are_checked():
             problem.lower(0, UNIT, x, x, np.array([[0, position]]), np.ones(1))
 
 
-def test_scores_of_blocks_and_of_a_mix_of_classes(monkeypatch):
-    """Its own shares change nothing; a mix of one class is the score of that class. Mutations: the mean of blocks of
-    unequal size; dropping the last block; weights not divided by counts."""
+def test_the_score_of_a_mix_of_classes():
+    """Its own shares change nothing; a mix of one class is the score of that class. Mutation: weights not divided by
+    counts."""
     problem = softmax()
     x = points(1, problem.n)[0]
-    whole, gradient = problem.score(x, UNIT), problem.gradient_f1(x, UNIT, np.arange(N))
-    monkeypatch.setattr("zofl_mpi.problems.sums.BLOCK", 7)
-    close(list(problem.score(x, UNIT).values()), list(whole.values()))
-    close(problem.gradient(x, UNIT), gradient)
     own = UNIT.counts() / N
     close(list(problem.score(x, UNIT, own).values()), list(problem.score(x, UNIT).values()))
     mix = np.array([0.5, 0.0, 0.2, 0.3])

@@ -79,16 +79,6 @@ def test_each_side_counts_its_own_steps_where_clients_rest(monkeypatch: pytest.M
     assert {i for r in range(4) for i in plan.timetable.participants(r)} == {0, 1, 2}
 
 
-@pytest.mark.parametrize("state", ["keep", "reset", "average"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_server_that_replays_takes_steps_of_the_same_sizes(state: Any, dtype: str) -> None:
-    """Mutations: the full size in the replay; that of another round or of a client that did not rest."""
-    plan = training(setting(dtype=dtype), ADAMW, beta=0.6, state=state, pace=LINEAR)
-    dense, seeds = (run(method(HERON, plan, uplink=uplink), 4) for uplink in ("dense", "seeds"))
-    assert same(dense, seeds)
-    assert apart(dense.theta, run(method(HERON, replace(plan, pace=Pace()), uplink="seeds"), 4).theta)
-
-
 def test_a_zeroth_order_step_decays_as_a_first_order_step_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the gradient in the estimate's place HERON's forward passes make CSE-FSL's steps, to the bit. Mutations: no
     decay; the decay as a part of the gradient that is estimated, or of the moments."""

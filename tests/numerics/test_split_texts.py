@@ -243,5 +243,5 @@ def test_a_head_with_attention_is_aligned(monkeypatch: pytest.MonkeyPatch) -> No
     """Mutation: the fused kernels, which refuse a second derivative."""
     made = parts
     monkeypatch.setitem(globals(), "parts", lambda: (made()[0], Attention(), made()[2]))
-    state = run(method(FSLSAGE, training(texts_setting()), align_epochs=30, align_lr=0.05, l=1), 2)
+    state = run(method(FSLSAGE, training(texts_setting()), align_epochs=2, align_lr=0.05, l=1), 2)
     assert 0 < state.alignment_loss < math.inf

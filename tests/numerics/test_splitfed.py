@@ -21,35 +21,30 @@ def returning() -> Streams:
     raise AssertionError
 
 
-@pytest.mark.parametrize("beta", [1.0, 0.6])
+@pytest.mark.parametrize(
+    ("beta", "statistics"), [(1.0, {}), (0.6, {}), (1.0, {"batchnorm": "running"})], ids=["all", "some", "running"]
+)
 @pytest.mark.parametrize("state", ["keep", "reset", "average"])
 @RULES
-def test_sflv1_is_fedavg_on_the_unsplit_network(rule: Optimiser, state: str, beta: float) -> None:
+def test_sflv1_is_fedavg_on_the_unsplit_network(
+    rule: Optimiser, state: str, beta: float, statistics: dict[str, str]
+) -> None:
     """To rounding, BatchNorm included; in turns or client by client. Mutations: the server's replicas are one; their
     moments lost, or kept; the gradient at the cut after the server's step; uniform weights; a replica's running
     statistics not averaged; moments of who rests lost; moments averaged at one side only; the number of steps rounded,
-    or the largest."""
+    or the largest; where statistics are constants, gradients through those of the batch."""
     own = replace(setting(), streams=returning())
-    plan = training(own, rule, state=state, beta=beta)
+    plan = training(own, rule, state=state, beta=beta, **statistics)
     found = run(method(SFLV1, plan), 4)
     net = fedavg(plan, resnet, 4, (0, 1, 2))
     is_whole(found, own, net, 1e-9)
     assert apart(flat(net), flat(whole_of(resnet)))
     again = run(method(SFLV1, replace(plan, order="client_major")), 4)
     assert same(found, again)
-    if rule is not SGD:
+    if rule is not SGD and beta == 1 and not statistics:
         for another in {"keep", "reset", "average"} - {state}:
             other = run(method(SFLV1, replace(plan, state=another)), 4)
             assert apart(found.theta, other.theta) and apart(found.theta_s, other.theta_s)
-
-
-@RULES
-def test_sflv1_with_constant_statistics_is_fedavg_in_evaluation_mode(rule: Optimiser) -> None:
-    """Mutation: gradients through the batch's statistics."""
-    own = setting()
-    plan = training(own, rule, batchnorm="running")
-    net = fedavg(plan, resnet, 3, (0, 1, 2))
-    is_whole(run(method(SFLV1, plan), 3), own, net, 1e-9)
 
 
 @RULES

@@ -1,10 +1,6 @@
 """Identities of the zeroth-order estimates. Each docstring names the mutations of zo.py that its test must catch."""
 
-import numpy as np
-import pytest
-
-from tests.numerics.first_order import close
-from zofl_mpi.engine.streams import Purpose, Streams
+from tests.numerics.first_order import *
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.descent import descend

@@ -63,7 +63,7 @@ def test_what_is_opened_is_what_was_read_once(tmp_path, sources, reader, monkeyp
     assert cache.default_cache_dir() == tmp_path
     monkeypatch.setenv("ZOFL_CACHE", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
-    assert cache.default_cache_dir() == Path(pooch.os_cache("zofl_mpi")) / "arrays"  # where older releases put it
+    assert cache.default_cache_dir() == Path(pooch.os_cache("zofl_mpi")) / "arrays"  # as pooch has it
     assert cache.default_cache_dir().name == "arrays" and "zofl_mpi" in str(cache.default_cache_dir())
 
 

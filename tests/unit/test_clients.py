@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zofl_mpi.engine.clients import Client, ClientError
+from zofl_mpi.engine.ledger import SERVER
+from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.client_memory import STEPS, Memory
 from zofl_mpi.run.local import LocalClients
 
@@ -109,3 +111,19 @@ def test_a_question_to_nobody_to_strangers_or_twice_is_refused(steps: Steps, to:
         with pytest.raises(ValueError, match=r"a question goes to different clients from 0\.\.2, not to \["):
             ask(steps.grow, Note(None), to=to)
     clients.close()
+
+
+def test_bytes_and_items_of_streams_and_means_enter_the_round(steps: Steps) -> None:
+    clients = LocalClients([0, 2], watch=Watch(stop=lambda: "SIGUSR1"))
+    empty, _ = clients.account()
+    list(clients.ask(steps.stream, Note(np.zeros(3))))
+    list(clients.ask(steps.keep, Note(np.zeros(5)), counted=False))
+    clients.mean(steps.grow, Note(None), to=[1])
+    row, stop = clients.account()
+    assert row.steps == [SERVER, "stream", "keep", "grow"] and stop is True
+    assert row.bytes_down.tolist() == [[0, 0], [3 * 8 + 8] * 2, [0, 0], [0, 8]]
+    assert row.bytes_up.tolist() == [[0, 0], [16, 3 * 16], [0, 0], [0, 24]]
+    assert row.messages.tolist() == [[0, 0], [1, 3], [0, 0], [0, 1]]
+    assert {row.bytes_down.dtype, row.bytes_up.dtype, row.messages.dtype} == {np.dtype(np.int64)}
+    assert empty.steps == [SERVER] and empty.bytes_down.shape == (1, 2), "a row stays as it was"
+    assert clients.account()[0].bytes_down.sum() == 0 and LocalClients([None]).account()[1] is False

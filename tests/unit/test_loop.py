@@ -41,6 +41,7 @@ class Sum:
     x: Any = column("1", "the vector")
     total: float = column("1", "the sum", 0.0)
     flag: bool = True
+    kept: Any = field(default_factory=lambda: {"first": np.ones(2), "note": "text", "nothing": None})
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,7 @@ def test_a_row_holds_the_states_numbers_the_evaluation_and_the_bytes(tmp_path: P
     assert found.clients["messages"][:, 1].tolist() == [[1, 0, 1]] * 5
     assert found.clients["bytes_down"][:, 2].sum() == 0  # evaluations are not counted
     assert found.final["x"].tolist() == [30, 30] and found.final["total"] == 10
+    assert {*found.final} == {"x", "total", "flag", "kept/first", "kept/note"} and found.final["kept/note"] == "text"
     assert (found.units["objective"], found.descriptions["objective"]) == ("nat", "sum of x")
     assert (found.units["total"], found.descriptions["total"]) == ("1", "the sum")
     assert (found.units["entry"], found.descriptions["entry"]) == ("", "")

