@@ -12,7 +12,7 @@ then with the rest of the server's computing; what streams overlaps.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,6 @@ from numpy.typing import NDArray
 from zofl_mpi.engine.fields import column
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
-
-if TYPE_CHECKING:
-    from zofl_mpi.engine.setting import Method
 
 Numbers = NDArray[np.float64]
 KEPT = 4
@@ -85,6 +82,13 @@ class RoundWork(NamedTuple):
     server_samples: float = 0.0
 
 
+class Asking(Protocol):
+    """A method, as far as its clients' devices are concerned."""
+
+    def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
+        """What round r asks of these clients (None: its participants)."""
+
+
 class Parts(NamedTuple):
     """Virtual seconds of clients, by part, each (k,); `total` knows what overlaps."""
 
@@ -139,11 +143,11 @@ class Fleet:
         self.way = np.zeros(len(of), np.int64)
         self.needs: tuple[Needs, ...] = (Needs(0.0),)
         self._streams, self._server_speed = streams, server_speed
-        self._method: Method[Any] | None = None
+        self._method: Asking | None = None
         self._rounds = dict[int, Taken]()
         self._spent = (0, 0.0, 0.0)
 
-    def bind(self, method: "Method[Any]", needs: Sequence[Needs]) -> None:
+    def bind(self, method: Asking, needs: Sequence[Needs]) -> None:
         """Knows the method from here on; until then every client can hold its step and is in time.
 
         Raises:
