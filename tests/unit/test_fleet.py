@@ -12,6 +12,7 @@ from tests.unit.made import complaint
 from zofl_mpi.engine.fleet import DeviceClass, Fleet, Needs, RoundWork
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
+from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.rounds.base import Sampling
 from zofl_mpi.run import devices
 
@@ -148,11 +149,10 @@ def test_a_method_that_asks_all_clients_cannot_leave_any_out() -> None:
 # --- files
 
 
-def equipped(text: str, tmp_path: Path, m: int = 4, counts: Any = None, **limits: float) -> Fleet:
+def equipped(text: str, tmp_path: Path, m: int = 4, counts: Any = None) -> Fleet:
     (tmp_path / "d.toml").write_text(text)
     setting = Setting[Any](None, Streams(3), tuple(range(m)), counts=counts, fingerprint="x")
-    given = {"deadline": 0.0, "over_select": 1.0, **limits}
-    made = devices.equipped(setting, devices.read(str(tmp_path / "d.toml")), **given)
+    made = devices.equipped(SingleProcess(), setting, str(tmp_path / "d.toml"), 0.0, 1.0)
     assert made.fleet is not None and made.fingerprint.startswith("x, devices ")
     return made.fleet
 

@@ -24,7 +24,7 @@ from zofl_mpi.engine.setting import Loads, Method, Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all
-from zofl_mpi.errors import UserError, demand, refused, warn
+from zofl_mpi.errors import UserError, refused, warn
 from zofl_mpi.run import devices, evaluation, flags
 from zofl_mpi.run import plan as plans
 from zofl_mpi.run.binding import Place, bind, listed, warnings_of
@@ -189,7 +189,7 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
             method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
         if N and world.rank == 0 and not (values["quiet"] or values["dry_run"]):
             print(evaluation.line(N, data.test), flush=True)
-    _bind_devices(world, method, plan)
+    devices.bind(world, method, values["method"], speaks=not values["dry_run"])
     fault = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
     _check_equal(world, method.kernel, f"{fault} --kernel numpy")
     _check_server_ranks(world, method, plan)
@@ -261,26 +261,6 @@ def _build_method(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> 
     plans.check_validation(method, plan)
     memory.check_batches(method, method.kernel)
     return method, plans.loads_of(method)
-
-
-def _bind_devices(world: World, method: Method[Any], plan: Plan) -> None:
-    """Tells the clients' devices what the method needs of them, as measured at rank 0; names whom this leaves out."""
-    fleet = method.setting.fleet
-    if fleet is None:
-        return
-    needs = world.bcast(at_server(world, method.device_needs))
-    if not needs:
-        raise UserError(
-            f"--devices: --method {plan.values['method']} does not say its clients' work (device_needs, round_work)"
-        )
-    run_or_fail_all(world, lambda: fleet.bind(method, needs))
-    if world.rank == 0 and not plan.values["dry_run"]:
-        for row in fleet.lines():
-            if row["lacks"]:
-                warn(
-                    f"--devices: the {row['clients']} clients of class {row['class']} take no part: a step needs "
-                    f"{fleet.least:.4g} bytes, {row['lacks']:.4g} more than they have"
-                )
 
 
 def _check_survival(world: World, plan: Plan) -> None:
@@ -393,13 +373,8 @@ def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Sett
             raise UserError(f"{needed}: pip install 'zofl_mpi[torch]'") from exc
 
     setting = replace(run_or_fail_all(world, make), eval_clients=values["eval_clients"])
-    if values["devices"]:
-        read = world.bcast(at_server(world, lambda: devices.read(values["devices"])))
-        limits = values["deadline"], values["over_select"]
-        setting = run_or_fail_all(world, lambda: devices.equipped(setting, read, *limits))
-    else:
-        for flag, usual in (("deadline", 0), ("over_select", 1)):
-            demand(values[flag] == usual, flag, values[flag], f"{usual} without --devices")
+    limits = values["devices"], values["deadline"], values["over_select"]
+    setting = devices.equipped(world, setting, *limits)
     return evaluation.limited(setting, 0 if values["eval_samples"] == "auto" else values["eval_samples"])
 
 

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine.fleet import DeviceClass, Fleet
 from zofl_mpi.engine.ledger import bytes_in_words
-from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError, demand, nearest
+from zofl_mpi.engine.world import World, at_server, run_or_fail_all
+from zofl_mpi.errors import UserError, demand, nearest, warn
 from zofl_mpi.run.flags import read_toml
 
 Devices = tuple[tuple[DeviceClass, ...], float]
@@ -55,13 +56,42 @@ def read(name: str) -> Devices:
     return classes, speed
 
 
-def equipped(setting: Setting[Any], devices: Devices, deadline: float, over_select: float) -> Setting[Any]:
-    """The setting whose clients have these devices (UserError: a class names clients or labels that are not there)."""
-    classes, speed = devices
-    fleet = Fleet(classes, _of(setting, classes), setting.streams, deadline or math.inf, over_select, speed)
+def equipped(world: World, setting: Setting[Any], name: str, deadline: float, over_select: float) -> Setting[Any]:
+    """The setting whose clients have the devices of that name, read at rank 0; "" for none.
+
+    Raises:
+        UserError: a limit without devices; a class names clients or labels that are not there.
+    """
+    if not name:
+        demand(deadline == 0, "deadline", deadline, "0 without --devices")
+        demand(over_select == 1, "over_select", over_select, "1 without --devices")
+        return setting
+    classes, speed = world.bcast(at_server(world, lambda: read(name)))
+    of = run_or_fail_all(world, lambda: _of(setting, classes))
+    fleet = Fleet(classes, of, setting.streams, deadline or math.inf, over_select, speed)
     text = json.dumps([[asdict(each) for each in classes], speed])
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     return replace(setting, fleet=fleet, fingerprint=f"{setting.fingerprint}, devices {digest}")
+
+
+def bind(world: World, method: Method[Any], name: str, speaks: bool) -> None:
+    """Tells the clients' devices what the method of that name needs of them, as measured at rank 0.
+
+    Whom this leaves out is named, where the run `speaks`.
+    """
+    fleet = method.setting.fleet
+    if fleet is None:
+        return
+    needs = world.bcast(at_server(world, method.device_needs))
+    if not needs:
+        raise UserError(f"--devices: --method {name} does not say its clients' work (device_needs, round_work)")
+    run_or_fail_all(world, lambda: fleet.bind(method, needs))
+    for row in fleet.lines() if world.rank == 0 and speaks else ():
+        if row["lacks"]:
+            warn(
+                f"--devices: the {row['clients']} clients of class {row['class']} take no part: a step needs "
+                f"{fleet.least:.4g} bytes, {row['lacks']:.4g} more than they have"
+            )
 
 
 def _of(setting: Setting[Any], classes: tuple[DeviceClass, ...]) -> NDArray[np.int64]:
