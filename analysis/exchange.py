@@ -12,8 +12,9 @@ from pathlib import Path
 
 from shared.exchange import KINDS, LARGE, Cost, exchange, place
 
+from zofl_mpi.engine.world import speaks_first
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.launch import connect, speaks_first
+from zofl_mpi.run.mpi.world import connect
 
 
 def main(words: list[str] | None = None) -> int:

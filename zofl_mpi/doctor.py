@@ -18,10 +18,10 @@ import numpy as np
 
 from zofl_mpi.engine import device
 from zofl_mpi.engine.clients import Client
-from zofl_mpi.engine.world import World
+from zofl_mpi.engine.world import World, speaks_first
 from zofl_mpi.errors import UserError, refused
 from zofl_mpi.run import binding
-from zofl_mpi.run.launch import connect, speaks_first
+from zofl_mpi.run.mpi.world import connect
 
 SIZES = (1, 7_840, 1_000_000)
 """Entries of the vectors that are sent to and fro: a number, [A]'s model for MNIST, 4 MB."""

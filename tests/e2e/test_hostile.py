@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import h5py
+
 from tests.e2e.made import *
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import grid
@@ -74,7 +76,8 @@ def ended(*arguments: object) -> str:
 
 
 def test_a_file_that_hdf5_cannot_open_crashes_no_interpreter(folder: Path) -> None:
-    """HDF5's own objects must not outlive Python. Mutation: the failed opening's frames are kept by its exception."""
+    """HDF5's own objects must not outlive Python. Mutations: an exception keeps the frames of the failed opening, or of
+    the check that refused a data set of virtual sources."""
     (folder / "text.h5").write_text("text\n")
     assert "--force replaces results only" in ended("--out", "text.h5", "--force", "--rounds", 1)
     (folder / "link.h5").symlink_to("text.h5")
@@ -88,6 +91,13 @@ def test_a_file_that_hdf5_cannot_open_crashes_no_interpreter(folder: Path) -> No
         (folder / name).write_bytes(b"garbage" * 100)
     assert "is not an HDF5 file" in ended("--resume", "torn.h5")
     assert (folder / "torn.h5").read_bytes() == torn
+    assert here(FAMILY, *TINY, "--rounds", 1, "--out", "virtual.h5") == 0
+    with h5py.File("virtual.h5", "r+") as file:
+        layout = h5py.VirtualLayout((3,), "f8")
+        layout[:] = h5py.VirtualSource("torn.h5", "x", (3,))
+        file.create_virtual_dataset("final/y", layout)
+    for words in (["--resume", "virtual.h5"], ["--out", "virtual.h5", "--force"]):
+        assert "final/y names another file for its numbers" in ended(*words, "--rounds", 2)
 
 
 @pytest.mark.parametrize("every", [0, 3, 10])
@@ -116,7 +126,7 @@ def test_names_that_no_file_can_have_are_one_sentence(capsys: Capsys) -> None:
         ("--resume", "b" * 5000),
     ):
         assert "File name too long; choose another name" in told(capsys, 2, flag, name)
-    assert "--resume / is a folder: name a file in it" in told(capsys, 2, "--resume", "/")
+    assert told(capsys, 2, "--resume", "/") == "zofl_mpi: --resume / is a folder: name a file in it\n"
     assert "--resume . is a folder: name a file in it" in told(capsys, 2, "--resume", ".")
     for flag in ("--pretrained", "--config", "--data", "--data-dir"):
         family = "zofl_mpi.heron_sfl" if flag == "--pretrained" else FAMILY

@@ -119,6 +119,10 @@ def test_the_passes_of_a_step_are_those_that_are_told(monkeypatch: Patch, make: 
     told = scalar.train(Client(1, own.data[1]), Missed(start.scalars, buffers, 0))
     assert seen == [False] * (2 * scalar.passes)
     assert scalar.passes == {"one-sided": 4, "central": 6 + (make is resnet)}[estimate]
+    assert (
+        of(planned(own, batchnorm="running"), n_p=3, estimate=estimate).passes
+        == {"one-sided": 4, "central": 6}[estimate]
+    )
     lines = scalar.plan(1)
     assert lines["forward passes of a local step"] == scalar.passes and lines["backward passes of a local step"] == 0
     assert told.differences.shape == (2, 3)

@@ -131,11 +131,31 @@ def test_small_fields_are_added_in_one_call_with_the_bits_of_each_alone(
 @settings(max_examples=500, deadline=None)
 @given(st.floats(0, LARGEST), st.integers(1, 100_000))
 def test_m_terms_of_the_largest_size_stay_below_2_to_the_62(bound: float, m: int) -> None:
-    """And no power of two below would do by more than a factor 4, unless the values are below 2^-938."""
+    """And no power of two below would do by more than a factor 4, of which 2 are those of the bound's and of m's own
+    powers, unless the values are below 2^-938. Mutations: a bit less; one more where m is a power of two."""
     quantum = Fraction(mean.quantum(bound, m))
     assert m * Fraction(bound) <= quantum * 2**62
     assert math.frexp(float(quantum))[0] == 0.5
-    assert quantum * 2**62 <= 4 * m * Fraction(bound) or quantum == Fraction(2) ** -1000 or bound == 0
+    assert quantum * 2**62 <= 2 * (2 * m - 1) * Fraction(bound) or quantum == Fraction(2) ** -1000 or bound == 0
+
+
+@pytest.mark.parametrize("largest", [0.99, 1.0, 7.9, 255.0, 3e9])
+def test_a_sum_is_rounded_to_the_nearest_and_never_overflows(largest: float) -> None:
+    """Mutations: entries cut off in place of rounded; the quantum of an octave below the largest entry's."""
+    m, x = 64, largest * np.linspace(-1, 1, 33)
+    own = mean.Sum(m=m, term=lambda i, reply: x.copy())
+    for i in range(m):
+        own.add(i, Reply(np.zeros(1)))
+    (unit,) = own.parts
+    assert own.parts[unit].tolist() == [m * round(Fraction(value) / Fraction(unit)) for value in x.tolist()]
+    assert own.parts[unit].max() < 2**62
+
+
+def test_the_first_failure_is_that_of_the_first_client() -> None:
+    """Mutations: of the first rank; of the first contribution."""
+    others = [mean.Contribution(failed=[(3, 1, "a"), (5, 1, "b")]), mean.Contribution(failed=[(2, 2, "c")])]
+    assert mean.first_failure([mean.Contribution(), *others]) == (2, 2, "c")
+    assert mean.first_failure([]) is None
 
 
 def test_shape_dtype_and_kind_of_each_field_are_kept() -> None:

@@ -16,13 +16,12 @@ import pytest
 from tests.conftest import run_process
 from tests.threads import run_ranks
 from tests.unit.made import complaint
-from zofl_mpi.engine.world import SingleProcess, World, launched, refuse_singletons, run_or_fail_all
+from zofl_mpi.engine.world import SingleProcess, World, launched, refuse_singletons, run_or_fail_all, speaks_first
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import cli
-from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.mpi import world
 from zofl_mpi.run.mpi.communicator import LATE, wake_in_time
-from zofl_mpi.run.mpi.world import MPIWorld
+from zofl_mpi.run.mpi.world import MPIWorld, connect
 
 PR_GET_TIMERSLACK = 30
 """Linux's number for the question how late a sleeping thread may be woken."""

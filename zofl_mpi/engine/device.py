@@ -13,6 +13,7 @@ from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
+from zofl_mpi.engine.lazy import torch
 from zofl_mpi.engine.processes import stat
 from zofl_mpi.errors import UserError
 
@@ -50,8 +51,6 @@ def visible(requested: str) -> tuple[str, ...]:
     """The uuids of the GPUs that this process may use; none if "cpu" is requested."""
     if requested == "cpu" or not may_have_gpu():
         return ()
-    import torch
-
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return tuple(str(torch.cuda.get_device_properties(k).uuid) for k in range(count))
 
@@ -66,8 +65,6 @@ def select(requested: str, view: View | None = None, me: int = 0) -> str:
     if device == "cpu" and requested == "cuda":
         raise UserError(f"--device cuda: {_why_no_gpu()}; use --device auto or cpu")
     if device != "cpu":
-        import torch
-
         torch.cuda.set_device(device)  # before any other call: or each rank would make a context on GPU 0
     return device
 
@@ -80,8 +77,6 @@ def reproducible(strict: bool = False, tf32: bool = False) -> None:
     Args:
         strict: torch refuses, rather than warns of, operations without the same bits each time.
     """
-    import torch
-
     now = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     if (*now, torch.backends.cudnn.allow_tf32) == (True, not strict, tf32):
         return
@@ -97,8 +92,6 @@ def proof(device: str) -> str:
     """The uuid of the GPU on which an allocation lands, "" on the CPU; UserError where nothing can be allocated."""
     if device == "cpu":
         return ""
-    import torch
-
     try:
         landed = torch.zeros(1, device="cuda").device  # the current one, as all that names no number
     except RuntimeError as exc:
@@ -114,8 +107,6 @@ def describe(device: str) -> str:
     """The GPU's name, or "cpu"."""
     if device == "cpu":
         return "cpu"
-    import torch
-
     return str(torch.cuda.get_device_name(device))
 
 
@@ -130,8 +121,6 @@ def _why_no_gpu() -> str:
         return "this node has no GPU driver"
     if not may_have_gpu():
         return f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} hides the GPUs from this process"
-    import torch
-
     build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
     found = f"torch {torch.__version__} ({build}) sees no GPU, although {_driver()} is there"
     return f"{found} (see ZOFL_TORCH_INDEX in jobs/README.md)"
@@ -164,8 +153,6 @@ def replayable(device: str, work: Callable[[], None]) -> Callable[[], None]:
     """
     if device == "cpu":
         return work
-    import torch
-
     with torch.cuda.device(device):
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
@@ -181,8 +168,6 @@ def replayable(device: str, work: Callable[[], None]) -> Callable[[], None]:
 
 def layer() -> Any:
     """The module torch.cuda, for streams and events."""
-    import torch
-
     return torch.cuda
 
 
@@ -222,8 +207,6 @@ def _cuda_in_use() -> Any:
 
 def allocated(device: str, work: Callable[[], None]) -> int:
     """The most bytes that `work` holds on a GPU at once, beyond what was there before, by torch's allocator."""
-    import torch
-
     torch.cuda.synchronize(device)
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)

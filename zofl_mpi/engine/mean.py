@@ -11,18 +11,16 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.fields import check_finite, not_finite, without_warnings
+from zofl_mpi.engine.lazy import Tensor
 from zofl_mpi.engine.ledger import Report
 from zofl_mpi.errors import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 BLOCK = 1 << 16  # entries that are rounded and added at once: 512 kB of int64 stay in cache
 MANY = 32  # participants from which ranks add up their own terms of a `Sum`: the server would do so one by one

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.lazy import torch
 from zofl_mpi.errors import UserError
 
 Bytes = NDArray[np.uint8]
@@ -389,7 +390,5 @@ def _kind(value: Any) -> str:
 
 
 def _tensor(array: NDArray[Any], kind: str) -> Any:
-    import torch
-
     tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
     return tensor.view(torch.bfloat16) if kind == "bfloat16" else tensor

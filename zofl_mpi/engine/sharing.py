@@ -8,12 +8,10 @@ client. The means are exact (`engine.mean`), so the bits are the same whichever 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from zofl_mpi.engine import mean
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from zofl_mpi.engine.lazy import Tensor
 
 
 class Given(NamedTuple):

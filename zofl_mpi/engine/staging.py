@@ -7,17 +7,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 
 from zofl_mpi.engine import device
+from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.engine.messages import Bytes, Prepared
 from zofl_mpi.engine.roles import program_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from zofl_mpi.engine.messages import Bytes, Prepared
 
 LEAST = 1 << 16  # bytes from which on a block of the host is pinned
 
@@ -57,8 +54,6 @@ class Staging:
         """(size,) bytes of the host, pinned where there is a GPU and it is worth it."""
         if self._on_host or size < LEAST:
             return np.empty(size, np.uint8)
-        import torch
-
         pinned: Bytes = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
         return pinned
 
@@ -85,8 +80,6 @@ class Staging:
 
     def fetch(self, source: Tensor, target: Bytes) -> Fetch:
         """Begins to copy a tensor to these bytes of the host, once the GPU has finished its earlier work."""
-        import torch
-
         host = torch.from_numpy(target).view(source.dtype).view(source.shape)
         if self._on_host:
             host.copy_(source)

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.lazy import torch
 from zofl_mpi.errors import UserError
-
-if TYPE_CHECKING:
-    import torch
 
 T = TypeVar("T")
 WORDS = 624  # of 32 bits, the state of a Mersenne Twister (MT19937)
@@ -111,8 +109,6 @@ def seed_torch(target: torch.Generator, generator: np.random.Generator) -> torch
     On a CPU not by `manual_seed`, which keeps 32 bits: among 200,000 seeds some five pairs give the same numbers. The
     state of a GPU's generator, which is counter-based, is its seed of 64 bits.
     """
-    import torch
-
     if target.device.type != "cpu":
         return target.manual_seed(int(generator.integers(2**63)))
     state = torch.Generator().get_state()  # a new one's: no word is used yet, and no second normal number is kept

@@ -14,6 +14,8 @@ T = TypeVar("T")
 Faults = tuple[type[Exception], ...]
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 """Variables in which launchers say how many processes they started."""
+RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+"""Variables in which launchers give a process its rank."""
 SIGNS = ("PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK")  # variables of launchers that do not say how many
 
 
@@ -79,6 +81,11 @@ def launched(environment: Mapping[str, str]) -> int:
     if environment.keys() & set(SIGNS):
         sizes.append(1)
     return max(sizes, default=0)
+
+
+def speaks_first(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is the one to print a message before MPI is initialised."""
+    return next((environment[name] for name in RANKS if name in environment), "0") == "0"
 
 
 def refuse_singletons(size: int, environment: Mapping[str, str]) -> None:

@@ -23,14 +23,14 @@ from zofl_mpi.engine.processes import Process, this_process
 from zofl_mpi.engine.setting import Loads, Method, Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all
+from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all, speaks_first
 from zofl_mpi.errors import UserError, refused, warn
 from zofl_mpi.run import devices, evaluation, flags
 from zofl_mpi.run import plan as plans
 from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
-from zofl_mpi.run.launch import connect, speaks_first
 from zofl_mpi.run.mpi.placement import ClientPlacement
+from zofl_mpi.run.mpi.world import connect
 from zofl_mpi.run.plan import Plan
 from zofl_mpi.run.progress import Progress, announce, progress
 from zofl_mpi.run.signals import Stop
@@ -208,8 +208,7 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     stop = Stop()
     stop.listen()
     attrs: dict[str, Any] = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
-    attrs |= {"kernel_choice": reason} if reason else {}
-    attrs |= {"eval_samples": setting.eval_samples}
+    attrs |= {"eval_samples": setting.eval_samples, **({"kernel_choice": reason} if reason else {})}
     attrs |= {"devices": setting.fleet.lines()} if setting.fleet is not None else {}
     loads = world.bcast(loads)  # rank 0's: ranks that looked for a client on different ones would hang
     clients = _clients_per_rank(world, values["server_ranks"], data.m, loads)

@@ -23,15 +23,14 @@ def auto(method: Method[Any], rounds: int, every: int) -> int:
     """
     setting, between = method.setting, range(every, rounds, every)
     evaluations = len({1, rounds}) + len(between) - (1 in between)  # see `loop.Schedule`
-    parts = [data for data in (setting.test, setting.validation, setting.server) if isinstance(data, Drawable)]
-    sizes = sorted((len(data) for data in setting.data if isinstance(data, Drawable)), reverse=True)
+    parts = (setting.test, setting.validation), (setting.server,), setting.data
+    held_out, of_server, of_clients = ([len(data) for data in part if isinstance(data, Drawable)] for part in parts)
     asked = min(setting.eval_clients or setting.m, setting.m)
     passes = method.sample_passes(rounds, asked)
-    if passes is None or not parts:
+    if passes is None or not (held_out or of_server):
         return 0
-    held_out = [len(data) for data in (setting.test, setting.validation) if isinstance(data, Drawable)]
-    own = sizes[:asked]  # the largest: those that are asked may change with the round
-    server = len(setting.server) if isinstance(setting.server, Drawable) and passes.own else 0
+    own = sorted(of_clients, reverse=True)[:asked]  # the largest: those that are asked may change with the round
+    server = sum(of_server) if passes.own else 0
 
     def cost(N: int) -> float:
         """Passes of an evaluation of at most N samples of each part."""

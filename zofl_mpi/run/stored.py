@@ -31,8 +31,9 @@ def config_of(path: str) -> tuple[dict[str, Any], str, int]:
     """
     from zofl_mpi.run import loop, records
 
+    result = loop.result_of(Path(path))
     try:
-        checkpoint = records.load_checkpoint(records.checkpoint_path(loop.result_of(Path(path))))
+        checkpoint = records.load_checkpoint(records.checkpoint_path(result))
     except UserError as exc:
         raise UserError(f"--resume {path}: {exc}; name the result of a run that has written a checkpoint") from exc
     try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 
+from zofl_mpi.engine.lazy import torch
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags
 from zofl_mpi.run.family import Site
@@ -94,8 +95,6 @@ class Adaptation:
 
 def _copy(name: str, final: Mapping[str, Any], field: str, tensors: Sequence[Tensor]) -> None:
     """Copies a vector of the pretrained model into tensors of the network."""
-    import torch
-
     found, size = np.asarray(final.get(field, [])), sum(t.numel() for t in tensors)
     if found.shape != (size,) or not np.isfinite(found).all():
         held = "numbers that are not finite" if found.shape == (size,) else f"{found.size} numbers"

@@ -57,11 +57,8 @@ def _setting(factory: Factory, same: Sequence[type[Any]], site: Site) -> Setting
 def _network(cls: type[Any]) -> Choice:
     """A built-in network, whose dataclass has its flags and makes its three parts."""
     groups: Groups = {"data": ClientSamples, "problem": cls, "precision": Precision, "adaptation": Adaptation}
-
-    def parts(site: Site, shape: tuple[int, ...], classes: int) -> Any:
-        return site.group(cls).parts(shape, classes)
-
-    return Choice(groups, partial(_setting, parts, (ClientSamples, cls)), {"Split": {}}, gpu=True)
+    setting = partial(_setting, lambda site, *sizes: site.group(cls).parts(*sizes), (ClientSamples, cls))
+    return Choice(groups, setting, {"Split": {}}, gpu=True)
 
 
 def own_split(name: str, cls: type[Any]) -> Choice:
@@ -71,8 +68,7 @@ def own_split(name: str, cls: type[Any]) -> Choice:
     its instance has the attributes client, auxiliary and server, three torch modules.
     """
     groups: Groups = {"data": ClientSamples, "adaptation": Adaptation}
-    factory = partial(_own, name, cls)
-    return Choice(groups, partial(_setting, factory, (ClientSamples,)), {"Split": {}}, gpu=True)
+    return Choice(groups, partial(_setting, partial(_own, name, cls), (ClientSamples,)), {"Split": {}}, gpu=True)
 
 
 def _own(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 from zofl_mpi.data import texts
 from zofl_mpi.engine.fields import at_least
+from zofl_mpi.engine.lazy import torch
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.engine.world import run_or_fail_all
@@ -98,8 +99,6 @@ class GPT2:
 
     def problem(self, model: Any, longest: int, targets: int, dtype: str = "float32", device: str = "cpu") -> SplitGPT2:
         """The problem of a model that `uncut` made, which is not to be used afterwards; see `SplitGPT2`."""
-        import torch
-
         from zofl_mpi.problems.gpt2 import cut_model
         from zofl_mpi.problems.split_gpt2 import SplitGPT2
 

@@ -208,7 +208,6 @@ class Screen:
         self._bar.stop()
 
     def begun(self, child: Child) -> None:
-        """Shows that a run was started."""
         if not self._draws:
             say(f"{child.run.name}: running, see {child.run.log}")
 

@@ -112,7 +112,7 @@ class MPIClients(Clients):
         return self._questions.row(tables)
 
     def _client_tables(self, own: Seconds) -> Seconds:
-        """(P + 1, ...) `own`, the server's table, and those of the P client ranks: asked for where a report lacks."""
+        """(P + 1, ...) the server's table `own` and those of the client ranks: asked for unless all came with means."""
         if self._all_reported and self._survival is None:  # the ranks' transfers after it count for the next round
             tables = np.zeros((self._wire.ranks + 1, *own.shape))
             tables[0] = own
@@ -121,9 +121,9 @@ class MPIClients(Clients):
                 self._put(Question("account", extra=self.ledger.steps))
                 tables = self._wire.gather_tables(own)
         for rank, report in self._reports:
-            told = report.table(self.ledger.steps)
-            tables[rank, :-1, :PEAK] += told[:-1, :PEAK]
-            np.maximum(tables[rank, :, PEAK], told[:, PEAK], out=tables[rank, :, PEAK])
+            table = report.table(self.ledger.steps)
+            tables[rank, :-1, :PEAK] += table[:-1, :PEAK]
+            np.maximum(tables[rank, :, PEAK], table[:, PEAK], out=tables[rank, :, PEAK])
         self._reports.clear()
         return tables
 

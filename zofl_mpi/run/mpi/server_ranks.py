@@ -121,8 +121,8 @@ def _sums(
     """
     replies = {k: messages.pack(each.reply) for k, each in given.items()} if wire.rank else {}
     bounds = {k: [mean.largest(x) for x in each.terms] for k, each in given.items()}
-    blocks, told = wire.gather_memories(replies, bounds)
-    all_bounds = [each for _, each in sorted(pair for each in told for pair in each.items())]
+    blocks, gathered = wire.gather_memories(replies, bounds)
+    all_bounds = [each for _, each in sorted(pair for part in gathered for pair in part.items())]
     quanta = [mean.unit_of(each) for each in zip(*all_bounds, strict=True)]
     sums = []
     for term, (size, (_, factor)) in enumerate(zip(sizes, quanta, strict=True)):

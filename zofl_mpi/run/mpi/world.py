@@ -10,14 +10,14 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast, final
 
 from zofl_mpi.engine.processes import Process, kill
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.engine.world import Faults, refuse_singletons
+from zofl_mpi.engine.world import Faults, SingleProcess, World, launched, refuse_singletons
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.mpi.communicator import Communicator, Wrapped, wait, wake_in_time
 from zofl_mpi.run.mpi.survival import Survival, end_all, end_stuck
@@ -143,6 +143,11 @@ class MPIWorld:
     def _abort_for_thread(self, args: threading.ExceptHookArgs) -> None:
         trace = "".join(traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback))
         self.abort(f"zofl_mpi: rank {self.rank} failed in its communication thread:\n{trace}")
+
+
+def connect(environment: Mapping[str, str] = os.environ) -> World:
+    """The world of all launched processes; else a `SingleProcess` (UserError: they do not see each other)."""
+    return MPIWorld.connect() if launched(environment) else SingleProcess()
 
 
 def end_launcher() -> None:

@@ -110,13 +110,12 @@ def read_file(path: Path, read: Callable[[Any], T]) -> T:
         except PermissionError as error:
             raise UserError(f"no permission to read {path}") from error
         except Exception as error:  # h5py, NumPy and json raise a dozen types for bytes that were changed
-            if isinstance(error, UserError) and not isinstance(error, LostError):
+            without_frames(error)
+            if isinstance(error, UserError) and (wait is None or not isinstance(error, LostError)):
                 raise
             if wait is None:
-                if isinstance(error, LostError):
-                    raise
                 kind, what = (LostError, "damaged") if _was_hdf5(path) else (UserError, "not an HDF5 file")
-                raise kind(f"{path} is {what}: {_one_line(error)}") from without_frames(error)
+                raise kind(f"{path} is {what}: {_one_line(error)}") from error
             time.sleep(wait)
     raise AssertionError("unreachable")
 

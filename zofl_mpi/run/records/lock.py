@@ -123,8 +123,8 @@ def _holder(number: int) -> dict[str, Any] | None:
     """What a lock's file says; nothing where its process has not written it yet, None where it is no lock."""
     try:
         found = json.loads(os.pread(number, 4096, 0) or "{}")
+        known = not found or (found.keys() == set(ENTRIES) and type(found["process"]) is int)
         texts = [found.get(name, "") for name in ("host", "since")]
-        known = found.keys() <= set(ENTRIES) and type(found.get("process", 0)) is int
     except (ValueError, AttributeError, RecursionError, OSError):
         return None
     return found if known and all(isinstance(text, str) and text.isprintable() for text in texts) else None
