@@ -118,7 +118,7 @@ class ZOHFL(Costed[Hierarchical]):
         demand_samples(self.setting, "--method zo_hfl: f_1 is their loss")
 
     def start(self) -> State:
-        return State(self.server.start())
+        return State(self.setting.first_model(self.server.x0))
 
     def directions(self, rounds: int) -> Directions:
         """One direction for each participant and round."""

@@ -85,10 +85,6 @@ class ServerStep:
     def __post_init__(self) -> None:
         parse_decay(self.schedule, "--schedule")
 
-    def start(self) -> Array:
-        """(n,) x_0."""
-        return self.setting.first_model(self.x0)
-
     def batch(self, r: int) -> NDArray[np.int64]:
         """(server_batch,) xi_r, positions in the server's data, drawn with replacement; the same for every method."""
         return self.setting.streams(Purpose.SERVER_BATCH, r=r).integers(

@@ -198,7 +198,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     @cached_property
     def first_schedule(self) -> Schedule:
         """The schedule of a lower-level call at x_0."""
-        return self.solver.schedule(self.local.start(), 0)
+        return self.solver.schedule(self.setting.first_model(self.local.x0), 0)
 
     def loads(self) -> Loads:
         """Samples of each client's steps in a round whose lower level is solved as at x_0."""

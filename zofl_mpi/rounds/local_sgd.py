@@ -182,7 +182,7 @@ class FirstOrder(Costed[Smooth]):
     reporting: Reporting = part()
 
     def start(self) -> Any:
-        return State(self.local.server.start())
+        return State(self.setting.first_model(self.local.server.x0))
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
         return self.reporting.report(state.x, r, clients, self.local.shares(), self.measure)

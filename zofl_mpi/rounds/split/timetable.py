@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -72,10 +72,9 @@ class Timetable:
         """{i: the last round before r in which client i took part}."""
         return self._past(r)[1]
 
-    def uploads_before(self, r: int, clients: Iterable[int]) -> int:
-        """Uploads of these clients before round r; 0 where no step size depends on their number."""
-        rounds = {} if self._training.pace.still else self._past(r)[0]
-        return sum(rounds.get(i, 0) * self._uploads(i) for i in clients)
+    def uploads_before(self, r: int, i: int) -> int:
+        """Uploads of client i before round r; 0 where no step size depends on their number."""
+        return 0 if self._training.pace.still else self._past(r)[0].get(i, 0) * self._uploads(i)
 
     def server_steps_before(self, r: int) -> int:
         """The steps of a server with one part before round r; 0 where no step size depends on their number."""
