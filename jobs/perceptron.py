@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from zofl_mpi.problems.split_mlp import SplitMLP
+from zofl_mpi.problems.split_images import SplitMLP
 
 
 class Perceptron(nn.Module):

@@ -279,9 +279,9 @@ def no_wait(device: str) -> None:
     """Nothing waits for the GPU from the first to the last local step of a module."""
     plain, taken = blocks.StepGraphs.take, list[int]()
 
-    def watched(self: blocks.StepGraphs, rows: Sequence[Array], *sources: torch.Tensor) -> None:
+    def watched(self: blocks.StepGraphs, rows: Sequence[Array], sizes: torch.Tensor) -> None:
         with nothing_waits(device):
-            plain(self, rows, *sources)
+            plain(self, rows, sizes)
         taken.append(len(rows[0]))
 
     for _ in range(2):  # the first time graphs are recorded

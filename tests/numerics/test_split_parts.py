@@ -7,8 +7,7 @@ import weakref
 from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.flat import Flat
-from zofl_mpi.problems.split_images import ConvNet
-from zofl_mpi.problems.split_mlp import SplitMLP
+from zofl_mpi.problems.split_images import ConvNet, SplitMLP
 
 
 def test_flat_vectors_hold_the_modules_in_their_own_order_and_go_round() -> None:

@@ -207,7 +207,7 @@ def test_attributes_of_groups_are_checked_too(made: Path, tmp_path: Path) -> Non
 
 
 def test_rows_that_are_claimed_and_not_stored_are_refused(made: Path, tmp_path: Path) -> None:
-    """In a second: to read them would fill the memory with zeros. Mutations: bytes of one data set alone; no limit."""
+    """In a second: to read them would fill the memory. Mutations: bytes of one data set alone; no limit; no chunks."""
 
     def grown(rows: int) -> Plant:
         def plant(file: h5py.File) -> None:
@@ -223,6 +223,8 @@ def test_rows_that_are_claimed_and_not_stored_are_refused(made: Path, tmp_path: 
         assert "bytes that are not stored" in refused(made, tmp_path, "a.h5", grown(rows))
     huge = replaced("final/x", (1 << 40,), "f8", chunks=(1 << 10,))
     assert "bytes that are not stored" in refused(made, tmp_path, "a.h5", huge)
+    crumbs = replaced("final/x", (1 << 18,), "f8", chunks=(1,))  # few bytes, and each chunk takes its time
+    assert "bytes that are not stored" in refused(made, tmp_path, "a.h5", crumbs)
     packed = replaced("final/x", (1000,), "f8", compression="gzip")
     assert "final/x is packed" in refused(made, tmp_path, "a.h5", packed)
 

@@ -130,6 +130,16 @@ def test_columns_steps_and_more_rounds_than_planned_may_come_later(tmp_path: Pat
     np.testing.assert_array_equal(run.clients["messages"][:, :, 0], [[1, 0], [1, 1], [0, 1]])
 
 
+def test_rows_that_wait_with_other_steps_are_blocks_of_their_own(tmp_path: Path) -> None:
+    """Mutation: all that wait are written with the first one's steps."""
+    recorder = started(tmp_path / "a.h5")
+    for r, steps in enumerate([("solve",), ("solve",), ("train", "solve"), ("train",), ("solve",)]):
+        add(recorder, r, steps)
+    recorder.flush()
+    sent = records.load(tmp_path / "a.h5").clients["messages"][:, :, 0]
+    np.testing.assert_array_equal(sent, [[1, 0], [1, 0], [1, 1], [0, 1], [1, 0]])
+
+
 @pytest.mark.parametrize("ranks", [2, RANKS, 6])
 def test_a_continued_run_drops_what_came_after_and_may_have_other_ranks(tmp_path: Path, ranks: int) -> None:
     recorder = started(tmp_path / "a.h5")

@@ -26,19 +26,18 @@ def read_npz(path: Path) -> Raw:
     by a UserError.
     """
     x, y, client = _arrays(path)
-    _check_inputs(path, x)
     shape = _shape_of_one(path, x)
-    channels = shape[0] if len(shape) == 3 else 1
-    _check_shape(path, x, y)
-    clients = None if client is None else _clients(path, client, len(x))
-    inputs = np.ascontiguousarray(x.reshape(len(x), -1).astype(x.dtype.newbyteorder("="), copy=False))
-    levels = 255 if inputs.dtype == np.uint8 else None
-    if y.dtype.kind == "f":
-        labels, targets = np.zeros(len(y), np.int64), _targets(path, y)
-        return Raw(inputs, labels, 1, levels=levels, channels=channels, targets=targets, shape=shape, clients=clients)
-    _check_labels(path, y)
-    labels, classes = y.astype(np.int64), int(y.max()) + 1
-    return Raw(inputs, labels, classes, levels=levels, channels=channels, shape=shape, clients=clients)
+    labels, targets = _labels(path, x, y)
+    return Raw(
+        np.ascontiguousarray(x.reshape(len(x), -1).astype(x.dtype.newbyteorder("="), copy=False)),
+        labels,
+        int(labels.max()) + 1,
+        levels=255 if x.dtype == np.uint8 else None,
+        channels=shape[0] if len(shape) == 3 else 1,
+        targets=targets,
+        shape=shape,
+        clients=None if client is None else _clients(path, client, len(x)),
+    )
 
 
 def _arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
@@ -65,17 +64,14 @@ def _check_size(path: Path, size: int) -> None:
         raise UserError(f"{path}: x and y take {needed} unpacked, this machine has {total}: take fewer samples")
 
 
-def _check_inputs(path: Path, x: Array) -> None:
+def _shape_of_one(path: Path, x: Array) -> tuple[int, ...]:
+    """Shape of one input: (p,) of a table, (channels, height, width) of images (UserError: another kind or layout)."""
     if x.dtype.type not in (np.uint8, np.float32, np.float64):
         raise UserError(f"{path}: x is {x.dtype}, it must be uint8, float32 or float64: convert it with x.astype")
     if x.ndim < 2 or x.size == 0:
         raise UserError(f"{path}: x has the shape {x.shape}, it must be (samples, features...), none of them 0")
     if x.dtype.kind == "f":
         _check_finite(path, "x", x)
-
-
-def _shape_of_one(path: Path, x: Array) -> tuple[int, ...]:
-    """Shape of one input: (p,) of a table, (channels, height, width) of images (UserError: another layout)."""
     if x.ndim == 2:
         return x.shape[1:]
     if x.ndim == 3:
@@ -95,7 +91,8 @@ def _check_finite(path: Path, field: str, values: Array) -> None:
         raise UserError(f"{path}: {field} is NaN or infinite (first in sample {first}): remove or repair these samples")
 
 
-def _check_shape(path: Path, x: Array, y: Array) -> None:
+def _labels(path: Path, x: Array, y: Array) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
+    """The labels, and the targets of a regression, whose labels are all 0 (UserError: y is neither)."""
     if y.dtype.kind not in "biuf" or y.ndim != 1:
         raise UserError(
             f"{path}: y is {y.dtype} of shape {y.shape}, it must be one integer (a class) or one float (a target of a "
@@ -104,13 +101,15 @@ def _check_shape(path: Path, x: Array, y: Array) -> None:
     if len(y) != len(x):
         what = "targets" if y.dtype.kind == "f" else "labels"
         raise UserError(f"{path}: x holds {len(x)} samples but y {len(y)} {what}, the numbers must be equal")
-
-
-def _targets(path: Path, y: Array) -> NDArray[np.float64]:
-    with np.errstate(over="ignore"):  # refused below
-        targets = y.astype(np.float64)
-    _check_finite(path, "y", targets)
-    return targets
+    if y.dtype.kind == "f":
+        with np.errstate(over="ignore"):  # refused below
+            targets = y.astype(np.float64)
+        _check_finite(path, "y", targets)
+        return np.zeros(len(y), np.int64), targets
+    if y.min() < 0 or y.max() >= MOST_CLASSES:
+        fault = f"{path}: y runs from {y.min()} to {y.max()}"
+        raise UserError(f"{fault}, labels must lie in 0 to {MOST_CLASSES - 1}: number the classes from 0")
+    return y.astype(np.int64), None
 
 
 def _clients(path: Path, client: Array, samples: int) -> NDArray[np.int64]:
@@ -123,9 +122,3 @@ def _clients(path: Path, client: Array, samples: int) -> NDArray[np.int64]:
         fault = f"{path}: client runs from {client.min()} to {client.max()}"
         raise UserError(f"{fault}, numbers of clients must lie in 0 to {np.iinfo(np.int64).max}: number them from 0")
     return client.astype(np.int64)
-
-
-def _check_labels(path: Path, y: Array) -> None:
-    if y.min() < 0 or y.max() >= MOST_CLASSES:
-        fault = f"{path}: y runs from {y.min()} to {y.max()}"
-        raise UserError(f"{fault}, labels must lie in 0 to {MOST_CLASSES - 1}: number the classes from 0")

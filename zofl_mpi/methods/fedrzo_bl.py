@@ -76,7 +76,7 @@ class FedRZOBL(BilevelReports):
         )
 
     def start(self) -> BilevelState:
-        x = self.local.start()
+        x = self.setting.first_model(self.local.x0)
         return BilevelState(x=x, drawn=x, y=self.first_lower())
 
     def step(self, client: Client, message: Solutions) -> Stepped:
@@ -111,4 +111,4 @@ class FedRZOBL(BilevelReports):
         for flag, asked in (("--exact", self.exact), ("--lower exact", self.solver.lower == "exact")):
             if asked and self.problem.solution is None:
                 raise UserError(f"{flag}: this problem does not know its lower solution; leave it out")
-        self.solver.schedule(self.local.start(), 0)  # refuses a step that the solver cannot take
+        self.solver.schedule(self.setting.first_model(self.local.x0), 0)  # refuses a step that the solver cannot take

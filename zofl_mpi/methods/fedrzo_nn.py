@@ -48,7 +48,7 @@ class FedRZONN(LipschitzReports):
     estimate: Literal["one-sided", "central"] = "one-sided"
 
     def start(self) -> State:
-        x = self.local.start()
+        x = self.setting.first_model(self.local.x0)
         return State(x, x)
 
     def round(self, state: State, r: int, clients: Clients) -> State:

@@ -7,6 +7,7 @@ ICML 2025.
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -119,15 +120,13 @@ class FSLSAGE(SplitMethod):
         """() |estimated - true gradient|^2 on smashed samples `leaf`, and its gradient (|theta_a|,) in the head."""
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        from zofl_mpi.problems.layers import slope_of
-
         problem = self.problem
         buffers, math_alone = problem.placed(problem.local.initial()[1]), sdpa_kernel(SDPBackend.MATH)
         # attention by products, since its fused kernels have one derivative only
-        with problem.local.at(theta, buffers, self.training.running) as parameters, math_alone:
+        with problem.local.at(theta, buffers, self.training.running), math_alone:
             (estimated,) = torch.autograd.grad(problem.local_loss(leaf, labels), leaf, create_graph=True)
             distance = (estimated - target).square().sum()
-            return distance.detach(), slope_of(distance, parameters)[problem.n_client :]
+            return distance.detach(), problem.local.gradient(distance)[problem.n_client :]
 
     # --- a client
 
@@ -177,7 +176,7 @@ class FSLSAGE(SplitMethod):
         """The auxiliary head's loss, by a backward pass; the head itself does not train on it."""
         return HeadLoss(self.problem, trained=False), Backprop(self.training.trainable(head=False))
 
-    @property
+    @cached_property
     def traffic(self) -> Traffic:
         """The clients' parts both ways, smashed samples up, heads down where they are aligned."""
         return replace(super().traffic, aligned=self.l)

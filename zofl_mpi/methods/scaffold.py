@@ -65,7 +65,7 @@ class Scaffold(FirstOrder):
         demand(steps.gamma_local > 0, "gamma_local", steps.gamma_local, allowed)
 
     def start(self) -> State:
-        x = self.local.server.start()
+        x = self.setting.first_model(self.local.server.x0)
         return State(x=x, c=np.zeros_like(x))
 
     def round(self, state: State, r: int, clients: Clients) -> State:

@@ -30,7 +30,7 @@ class ServerSGD(Costed[Smooth]):
         demand_samples(self.setting, "--method server_sgd")
 
     def start(self) -> State:
-        return State(self.server.start())
+        return State(self.setting.first_model(self.server.x0))
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Takes one step; no client is asked."""

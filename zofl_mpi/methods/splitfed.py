@@ -44,7 +44,7 @@ class SFLV1(LockstepMethod):
         for i in training.timetable.participants(r):
             own = state.optimiser.get(str(i), {})
             moments = {"keep": own, "reset": {}, "average": state.optimiser}[training.state]
-            before = training.timetable.uploads_before(r, [i])
+            before = training.timetable.uploads_before(r, i)
             replicas[i] = Server(training, self.server_pass, state.theta_s, state.buffers_s, moments, before)
         self.exchange(state, r, clients, replicas)
         mean, main = self.mean(state, r, clients), Server.mean_of(replicas, training.shares())

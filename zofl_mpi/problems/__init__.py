@@ -1,8 +1,8 @@
 """The roles of problems: each protocol lists the members that one family of methods needs.
 
 Vectors are flat. On the CPU they are NumPy arrays. A problem holds parameters, never data, state or random numbers:
-data come with each call, and a batch is an array of positions in them. A problem may leave out the members that a
-role inherits from its base class in `problems.base`.
+data come with each call, and a batch is an array of positions in them. Beside `n`, the length of x (and of every y_i),
+a problem may leave out the members that a role inherits from its base class in `problems.base`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,6 @@ class Hierarchical(Problem, Protocol):
     `data` are those of the server (f_1) or of client i (h_i): a `Dataset` for most problems.
     k points are handled at once as the rows of (k, n) arrays: Algorithm 2 is run for x + eta v and x - eta v together.
     """
-
-    @attribute
-    def n(self) -> int:
-        """Length of x and of every y_i."""
 
     def f1(self, x: Array, data: Any) -> float:
         """f_1(x) on all of the server's data."""
@@ -70,10 +66,6 @@ class Hierarchical(Problem, Protocol):
 
 class Smooth(Problem, Protocol):
     """min_x sum_i w_i F_i(x), F_i the mean loss over client i's data: the role in first-order methods."""
-
-    @attribute
-    def n(self) -> int:
-        """Length of x."""
 
     def loss(self, x: Array, data: Any) -> float:
         """F(x): the mean loss over all of `data`."""
@@ -152,10 +144,6 @@ class Split(SplitProblem, Protocol):
     # --- computing
 
     @attribute
-    def device(self) -> str:
-        """Where it computes, as torch calls it."""
-
-    @attribute
     def arithmetic(self) -> str:
         """Hardware that decides the bits of draws and elementwise steps: a GPU's name, a CPU's instructions."""
 
@@ -192,10 +180,6 @@ class Lipschitz(Problem, Protocol):
     No gradient is asked for. `score(x, data)` is for reports.
     """
 
-    @attribute
-    def n(self) -> int:
-        """Length of x."""
-
     def losses(self, i: int, x: Array, data: Any, batch: Batch | None = None) -> Vector:
         """(k,) f_i at the rows of x (k, n), each on the same samples: those at positions `batch` (B,), or all.
 
@@ -211,10 +195,6 @@ class Bilevel(BilevelProblem, Protocol):
 
     Minimax, min_x max_y (1/m) sum_i f_i(x, y), has h_i = -f_i. `score(x, y, data)` is for reports.
     """
-
-    @attribute
-    def n(self) -> int:
-        """Length of x."""
 
     @attribute
     def n_lower(self) -> int:

@@ -92,13 +92,16 @@ class Flat:
         for buffer, part in zip(self._buffers, self._buffer_layout.views(buffers), strict=True):
             buffer.data = part
 
-    def gradient(self, output: Tensor, slope: Tensor | None = None) -> Tensor:
+    def gradient(
+        self, output: Tensor, slope: Tensor | None = None, parameters: Sequence[Tensor] | None = None
+    ) -> Tensor:
         """(n,) the `gradients`, one after the other, of an output computed within `at` the same theta; 0 where it
-        depends on no parameter.
+        depends on no parameter. Of some of the parameters alone where they are given.
         """
         if not (self.parameters and output.requires_grad):
             return self._first[0].new_zeros(self.n)
-        return torch.cat([part.reshape(-1) for part in gradients(output, self.parameters, slope)])
+        parts = gradients(output, self.parameters if parameters is None else parameters, slope)
+        return torch.cat([part.reshape(-1) for part in parts])
 
     def _release(self) -> None:
         for p in self.parameters:

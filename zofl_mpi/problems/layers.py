@@ -1,6 +1,6 @@
 """Gradients of some layers alone: of a linear auxiliary head in closed form, of the last layers by a backward pass."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot, softmax
 
 from zofl_mpi.errors import demand
-from zofl_mpi.problems.flat import Flat, gradients
+from zofl_mpi.problems.flat import Flat
 
 NORMALISATIONS = (nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -97,8 +97,3 @@ def _channels_first(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tenso
     x = given[0]
     asked = torch.is_grad_enabled() and not x.requires_grad
     return None if not asked or x.dim() < 4 else (x.clone(memory_format=torch.contiguous_format),)
-
-
-def slope_of(output: Tensor, parameters: Sequence[nn.Parameter], slope: Tensor | None = None) -> Tensor:
-    """The gradients with respect to these parameters, one after the other; see `flat.gradients`."""
-    return torch.cat([part.reshape(-1) for part in gradients(output, parameters, slope)])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
-from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, TypeVar, cast, final
+from typing import Any, ClassVar, Literal, TypeVar, cast, final
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from zofl_mpi.problems.sums import blocks, demand_floats, positions_of
 from zofl_mpi.problems.terms import Personalised, ProximalSteps, check_positions
 
 T = TypeVar("T")
-P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
 Labels = NDArray[np.int64]
 BLOCK = 256  # samples of one evaluation block; losses of mini-batches up to this size are batched
 BLOCK_BYTES = 2**22  # of inputs made ready at once in a local solve
@@ -41,18 +41,18 @@ BATCHED = "abreast"
 """The last word of the kernel's name where the local steps of many clients are batched; results have it."""
 
 
-def serialized(method: Callable[Concatenate[Network, P], T]) -> Callable[Concatenate[Network, P], T]:
+def serialized(method: F) -> F:
     """Makes a method run one call after the other, on one thread, where clients' steps run as coroutines.
 
     Libraries allocate room on a GPU for each thread that calls them, and the module has one place for parameters.
     """
 
     @wraps(method)
-    def call(self: Network, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        request: Callable[[], Any] = partial(method, self, *args, **kwargs)
-        return cast(T, batched_call(_call_all, request))
+    def call(*args: Any, **kwargs: Any) -> Any:
+        request: Callable[[], Any] = partial(method, *args, **kwargs)
+        return batched_call(_call_all, request)
 
-    return call
+    return cast(F, call)
 
 
 def _call_all(calls: list[Callable[[], Any]]) -> list[Any]:
@@ -154,6 +154,10 @@ class Network(Personalised):
     def flops_evaluation(self, batch_size: int) -> float:
         """FLOPs of a forward pass, about: the backward pass takes twice as many."""
         return self.flops(batch_size) / 3
+
+    def client_bytes(self, batch_size: int, gradient: bool) -> float:
+        """As torch makes tensors in a step, the model's and the inputs' included."""
+        return self._function.client_bytes(batch_size, gradient)
 
     def initial(self, generator: np.random.Generator) -> Array:
         return self._function.initial()

@@ -142,19 +142,16 @@ class SplitNetwork(TorchSplit):
                     "a part draws random numbers in a forward pass (dropout?), which no seed of the run reaches: "
                     "take probability 0"
                 )
-            vars(self).update(takes_one=self._takes_one(inputs[:1]))
+            try:
+                one = self.client(inputs[:1])
+                self.auxiliary(one), self.server(one)
+                takes_one = True
+            except ValueError:  # a BatchNorm that is left with one number of each channel
+                takes_one = False
+            vars(self).update(takes_one=takes_one)
         for b, value in zip(buffers, kept, strict=True):
             b.copy_(value)
         return smashed
-
-    def _takes_one(self, x: Tensor) -> bool:
-        """Whether a batch may have one sample: a BatchNorm that is left with one number of each channel refuses."""
-        try:
-            smashed = self.client(x)
-            self.auxiliary(smashed), self.server(smashed)
-        except ValueError:
-            return False
-        return True
 
     def _through(self, name: str, part: nn.Module, x: Tensor) -> Tensor:
         version = x._version

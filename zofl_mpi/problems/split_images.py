@@ -1,4 +1,4 @@
-"""Networks for images, cut in two: a small CNN, and ResNet-18 in its CIFAR form."""
+"""Networks, cut in two: a small CNN, ResNet-18 in its CIFAR form, and a multilayer perceptron."""
 
 from __future__ import annotations
 
@@ -106,6 +106,31 @@ class ResNet:
         for (before, now), stride in zip(pairwise(widths), strides[1:], strict=True):
             blocks.append(BasicBlock(before, now, stride, norm))
         return cut_after(blocks, widths, strides, self.cut + 1, self.head, shape, classes)
+
+
+@final
+@dataclass(frozen=True)
+class SplitMLP:
+    """A multilayer perceptron cut after its first layer, of k features: small networks whose clients must compress.
+
+    Attributes:
+        hidden: widths: of the client's layer (tanh; the smashed features), then of the server's hidden layers (ReLU).
+    """
+
+    hidden: tuple[int, ...] = (4, 100)
+
+    def __post_init__(self) -> None:
+        demand(len(self.hidden) >= 1 and min(self.hidden) >= 1, "hidden", self.hidden, "whole numbers above 0")
+
+    def parts(self, shape: Sequence[int], classes: int) -> Parts:
+        """For inputs of `shape`; the auxiliary is a linear layer."""
+        from torch import nn
+
+        from zofl_mpi.problems.models import MLP
+
+        k, *server = self.hidden
+        client = nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), k), nn.Tanh())
+        return client, nn.Linear(k, classes), MLP(k, classes, server)
 
 
 def demand_images(shape: Sequence[int], problem: str) -> None:

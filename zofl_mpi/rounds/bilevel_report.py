@@ -11,6 +11,7 @@ import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Loads, Purpose, UserError, at_least, column, part
 from zofl_mpi.engine import messages
+from zofl_mpi.engine.fleet import Needs
 from zofl_mpi.engine.setting import Passes
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Bilevel, SecondOrder
@@ -185,6 +186,10 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     def effort(self) -> Effort:
         return self.local.effort(lambda r: range(self.setting.m), 2)
 
+    def device_needs(self) -> Sequence[Needs]:
+        """Not known: how often the lower level communicates depends on x."""
+        return ()
+
     def sample_passes(self, rounds: int, asked: int) -> Passes:
         """In each round as many as the lower level takes at x_0."""
         points = 1 + self.exact * (1 + 2 * self.local.probe)
@@ -193,7 +198,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     @cached_property
     def first_schedule(self) -> Schedule:
         """The schedule of a lower-level call at x_0."""
-        return self.solver.schedule(self.local.start(), 0)
+        return self.solver.schedule(self.setting.first_model(self.local.x0), 0)
 
     def loads(self) -> Loads:
         """Samples of each client's steps in a round whose lower level is solved as at x_0."""

@@ -85,10 +85,6 @@ class Local:
         """gamma of round r; Theorem 1's where K is given."""
         return theorem1(self.K, self.setting.m)[1] if self.K else stepsize(self.schedule, self.gamma, r)
 
-    def start(self) -> Array:
-        """(n,) x_0."""
-        return self.setting.first_model(self.x0)
-
     def shares(self) -> dict[int, float]:
         """{i: w_i} of all clients, summing to 1."""
         return shares(self.setting, self.weights)

@@ -67,7 +67,7 @@ def lacking(cls: type[Any]) -> dict[str, list[str]]:
 def needed(role: type[Any]) -> list[str]:
     """Names of the members that a role needs, those of a role that it extends first."""
     kin = [base for base in reversed(role.__mro__) if base in ROLES]
-    return [name for base in kin for name in vars(base) if not name.startswith("_")]
+    return ["n", *(name for base in kin for name in vars(base) if not name.startswith("_"))]
 
 
 def adapted(cls: type[P]) -> type[P]:

@@ -9,8 +9,7 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split
-from zofl_mpi.problems.split_images import ConvNet, ResNet
-from zofl_mpi.problems.split_mlp import SplitMLP
+from zofl_mpi.problems.split_images import ConvNet, ResNet, SplitMLP
 from zofl_mpi.run.family import Choice, Site
 from zofl_mpi.run.flags import Groups
 from zofl_mpi.settings import split_gpt2

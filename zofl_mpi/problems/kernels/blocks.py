@@ -112,33 +112,27 @@ class BatchGatherer:
 
 @final
 class StepGraphs:
-    """Local steps on the mini-batches of `batches`, replayed several at a time.
+    """Local steps of the sizes (steps, R, 1) on the mini-batches of `batches`, replayed several at a time."""
 
-    Args:
-        targets: (steps, R, ...) further values that change from step to step, such as step sizes.
-    """
-
-    def __init__(self, device: str, batches: BatchGatherer, *targets: Tensor) -> None:
-        self._device, self._batches, self._targets = device, batches, (*targets, batches.positions)
+    def __init__(self, device: str, batches: BatchGatherer, sizes: Tensor) -> None:
+        self._device, self._batches, self._sizes = device, batches, sizes
         self._replays: dict[int, Callable[[], None]] = {}
 
     def capture(self, H: int, work: Callable[[int], None]) -> None:
         """Captures the graphs of H steps, before any tensor of theirs is filled: CUDA-graph capture executes the steps.
 
-        `work(steps)` takes the first `steps` steps of `targets`, with tensors that stay where they are.
+        `work(steps)` takes the first `steps` steps, with tensors that stay where they are.
         """
         for _, steps in self._replays_of(H):
             if steps not in self._replays:
                 self._replays[steps] = place.replayable(self._device, partial(work, steps))
 
-    def take(self, rows: Sequence[Array], *sources: Tensor) -> None:
-        """Takes H steps with the first rows of a block, of sample positions (H, B) each; `sources` (rows, H, ...) are
-        the values of the other targets.
-        """
-        every = *sources, self._batches.sent(rows)
+    def take(self, rows: Sequence[Array], sizes: Tensor) -> None:
+        """Takes H steps of the sizes (rows, H, 1) with the first rows of a block, of sample positions (H, B) each."""
+        positions = self._batches.sent(rows)
         for t, steps in self._replays_of(len(rows[0])):
-            for target, source in zip(self._targets, every, strict=True):
-                copy_steps(target, source, t, steps)
+            copy_steps(self._sizes, sizes, t, steps)
+            copy_steps(self._batches.positions, positions, t, steps)
             self._replays[steps]()
 
     def _replays_of(self, H: int) -> Iterator[tuple[int, int]]:

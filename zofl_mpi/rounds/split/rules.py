@@ -148,12 +148,10 @@ class Backprop(GradientRule):
 
     def _gradient(self, loss: Loss, output: Tensor, slope: Tensor | None = None) -> Tensor:
         """(d,) the gradient of `output`, or of <slope, output>, within `_graph`."""
-        from zofl_mpi.problems.layers import slope_of
-
         flat = loss.problem.local
         if not self.tail:
             return flat.gradient(output, slope)[self.part]
-        return slope_of(output, [p for p in flat.parameters if p.requires_grad], slope)
+        return flat.gradient(output, slope, [p for p in flat.parameters if p.requires_grad])
 
     def cost(self, loss: Loss) -> StepCost:
         return StepCost(backwards=1)
