@@ -111,7 +111,7 @@ def evaluations(group: Group) -> Array:
 
 def told_of(group: Group) -> Group:
     """The group with the seeds that are told."""
-    runs = tuple(run for run in group.runs if choosing.seed_of(run) in TOLD)
+    runs = tuple(run for seed, run in group.seeds.items() if seed in TOLD)
     return replace(group, runs=runs, planned=len(TOLD))
 
 
@@ -130,7 +130,7 @@ def for_choice(group: Group) -> Group:
     """The group with the seeds that its step is chosen on."""
     if group.entry("problem") not in KNOWN:
         return group
-    runs = tuple(run for run in group.runs if choosing.seed_of(run) not in TOLD)
+    runs = tuple(run for seed, run in group.seeds.items() if seed not in TOLD)
     return replace(group, runs=runs, planned=len(runs))
 
 

@@ -121,7 +121,7 @@ def row(group: Group, is_best: bool) -> dict[str, Any]:
     for word, sizes in (("up", bytes_up), ("both", bytes_both)):
         until = np.array([bytes_to(run, sizes(run), TARGETS[-1]) for run in group.runs])
         found[f"bytes_{word}_to_{TARGETS[-1]}"] = mean_sd(until)[0]
-    of_1 = [rounds_to(run, TARGETS[-1], VALIDATION) for run in group.runs if choosing.seed_of(run) == 1]
+    of_1 = [rounds_to(run, TARGETS[-1], VALIDATION) for seed, run in group.seeds.items() if seed == 1]
     return {**found, "rounds_by_validation": of_1[0] if of_1 else math.nan}
 
 

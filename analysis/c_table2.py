@@ -20,7 +20,7 @@ from typing import Any, final
 import numpy as np
 from shared import command, files, wording
 from shared.groups import Group, series
-from shared.heron import NAMES, name, seeds, setting
+from shared.heron import NAMES, name, setting
 from shared.reading import read
 from shared.split_costs import STEPS, counted, head_bytes, network, step
 from shared.study import SEEDS, Column, Told, entry, number, row, table, word
@@ -104,7 +104,7 @@ def reach(run: records.Run, target: float) -> Reach:
 
 def reached(group: Group, target: float) -> list[Reach]:
     """What the seeds of a group needed, in ascending order of the seeds."""
-    return [reach(run, target) for _, run in sorted(seeds(group).items())]
+    return [reach(run, target) for _, run in sorted(group.seeds.items())]
 
 
 def mean_of(values: Sequence[float]) -> float:

@@ -12,7 +12,6 @@ import numpy as np
 
 from shared import choosing, wording
 from shared.groups import Array, Group, series
-from shared.heron import seeds
 from shared.split_costs import SHAPES, local_steps
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.split_images import ConvNet
@@ -104,7 +103,7 @@ def chosen(groups: Sequence[Group], axes: Mapping[str, Sequence[str]]) -> list[t
 
 def paired(group: Group, frozen: Group, first: Group) -> tuple[Array, Array]:
     """(k,) points of per cent that a method is ahead of the frozen client, and (k,) first order, seed by seed."""
-    own, control, top = (seeds(g) for g in (group, frozen, first))
+    own, control, top = (g.seeds for g in (group, frozen, first))
     both = sorted(own.keys() & control.keys() & top.keys())
 
     def less(runs: Mapping[int, records.Run]) -> Array:
