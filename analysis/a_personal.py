@@ -104,8 +104,8 @@ def choices(groups: Sequence[Group]) -> list[Choice]:
         groups, lambda g: "\n".join(whose(g)), lambda same: choosing.means(same, criterion), choosing.by_size(STEPS)
     )
     return [
-        replace(choice, at_edge=tuple(axis for axis in choice.at_edge if size(group.where[axis]) != 0))
-        for group, choice in zip(groups, tried, strict=True)
+        replace(choice, at_edge=tuple(axis for axis in choice.at_edge if size(choice.group.where[axis]) != 0))
+        for choice in tried
     ]
 
 
@@ -133,8 +133,8 @@ def check_steps(group: Group, best: Group) -> None:
 def rows_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """The rows of the CSV, in the groups' order."""
     tried = [g for g in groups if kind(g) == "tried"]
-    of = {id(g): choice for g, choice in zip(tried, choices(tried), strict=True)}
-    best = {whose(g): g for g in tried if of[id(g)].best}
+    of = {id(choice.group): choice for choice in choices(tried)}
+    best = {whose(choice.group): choice.group for choice in of.values() if choice.best}
     rivals = {where(g): g for g in groups if g.entry("method") == RIVAL and kind(g) != "tried"}
     for group in groups:
         if kind(group) == "tuned" and whose(group) in best and group.runs:
@@ -162,7 +162,7 @@ def row(group: Group, choice: Choice | None, best: Group | None, rival: Group | 
         **spread("less_fedavg", less),
         "seeds_ahead_of_fedavg": int((less > 0).sum()),
         "chosen_by_percent": choice.value if choice else math.nan,
-        **(choice or Choice(math.nan)).row,
+        **(choice or Choice(group, math.nan)).row,
         **counts(group),
     }
 

@@ -67,9 +67,9 @@ def rows_of(groups: Sequence[Group]) -> list[Row]:
     cells, methods = list(dict.fromkeys(map(place, groups))), list(wording.METHODS)
     groups = sorted(groups, key=lambda g: (cells.index(place(g)), methods.index(g.where["method"])))
     tried = choosing.choices(groups, lambda g: f"{place(g)} {g.where['method']}", values, choosing.by_size(STEPS))
-    both = list(zip(groups, tried, strict=True))
-    controls = {place(g): g for g, choice in both if choice.best and g.where["method"] == CONTROL}
-    return [row(g, choice, controls[place(g)]) for g, choice in both]
+    best = [choice.group for choice in tried if choice.best]
+    controls = {place(g): g for g in best if g.where["method"] == CONTROL}
+    return [row(choice, controls[place(choice.group)]) for choice in tried]
 
 
 def place(group: Group) -> str:
@@ -82,9 +82,9 @@ def values(same: Sequence[Group]) -> list[float]:
     return choosing.means(same, lambda run: 100 * choosing.at_the_end(run, "validation_accuracy"))
 
 
-def row(group: Group, choice: Choice, control: Group) -> Row:
+def row(choice: Choice, control: Group) -> Row:
     """A row of the CSV; `control`: the server alone at its best step."""
-    gains = ahead(group, control, "test_accuracy")
+    group, gains = choice.group, ahead(choice.group, control, "test_accuracy")
     mean, sd = mean_sd(gains)
     return {
         **{axis: size(group.where[axis]) for axis in PLACE},

@@ -85,7 +85,7 @@ def rows_of(groups: Sequence[Group], axes: Axes) -> list[dict[str, Any]]:
         groups, lambda g: f"{place_of(g)}\n{g.entry('method')}", lambda same: choosing.means(same, chosen_by), axes
     )
     sensors = sorted({name for g in groups for run in g.runs for name in run.rounds if name.startswith(SENSOR)})
-    return [row(group, axes, choice) | seen(group, sensors) for group, choice in zip(groups, tried, strict=True)]
+    return [row(choice, axes) | seen(choice.group, sensors) for choice in tried]
 
 
 def seen(group: Group, sensors: Sequence[str]) -> dict[str, float]:
@@ -93,8 +93,9 @@ def seen(group: Group, sensors: Sequence[str]) -> dict[str, float]:
     return {f"{name}_mean_percent": mean_sd(100 * group.last(name))[0] for name in sensors}
 
 
-def row(group: Group, axes: Axes, choice: choosing.Choice) -> dict[str, Any]:
+def row(choice: choosing.Choice, axes: Axes) -> dict[str, Any]:
     """A row of the CSV."""
+    group = choice.group
     return {
         "data": wording.data_of(group),
         "cell": group.entry("cell"),

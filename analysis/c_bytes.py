@@ -51,8 +51,8 @@ def main(words: list[str] | None = None) -> None:
         groups = sorted(read("c_bytes", flags, AXES, ("method",)), key=place)  # stable: steps stay in the grid's order
         tried = choices(groups)
         caption = wording.caption(groups, ("gamma", "gamma_local", "schedule_local", "lr_server"))
-        rows = [row(group, choice.best) for group, choice in zip(groups, tried, strict=True)]
-        drawn = draw([group for group, choice in zip(groups, tried, strict=True) if choice.best])
+        rows = [row(choice.group, choice.best) for choice in tried]
+        drawn = draw([choice.group for choice in tried if choice.best])
         files.publish(flags.out, text(rows), f"{NOTE} {caption}.", rows, drawn)
 
 

@@ -3,8 +3,8 @@
 A study that tunes steps has a row for each that was tried; its groups are those of a grid with axes of steps:
 
     tried = choices(groups, lambda g: g.entry("method"), lambda same: means(same, criterion), step_axes(flags, STEPS))
-    rows = [{"step": step(group, STEPS), **choice.row} for group, choice in zip(groups, tried, strict=True)]
-    best = [group for group, choice in zip(groups, tried, strict=True) if choice.best]
+    rows = [{"step": step(choice.group, STEPS), **choice.row} for choice in tried]
+    best = [choice.group for choice in tried if choice.best]
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Choice:
         at_edge: of the best, the axes along which it is at an edge of what was tried.
     """
 
+    group: Group
     value: float
     best: bool = False
     at_edge: tuple[str, ...] = ()
@@ -81,7 +82,7 @@ def choices(
         for k, (group, value) in enumerate(zip(same, each, strict=True)):
             order = axes(same) if callable(axes) else axes
             ends = edges.at_edge(group, [g for g in same if g.runs], order) if k == best else []
-            found[id(group)] = Choice(value, k == best, tuple(ends))
+            found[id(group)] = Choice(group, value, k == best, tuple(ends))
     return [found[id(group)] for group in groups]
 
 

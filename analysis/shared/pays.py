@@ -92,9 +92,9 @@ def chosen(groups: Sequence[Group], axes: Mapping[str, Sequence[str]]) -> list[t
 
     found: dict[str, tuple[Group, tuple[str, ...]]] = {}
     tried = choosing.choices(groups, whose, lambda same: choosing.means(same, validated), axes)
-    for group, choice in zip(groups, tried, strict=True):
-        if choice.best or whose(group) not in found:
-            found[whose(group)] = group, choice.at_edge
+    for choice in tried:
+        if choice.best or whose(choice.group) not in found:
+            found[whose(choice.group)] = choice.group, choice.at_edge
     return list(found.values())
 
 

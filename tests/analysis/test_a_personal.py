@@ -116,7 +116,7 @@ def test_no_step_at_all_is_no_edge(own: dict[str, float], at_edge: list[str], sc
     """Mutations: 0 marked; no edge marked where 0 was tried."""
     module = script("a_personal")
     groups = tried(own)
-    ((best, ends),) = [(g, c.at_edge) for g, c in zip(groups, module.choices(groups), strict=True) if c.best]
+    ((best, ends),) = [(c.group, c.at_edge) for c in module.choices(groups) if c.best]
     assert list(ends) == at_edge
     rows = module.rows_of(tried(own))
     assert ("Nothing lies below" in module.tables(rows)) == (best.where["own"] == "own-0")
