@@ -92,6 +92,10 @@ def test_what_devices_cannot_do_is_told_in_a_sentence(tmp_path: Path, capsys: Ca
     assert "--method fednest does not say its clients' work" in said
     said = refused(capsys, "zofl_mpi.fedrzo", "--method", "scaffnew", "--data", "digits", "--devices", "phones")
     assert "asks all clients in every round, and there is a device that is not always available" in said
+    assert here(family, "--method", "server_sgd", "--devices", "phones", "--rounds", 1, "--quiet") == 0  # asks nobody
+    capsys.readouterr()
+    said = refused(capsys, "zofl_mpi.fedrzo", "--method", "fedrzo_bl", "--problem", "fair", "--devices", "silos")
+    assert "--method fedrzo_bl does not say its clients' work" in said
     out = tmp_path / "run.h5"
     Path("d.toml").write_text("[class.a]\nspeed = 1e9\nshare = 1\n")
     assert here(family, "--tau", 1, "--rounds", 1, "--devices", "d.toml", "--out", out, "--quiet") == 0
