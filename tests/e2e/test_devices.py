@@ -29,7 +29,8 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_planned_bytes_are_the_counted_ones(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
-    """Of each client and round. Mutations: a head that does not travel; missed rounds of DeComFL left out."""
+    """Of each client and round; messages are a model each way, uploads and what is returned for them. Mutations: a head
+    that does not travel; missed rounds of DeComFL left out; uploads without messages."""
     fleets, bind = list[tuple[Fleet, Any]](), Fleet.bind
 
     def noted(self: Fleet, method: Any, needs: Any) -> None:
@@ -49,6 +50,9 @@ def test_planned_bytes_are_the_counted_ones(name: str, tmp_path: Path, monkeypat
         planned = np.zeros((2, down.shape[1]))
         planned[:, list(work.clients)] = work.down, work.up
         assert np.array_equal(planned, [down[r], up[r]])
+        assert set(work.messages) <= {
+            {"heron": 5, "heron-seeds": 5, "cse_fsl": 4, "fsl_sage": 5, "sflv2": 8}.get(name, 2)
+        }
     assert records.load(out).rounds["virtual_seconds"].tolist() == [fleet.spent(k).virtual_seconds for k in (1, 2, 3)]
 
 

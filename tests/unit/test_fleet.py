@@ -90,6 +90,8 @@ def test_late_clients_are_dropped_and_the_server_waits_for_them_until_the_deadli
     spent = fleet.spent(2)
     assert spent.virtual_seconds == 10.0 and spent.clients_dropped == 3
     assert spent.joules == 2 * (2 * 138 + 3 * 66)
+    _, just = bound(SLOW, of=[0, 0], deadline=16.0)
+    assert len(just.round_work(0).clients) == 2
     _, alone = bound(SLOW, of=[0, 0], deadline=5.0)
     assert len(alone.round_work(0).clients) == 1  # a round needs one
     assert alone.setting.fleet.spent(1).virtual_seconds == 16.0
