@@ -13,7 +13,6 @@ the runs that send any. Right: the seconds of the first run's ranks.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -61,9 +60,8 @@ class Number:
 
 def main(words: list[str] | None = None) -> None:
     """Write figure and numbers, print the last ones; exit status 2 and one sentence if a result does not fit."""
-    parser = argparse.ArgumentParser(description="The README's figure.")
+    parser = command.parser("a_overview", __doc__)
     parser.add_argument("result", type=Path, nargs="+", help="HDF5 results; y_i and seconds are the first one's")
-    command.add_out(parser, "a_overview")
     flags = parser.parse_args(words)
     with command.refusals("a_overview"):
         runs = [_evaluated(records.load(path)) for path in flags.result]

@@ -1,14 +1,25 @@
-"""Which of a method's steps is its best: chosen on a validation part where the runs have one (--validation)."""
+"""Which of a method's steps is its best: chosen on a validation part where the runs have one (--validation).
+
+A study that tunes steps has a row for each that was tried; its groups are those of a grid with axes of steps:
+
+    tried = choices(groups, lambda g: g.entry("method"), lambda same: means(same, criterion), step_axes(flags, STEPS))
+    rows = [{"step": step(group, STEPS), **choice.row} for group, choice in zip(groups, tried, strict=True)]
+    best = [group for group, choice in zip(groups, tried, strict=True) if choice.best]
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
 
-from shared.groups import Group, series
-from zofl_mpi.run import records
+from shared import edges
+from shared.groups import Group, series, split
+from zofl_mpi.run import grid, records
 
 LAST = 5
 """Evaluations at the end that a choice by validation takes the mean of: the last one alone swings."""
@@ -23,6 +34,75 @@ def at_the_end(run: records.Run, column: str) -> float:
     """A column's mean over the last evaluations, LAST at most."""
     values = series(run, column)
     return float(np.mean(values[~np.isnan(values)][-LAST:]))
+
+
+@final
+@dataclass(frozen=True)
+class Choice:
+    """What is known of a group among those that differ from it in their step alone.
+
+    Attributes:
+        value: what the step is chosen by; nan where nothing is known.
+        best: whether it has the best value.
+        at_edge: of the best, the axes along which it is at an edge of what was tried.
+    """
+
+    value: float
+    best: bool = False
+    at_edge: tuple[str, ...] = ()
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Columns of the CSV."""
+        return {"best": self.best, "at_edge": " ".join(self.at_edge)}
+
+
+def choices(
+    groups: Sequence[Group],
+    whose: Callable[[Group], str],
+    values: Callable[[Sequence[Group]], Sequence[float]],
+    axes: Callable[[Sequence[Group]], Mapping[str, Sequence[str]]] | Mapping[str, Sequence[str]],
+    lowest: bool = False,
+) -> list[Choice]:
+    """The choice for each group, in their order; of equal ones the first is best.
+
+    Args:
+        whose: equal for groups that differ in their step alone.
+        values: of such groups what they are chosen by.
+        axes: {axis of steps: its entries by their size}, or a function of such groups that gives it.
+        lowest: whether the lowest value is best, and not the highest.
+    """
+    found: dict[int, Choice] = {}
+    for same in split(groups, whose).values():
+        each = list(values(same))
+        known = [value for value in each if not math.isnan(value)]
+        best = each.index(min(known) if lowest else max(known)) if known else -1
+        for k, (group, value) in enumerate(zip(same, each, strict=True)):
+            order = axes(same) if callable(axes) else axes
+            ends = edges.at_edge(group, [g for g in same if g.runs], order) if k == best else []
+            found[id(group)] = Choice(value, k == best, tuple(ends))
+    return [found[id(group)] for group in groups]
+
+
+def step_axes(flags: Namespace, steps: Callable[[str], bool]) -> dict[str, list[str]]:
+    """{axis that holds steps, as `steps` knows them: its entries}, of all grids of a command line."""
+    found: dict[str, list[str]] = {}
+    for path in flags.grid:
+        for axis, entries in grid.read(path, flags.results).axes.items():
+            if steps(axis):
+                found[axis] = list(dict.fromkeys([*found.get(axis, []), *entries]))
+    return found
+
+
+def step(group: Group, axes: Iterable[str], without: str = "") -> str:
+    """A group's steps as the grid calls them; not those that do not concern its method, whose entries end in none."""
+    words = [group.where[axis] for axis in axes if axis in group.where]
+    return " ".join(word for word in words if not word.endswith("none")) or without
+
+
+def size(entry: str) -> float:
+    """How long a step is, or how large a weight, from its name in the grid: local-0.03, lam-5."""
+    return float(entry.rpartition("-")[2])
 
 
 def means(same: Sequence[Group], criterion: Callable[[records.Run], float]) -> list[float]:

@@ -6,9 +6,9 @@ A group is what a grid repeats over seeds. Nothing is averaged over silently: `G
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
 
 Array = NDArray[np.float64]
+Item = TypeVar("Item")
 
 
 @final
@@ -107,9 +108,9 @@ def entries(groups: Iterable[Group], axis: str) -> list[str]:
     return list(dict.fromkeys(group.entry(axis) for group in groups))
 
 
-def split(groups: Sequence[Group], key: Callable[[Group], str]) -> dict[str, list[Group]]:
-    """{key: its groups}, in order."""
-    found: dict[str, list[Group]] = {}
+def split(groups: Iterable[Item], key: Callable[[Item], str]) -> dict[str, list[Item]]:
+    """{key: its groups, or rows of a table}, in order."""
+    found: dict[str, list[Item]] = {}
     for group in groups:
         found.setdefault(key(group), []).append(group)
     return found

@@ -48,12 +48,6 @@ def caption(groups: Iterable[Group], left_out: Sequence[str] = ()) -> str:
     return wording.caption(groups, left_out, TOLD)
 
 
-def of_start(groups: Sequence[Group], like: Group, method: str) -> Group | None:
-    """A method's group with the same start; None where there is none."""
-    found = [g for g in groups if g.entry("method") == method and g.entry("start") == like.entry("start")]
-    return found[0] if found else None
-
-
 def told(values: Array, planned: int, sign: bool = False) -> str:
     """Mean and deviation over seeds as 3.412 ± 0.010, and of how many seeds, if not all; - for none."""
     mean, sd = mean_sd(values)
@@ -61,6 +55,11 @@ def told(values: Array, planned: int, sign: bool = False) -> str:
         return "-"
     number = f"{mean:{'+' if sign else ''}.3f}" + ("" if math.isnan(sd) else f" ± {sd:.3f}")
     return number if len(values) == planned else f"{number} ({len(values)} of {planned} seeds)"
+
+
+def signed(values: Array, planned: int) -> str:
+    """As `told`, of differences."""
+    return told(values, planned, True)
 
 
 def until(group: Group, budget: float) -> Array:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 from shared import figures
@@ -28,23 +27,23 @@ BESIDE = {"heron-n2": "d", "cse_fsl": "h", "sflv2": "*"}
 """Markers of methods with backward passes beside these."""
 
 
+@figures.styled
 def budgets(places: Places) -> Any:
     """Draws a row of panels per setting: accuracy against rounds, bytes, and the clients' work."""
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(len(places), 3, figures.PAGE, 2.2, sharey="row")
-        for line, (title, found) in zip(panels, places.items(), strict=True):
-            for k, method in enumerate(LINES):
-                for group in (g for g in found if g.entry("method") == method and g.runs):
-                    curves(line, group, k)
-            line[0].set_title(title, loc="left")
-            line[0].set_ylabel("test accuracy (%)")
-        for panel, label in zip(panels[-1], ("rounds", "sent, with labels (MiB)", "client MAC ($10^9$)"), strict=True):
-            panel.set_xlabel(label)
-        for line in panels:
-            line[-1].set_xscale("log")  # eight directions take three times a first-order client's work
-            for panel in line[:-1]:
-                panel.set_xlim(0, None)
-        figures.legend(figure, panels, 4)
+    figure, panels = figures.canvas(len(places), 3, figures.PAGE, 2.2, sharey="row")
+    for line, (title, found) in zip(panels, places.items(), strict=True):
+        for k, method in enumerate(LINES):
+            for group in (g for g in found if g.entry("method") == method and g.runs):
+                curves(line, group, k)
+        line[0].set_title(title, loc="left")
+        line[0].set_ylabel("test accuracy (%)")
+    for panel, label in zip(panels[-1], ("rounds", "sent, with labels (MiB)", "client MAC ($10^9$)"), strict=True):
+        panel.set_xlabel(label)
+    for line in panels:
+        line[-1].set_xscale("log")  # eight directions take three times a first-order client's work
+        for panel in line[:-1]:
+            panel.set_xlim(0, None)
+    figures.legend(figure, panels, 4)
     return figure
 
 
@@ -57,26 +56,26 @@ def curves(panels: Any, group: Group, k: int) -> None:
         figures.band(panel, x, 100 * values, name(group), k)
 
 
+@figures.styled
 def memory(places: Places) -> Any:
     """Draws a panel per setting: accuracy against bytes live at once in a client's step; the curve of exact layers."""
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(1, len(places), figures.PAGE, 2.8, sharey=False)
-        for panel, (title, found) in zip(panels.flat, places.items(), strict=True):
-            of = {g.entry("method"): g for g in found if g.runs}
-            draw_curve(panel, [of[m] for m in CURVE if m in of])
-            for k, method in enumerate(POINTS):
-                if method in of:
-                    point(panel, of[method], k)
-            for method, marker in (("cse_fsl", "h"), ("sflv2", "*")):
-                if method in of and not math.isnan(costs(of[method])["peak_again"]):
-                    own = of[method].accuracy()[0]
-                    label = f"{spelled(method)}, blocks again"
-                    at = costs(of[method])["peak_again"] / 2**20
-                    panel.plot(at, own, marker, label=label, color="0.25", markerfacecolor="white", markersize=7)
-            panel.set_title(title, loc="left")
-            panel.set(xlim=(0, None), xlabel="peak of a client's step, beyond its model (MiB)")
-        panels[0, 0].set_ylabel("test accuracy (%)")
-        figures.legend(figure, panels, 3, "mean over seeds; bars: least to largest")
+    figure, panels = figures.canvas(1, len(places), figures.PAGE, 2.8, sharey=False)
+    for panel, (title, found) in zip(panels.flat, places.items(), strict=True):
+        of = {g.entry("method"): g for g in found if g.runs}
+        draw_curve(panel, [of[m] for m in CURVE if m in of])
+        for k, method in enumerate(POINTS):
+            if method in of:
+                point(panel, of[method], k)
+        for method, marker in (("cse_fsl", "h"), ("sflv2", "*")):
+            if method in of and not math.isnan(costs(of[method])["peak_again"]):
+                own = of[method].accuracy()[0]
+                label = f"{spelled(method)}, blocks again"
+                at = costs(of[method])["peak_again"] / 2**20
+                panel.plot(at, own, marker, label=label, color="0.25", markerfacecolor="white", markersize=7)
+        panel.set_title(title, loc="left")
+        panel.set(xlim=(0, None), xlabel="peak of a client's step, beyond its model (MiB)")
+    panels[0, 0].set_ylabel("test accuracy (%)")
+    figures.legend(figure, panels, 3, "mean over seeds; bars: least to largest")
     return figure
 
 
@@ -103,34 +102,34 @@ def bars(values: Sequence[Any]) -> Any:
     return np.array([[v.mean() - v.min() for v in values], [v.max() - v.mean() for v in values]])
 
 
+@figures.styled
 def estimates(places: Places) -> Any:
     """Draws a row of panels per setting: an estimate's cosine, and the points won, against forward passes of a step."""
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(len(places), 2, figures.PAGE, 2.4, sharex=True)
-        for (left, right), (title, found) in zip(panels, places.items(), strict=True):
-            of = {g.entry("method"): g for g in found if g.runs}
-            gained = gain_of(of)
-            for k, family in enumerate(FAMILIES):
-                line = [of[m] for m in (family, f"{family}-8") if m in of]
-                for panel, values in ((left, cosines), (right, gained)):
-                    family_line(panel, line, values, k)
-                rules = [(passes(g), rule(g)) for g in line if not math.isnan(rule(g))]
-                for x, y in rules:
-                    left.plot(x, y, "_", color="0.25", markersize=9, label="the rule")
-            for method, marker in BESIDE.items():
-                if method in of and FROZEN in of:
-                    looks = {"color": "0.25", "markerfacecolor": "white", "markersize": 7, "label": spelled(method)}
-                    right.plot(passes(of[method]), gained(of[method]).mean(), marker, **looks)
-            right.axhline(0, color="0.5", linewidth=0.7)
-            left.set_title(title, loc="left")
-            left.set(ylabel="cosine with the gradient", xscale="log", yscale="log", ylim=(0.0013, 0.04))
-            left.set(yticks=ANGLES, yticklabels=list(map(str, ANGLES)))
-            right.set_ylabel("points above a frozen client")
-        for panel in panels.flat:
-            panel.minorticks_off()
-        for panel in panels[-1]:
-            panel.set(xlabel="forward passes of a step", xticks=TICKS, xticklabels=list(map(str, TICKS)))
-        figures.legend(figure, panels, 3, "mean over seeds; bars: least to largest; lines: one direction, eight")
+    figure, panels = figures.canvas(len(places), 2, figures.PAGE, 2.4, sharex=True)
+    for (left, right), (title, found) in zip(panels, places.items(), strict=True):
+        of = {g.entry("method"): g for g in found if g.runs}
+        gained = gain_of(of)
+        for k, family in enumerate(FAMILIES):
+            line = [of[m] for m in (family, f"{family}-8") if m in of]
+            for panel, values in ((left, cosines), (right, gained)):
+                family_line(panel, line, values, k)
+            rules = [(passes(g), rule(g)) for g in line if not math.isnan(rule(g))]
+            for x, y in rules:
+                left.plot(x, y, "_", color="0.25", markersize=9, label="the rule")
+        for method, marker in BESIDE.items():
+            if method in of and FROZEN in of:
+                looks = {"color": "0.25", "markerfacecolor": "white", "markersize": 7, "label": spelled(method)}
+                right.plot(passes(of[method]), gained(of[method]).mean(), marker, **looks)
+        right.axhline(0, color="0.5", linewidth=0.7)
+        left.set_title(title, loc="left")
+        left.set(ylabel="cosine with the gradient", xscale="log", yscale="log", ylim=(0.0013, 0.04))
+        left.set(yticks=ANGLES, yticklabels=list(map(str, ANGLES)))
+        right.set_ylabel("points above a frozen client")
+    for panel in panels.flat:
+        panel.minorticks_off()
+    for panel in panels[-1]:
+        panel.set(xlabel="forward passes of a step", xticks=TICKS, xticklabels=list(map(str, TICKS)))
+    figures.legend(figure, panels, 3, "mean over seeds; bars: least to largest; lines: one direction, eight")
     return figure
 
 

@@ -126,6 +126,17 @@ def percent(mean: float, sd: float, note: str = "") -> str:
     return f"{number} {note}".rstrip()
 
 
+def mean_of(row: Mapping[str, Any], key: str, unit: str = "_percent", note: str = "") -> str:
+    """A mean with its deviation, from a row of a CSV."""
+    return percent(row[f"{key}_mean{unit}"], row[f"{key}_sd{unit}"], note)
+
+
+def seeds_of(row: Mapping[str, Any]) -> str:
+    """What a reader must know of the seeds of a row of a CSV; empty if all are there."""
+    some = row["seeds"] != row["seeds_planned"]
+    return f"({row['seeds']} of {row['seeds_planned']} seeds)" if some else ""
+
+
 def plain(value: float) -> str:
     """A number as 90.82; - for nan."""
     return "-" if math.isnan(value) else f"{value:.2f}"
