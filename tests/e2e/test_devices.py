@@ -29,7 +29,8 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_planned_bytes_are_the_counted_ones(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
-    """Of each client and round. Mutations: a head that does not travel; missed rounds of DeComFL left out."""
+    """Of each client and round; messages are a model each way, uploads and what is returned for them. Mutations: a head
+    that does not travel; missed rounds of DeComFL left out; uploads without messages."""
     fleets, bind = list[tuple[Fleet, Any]](), Fleet.bind
 
     def noted(self: Fleet, method: Any, needs: Any) -> None:
@@ -49,6 +50,9 @@ def test_planned_bytes_are_the_counted_ones(name: str, tmp_path: Path, monkeypat
         planned = np.zeros((2, down.shape[1]))
         planned[:, list(work.clients)] = work.down, work.up
         assert np.array_equal(planned, [down[r], up[r]])
+        assert set(work.messages) <= {
+            {"heron": 5, "heron-seeds": 5, "cse_fsl": 4, "fsl_sage": 5, "sflv2": 8}.get(name, 2)
+        }
     assert records.load(out).rounds["virtual_seconds"].tolist() == [fleet.spent(k).virtual_seconds for k in (1, 2, 3)]
 
 
@@ -92,6 +96,10 @@ def test_what_devices_cannot_do_is_told_in_a_sentence(tmp_path: Path, capsys: Ca
     assert "--method fednest does not say its clients' work" in said
     said = refused(capsys, "zofl_mpi.fedrzo", "--method", "scaffnew", "--data", "digits", "--devices", "phones")
     assert "asks all clients in every round, and there is a device that is not always available" in said
+    assert here(family, "--method", "server_sgd", "--devices", "phones", "--rounds", 1, "--quiet") == 0  # asks nobody
+    capsys.readouterr()
+    said = refused(capsys, "zofl_mpi.fedrzo", "--method", "fedrzo_bl", "--problem", "fair", "--devices", "silos")
+    assert "--method fedrzo_bl does not say its clients' work" in said
     out = tmp_path / "run.h5"
     Path("d.toml").write_text("[class.a]\nspeed = 1e9\nshare = 1\n")
     assert here(family, "--tau", 1, "--rounds", 1, "--devices", "d.toml", "--out", out, "--quiet") == 0

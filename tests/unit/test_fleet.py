@@ -90,6 +90,8 @@ def test_late_clients_are_dropped_and_the_server_waits_for_them_until_the_deadli
     spent = fleet.spent(2)
     assert spent.virtual_seconds == 10.0 and spent.clients_dropped == 3
     assert spent.joules == 2 * (2 * 138 + 3 * 66)
+    _, just = bound(SLOW, of=[0, 0], deadline=16.0)
+    assert len(just.round_work(0).clients) == 2
     _, alone = bound(SLOW, of=[0, 0], deadline=5.0)
     assert len(alone.round_work(0).clients) == 1  # a round needs one
     assert alone.setting.fleet.spent(1).virtual_seconds == 16.0
@@ -144,6 +146,16 @@ def test_a_method_that_asks_all_clients_cannot_leave_any_out() -> None:
     unlimited = Fleet([FAST, SLOW], np.array([0, 1]), Streams(1))
     unlimited.bind(method, [Needs(6.0)])
     assert unlimited.spent(1).virtual_seconds == 16.0
+
+
+def test_a_problem_without_known_operations_is_refused() -> None:
+    """Mutation: a clock that is not a number."""
+    fleet, asks = bound(FAST, of=[0])
+    asks.device_needs = lambda: [Needs(math.nan)]
+    assert "does not say its operations" in complaint(devices.bind, SingleProcess(), asks, "m", False)
+    asks.device_needs = lambda: ()
+    assert "--method m does not say its clients' work" in complaint(devices.bind, SingleProcess(), asks, "m", False)
+    assert fleet.needs == (Needs(6.0),)
 
 
 # --- files

@@ -85,6 +85,8 @@ def bind(world: World, method: Method[Any], name: str, speaks: bool) -> None:
     needs = world.bcast(at_server(world, method.device_needs))
     if not needs:
         raise UserError(f"--devices: --method {name} does not say its clients' work (device_needs, round_work)")
+    if not all(math.isfinite(each.macs + each.server_macs) for each in needs):
+        raise UserError("--devices: the problem does not say its operations (flops, flops_evaluation); take another")
     run_or_fail_all(world, lambda: fleet.bind(method, needs))
     for row in fleet.lines() if world.rank == 0 and speaks else ():
         if row["lacks"]:
