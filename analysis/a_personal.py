@@ -289,18 +289,17 @@ def mark(panel: Any, group: Group, at: int) -> None:
     for column, full in ((PERSONAL, True), ("test_accuracy", False)):
         if not full and group.entry("method") == "alone":  # x_0 itself is chance
             continue
-        values = 100 * group.last(column)
-        mean = float(values.mean())
-        panel.errorbar(
+        figures.barred(
+            panel,
             [x],
-            [mean],
-            [[mean - values.min()], [values.max() - mean]],
+            [100 * group.last(column)],
             color=colour,
             marker="oshD^vPX"[k],
             markersize=4.5,
             markerfacecolor=colour if full else "white",
             linestyle="",
             elinewidth=0.8,
+            capsize=0,
             label=NAMES[group.entry("method")] if full else None,
         )
 

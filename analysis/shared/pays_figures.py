@@ -81,21 +81,16 @@ def draw_curve(panel: Any, groups: Sequence[Group]) -> None:
     x = [costs(g)["peak"] / 2**20 for g in groups]
     looks = {"color": figures.BLUE, "marker": "o", "markersize": 4, "linewidth": 1.2}
     lasts = [100 * g.last("test_accuracy") for g in groups]
-    barred(panel, x, lasts, label="last 0, 2, 4, all layers exact", **looks)
+    figures.barred(panel, x, lasts, label="last 0, 2, 4, all layers exact", **looks)
 
 
 def point(panel: Any, group: Group, k: int) -> None:
     """Draws a method's point."""
     colour, _, marker = figures.LOOKS[(k + 1) % len(figures.LOOKS)]
     looks = {"color": colour, "marker": marker, "linestyle": "", "markersize": 5}
-    barred(panel, [costs(group)["peak"] / 2**20], [100 * group.last("test_accuracy")], label=name(group), **looks)
-
-
-def barred(panel: Any, x: Sequence[float], values: Sequence[Any], **looks: Any) -> None:
-    """Draws means over seeds, with bars from the least to the largest; of each point the values of its seeds."""
-    means = [v.mean() for v in values]
-    ends = [[v.mean() - v.min() for v in values], [v.max() - v.mean() for v in values]]
-    panel.errorbar(x, means, np.array(ends), capsize=2, elinewidth=0.7, **looks)
+    figures.barred(
+        panel, [costs(group)["peak"] / 2**20], [100 * group.last("test_accuracy")], label=name(group), **looks
+    )
 
 
 @figures.styled
@@ -142,4 +137,4 @@ def family_line(panel: Any, line: Sequence[Group], values: Callable[[Group], Any
     if found:
         colour, style, marker = figures.LOOKS[k]
         looks = {"color": colour, "linestyle": style, "marker": marker, "markersize": 5, "linewidth": 1.1}
-        barred(panel, [x for x, _ in found], [v for _, v in found], label=name(line[0]), **looks)
+        figures.barred(panel, [x for x, _ in found], [v for _, v in found], label=name(line[0]), **looks)
