@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from shared import choosing, command, edges, files, wording
 from shared.budgets import sent
 from shared.groups import Group, mean_sd, series, split
@@ -113,8 +114,7 @@ def row(choice: choosing.Choice, axes: Axes) -> dict[str, Any]:
 
 def directions(group: Group) -> float:
     """Directions per parameter that a run draws; nan for methods that draw none."""
-    drawn = [float(run.attrs.get("directions_per_parameter", math.nan)) for run in group.runs]
-    return sum(drawn) / len(drawn) if drawn else math.nan
+    return mean_sd(np.array([run.attrs.get("directions_per_parameter", math.nan) for run in group.runs]))[0]
 
 
 def place_of(group: Group) -> str:

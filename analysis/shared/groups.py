@@ -44,7 +44,7 @@ class Group:
     @property
     def note(self) -> str:
         """What a reader must know of the seeds; empty if all are there."""
-        return "" if len(self.runs) == self.planned else f"({len(self.runs)} of {self.planned} seeds)"
+        return lacking(len(self.runs), self.planned)
 
     @property
     def rounds(self) -> int:
@@ -93,6 +93,11 @@ class Group:
         values = np.stack([series(run, column) for run in self.runs])
         there = ~np.isnan(values).any(axis=0)
         return 1 + np.flatnonzero(there), values[:, there]
+
+
+def lacking(found: int, planned: int) -> str:
+    """What a reader must know of so many seeds of those in the grid; empty if all are there."""
+    return "" if found == planned else f"({found} of {planned} seeds)"
 
 
 def series(run: records.Run, column: str) -> Array:

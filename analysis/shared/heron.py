@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shared import figures, wording
-from shared.groups import Array, Group, mean_sd, series, split
+from shared.groups import Array, Group, lacking, mean_sd, series, split
 from shared.study import number
 
 NAMES = {
@@ -95,7 +95,7 @@ def points(group: Group, other: Group) -> Array:
 def signed(values: Array, planned: int) -> str:
     """Mean and deviation of differences, +1.23 ± 0.45, and of how many seeds, if not all."""
     mean, sd = mean_sd(values)
-    note = "" if len(values) == planned else f"({len(values)} of {planned} seeds)"
+    note = lacking(len(values), planned)
     return wording.percent(mean, sd, note) if math.isnan(mean) or mean < 0 else "+" + wording.percent(mean, sd, note)
 
 
