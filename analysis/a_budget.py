@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from shared import command, figures, files, wording
 from shared.budgets import rounds, sent, unit_of
@@ -70,34 +69,34 @@ def used(group: Group) -> list[str]:
 # --- figure
 
 
+@figures.styled
 def draw(groups: Sequence[Group]) -> Any:
     """Draws cells below each other; rounds, bytes and samples side by side."""
     cells, methods = split(groups, lambda g: g.entry("cell")), entries(groups, "method")
     scale, unit = unit_of(max(float(sent(g)[-1]) for g in groups if g.runs))
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(len(cells), 3, figures.PAGE, 1.9, sharex="col", sharey="row")
-        for line, (cell, found) in zip(panels, cells.items(), strict=True):
-            for group in found:
-                curves(line, group, figures.place_of(group.entry("method"), methods), scale)
-            title = f"{wording.spelled(wording.data_of(found[0]))}, {wording.cell_name(found, cell)}"
-            figures.titled(line[0], title, found, wording.method_of)
-            line[0].set_ylabel("test accuracy (%)")
-        axes(panels, unit)
-        figures.legend(figure, panels, 3)
-    return figure
+    budgets = {
+        "rounds": rounds,
+        f"sent down and up ({unit})": lambda group: sent(group) / scale,
+        "client gradients ($10^6$ samples)": lambda group: samples(group) / 1e6,
+    }
 
-
-def curves(panels: Any, group: Group, k: int, scale: float) -> None:
-    """Draws a method's line in each of the three panels of a cell."""
-    if not group.runs:
-        return
-    at, values = group.curve("test_accuracy")
-    budgets = (rounds(group), sent(group) / scale, samples(group) / 1e6)
-    for panel, budget in zip(panels, budgets, strict=True):
+    def line(panel: Any, budget: Array, values: Array, group: Group) -> None:
+        k = figures.place_of(group.entry("method"), methods)
         if budget[-1]:
-            figures.band(panel, budget[at - 1], 100 * values, wording.method_of(group), k)
+            figures.band(panel, budget, values, wording.method_of(group), k)
         else:
-            level(panel, 100 * float(values[:, -1].mean()), group, k)
+            level(panel, float(values[:, -1].mean()), group, k)
+
+    figure, panels = figures.against(cells, budgets, figures.accuracies, line, 1.9, sharex="col", sharey="row")
+    for row, (cell, found) in zip(panels, cells.items(), strict=True):
+        title = f"{wording.spelled(wording.data_of(found[0]))}, {wording.cell_name(found, cell)}"
+        figures.titled(row[0], title, found, wording.method_of)
+        row[0].set_ylabel("test accuracy (%)")
+        for panel in row[1:]:
+            panel.set_xscale("log")
+    panels[0, 0].set_xlim(left=0)
+    figures.legend(figure, panels, 3)
+    return figure
 
 
 def level(panel: Any, height: float, group: Group, k: int) -> None:
@@ -105,17 +104,6 @@ def level(panel: Any, height: float, group: Group, k: int) -> None:
     panel.axhline(height, **(figures.look(k) | {"marker": "", "linewidth": 0.8}))
     where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
     panel.annotate(f"{wording.method_of(group)}: 0", (0.02, height), (0, 2), **where)
-
-
-def axes(panels: Any, unit: str) -> None:
-    """Sets the scales, and the labels below the last row."""
-    panels[0, 0].set_xlim(left=0)
-    for panel in panels[:, 1:].flat:
-        panel.set_xscale("log")
-    for panel, label in zip(
-        panels[-1], ("rounds", f"sent down and up ({unit})", "client gradients ($10^6$ samples)"), strict=True
-    ):
-        panel.set_xlabel(label)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,12 @@ the constraint. Prints where both end; draws F with its kinks, and F - F* over r
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
-from numpy.typing import NDArray
 from shared import command, figures, files, wording
+from shared.groups import Array
 
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
@@ -28,7 +26,6 @@ from zofl_mpi.problems.analytic.caps import Caps
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 
-Array = NDArray[np.float64]
 CAPS = Caps()
 START = 2.5  # beyond all wishes: no constraint binds
 GAMMA, SCHEDULE = 0.1, "sqrt"
@@ -36,7 +33,11 @@ GAMMA, SCHEDULE = 0.1, "sqrt"
 
 def main(words: list[str] | None = None) -> None:
     """Draw the figure, print where the descents end and the figure's path."""
-    flags = parser().parse_args(words)
+    made = command.parser("a_caps", __doc__)
+    made.add_argument("--eta", type=float, nargs="+", default=[0.3, 0.1, 0.03], help="radii (default 0.3 0.1 0.03)")
+    made.add_argument("--rounds", type=int, default=600, help="of each descent (default 600)")
+    made.add_argument("--seeds", type=int, default=3, help="of ZO-HFL (default 3)")
+    flags = made.parse_args(words)
     with command.refusals("a_caps"):
         found = {eta: [zeroth_order(eta, flags.rounds, seed + 1) for seed in range(flags.seeds)] for eta in flags.eta}
         first = surrogate(flags.rounds)
@@ -44,16 +45,6 @@ def main(words: list[str] | None = None) -> None:
         print(text(rows), end="\n\n")
         files.write_csv(flags.out, rows)
         files.keep(draw(found, first), flags.out)
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the script's flags."""
-    made = argparse.ArgumentParser(prog="a_caps", description=(__doc__ or "").split("\n")[0])
-    made.add_argument("--eta", type=float, nargs="+", default=[0.3, 0.1, 0.03], help="radii (default 0.3 0.1 0.03)")
-    made.add_argument("--rounds", type=int, default=600, help="of each descent (default 600)")
-    made.add_argument("--seeds", type=int, default=3, help="of ZO-HFL (default 3)")
-    command.add_out(made, "a_caps")
-    return made
 
 
 # --- the descents
@@ -138,18 +129,18 @@ def text(rows: Sequence[dict[str, Any]]) -> str:
     return f"{table}\n\n{wording.paragraph(note)}"
 
 
+@figures.styled
 def draw(found: dict[float, list[Array]], first: Array) -> Any:
     """Draws F of one entry with its kinks and where the descents end; F - F* over rounds."""
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(1, 2, figures.PAGE, 2.4)
-        implicit(panels[0, 0], found, first)
-        panel = panels[0, 1]
-        for k, (eta, runs) in enumerate(found.items()):
-            for number, points in enumerate(runs):
-                panel.plot(excess(points), label=None if number else f"ZO-HFL, η = {eta:g}", **line(k))
-        panel.plot(excess(first), label="first-order surrogate", color="0.3", linestyle="--")
-        panel.set(xlabel="rounds", ylabel="$F(x_r) - F^*$", yscale="log", title="distance from the optimum")
-        panel.legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.62))
+    figure, panels = figures.canvas(1, 2, figures.PAGE, 2.4)
+    implicit(panels[0, 0], found, first)
+    panel = panels[0, 1]
+    for k, (eta, runs) in enumerate(found.items()):
+        for number, points in enumerate(runs):
+            panel.plot(excess(points), label=None if number else f"ZO-HFL, η = {eta:g}", **figures.smooth(k))
+    panel.plot(excess(first), label="first-order surrogate", color="0.3", linestyle="--")
+    panel.set(xlabel="rounds", ylabel="$F(x_r) - F^*$", yscale="log", title="distance from the optimum")
+    panel.legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.62))
     return figure
 
 
@@ -164,14 +155,9 @@ def implicit(panel: Any, found: dict[float, list[Array]], first: Array) -> None:
     for k, (name, end, marker) in enumerate(marks):
         at = float(end.mean())
         height = CAPS.implicit(np.full(CAPS.n, at)) / CAPS.n
-        panel.plot([at], [height], label=f"end of {name}", **{**line(k), "marker": marker, "linestyle": ""})
+        panel.plot([at], [height], label=f"end of {name}", **{**figures.smooth(k), "marker": marker, "linestyle": ""})
     panel.set(xlabel="$x$ (each entry)", ylabel="$F$", title="implicit function; lines: its kinks")
     panel.legend(frameon=False, loc="upper center")
-
-
-def line(k: int) -> dict[str, Any]:
-    """A look without markers."""
-    return figures.look(k) | {"marker": ""}
 
 
 if __name__ == "__main__":

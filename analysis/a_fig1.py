@@ -28,21 +28,16 @@ from zofl_mpi.run import grid, records
 
 def main(words: list[str] | None = None) -> None:
     """Draw the figures and print their paths; exit status 2 if a result is missing."""
-    flags = parser().parse_args(words)
+    made = command.parser("a_fig1", __doc__, ["a_table1.toml"])
+    made.add_argument("result", type=Path, nargs="*", help="HDF5 results, instead of a grid")
+    made.add_argument("--columns", type=int, choices=(1, 2), default=2, help="width in columns of a paper (default 2)")
+    flags = made.parse_args(words)
     with command.refusals("a_fig1"):
         if flags.result:
             files.keep(draw([records.load(path) for path in flags.result], flags.columns), flags.out)
             return
         for data, runs in of_grids(flags).items():
             files.keep(draw(runs, flags.columns), flags.out.with_name(f"{flags.out.name}_{data}"))
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the script's flags."""
-    made = command.parser("a_fig1", __doc__, ["a_table1.toml"])
-    made.add_argument("result", type=Path, nargs="*", help="HDF5 results, instead of a grid")
-    made.add_argument("--columns", type=int, choices=(1, 2), default=2, help="width in columns of a paper (default 2)")
-    return made
 
 
 def of_grids(flags: argparse.Namespace) -> dict[str, list[records.Run]]:
@@ -78,21 +73,21 @@ def partitions(known: grid.Grid) -> dict[tuple[str, str], list[grid.GridRun]]:
     return found
 
 
+@figures.styled
 def draw(runs: Sequence[records.Run], columns: int) -> Any:
     """Draws panels side by side on two columns of a paper, below each other on one."""
     largest = max(int(counts_of(run).max()) for run in runs)
     shape = (len(runs), 1) if columns == 1 else (1, len(runs))
     width, height = (figures.COLUMN, 2.4) if columns == 1 else (figures.PAGE, 2.4)
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(*shape, width, height, sharex=True, sharey=True)
-        for panel, run in zip(panels.flat, runs, strict=True):
-            discs(panel, counts_of(run), largest, size(panel))
-            panel.set_title(label(run))
-        for panel in panels[-1]:
-            panel.set_xlabel("client")
-        for panel in panels[:, 0]:
-            panel.set_ylabel("class")
-        key(figure, largest, size(panels[0, 0]))
+    figure, panels = figures.canvas(*shape, width, height, sharex=True, sharey=True)
+    for panel, run in zip(panels.flat, runs, strict=True):
+        discs(panel, counts_of(run), largest, size(panel))
+        panel.set_title(label(run))
+    for panel in panels[-1]:
+        panel.set_xlabel("client")
+    for panel in panels[:, 0]:
+        panel.set_ylabel("class")
+    key(figure, largest, size(panels[0, 0]))
     return figure
 
 

@@ -8,11 +8,9 @@ The paper does not define its "global loss"; by default it is the mean loss of t
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
 from shared import command, figures, files, wording
 from shared.groups import Group, entries, mean_sd, shown, split
@@ -31,21 +29,16 @@ GREEK = {"tau": "τ", "mu": "µ", "eta": "η", "gamma": "γ", "lam": "λ"}
 
 def main(words: list[str] | None = None) -> None:
     """Draw the figure, print its last numbers and its path; exit status 2 if a result is missing."""
-    flags = parser().parse_args(words)
+    made = command.parser("a_fig2", __doc__, ["a_fig2.toml"])
+    made.add_argument("--axis", default="tau", help="axis of the grid: a line for each of its entries (default tau)")
+    made.add_argument("--column", choices=COLUMNS, default="train_loss", help="what is drawn (default train_loss)")
+    made.add_argument("--log", action="store_true", help="a logarithmic vertical axis")
+    flags = made.parse_args(words)
     with command.refusals("a_fig2"):
         groups = read("a_fig2", flags, ("data", "problem", "cell", flags.axis), (flags.axis,))
         caption = wording.caption(groups, (flags.axis,))
         print(f"{text(groups, flags.axis, flags.column)}\n\n{wording.paragraph(caption)}\n")
         files.keep(draw(groups, flags.axis, flags.column, flags.log), flags.out)
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the script's flags."""
-    made = command.parser("a_fig2", __doc__, ["a_fig2.toml"])
-    made.add_argument("--axis", default="tau", help="axis of the grid: a line for each of its entries (default tau)")
-    made.add_argument("--column", choices=COLUMNS, default="train_loss", help="what is drawn (default train_loss)")
-    made.add_argument("--log", action="store_true", help="a logarithmic vertical axis")
-    return made
 
 
 def text(groups: Sequence[Group], axis: str, column: str) -> str:
@@ -58,22 +51,22 @@ def text(groups: Sequence[Group], axis: str, column: str) -> str:
     return wording.aligned(("data", "cell", axis, f"last {column}, mean", "sd", "seeds"), rows, left=2)
 
 
+@figures.styled
 def draw(groups: Sequence[Group], axis: str, column: str, log: bool) -> Any:
     """Draws data sets below each other, cells side by side."""
     rows, cells = split(groups, wording.data_of), entries(groups, "cell")
     width = figures.COLUMN if len(cells) == 1 else figures.PAGE
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(len(rows), len(cells), width, 2.0, sharex=True, sharey="row")
-        for line, (data, found) in zip(panels, rows.items(), strict=True):
-            for panel, cell in zip(line, cells, strict=True):
-                block = [g for g in found if g.entry("cell") == cell]
-                curves(panel, block, entries(groups, axis), axis, column)
-                figures.titled(panel, f"{wording.spelled(data)}, {wording.cell_name(found, cell)}", block, namer(axis))
-                scale(panel, log)
-            line[0].set_ylabel(COLUMNS[column][0])
-        for panel in panels[-1]:
-            panel.set(xlabel="rounds", xlim=(0, None))
-        figures.legend(figure, panels, 3)
+    figure, panels = figures.canvas(len(rows), len(cells), width, 2.0, sharex=True, sharey="row")
+    for line, (data, found) in zip(panels, rows.items(), strict=True):
+        for panel, cell in zip(line, cells, strict=True):
+            block = [g for g in found if g.entry("cell") == cell]
+            curves(panel, block, entries(groups, axis), axis, column)
+            figures.titled(panel, f"{wording.spelled(data)}, {wording.cell_name(found, cell)}", block, namer(axis))
+            scale(panel, log)
+        line[0].set_ylabel(COLUMNS[column][0])
+    for panel in panels[-1]:
+        panel.set(xlabel="rounds", xlim=(0, None))
+    figures.legend(figure, panels, 3)
     return figure
 
 

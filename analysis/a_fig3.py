@@ -10,41 +10,32 @@ in one dimension is the derivative of f^eta. It leaves the plateau where x < eta
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
-from numpy.typing import NDArray
 from shared import command, figures, files, wording
+from shared.groups import Array
 
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.quadratic import Corner
 
-Array = NDArray[np.float64]
 CORNER = Corner(1)
 
 
 def main(words: list[str] | None = None) -> None:
     """Draw the figure, print where the descents end and the figure's path."""
-    flags = parser().parse_args(words)
-    with command.refusals("a_fig3"):
-        print(text(flags.eta, flags.start, flags.steps, flags.gamma), end="\n\n")
-        files.keep(draw(flags.eta, flags.start, flags.steps, flags.gamma), flags.out)
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the script's flags."""
-    made = argparse.ArgumentParser(prog="a_fig3", description=(__doc__ or "").split("\n")[0])
+    made = command.parser("a_fig3", __doc__)
     made.add_argument("--eta", type=float, nargs="+", default=[0.1, 0.5], help="smoothing radii (default 0.1 0.5)")
     starts = [-2.0, -0.5, 0.3, 0.8]
     made.add_argument("--start", type=float, nargs="+", default=starts, help="x_0 (default -2 -0.5 0.3 0.8)")
     made.add_argument("--steps", type=int, default=200, help="of each descent (default 200)")
     made.add_argument("--gamma", type=float, default=0.05, help="step size (default 0.05)")
-    command.add_out(made, "a_fig3")
-    return made
+    flags = made.parse_args(words)
+    with command.refusals("a_fig3"):
+        print(text(flags.eta, flags.start, flags.steps, flags.gamma), end="\n\n")
+        files.keep(draw(flags.eta, flags.start, flags.steps, flags.gamma), flags.out)
 
 
 # --- the functions
@@ -91,21 +82,21 @@ def text(etas: Sequence[float], starts: Sequence[float], steps: int, gamma: floa
     return wording.aligned(("eta", "start", f"x after {steps} steps", "f there"), rows, left=0)
 
 
+@figures.styled
 def draw(etas: Sequence[float], starts: Sequence[float], steps: int, gamma: float) -> Any:
     """Draws three panels: y and f; f and its smoothings near the corner, with starts and ends; the descents."""
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(1, 3, figures.PAGE, 2.3)
-        functions(panels[0, 0])
-        corner(panels[0, 1], etas)
-        descents(panels[0, 2], etas, starts, steps, gamma)
+    figure, panels = figures.canvas(1, 3, figures.PAGE, 2.3)
+    functions(panels[0, 0])
+    corner(panels[0, 1], etas)
+    descents(panels[0, 2], etas, starts, steps, gamma)
     return figure
 
 
 def functions(panel: Any) -> None:
     """Draws y(x) and f(x)."""
     x = np.linspace(-2.5, 1.5, 401)
-    panel.plot(x, solution(x), label="$y(x)$", **line(1))
-    panel.plot(x, implicit(x), label="$f(x)$", **line(0))
+    panel.plot(x, solution(x), label="$y(x)$", **figures.smooth(1))
+    panel.plot(x, implicit(x), label="$f(x)$", **figures.smooth(0))
     panel.set(xlabel="$x$", ylabel="value", title="solution and implicit function")
     panel.legend(frameon=False, loc="upper center")
 
@@ -113,9 +104,9 @@ def functions(panel: Any) -> None:
 def corner(panel: Any, etas: Sequence[float]) -> None:
     """Draws f and f^eta where they differ."""
     x = np.linspace(-1.2, 1.0, 441)
-    panel.plot(x, implicit(x), label="$f$", **line(0))
+    panel.plot(x, implicit(x), label="$f$", **figures.smooth(0))
     for k, eta in enumerate(etas):
-        panel.plot(x, smoothed(x, eta), label=rf"$f^\eta$, η = {eta:g}", **line(k + 1))
+        panel.plot(x, smoothed(x, eta), label=rf"$f^\eta$, η = {eta:g}", **figures.smooth(k + 1))
     panel.set(xlabel="$x$", ylabel="value", title="smoothed near the corner")
     panel.legend(frameon=False, loc="lower right")
 
@@ -125,16 +116,11 @@ def descents(panel: Any, etas: Sequence[float], starts: Sequence[float], steps: 
     for k, eta in enumerate(etas):
         for number, start in enumerate(starts):
             label = f"η = {eta:g}" if number == 0 else None
-            panel.plot(descent(start, eta, steps, gamma), label=label, **line(k + 1))
+            panel.plot(descent(start, eta, steps, gamma), label=label, **figures.smooth(k + 1))
     panel.axhline(-1, color="0.5", linewidth=0.7)
     panel.annotate("minimiser", (steps, -1), (0, -3), textcoords="offset points", ha="right", va="top", color="0.3")
     panel.set(xlabel="steps", ylabel="$x_r$", title=f"descent, γ = {gamma:g}")
     panel.legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.45))
-
-
-def line(k: int) -> dict[str, Any]:
-    """A look without markers."""
-    return figures.look(k) | {"marker": ""}
 
 
 if __name__ == "__main__":

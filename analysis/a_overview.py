@@ -13,7 +13,6 @@ the runs that send any. Right: the seconds of the first run's ranks.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from typing import Any, final
 import matplotlib.pyplot as plt
 import numpy as np
 from shared import command, files
+from shared.budgets import unit_of
 from shared.figures import BLUE, GREEN, ORANGE, SKY
 from shared.wording import METHODS
 
@@ -61,9 +61,8 @@ class Number:
 
 def main(words: list[str] | None = None) -> None:
     """Write figure and numbers, print the last ones; exit status 2 and one sentence if a result does not fit."""
-    parser = argparse.ArgumentParser(description="The README's figure.")
+    parser = command.parser("a_overview", __doc__)
     parser.add_argument("result", type=Path, nargs="+", help="HDF5 results; y_i and seconds are the first one's")
-    command.add_out(parser, "a_overview")
     flags = parser.parse_args(words)
     with command.refusals("a_overview"):
         runs = [_evaluated(records.load(path)) for path in flags.result]
@@ -212,11 +211,8 @@ def _name(method: str) -> str:
 
 def _size(count: float) -> str:
     """Three digits and a unit of 1024's powers, as the command line writes sizes."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} GiB"
+    scale, unit = unit_of(count)
+    return f"{count / scale:.3g} {unit}"
 
 
 if __name__ == "__main__":

@@ -20,14 +20,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, final
+from dataclasses import replace
+from typing import Any
 
-import matplotlib.pyplot as plt
-import numpy as np
 from shared import choosing, command, edges, figures, files, wording
-from shared.groups import Array, Group, entries, mean_sd, series, split
+from shared.choosing import Choice, size, step
+from shared.groups import Group, ahead, entries, series
 from shared.reading import read
+from shared.study import counts, spread
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
@@ -39,14 +39,8 @@ AXES = ("data", "cell", "setting", "method", *STEPS)
 PERSONAL, VALIDATION = "personal_accuracy", "validation_personal_accuracy"
 RIVAL, OURS = "fedavg", "zo_hfl"
 FLAGS = (
-    "gamma",
-    "schedule",
-    "gamma_local",
-    "schedule_local",
-    "personal_gamma",
-    "personal_schedule",
-    "lam_p",
-    "alpha_p",
+    *("gamma", "schedule", "gamma_local", "schedule_local"),
+    *("personal_gamma", "personal_schedule", "lam_p", "alpha_p"),
 )
 """What steps are: those that were chosen are those of the tuned runs."""
 NAMES = {
@@ -99,50 +93,20 @@ def kind(group: Group) -> str:
     return "tuned" if group.config.get("validation") else "printed"
 
 
-def step_of(group: Group) -> str:
-    """The steps that were tried, as the grid calls them."""
-    return " ".join(group.where[axis] for axis in STEPS if axis in group.where)
-
-
-def size(entry: str) -> float:
-    """How long a step is, or how large a weight, from its name in the grid: local-0.03, lam-5."""
-    return float(entry.rpartition("-")[2])
-
-
 def criterion(run: records.Run) -> float:
     """The personal accuracy in % on the validation part that a run is chosen by."""
     return 100 * float(series(run, VALIDATION)[-1])
 
 
-@final
-@dataclass(frozen=True)
-class Choice:
-    """The best of the steps that were tried for a method in a cell of a data set.
-
-    Attributes:
-        best: the group that has them.
-        values: {step: what it was chosen by}.
-        at_edge: axes along which they are at an edge of the grid; no step at all has none below it.
-    """
-
-    best: Group
-    values: dict[str, float]
-    at_edge: list[str]
-
-
-def choices(groups: Sequence[Group]) -> dict[tuple[str, str, str], Choice]:
-    """{(data set, cell, method): the choice}."""
-    found = {}
-    for same in split([g for g in groups if kind(g) == "tried"], lambda g: "\n".join(whose(g))).values():
-        values = choosing.means(same, criterion)
-        known = [value for value in values if not math.isnan(value)]
-        if known:
-            best = same[values.index(max(known))]
-            order = {axis: sorted(entries(same, axis), key=size) for axis in STEPS if axis in best.where}
-            ends = edges.at_edge(best, [g for g in same if g.runs], order)
-            ends = [axis for axis in ends if size(best.where[axis]) != 0]
-            found[whose(best)] = Choice(best, dict(zip(map(step_of, same), values, strict=True)), ends)
-    return found
+def choices(groups: Sequence[Group]) -> list[Choice]:
+    """The choice for each of the groups of tried steps; no step at all, 0, is at no edge: none lies below it."""
+    tried = choosing.choices(
+        groups, lambda g: "\n".join(whose(g)), lambda same: choosing.means(same, criterion), choosing.by_size(STEPS)
+    )
+    return [
+        replace(choice, at_edge=tuple(axis for axis in choice.at_edge if size(choice.group.where[axis]) != 0))
+        for choice in tried
+    ]
 
 
 def whose(group: Group) -> tuple[str, str, str]:
@@ -150,16 +114,15 @@ def whose(group: Group) -> tuple[str, str, str]:
     return group.entry("data"), group.entry("cell"), group.entry("method")
 
 
-def check_steps(group: Group, choice: Choice) -> None:
-    """Refuses a tuned group whose steps are not those that were chosen.
+def check_steps(group: Group, best: Group) -> None:
+    """Refuses a tuned group whose steps are not the best of those that were tried.
 
     Raises:
         UserError: they are not.
     """
-    other = choice.best.config
-    if differing := [key for key in FLAGS if group.config.get(key) != other.get(key)]:
+    if differing := [key for key in FLAGS if group.config.get(key) != best.config.get(key)]:
         raise UserError(
-            f"{' '.join(whose(group))}: the best of the steps that were tried are {step_of(choice.best)}, "
+            f"{' '.join(whose(group))}: the best of the steps that were tried are {step(best, STEPS)}, "
             f"and the grid of tuned steps has another {', '.join(differing)}"
         )
 
@@ -167,27 +130,16 @@ def check_steps(group: Group, choice: Choice) -> None:
 # --- what is measured
 
 
-def percent(group: Group, column: str) -> dict[int, float]:
-    """{seed: a column in % after the last round}."""
-    return dict(zip(map(choosing.seed_of, group.runs), 100 * group.last(column), strict=True))
-
-
-def ahead(group: Group, other: Group | None) -> Array:
-    """(seeds,) personal accuracy less another method's, in points, on the seeds that both have."""
-    if other is None:
-        return np.empty(0)
-    one, two = percent(group, PERSONAL), percent(other, PERSONAL)
-    return np.array([one[seed] - two[seed] for seed in one if seed in two])
-
-
 def rows_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """The rows of the CSV, in the groups' order."""
-    chosen = choices(groups)
+    tried = [g for g in groups if kind(g) == "tried"]
+    of = {id(choice.group): choice for choice in choices(tried)}
+    best = {whose(choice.group): choice.group for choice in of.values() if choice.best}
     rivals = {where(g): g for g in groups if g.entry("method") == RIVAL and kind(g) != "tried"}
     for group in groups:
-        if kind(group) == "tuned" and whose(group) in chosen and group.runs:
-            check_steps(group, chosen[whose(group)])
-    return [row(g, chosen.get(whose(g)), rivals.get(where(g))) for g in groups]
+        if kind(group) == "tuned" and whose(group) in best and group.runs:
+            check_steps(group, best[whose(group)])
+    return [row(g, of.get(id(g)), best.get(whose(g)), rivals.get(where(g))) for g in groups]
 
 
 def where(group: Group) -> tuple[str, str, str]:
@@ -195,35 +147,23 @@ def where(group: Group) -> tuple[str, str, str]:
     return kind(group), group.entry("data"), group.entry("cell")
 
 
-def row(group: Group, choice: Choice | None, rival: Group | None) -> dict[str, Any]:
-    """A row of the CSV; `choice`: of the method's steps in this cell."""
-    less = ahead(group, rival)
-    found: dict[str, float] = {}
-    for name, column in (("personal", PERSONAL), ("global", "test_accuracy")):
-        mean, sd = mean_sd(np.array([*percent(group, column).values()]))
-        found |= {f"{name}_mean_percent": mean, f"{name}_sd_percent": sd}
-    steps, value, best, ends = "printed", math.nan, False, ""
-    if choice is not None and kind(group) != "printed":
-        steps, best, ends = step_of(choice.best), group is choice.best, ""
-        if kind(group) == "tried":
-            steps = step_of(group)
-            value, ends = choice.values[steps], " ".join(choice.at_edge) if best else ""
+def row(group: Group, choice: Choice | None, best: Group | None, rival: Group | None) -> dict[str, Any]:
+    """A row of the CSV; `choice` of a step that was tried, `best` the best of the method in this cell."""
+    less = ahead(group, rival, PERSONAL)
+    has_step = group if choice and best else best if kind(group) == "tuned" else None
     return {
         "steps": kind(group),
         "data": group.entry("data"),
         "cell": group.entry("cell"),
         "method": group.entry("method"),
-        "step": steps,
-        **found,
-        "less_fedavg_mean": mean_sd(less)[0],
-        "less_fedavg_sd": mean_sd(less)[1],
+        "step": step(has_step, STEPS) if has_step else "printed",
+        **spread("personal", 100 * group.last(PERSONAL), "_percent"),
+        **spread("global", 100 * group.last("test_accuracy"), "_percent"),
+        **spread("less_fedavg", less),
         "seeds_ahead_of_fedavg": int((less > 0).sum()),
-        "chosen_by_percent": value,
-        "best": best,
-        "at_edge": ends,
-        "rounds": group.rounds,
-        "seeds": len(group.runs),
-        "seeds_planned": group.planned,
+        "chosen_by_percent": choice.value if choice else math.nan,
+        **(choice or Choice(group, math.nan)).row,
+        **counts(group),
     }
 
 
@@ -261,10 +201,8 @@ def table(rows: Sequence[Row]) -> str:
 
 def told(row: Row) -> str:
     """A row's personal and global accuracy, with the seeds that are missing."""
-    some = row["seeds"] != row["seeds_planned"]
-    note = f"({row['seeds']} of {row['seeds_planned']} seeds)" if some else ""
-    both = (wording.percent(row[f"{key}_mean_percent"], row[f"{key}_sd_percent"]) for key in ("personal", "global"))
-    return f"{' | '.join(both)} {note}".rstrip()
+    both = (wording.mean_of(row, key) for key in ("personal", "global"))
+    return f"{' | '.join(both)} {wording.seeds_of(row)}".rstrip()
 
 
 def verdicts(rows: Sequence[Row]) -> list[str]:
@@ -325,22 +263,22 @@ def note(groups: Sequence[Group]) -> str:
 # --- figure
 
 
+@figures.styled
 def draw(groups: Sequence[Group]) -> Any:
     """Draws a row per data set and a column per kind of steps: personal accuracy, full, and global, hollow, by cell."""
     told = [g for g in groups if kind(g) != "tried" and g.runs]
     kinds, names = list(dict.fromkeys(map(kind, told))), entries(told, "data")
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(len(names), len(kinds), figures.PAGE, 2.5, sharex=True, sharey="row")
-        for panel, (data, steps) in zip(panels.flat, ((d, k) for d in names for k in kinds), strict=True):
-            block = [g for g in told if (kind(g), g.entry("data")) == (steps, data)]
-            cells = entries(block, "cell")
-            for group in block:
-                mark(panel, group, cells.index(group.entry("cell")))
-            panel.set_title(f"{wording.spelled(data)}, {steps} steps", loc="left")
-            panel.set_xticks(range(len(cells)), [wording.cell_name(block, cell) for cell in cells])
-        for line in panels:
-            line[0].set_ylabel("accuracy (%)")
-        figures.legend(figure, panels, 4, "mean, least and largest of the seeds; full: personal, hollow: global")
+    figure, panels = figures.canvas(len(names), len(kinds), figures.PAGE, 2.5, sharex=True, sharey="row")
+    for panel, (data, steps) in zip(panels.flat, ((d, k) for d in names for k in kinds), strict=True):
+        block = [g for g in told if (kind(g), g.entry("data")) == (steps, data)]
+        cells = entries(block, "cell")
+        for group in block:
+            mark(panel, group, cells.index(group.entry("cell")))
+        panel.set_title(f"{wording.spelled(data)}, {steps} steps", loc="left")
+        panel.set_xticks(range(len(cells)), [wording.cell_name(block, cell) for cell in cells])
+    for line in panels:
+        line[0].set_ylabel("accuracy (%)")
+    figures.legend(figure, panels, 4, "mean, least and largest of the seeds; full: personal, hollow: global")
     return figure
 
 
@@ -351,18 +289,17 @@ def mark(panel: Any, group: Group, at: int) -> None:
     for column, full in ((PERSONAL, True), ("test_accuracy", False)):
         if not full and group.entry("method") == "alone":  # x_0 itself is chance
             continue
-        values = np.array([*percent(group, column).values()])
-        mean = float(values.mean())
-        panel.errorbar(
+        figures.barred(
+            panel,
             [x],
-            [mean],
-            [[mean - values.min()], [values.max() - mean]],
+            [100 * group.last(column)],
             color=colour,
             marker="oshD^vPX"[k],
             markersize=4.5,
             markerfacecolor=colour if full else "white",
             linestyle="",
             elinewidth=0.8,
+            capsize=0,
             label=NAMES[group.entry("method")] if full else None,
         )
 

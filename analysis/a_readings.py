@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from shared import command, files, wording
 from shared.groups import Group, entries, split
 from shared.paper import printed
 from shared.reading import read
+from shared.study import ACCURACY, COUNTS, entry, number, row
 
 
 def main(words: list[str] | None = None) -> None:
@@ -26,7 +26,7 @@ def main(words: list[str] | None = None) -> None:
         groups = read("a_readings", flags, known, ("reading", "method"))
         for method, block in split(groups, lambda g: g.entry("method")).items():
             print(f"{wording.method_name(method)}, test accuracy in %: ours (ours - paper)\n{table(block)}\n")
-        files.write_csv(flags.out, [row(group) for group in groups])
+        files.write_csv(flags.out, [row(COLUMNS, group) for group in groups])
         print(f"\n{distances(groups)}\n\n{wording.paragraph(wording.caption(groups))}\n\n{nearest(groups)}")
 
 
@@ -56,22 +56,13 @@ def difference(group: Group) -> float:
     return group.accuracy()[0] - printed(group)
 
 
-def row(group: Group) -> dict[str, Any]:
-    """A row of the CSV."""
-    mean, sd = group.accuracy()
-    return {
-        "reading": group.entry("reading"),
-        "method": group.entry("method"),
-        "data": group.entry("data"),
-        "cell": group.entry("cell"),
-        "accuracy_mean_percent": mean,
-        "accuracy_sd_percent": sd,
-        "paper_percent": printed(group),
-        "difference_percent": difference(group),
-        "rounds": group.rounds,
-        "seeds": len(group.runs),
-        "seeds_planned": group.planned,
-    }
+COLUMNS = (
+    *map(entry, ("reading", "method", "data", "cell")),
+    ACCURACY,
+    number("paper_percent", lambda group, _: printed(group)),
+    number("difference_percent", lambda group, _: difference(group)),
+    COUNTS,
+)
 
 
 # --- which reading comes nearest

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from shared import choosing, command, edges, figures, files, wording
-from shared.groups import Array, Group, entries, mean_sd, split
+from shared.choosing import Choice, size, step
+from shared.groups import Group, ahead, mean_sd
 from shared.reading import read
+from shared.study import accuracy, counts, spread
 
 STEPS = ("lam", "local", "server")
 PLACE = ("share", "n", "lacks")
@@ -61,22 +62,19 @@ def placed(groups: Sequence[Group]) -> list[Group]:
     return found
 
 
-def size(entry: str) -> float:
-    """The number in an entry: local-0.03."""
-    return float(entry.rpartition("-")[2])
-
-
 def rows_of(groups: Sequence[Group]) -> list[Row]:
     """The rows of the CSV: all steps of a method in a cell, the best of them marked."""
-    rows = []
-    for here in split(groups, lambda g: " ".join(g.where[axis] for axis in PLACE)).values():
-        tried = split(here, lambda g: g.where["method"])
-        best = {method: chosen(same) for method, same in tried.items()}
-        control = best[CONTROL][0]
-        for method in sorted(tried, key=list(wording.METHODS).index):
-            same = tried[method]
-            rows += [row(group, value, *best[method], control) for group, value in zip(same, values(same), strict=True)]
-    return rows
+    cells, methods = list(dict.fromkeys(map(place, groups))), list(wording.METHODS)
+    groups = sorted(groups, key=lambda g: (cells.index(place(g)), methods.index(g.where["method"])))
+    tried = choosing.choices(groups, lambda g: f"{place(g)} {g.where['method']}", values, choosing.by_size(STEPS))
+    best = [choice.group for choice in tried if choice.best]
+    controls = {place(g): g for g in best if g.where["method"] == CONTROL}
+    return [row(choice, controls[place(choice.group)]) for choice in tried]
+
+
+def place(group: Group) -> str:
+    """A group's cell."""
+    return " ".join(group.where[axis] for axis in PLACE)
 
 
 def values(same: Sequence[Group]) -> list[float]:
@@ -84,51 +82,26 @@ def values(same: Sequence[Group]) -> list[float]:
     return choosing.means(same, lambda run: 100 * choosing.at_the_end(run, "validation_accuracy"))
 
 
-def chosen(same: Sequence[Group]) -> tuple[Group, list[str]]:
-    """The best of a method's steps in a cell, and the axes along which it is at an edge of those that were tried."""
-    known = [(value, len(g.runs), -k) for k, (g, value) in enumerate(zip(same, values(same), strict=True)) if value > 0]
-    best = same[-max(known)[2]]  # of equal ones that of more seeds
-    order = {axis: sorted(entries(same, axis), key=size) for axis in STEPS if axis in best.where}
-    return best, edges.at_edge(best, [g for g in same if g.runs], order)
-
-
-def row(group: Group, value: float, best: Group, ends: list[str], control: Group) -> Row:
-    """A row of the CSV."""
-    accuracy, gains = by_seed(group, "test_accuracy"), gain(group, control)
-    mean, sd = mean_sd(np.array([*accuracy.values()]))
-    gain_mean, gain_sd = mean_sd(gains)
+def row(choice: Choice, control: Group) -> Row:
+    """A row of the CSV; `control`: the server alone at its best step."""
+    group, gains = choice.group, ahead(choice.group, control, "test_accuracy")
+    mean, sd = mean_sd(gains)
     return {
         **{axis: size(group.where[axis]) for axis in PLACE},
         "method": group.where["method"],
-        "step": " ".join(group.where[axis] for axis in STEPS if axis in group.where),
-        "accuracy_mean_percent": mean,
-        "accuracy_sd_percent": sd,
-        "accuracy_by_seed_percent": " ".join(f"{a:.4f}" for a in accuracy.values()),
-        "gain_mean": gain_mean,
-        "gain_sd": gain_sd,
-        "gain_in_deviations": gain_mean / gain_sd if gain_sd else math.nan,
+        "step": step(group, STEPS),
+        **accuracy(group),
+        "accuracy_by_seed_percent": " ".join(f"{a:.4f}" for a in 100 * group.last("test_accuracy")),
+        **spread("gain", gains),
+        "gain_in_deviations": mean / sd if sd else math.nan,
         "seeds_ahead": int((gains > 0).sum()),
-        "personal_mean_percent": mean_sd(np.array([*by_seed(group, "personal_accuracy").values()]))[0],
+        "personal_mean_percent": mean_sd(100 * group.last("personal_accuracy"))[0],
         "bytes_up": float(np.mean([run.clients["bytes_up"].sum() for run in group.runs])),
         "directions_per_parameter": float(group.runs[0].attrs.get("directions_per_parameter", math.nan)),
-        "chosen_by_percent": value,
-        "best": group is best,
-        "at_edge": " ".join(ends) if group is best else "",
-        "rounds": group.rounds,
-        "seeds": len(group.runs),
-        "seeds_planned": group.planned,
+        "chosen_by_percent": choice.value,
+        **choice.row,
+        **counts(group),
     }
-
-
-def by_seed(group: Group, column: str) -> dict[int, float]:
-    """{seed: a column in % after the last round}."""
-    return dict(zip(map(choosing.seed_of, group.runs), 100 * group.last(column), strict=True))
-
-
-def gain(group: Group, control: Group) -> Array:
-    """(seeds,) test accuracy less the control's in points, on the seeds that both have."""
-    one, other = by_seed(group, "test_accuracy"), by_seed(control, "test_accuracy")
-    return np.array([one[seed] - other[seed] for seed in one if seed in other])
 
 
 # --- table and figure
@@ -147,7 +120,7 @@ def table(best: Sequence[Row]) -> str:
         control = r["method"] == CONTROL
         ahead = "-" if control else f"{r['gain_mean']:+.2f} ± {r['gain_sd']:.2f}"
         times = "-" if control else f"{r['gain_in_deviations']:.1f}"
-        numbers = (wording.percent(r["accuracy_mean_percent"], r["accuracy_sd_percent"], ""), ahead, times)
+        numbers = (wording.mean_of(r, "accuracy"), ahead, times)
         personal, count = f"{r['personal_mean_percent']:.2f}", f"{r['bytes_up']:,.0f}"
         drawn = "-" if math.isnan(r["directions_per_parameter"]) else f"{r['directions_per_parameter']:.3g}"
         step = f"{r['step']} {edges.MARK}" if r["at_edge"] else r["step"]
@@ -157,34 +130,30 @@ def table(best: Sequence[Row]) -> str:
     return wording.aligned([*header, "bytes up", "directions"], lines, left=3)
 
 
+@figures.styled
 def draw(best: Sequence[Row]) -> Any:
     """Draws the gain of ZO-HFL and of FedAvg over the server alone against the server's share, a colour per n."""
     sizes = sorted({(r["lacks"], r["n"]) for r in best})
-    with plt.rc_context(figures.STYLE):
-        figure, ((panel,),) = figures.canvas(1, 1, figures.PAGE, 2.8)
-        for method, line, face in (("zo_hfl", "-", None), ("fedavg", ":", "white")):
-            for k, (lacks, n) in enumerate(sizes):
-                of = sorted((r for r in best if (r["method"], r["lacks"], r["n"]) == (method, lacks, n)), key=share)
-                lacking = f", server lacks {lacks:g} classes" if lacks else ""
-                panel.errorbar(
-                    [100 * r["share"] * 1.04 ** (k - len(sizes) / 2) for r in of],
-                    [r["gain_mean"] for r in of],
-                    [r["gain_sd"] for r in of],
-                    **figures.look(k) | {"linestyle": line, "markerfacecolor": face},
-                    capsize=2,
-                    label=f"{wording.method_name(method)}, n = {n:g}{lacking}",
-                )
-        panel.axhline(0, color="0.5", linewidth=0.8)
-        panel.set(
-            xscale="log", xlabel="server's share of the training data (%)", ylabel="gain over the server (points)"
-        )
-        figures.legend(figure, np.array([[panel]]), 2, "mean and deviation over seeds of the seed-by-seed difference")
+    figure, ((panel,),) = figures.canvas(1, 1, figures.PAGE, 2.8)
+    for method, line, face in (("zo_hfl", "-", None), ("fedavg", ":", "white")):
+        for k, (lacks, n) in enumerate(sizes):
+            of = sorted(
+                (r for r in best if (r["method"], r["lacks"], r["n"]) == (method, lacks, n)),
+                key=lambda r: float(r["share"]),
+            )
+            lacking = f", server lacks {lacks:g} classes" if lacks else ""
+            panel.errorbar(
+                [100 * r["share"] * 1.04 ** (k - len(sizes) / 2) for r in of],
+                [r["gain_mean"] for r in of],
+                [r["gain_sd"] for r in of],
+                **figures.look(k) | {"linestyle": line, "markerfacecolor": face},
+                capsize=2,
+                label=f"{wording.method_name(method)}, n = {n:g}{lacking}",
+            )
+    panel.axhline(0, color="0.5", linewidth=0.8)
+    panel.set(xscale="log", xlabel="server's share of the training data (%)", ylabel="gain over the server (points)")
+    figures.legend(figure, np.array([[panel]]), 2, "mean and deviation over seeds of the seed-by-seed difference")
     return figure
-
-
-def share(row: Row) -> float:
-    """The server's share."""
-    return float(row["share"])
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ Prints the table; writes NAME.csv (a row per data set, cell and method) and NAME
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from shared import command, files, wording
 from shared.groups import Group, entries, split
 from shared.paper import printed
 from shared.reading import read
+from shared.study import ACCURACY, COUNTS, Column, entry, row, table, word
 
 
 def main(words: list[str] | None = None) -> None:
@@ -22,7 +22,7 @@ def main(words: list[str] | None = None) -> None:
     with command.refusals("a_table1"):
         groups = read("a_table1", flags, ("data", "problem", "cell", "method"), ("method",))
         print(f"{text(groups)}\n\n{wording.paragraph(title(groups))}\n")
-        files.write_csv(flags.out, [row(group) for group in groups])
+        files.write_csv(flags.out, [row(COLUMNS, group) for group in groups])
         files.write(flags.out.with_name(flags.out.name + ".tex"), latex(groups))
 
 
@@ -34,46 +34,24 @@ def title(groups: Sequence[Group]) -> str:
     )
 
 
+COLUMNS = (
+    entry("data", "data", wording.data_of),
+    entry("problem"),
+    entry("cell", "cell"),
+    entry("method", "method"),
+    ACCURACY,
+    Column(lambda g, _: {"paper_percent": printed(g)}, "paper (%)", lambda g, _: wording.plain(printed(g))),
+    word("rounds", lambda group: str(group.rounds)),
+    word("seeds", lambda group: str(len(group.runs))),
+    COUNTS,
+)
+
+
 def text(groups: Sequence[Group]) -> str:
     """The table on screen: a row per data set, cell and method, a line between cells."""
-    blocks = split(groups, lambda g: f"{wording.data_of(g)}\n{g.entry('cell')}")
-    blank = [""] * len(HEADER)
-    rows = [line for block in blocks.values() for line in (*map(words_of, block), blank)]
-    return wording.aligned(HEADER, rows[:-1], left=3)
-
-
-HEADER = ("data", "cell", "method", "accuracy (%)", "paper (%)", "rounds", "seeds")
-
-
-def words_of(group: Group) -> list[str]:
-    """A row on screen."""
-    accuracy = wording.percent(*group.accuracy(), group.note)
-    counts = [str(group.rounds), str(len(group.runs))]
-    return [
-        wording.data_of(group),
-        group.entry("cell"),
-        group.entry("method"),
-        accuracy,
-        wording.plain(printed(group)),
-        *counts,
-    ]
-
-
-def row(group: Group) -> dict[str, Any]:
-    """A row of the CSV."""
-    mean, sd = group.accuracy()
-    return {
-        "data": group.entry("data"),
-        "problem": group.entry("problem"),
-        "cell": group.entry("cell"),
-        "method": group.entry("method"),
-        "accuracy_mean_percent": mean,
-        "accuracy_sd_percent": sd,
-        "paper_percent": printed(group),
-        "rounds": group.rounds,
-        "seeds": len(group.runs),
-        "seeds_planned": group.planned,
-    }
+    header, rule, *lines = table(COLUMNS, groups, left=3).split("\n")
+    blocks = split(zip(groups, lines, strict=True), lambda pair: f"{wording.data_of(pair[0])}\n{pair[0].entry('cell')}")
+    return "\n".join([header, rule, "\n\n".join("\n".join(line for _, line in block) for block in blocks.values())])
 
 
 # --- LaTeX: methods below each other, cells beside each other, as in the paper

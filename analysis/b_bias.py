@@ -10,15 +10,13 @@ grow with r; FedAC's are its own.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-import matplotlib.pyplot as plt
 import numpy as np
-from numpy.typing import NDArray
 from shared import command, figures, files, wording
+from shared.groups import Array
 
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
@@ -27,7 +25,6 @@ from zofl_mpi.problems.analytic.bilevel import BilevelBowls
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 
-Array = NDArray[np.float64]
 SOLVERS: dict[str, dict[str, Any]] = {
     "Local SGD, H = T/m": {"lower": "local_sgd", "T_lower": "60", "H_lower": "paper", "batch_lower": 0},
     "Local SGD, H = 1": {"lower": "local_sgd", "T_lower": "60", "H_lower": "1", "batch_lower": 0},
@@ -59,19 +56,13 @@ class Course:
 
 def main(words: list[str] | None = None) -> None:
     """Print the table, write it and the figure."""
-    flags = parser().parse_args(words)
+    made = command.parser("b_bias", __doc__)
+    made.add_argument("--rounds", type=int, default=100, help="of the upper level (default 100)")
+    made.add_argument("--seeds", type=int, nargs="+", default=[1, 2], help="of problem and run (default 1 2)")
+    flags = made.parse_args(words)
     with command.refusals("b_bias"):
         courses = {name: [run(solver, flags.rounds, s) for s in flags.seeds] for name, solver in SOLVERS.items()}
         files.publish(flags.out, text(courses), about(flags.rounds, flags.seeds), rows(courses), draw(courses))
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the script's flags."""
-    made = argparse.ArgumentParser(prog="b_bias", description=(__doc__ or "").split("\n")[0])
-    made.add_argument("--rounds", type=int, default=100, help="of the upper level (default 100)")
-    made.add_argument("--seeds", type=int, nargs="+", default=[1, 2], help="of problem and run (default 1 2)")
-    command.add_out(made, "b_bias")
-    return made
 
 
 def run(solver: Mapping[str, Any], rounds: int, seed: int) -> Course:
@@ -139,17 +130,17 @@ def about(rounds: int, seeds: Sequence[int]) -> str:
 # --- figure
 
 
+@figures.styled
 def draw(courses: Courses) -> Any:
     """Draws the gap of the implicit objective against rounds."""
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(1, 1, figures.COLUMN, 2.6)
-        panel = panels[0, 0]
-        for k, (name, found) in enumerate(courses.items()):
-            gaps = np.exp(np.mean(np.log([np.maximum(course.gap, 1e-16) for course in found]), axis=0))
-            looks = figures.look(k) | {"markevery": (k * 3, max(len(gaps) // 7, 1))}
-            panel.plot(1 + np.arange(len(gaps)), gaps, label=name, **looks)
-        panel.set(yscale="log", xlabel="rounds", ylabel="$(F(x_r) - F^*) / (F(x_0) - F^*)$", xlim=(0, None))
-        figures.legend(figure, panels, 2, "geometric mean over seeds")
+    figure, panels = figures.canvas(1, 1, figures.COLUMN, 2.6)
+    panel = panels[0, 0]
+    for k, (name, found) in enumerate(courses.items()):
+        gaps = np.exp(np.mean(np.log([np.maximum(course.gap, 1e-16) for course in found]), axis=0))
+        looks = figures.look(k) | {"markevery": (k * 3, max(len(gaps) // 7, 1))}
+        panel.plot(1 + np.arange(len(gaps)), gaps, label=name, **looks)
+    panel.set(yscale="log", xlabel="rounds", ylabel="$(F(x_r) - F^*) / (F(x_0) - F^*)$", xlim=(0, None))
+    figures.legend(figure, panels, 2, "geometric mean over seeds")
     return figure
 
 

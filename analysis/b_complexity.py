@@ -9,16 +9,14 @@ them, chosen at equal distances in log r). The circles are real runs, whose mess
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-import matplotlib.pyplot as plt
 import numpy as np
-from numpy.typing import NDArray
 from shared import command, figures, files, wording
+from shared.groups import Array
 
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
@@ -31,7 +29,6 @@ from zofl_mpi.rounds.zeroth_order import theorem1
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 
-Array = NDArray[np.float64]
 METHODS: dict[str, tuple[dict[str, Any] | None, float, float]] = {
     "upper level": (None, 3 / 4, 3 / 4),
     "Local SGD": ({"lower": "local_sgd", "T_lower": "alg3", "H_lower": "paper", "batch_lower": 0}, 3 / 4, 7 / 4),
@@ -88,7 +85,8 @@ class Count:
 
 def main(words: list[str] | None = None) -> None:
     """Print the table of exponents, write it, the counts and the figure."""
-    flags = parser().parse_args(words)
+    made = command.parser("b_complexity", __doc__)
+    flags = made.parse_args(words)
     with command.refusals("b_complexity"):
         against_K = {name: [count(name, K, CLIENTS) for K in (*SHORT, *LONG)] for name in METHODS}
         against_m = {name: [count(name, LONG[-1], m) for m in CUBES] for name in METHODS}
@@ -97,13 +95,6 @@ def main(words: list[str] | None = None) -> None:
         every = [c for counts in (*against_K.values(), *against_m.values(), runs) for c in counts]
         rows = [row(c) for c in every]
         files.publish(flags.out, told, rows=rows, figure=draw(against_K, against_m, runs))
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the script's flags."""
-    made = argparse.ArgumentParser(prog="b_complexity", description=(__doc__ or "").split("\n")[0])
-    command.add_out(made, "b_complexity")
-    return made
 
 
 # --- counting
@@ -210,27 +201,27 @@ def row(c: Count) -> dict[str, Any]:
 # --- figure
 
 
+@figures.styled
 def draw(against_K: Counts, against_m: Counts, runs: Sequence[Count]) -> Any:
     """Draws rounds against K and against m, the paper's orders in grey through the last points."""
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(1, 2, figures.PAGE, 2.8)
-        for panel, found, what, place in ((panels[0, 0], against_K, "K", 1), (panels[0, 1], against_m, "m", 2)):
-            for k, (name, counts) in enumerate(found.items()):
-                at = np.array([getattr(c, what) for c in counts], np.float64)
-                total = np.array([c.total for c in counts])
-                panel.plot(at, total, label=name, **figures.look(k))
-                order = METHODS[name][place]
-                panel.plot(at, total[-1] * (at / at[-1]) ** order, color="0.6", linewidth=0.7, zorder=1)
-            panel.set(xscale="log", yscale="log", xlabel=("local iterations $K$", "clients $m$")[place - 1])
-        colours = {name: figures.look(k)["color"] for k, name in enumerate(METHODS)}
-        for c in runs:
-            if c.m == RUNS[0][1] and c.counted:
-                panels[0, 0].plot(c.K, sum(c.counted), "o", mfc="none", mec=colours[c.method], markersize=5)
-        panels[0, 0].set(ylabel="communication rounds", title=f"$m = {CLIENTS}$; circles: runs with $m = {RUNS[0][1]}$")
-        panels[0, 1].set_xticks(CUBES, map(str, CUBES))
-        panels[0, 1].minorticks_off()
-        panels[0, 1].set(title=f"$K = 2^{{{LONG[-1].bit_length() - 1}}}$")
-        figures.legend(figure, panels, 5, "upper and lower level together; grey: the paper's order")
+    figure, panels = figures.canvas(1, 2, figures.PAGE, 2.8)
+    for panel, found, what, place in ((panels[0, 0], against_K, "K", 1), (panels[0, 1], against_m, "m", 2)):
+        for k, (name, counts) in enumerate(found.items()):
+            at = np.array([getattr(c, what) for c in counts], np.float64)
+            total = np.array([c.total for c in counts])
+            panel.plot(at, total, label=name, **figures.look(k))
+            order = METHODS[name][place]
+            panel.plot(at, total[-1] * (at / at[-1]) ** order, color="0.6", linewidth=0.7, zorder=1)
+        panel.set(xscale="log", yscale="log", xlabel=("local iterations $K$", "clients $m$")[place - 1])
+    colours = {name: figures.look(k)["color"] for k, name in enumerate(METHODS)}
+    for c in runs:
+        if c.m == RUNS[0][1] and c.counted:
+            panels[0, 0].plot(c.K, sum(c.counted), "o", mfc="none", mec=colours[c.method], markersize=5)
+    panels[0, 0].set(ylabel="communication rounds", title=f"$m = {CLIENTS}$; circles: runs with $m = {RUNS[0][1]}$")
+    panels[0, 1].set_xticks(CUBES, map(str, CUBES))
+    panels[0, 1].minorticks_off()
+    panels[0, 1].set(title=f"$K = 2^{{{LONG[-1].bit_length() - 1}}}$")
+    figures.legend(figure, panels, 5, "upper and lower level together; grey: the paper's order")
     return figure
 
 

@@ -20,13 +20,14 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import NullFormatter
 from shared import choosing, command, edges, figures, files, wording
 from shared.budgets import sent
-from shared.groups import Array, Group, entries, mean_sd, series, split
+from shared.choosing import Choice
+from shared.groups import Array, Group, entries, series, split
 from shared.reading import read
+from shared.study import counts, spread
 
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Saddle
@@ -58,8 +59,9 @@ def main(words: list[str] | None = None) -> None:
     flags = command.parser("b_fednest", __doc__, ["b_fednest.toml"]).parse_args(words)
     with command.refusals("b_fednest"):
         groups = read("b_fednest", flags, AXES, AXES)
-        best = chosen(groups)
-        rows = [row(g, [o for o in groups if what_of(o) == what_of(g)], best) for g in groups]
+        tried = choices(groups)
+        best = [choice.group for choice in tried if choice.best]
+        rows = [row(choice, best) for choice in tried]
         files.publish(flags.out, tables(rows), note(groups), rows, draw(best))
 
 
@@ -109,7 +111,7 @@ def evaluations(group: Group) -> Array:
 
 def told_of(group: Group) -> Group:
     """The group with the seeds that are told."""
-    runs = tuple(run for run in group.runs if choosing.seed_of(run) in TOLD)
+    runs = tuple(run for seed, run in group.seeds.items() if seed in TOLD)
     return replace(group, runs=runs, planned=len(TOLD))
 
 
@@ -128,24 +130,17 @@ def for_choice(group: Group) -> Group:
     """The group with the seeds that its step is chosen on."""
     if group.entry("problem") not in KNOWN:
         return group
-    runs = tuple(run for run in group.runs if choosing.seed_of(run) not in TOLD)
+    runs = tuple(run for seed, run in group.seeds.items() if seed not in TOLD)
     return replace(group, runs=runs, planned=len(runs))
 
 
-def values_of(same: Sequence[Group]) -> list[float]:
-    """The criterion of each step of a method on a problem."""
-    return choosing.means([for_choice(g) for g in same], criterion)
+def choices(groups: Sequence[Group]) -> list[Choice]:
+    """The choice of each group among the steps of its method on its problem."""
 
+    def values(same: Sequence[Group]) -> list[float]:
+        return choosing.means([for_choice(g) for g in same], criterion)
 
-def chosen(groups: Sequence[Group]) -> list[Group]:
-    """The best step of each method on each problem."""
-    found = []
-    for same in split(groups, what_of).values():
-        values = values_of(same)
-        known = [value for value in values if not math.isnan(value)]
-        if known:
-            found.append(same[values.index(min(known))])
-    return found
+    return choosing.choices(groups, what_of, values, lambda same: {"step": entries(same, "step")}, lowest=True)
 
 
 def what_of(group: Group) -> str:
@@ -156,35 +151,29 @@ def what_of(group: Group) -> str:
 # --- tables
 
 
-def row(group: Group, same: Sequence[Group], best: Sequence[Group]) -> dict[str, Any]:
-    """A row of the CSV; `same` are the groups that differ in nothing but their step."""
-    told, is_best = told_of(group), group in best
-    having = [g for g in same if g.runs]
-    measures = mean_sd(np.array([last(run) for run in told.runs]))
-    distances = mean_sd(np.array([distance(run) for run in told.runs]))
-    rival = [told_of(g) for g in best if g.entry("problem") == group.entry("problem") and is_best]
-    at = reached(told, rival) if is_best and told.runs else None
+def row(choice: Choice, best: Sequence[Group]) -> dict[str, Any]:
+    """A row of the CSV; `best`: the groups of best steps."""
+    group, told = choice.group, told_of(choice.group)
+    rival = [told_of(g) for g in best if g.entry("problem") == group.entry("problem")]
+    at = reached(told, rival) if choice.best and told.runs else None
+    until = math.nan if at is None else at
     return {
         "problem": group.entry("problem"),
         "method": group.entry("method"),
         "step": group.entry("step"),
-        "chosen_by": values_of(same)[same.index(group)],
-        "best": is_best,
-        "at_edge": " ".join(edges.at_edge(group, having, {"step": entries(same, "step")})) if is_best else "",
+        "chosen_by": choice.value,
+        **choice.row,
         "first_mean": float(curve(told)[1][:, 0].mean()) if told.runs else math.nan,
-        "measure_mean": measures[0],
-        "measure_sd": measures[1],
+        **spread("measure", np.array([last(run) for run in told.runs])),
         "by_seed": " ".join(wording.digits(*map(last, told.runs))),
-        "distance_mean": distances[0],
-        "distance_sd": distances[1],
+        **spread("distance", np.array([distance(run) for run in told.runs])),
         "bytes": float(sent(told)[-1]) if told.runs else math.nan,
         "evaluations": float(evaluations(told)[-1]) if told.runs else math.nan,
-        "reached_in_round": math.nan if at is None else at + 1,
+        "reached_in_round": until + 1,
         "bytes_until": math.nan if at is None else float(sent(told)[at]),
         "evaluations_until": math.nan if at is None else float(evaluations(told)[at]),
+        **counts(told),
         "rounds": group.rounds,
-        "seeds": len(told.runs),
-        "seeds_planned": told.planned,
     }
 
 
@@ -211,7 +200,7 @@ UNTIL = ("problem", "method", "rounds", "KiB", "10^6 evaluations")
 def tables(rows: Sequence[Row]) -> str:
     """All steps, the methods at their best, and what they spend until the worse one's end."""
     best = [r for r in rows if r["best"]]
-    tried = [[*names(r), r["step"] + star(r), *wording.digits(r["chosen_by"])] for r in rows]
+    tried = [[*names(r), r["step"] + edges.star(r), *wording.digits(r["chosen_by"])] for r in rows]
     lines = [[*names(r), r["step"], *numbers(r), r["by_seed"]] for r in best]
     until = [[*names(r), *spent(r)] for r in best if not math.isnan(r["reached_in_round"])]
     ends = [", ".join([*reversed(names(r)), r["step"]]) for r in best if r["at_edge"]]
@@ -229,11 +218,6 @@ def tables(rows: Sequence[Row]) -> str:
 def names(row: Row) -> list[str]:
     """A row's problem and method."""
     return [row["problem"], NAMES.get(row["method"], row["method"])]
-
-
-def star(row: Row) -> str:
-    """The mark of a best step, and of one at an edge."""
-    return " *" + edges.MARK * bool(row["at_edge"]) if row["best"] else ""
 
 
 def numbers(row: Row) -> list[str]:
@@ -261,27 +245,27 @@ def note(groups: Sequence[Group]) -> str:
 # --- figure
 
 
+@figures.styled
 def draw(best: Sequence[Group]) -> Any:
     """Draws a row per problem: the measure against bytes and against evaluations."""
     shown = [g for g in map(told_of, best) if g.runs]
     blocks = split(shown, lambda g: g.entry("problem"))
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(len(blocks), 2, figures.PAGE, 1.7, sharey="row")
-        for line, (problem, block) in zip(panels, blocks.items(), strict=True):
-            for group in block:
-                at, values = curve(group)
-                k = list(NAMES).index(group.entry("method"))
-                for panel, budget in zip(line, (sent(group) / 2**10, evaluations(group) / 1e6), strict=True):
-                    figures.band(panel, budget[at], values, NAMES[group.entry("method")], k)
-            known = problem in KNOWN
-            line[0].set(ylabel="$F(x_r) - F^*$" if known else "test loss (nat)")
-            line[0].set_title(TITLES.get(problem, problem), loc="left")
-            for panel in line:
-                panel.set(xscale="log", yscale="log" if known else "linear")
-                panel.xaxis.set_minor_formatter(NullFormatter())
-        panels[-1, 0].set_xlabel("sent down and up (KiB)")
-        panels[-1, 1].set_xlabel("client evaluations ($10^6$ samples; a derivative counts 2)")
-        figures.legend(figure, panels, 2)
+    figure, panels = figures.canvas(len(blocks), 2, figures.PAGE, 1.7, sharey="row")
+    for line, (problem, block) in zip(panels, blocks.items(), strict=True):
+        for group in block:
+            at, values = curve(group)
+            k = list(NAMES).index(group.entry("method"))
+            for panel, budget in zip(line, (sent(group) / 2**10, evaluations(group) / 1e6), strict=True):
+                figures.band(panel, budget[at], values, NAMES[group.entry("method")], k)
+        known = problem in KNOWN
+        line[0].set(ylabel="$F(x_r) - F^*$" if known else "test loss (nat)")
+        line[0].set_title(TITLES.get(problem, problem), loc="left")
+        for panel in line:
+            panel.set(xscale="log", yscale="log" if known else "linear")
+            panel.xaxis.set_minor_formatter(NullFormatter())
+    panels[-1, 0].set_xlabel("sent down and up (KiB)")
+    panels[-1, 1].set_xlabel("client evaluations ($10^6$ samples; a derivative counts 2)")
+    figures.legend(figure, panels, 2)
     return figure
 
 

@@ -16,7 +16,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 from shared import command, figures, files, wording
@@ -126,21 +125,21 @@ def shown(value: Any) -> str:
 # --- figure
 
 
+@figures.styled
 def draw(groups: Sequence[Group], flags: argparse.Namespace) -> Any:
     """Draws panels below each other, one column wide."""
     blocks = split(groups, lambda g: "\n".join(places(g, flags)))
     lines = entries(groups, flags.lines)
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(len(blocks), 1, figures.COLUMN, 1.6, sharex=True, sharey=not flags.log)
-        for panel, block in zip(panels.flat, blocks.values(), strict=True):
-            for group in block:
-                if group.runs:
-                    k = lines.index(group.entry(flags.lines))
-                    figures.band(panel, *group.curve(flags.column), name(flags.lines, group), k)
-            title = f"{wording.spelled(block[0].entry('data'))}, {name(flags.rows, block[0])}"
-            figures.titled(panel, title, block, lambda g: name(flags.lines, g))
-        finish(panels, groups, flags)
-        figures.legend(figure, panels, 2)
+    figure, panels = figures.canvas(len(blocks), 1, figures.COLUMN, 1.6, sharex=True, sharey=not flags.log)
+    for panel, block in zip(panels.flat, blocks.values(), strict=True):
+        for group in block:
+            if group.runs:
+                k = lines.index(group.entry(flags.lines))
+                figures.band(panel, *group.curve(flags.column), name(flags.lines, group), k)
+        title = f"{wording.spelled(block[0].entry('data'))}, {name(flags.rows, block[0])}"
+        figures.titled(panel, title, block, lambda g: name(flags.lines, g))
+    finish(panels, groups, flags)
+    figures.legend(figure, panels, 2)
     return figure
 
 

@@ -16,15 +16,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
-from numpy.typing import NDArray
 from shared import command, figures, files, wording
-from shared.groups import Group, entries, series, split
+from shared.groups import Array, Group, entries, series, split
 from shared.reading import read
 
-Array = NDArray[np.float64]
 PANELS = {
     "hyperparameter": ("test_loss", "test loss (nat)", "hyper-parameters"),
     "fair": ("objective_exact", "$\\max_y f(x, y)$", "fair classification"),
@@ -132,32 +129,32 @@ def captions(groups: Sequence[Group]) -> str:
 # --- figure
 
 
+@figures.styled
 def draw(groups: Sequence[Group]) -> Any:
     """Draws a panel for each problem, and one for the control."""
     there = [problem for problem in PANELS if shown_in(groups, problem)]
     control = compared(groups)
     columns = len(there) + bool(control)
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(1, columns, figures.COLUMN if columns == 1 else figures.PAGE, 2.3)
-        for panel, problem in zip(panels[0], there, strict=False):
-            found = shown_in(groups, problem)
-            for group in found:
-                k = entries(found, "H").index(group.entry("H"))
-                line(panel, group, PANELS[problem][0], f"$H$ = {group.entry('H')}", k)
-            figures.titled(panel, PANELS[problem][2], found, lambda g: f"H = {g.entry('H')}")
-            panel.set_ylabel(PANELS[problem][1])
-            if problem in SCATTERED:
-                logarithmic(panel)
-        if control:
-            for k, group in enumerate(control):
-                line(panels[0, -1], group, WORST[0], GOALS[goal_of(group)], 3 + k)
-            figures.titled(panels[0, -1], f"{WORST[2]}, $H$ = {control[0].entry('H')}", control, goal_of)
-            panels[0, -1].set_ylabel(WORST[1])
-            logarithmic(panels[0, -1])
-        for panel in panels[0]:
-            panel.set(xlabel="rounds", xlim=(0, None))
-            panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        figures.legend(figure, panels, 5, "line: mean over seeds; band: 95 % interval of the mean; thin: seeds")
+    figure, panels = figures.canvas(1, columns, figures.COLUMN if columns == 1 else figures.PAGE, 2.3)
+    for panel, problem in zip(panels[0], there, strict=False):
+        found = shown_in(groups, problem)
+        for group in found:
+            k = entries(found, "H").index(group.entry("H"))
+            line(panel, group, PANELS[problem][0], f"$H$ = {group.entry('H')}", k)
+        figures.titled(panel, PANELS[problem][2], found, lambda g: f"H = {g.entry('H')}")
+        panel.set_ylabel(PANELS[problem][1])
+        if problem in SCATTERED:
+            logarithmic(panel)
+    if control:
+        for k, group in enumerate(control):
+            line(panels[0, -1], group, WORST[0], GOALS[goal_of(group)], 3 + k)
+        figures.titled(panels[0, -1], f"{WORST[2]}, $H$ = {control[0].entry('H')}", control, goal_of)
+        panels[0, -1].set_ylabel(WORST[1])
+        logarithmic(panels[0, -1])
+    for panel in panels[0]:
+        panel.set(xlabel="rounds", xlim=(0, None))
+        panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    figures.legend(figure, panels, 5, "line: mean over seeds; band: 95 % interval of the mean; thin: seeds")
     return figure
 
 

@@ -13,17 +13,17 @@ clients, where a gradient counts as 2 (two products with the inputs, not one).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from shared import choosing, command, edges, figures, files, wording
 from shared.budgets import rounds, sent, unit_of
+from shared.choosing import Choice
 from shared.groups import Array, Group, entries, mean_sd, series, split
 from shared.reading import read
+from shared.study import counts, last, spread
 
 from zofl_mpi.run import records
 
@@ -46,11 +46,11 @@ def main(words: list[str] | None = None) -> None:
     flags = command.parser("b_methods", __doc__, ["b_methods.toml"]).parse_args(words)
     with command.refusals("b_methods"):
         groups = read("b_methods", flags, AXES, ("method", "step"))
-        best = chosen(groups)
-        rows = [row(group, group in best, alike(groups, group)) for group in groups]
+        tried = choices(groups)
+        rows = [row(choice) for choice in tried]
         print(f"{tables(rows)}\n\n{wording.paragraph(f'{note(groups)} {wording.caption(groups, LEFT_OUT)}.')}\n")
         files.write_csv(flags.out, rows)
-        files.keep(draw(best), flags.out)
+        files.keep(draw([choice.group for choice in tried if choice.best]), flags.out)
 
 
 MEASURED = (
@@ -101,16 +101,15 @@ def evaluations(group: Group) -> Array:
     return np.asarray(points * float(config["batch"]) * np.mean(steps, axis=0))
 
 
-def chosen(groups: Sequence[Group]) -> list[Group]:
-    """The best of each data set, sharpness and method, on the seeds that all of its steps have, else on any."""
-    found, by_validation = [], choosing.validated(groups, VALIDATION)
-    for same in split(groups, what_of).values():
+def choices(groups: Sequence[Group]) -> list[Choice]:
+    """The choice of each group among the steps of its data set, sharpness and method."""
+    by_validation = choosing.validated(groups, VALIDATION)
+
+    def values(same: Sequence[Group]) -> list[float]:
         column = VALIDATION if by_validation else nonsmooth(same[0])
-        values = choosing.means(same, partial(criterion, column))
-        known = [value for value in values if not math.isnan(value)]
-        if known:
-            found.append(same[values.index(min(known))])
-    return found
+        return choosing.means(same, partial(criterion, column))
+
+    return choosing.choices(groups, what_of, values, lambda same: {"step": entries(same, "step")}, lowest=True)
 
 
 def criterion(column: str, run: records.Run) -> float:
@@ -123,26 +122,11 @@ def what_of(group: Group) -> str:
     return "\n".join(map(group.entry, ("data", "rectifier", "method")))
 
 
-def alike(groups: Sequence[Group], group: Group) -> list[Group]:
-    """The groups that differ in nothing but their step, in the grid's order."""
-    return [g for g in groups if what_of(g) == what_of(group)]
-
-
 # --- tables
 
 HEADER = (
-    "data",
-    "method",
-    "sharpness",
-    "step",
-    "nonsmooth",
-    "sd",
-    "smooth, test",
-    "nonsmooth, test",
-    "accuracy (%)",
-    "MiB",
-    "10^6 evaluations",
-    "seeds",
+    *("data", "method", "sharpness", "step", "nonsmooth", "sd", "smooth, test", "nonsmooth, test"),
+    *("accuracy (%)", "MiB", "10^6 evaluations", "seeds"),
 )
 
 
@@ -164,7 +148,7 @@ def text(rows: Sequence[Mapping[str, Any]], stars: bool = False) -> str:
 def words_of(told: Mapping[str, Any], stars: bool) -> list[str]:
     """The cells of a row on screen."""
     numbers = [told[key] for key in ("nonsmooth_mean", "nonsmooth_sd", "smooth_test_mean", "nonsmooth_test_mean")]
-    star = " *" + edges.MARK * bool(told["at_edge"]) if stars and told["best"] else ""
+    star = edges.star(told) if stars else ""
     some = told["seeds"] != told["seeds_planned"]
     return [
         told["data"],
@@ -184,27 +168,22 @@ def kind_of(told: Mapping[str, Any]) -> str:
     return f"{method}, {wording.spelled(told['data'])}, sharpness {told['rectifier']}"
 
 
-def row(group: Group, best: bool, same: Sequence[Group]) -> dict[str, Any]:
-    """A row of the CSV; `same` are the groups that differ in nothing but their step."""
-    mean, sd = mean_sd(group.last(nonsmooth(group)))
-    run = [g for g in same if g.runs]
+def row(choice: Choice) -> dict[str, Any]:
+    """A row of the CSV."""
+    group = choice.group
     return {
         "data": group.entry("data"),
         "method": group.entry("method"),
         "rectifier": group.entry("rectifier"),
         "step": group.entry("step"),
-        "best": best,
-        "at_edge": " ".join(edges.at_edge(group, run, {"step": entries(same, "step")})) if best else "",
-        "nonsmooth_mean": mean,
-        "nonsmooth_sd": sd,
+        **choice.row,
+        **spread("nonsmooth", group.last(nonsmooth(group))),
         "smooth_test_mean": mean_sd(group.last("test_smooth_loss"))[0],
         "nonsmooth_test_mean": mean_sd(group.last("test_loss"))[0],
         "accuracy_mean_percent": group.accuracy()[0],
-        "bytes": float(sent(group)[-1]) if group.runs else math.nan,
-        "evaluations": float(evaluations(group)[-1]) if group.runs else math.nan,
-        "rounds": group.rounds,
-        "seeds": len(group.runs),
-        "seeds_planned": group.planned,
+        "bytes": last(sent)(group, None),
+        "evaluations": last(evaluations)(group, None),
+        **counts(group),
     }
 
 
@@ -216,44 +195,39 @@ def name(group: Group) -> str:
 # --- figure
 
 
+@figures.styled
 def draw(best: Sequence[Group]) -> Any:
     """Draws a row per data set and sharpness, with FedRZO in each; rounds, bytes and evaluations side by side."""
-    blocks = split([g for g in best if not zeroth_order(g)] or best, place)
+    blocks = {
+        title: [g for g in best if g in block or (zeroth_order(g) and g.entry("data") == block[0].entry("data"))]
+        for title, block in split([g for g in best if not zeroth_order(g)] or best, place).items()
+    }
     scale, unit = unit_of(max(float(sent(g)[-1]) for g in best))
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(len(blocks), 3, figures.PAGE, 2.1, sharex="col", sharey=True)
-        for line, (title, block) in zip(panels, blocks.items(), strict=True):
-            data = block[0].entry("data")
-            shown = [g for g in best if g in block or (zeroth_order(g) and g.entry("data") == data)]
-            for group in shown:
-                curves(line, group, scale)
-            figures.titled(line[0], title, shown, name)
-        axes(panels, unit)
-        figures.legend(figure, panels, 3)
+    budgets = {
+        "rounds": rounds,
+        f"sent down and up ({unit})": lambda group: sent(group) / scale,
+        "client evaluations ($10^6$ samples;\na gradient counts 2)": lambda group: evaluations(group) / 1e6,
+    }
+    figure, panels = figures.against(
+        blocks, budgets, lambda g: g.curve(nonsmooth(g)), band, 2.1, sharex="col", sharey=True
+    )
+    for line, (title, shown) in zip(panels, blocks.items(), strict=True):
+        figures.titled(line[0], title, shown, name)
+        line[0].set(xlim=(0, None), ylabel="nonsmooth mean loss\n+ ridge")
+        line[1].set_xlim(left=0)
+        line[2].set_xscale("log")
+    figures.legend(figure, panels, 3)
     return figure
+
+
+def band(panel: Any, x: Array, values: Array, group: Group) -> None:
+    """Draws a method's line."""
+    figures.band(panel, x, values, name(group), list(NAMES).index(group.entry("method")))
 
 
 def place(group: Group) -> str:
     """The title of a row."""
     return f"{wording.spelled(group.entry('data'))}, smooth twin's sharpness {group.entry('rectifier')}"
-
-
-def curves(panels: Any, group: Group, scale: float) -> None:
-    """Draws a method's line in each of the three panels of a row."""
-    at, values = group.curve(nonsmooth(group))
-    for panel, budget in zip(panels, (rounds(group), sent(group) / scale, evaluations(group) / 1e6), strict=True):
-        figures.band(panel, budget[at - 1], values, name(group), list(NAMES).index(group.entry("method")))
-
-
-def axes(panels: Any, unit: str) -> None:
-    """Sets scales and labels."""
-    for line in panels:
-        line[0].set(xlim=(0, None), ylabel="nonsmooth mean loss\n+ ridge")
-        line[1].set_xlim(left=0)
-        line[2].set_xscale("log")
-    labels = ("rounds", f"sent down and up ({unit})", "client evaluations ($10^6$ samples;\na gradient counts 2)")
-    for panel, label in zip(panels[-1], labels, strict=True):
-        panel.set_xlabel(label)
 
 
 if __name__ == "__main__":

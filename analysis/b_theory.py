@@ -11,16 +11,15 @@ at equal m K. Everything runs in this process; no results are needed.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-import matplotlib.pyplot as plt
 import numpy as np
 from numpy.typing import NDArray
 from shared import command, figures, files, wording
+from shared.groups import Array
 
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
@@ -29,7 +28,6 @@ from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
 from zofl_mpi.rounds.zeroth_order import Local, theorem1
 
-Array = NDArray[np.float64]
 Gradient = Callable[[Array], Array]
 ETAS = (0.003, 0.01, 0.03, 0.1, 0.3)
 DIRECTIONS = 4000
@@ -60,7 +58,12 @@ class Line:
 
 def main(words: list[str] | None = None) -> None:
     """Print the slopes; write them, the points and the figure."""
-    flags = parser().parse_args(words)
+    made = command.parser("b_theory", __doc__)
+    made.add_argument("--seeds", type=int, default=32, help="runs that are averaged (default 32)")
+    powers = [8, 9, 10, 11, 12, 13]
+    made.add_argument("--powers", type=int, nargs="+", default=powers, help="log2 of K (default 8 9 10 11 12 13)")
+    made.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8, 16], help="m (default 1 2 4 8 16)")
+    flags = made.parse_args(words)
     with command.refusals("b_theory"):
         panels = {
             "eta": smoothing(ETAS),
@@ -68,17 +71,6 @@ def main(words: list[str] | None = None) -> None:
             "m": speed_up(flags.clients, 2 ** (flags.powers[-1] - 2), flags.seeds),
         }
         files.publish(flags.out, text(panels), about(flags.seeds), rows(panels), draw(panels))
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the script's flags."""
-    made = argparse.ArgumentParser(prog="b_theory", description=(__doc__ or "").split("\n")[0])
-    made.add_argument("--seeds", type=int, default=32, help="runs that are averaged (default 32)")
-    powers = [8, 9, 10, 11, 12, 13]
-    made.add_argument("--powers", type=int, nargs="+", default=powers, help="log2 of K (default 8 9 10 11 12 13)")
-    made.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8, 16], help="m (default 1 2 4 8 16)")
-    command.add_out(made, "b_theory")
-    return made
 
 
 # --- the smoothing radius
@@ -312,23 +304,23 @@ def about(seeds: int) -> str:
 # --- figure
 
 
+@figures.styled
 def draw(panels: Panels) -> Any:
     """Draws a panel for each axis."""
-    with plt.rc_context(figures.STYLE):
-        figure, axes = figures.canvas(1, 3, figures.PAGE, 2.5)
-        for panel, lines in zip(axes[0], panels.values(), strict=True):
-            for k, line in enumerate(lines):
-                curve(panel, line, k)
-            panel.set(xscale="log", yscale="log")
-            low, high = panel.get_ylim()
-            panel.set_ylim(low, high * (high / low) ** (0.12 + 0.11 * len(lines)))  # for the legend
-            panel.legend(frameon=False, loc="upper left", fontsize=7, handlelength=2.4)
-        axes[0, 0].set(xlabel="smoothing radius $\\eta$", ylabel="error", title="smoothing")
-        axes[0, 1].set(xlabel="local iterations $K$", title=f"rate, $m = {M}$")
-        axes[0, 1].set_ylabel("$\\mathrm{E}\\,|\\nabla f^\\eta|^2$")
-        axes[0, 2].set(xlabel="clients $m$", title="speed-up")
-        ticks(axes[0, 1], panels["K"][0].x, "$2^{{{:.0f}}}$", np.log2)
-        ticks(axes[0, 2], panels["m"][0].x, "{:g}", np.abs)
+    figure, axes = figures.canvas(1, 3, figures.PAGE, 2.5)
+    for panel, lines in zip(axes[0], panels.values(), strict=True):
+        for k, line in enumerate(lines):
+            curve(panel, line, k)
+        panel.set(xscale="log", yscale="log")
+        low, high = panel.get_ylim()
+        panel.set_ylim(low, high * (high / low) ** (0.12 + 0.11 * len(lines)))  # for the legend
+        panel.legend(frameon=False, loc="upper left", fontsize=7, handlelength=2.4)
+    axes[0, 0].set(xlabel="smoothing radius $\\eta$", ylabel="error", title="smoothing")
+    axes[0, 1].set(xlabel="local iterations $K$", title=f"rate, $m = {M}$")
+    axes[0, 1].set_ylabel("$\\mathrm{E}\\,|\\nabla f^\\eta|^2$")
+    axes[0, 2].set(xlabel="clients $m$", title="speed-up")
+    ticks(axes[0, 1], panels["K"][0].x, "$2^{{{:.0f}}}$", np.log2)
+    ticks(axes[0, 2], panels["m"][0].x, "{:g}", np.abs)
     return figure
 
 

@@ -50,7 +50,15 @@ class Written:
 
 def main(words: list[str] | None = None) -> None:
     """Print and write the table and the samples; exit status 2 if a result cannot be used."""
-    flags = parser().parse_args(words)
+    made = command.parser("c_bleu", __doc__)
+    made.add_argument("result", type=Path, nargs="+", help="finished results of --problem split_gpt2")
+    made.add_argument("--contexts", type=int, default=50, help="of the part, the first ones; 0 for all (default: 50)")
+    made.add_argument("--samples", type=int, default=3, help="contexts whose texts are printed (default: 3)")
+    made.add_argument("--part", choices=("test", "validation"), default="test", help="(default: test)")
+    made.add_argument("--beams", type=int, default=10, help="(default: 10)")
+    made.add_argument("--data-dir", help="where the runs' data are, if elsewhere by now")
+    made.add_argument("--own", action="append", default=[], metavar="NAME", help=OWN)
+    flags = made.parse_args(words)
     with command.refusals("c_bleu"):
         for flag, least in (("contexts", 0), ("samples", 0), ("beams", 1)):
             given = getattr(flags, flag)
@@ -62,22 +70,6 @@ def main(words: list[str] | None = None) -> None:
         note = NOTE.format(beams=flags.beams, count=rows[0]["contexts"], part=flags.part)
         told = f"{table(rows)}\n\n{wording.paragraph(note)}\n\n{samples(found, flags.samples)}"
         files.publish(flags.out, told.rstrip(), rows=rows)
-
-
-def parser() -> Any:
-    """The command line."""
-    import argparse
-
-    made = argparse.ArgumentParser(prog="c_bleu", description=(__doc__ or "").split("\n")[0])
-    made.add_argument("result", type=Path, nargs="+", help="finished results of --problem split_gpt2")
-    made.add_argument("--contexts", type=int, default=50, help="of the part, the first ones; 0 for all (default: 50)")
-    made.add_argument("--samples", type=int, default=3, help="contexts whose texts are printed (default: 3)")
-    made.add_argument("--part", choices=("test", "validation"), default="test", help="(default: test)")
-    made.add_argument("--beams", type=int, default=10, help="(default: 10)")
-    made.add_argument("--data-dir", help="where the runs' data are, if elsewhere by now")
-    made.add_argument("--own", action="append", default=[], metavar="NAME", help=OWN)
-    command.add_out(made, "c_bleu")
-    return made
 
 
 def scored(path: Path, flags: Any) -> tuple[dict[str, Any], list[Prompt], Written]:

@@ -13,11 +13,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from shared import choosing, command, figures, files, wording
-from shared.groups import Array, Group, mean_sd, split
+from shared.groups import Array, Group, mean_sd
 from shared.reading import read
+from shared.study import accuracy
 
 from zofl_mpi.run import records
 
@@ -49,20 +49,20 @@ def main(words: list[str] | None = None) -> None:
     flags = command.parser("c_bytes", __doc__, ["c_hiso.toml", "c_bytes.toml"]).parse_args(words)
     with command.refusals("c_bytes"):
         groups = sorted(read("c_bytes", flags, AXES, ("method",)), key=place)  # stable: steps stay in the grid's order
-        chosen = best(groups)
+        tried = choices(groups)
         caption = wording.caption(groups, ("gamma", "gamma_local", "schedule_local", "lr_server"))
-        rows = [row(group, group in chosen) for group in groups]
-        files.publish(flags.out, text(rows), f"{NOTE} {caption}.", rows, draw(chosen))
+        rows = [row(choice.group, choice.best) for choice in tried]
+        drawn = draw([choice.group for choice in tried if choice.best])
+        files.publish(flags.out, text(rows), f"{NOTE} {caption}.", rows, drawn)
 
 
-def best(groups: Sequence[Group]) -> list[Group]:
-    """Each method's group of the best step."""
-    found = []
-    for same in split(groups, lambda g: g.entry("method")).values():
-        values = choosing.means(same, lambda run: choosing.at_the_end(run, VALIDATION))
-        if not np.isnan(values).all():
-            found.append(same[int(np.nanargmax(values))])
-    return found
+def choices(groups: Sequence[Group]) -> list[choosing.Choice]:
+    """The choice of each group among the steps of its method."""
+
+    def values(same: Sequence[Group]) -> list[float]:
+        return choosing.means(same, lambda run: choosing.at_the_end(run, VALIDATION))
+
+    return choosing.choices(groups, lambda g: g.entry("method"), values, {})
 
 
 def place(group: Group) -> int:
@@ -103,14 +103,12 @@ def rounds_to(run: records.Run, target: float, column: str = "test_accuracy") ->
 
 def row(group: Group, is_best: bool) -> dict[str, Any]:
     """A row of the CSV: a method with one of its steps."""
-    mean, sd = group.accuracy()
     sent = float(np.mean([bytes_up(run)[-1] for run in group.runs])) if group.runs else math.nan
     found: dict[str, Any] = {
         "method": group.entry("method"),
-        "step": " ".join(word for axis, word in group.where.items() if axis in AXES[1:] and not word.endswith("none")),
+        "step": choosing.step(group, [axis for axis in group.where if axis in AXES[1:]]),
         "best": is_best,
-        "accuracy_mean_percent": mean,
-        "accuracy_sd_percent": sd,
+        **accuracy(group),
         "bytes_up": sent,
         "bytes_up_a_client_and_round": sent / (max(group.rounds, 1) * int(group.config["m"])),
         "seeds": len(group.runs),
@@ -123,7 +121,7 @@ def row(group: Group, is_best: bool) -> dict[str, Any]:
     for word, sizes in (("up", bytes_up), ("both", bytes_both)):
         until = np.array([bytes_to(run, sizes(run), TARGETS[-1]) for run in group.runs])
         found[f"bytes_{word}_to_{TARGETS[-1]}"] = mean_sd(until)[0]
-    of_1 = [rounds_to(run, TARGETS[-1], VALIDATION) for run in group.runs if choosing.seed_of(run) == 1]
+    of_1 = [rounds_to(run, TARGETS[-1], VALIDATION) for seed, run in group.seeds.items() if seed == 1]
     return {**found, "rounds_by_validation": of_1[0] if of_1 else math.nan}
 
 
@@ -133,33 +131,32 @@ def text(rows: Sequence[dict[str, Any]]) -> str:
     header += ["by validation", "KiB up to it", "both ways"]
     lines = []
     for told in rows:
-        note = "" if told["seeds"] == told["seeds_planned"] else f"({told['seeds']} of {told['seeds_planned']} seeds)"
-        accuracy = wording.percent(told["accuracy_mean_percent"], told["accuracy_sd_percent"], note)
+        reached = wording.mean_of(told, "accuracy", note=wording.seeds_of(told))
         rounds = [told[f"rounds_to_{target}_by_seed"] for target in TARGETS]
         kib = (told[key] / 2**10 for key in ("bytes_up", f"bytes_up_to_{TARGETS[-1]}", f"bytes_both_to_{TARGETS[-1]}"))
         sent, up, both, at = wording.digits(*kib, told["rounds_by_validation"])
         best = " *" * told["best"]
-        lines.append([NAMES[told["method"]], told["step"], accuracy + best, sent, *rounds, at, up, both])
+        lines.append([NAMES[told["method"]], told["step"], reached + best, sent, *rounds, at, up, both])
     return wording.aligned(header, lines, left=2)
 
 
 # --- figure
 
 
+@figures.styled
 def draw(groups: Sequence[Group]) -> Any:
     """Draws test accuracy against bytes up."""
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(1, 1, figures.PAGE, 3.0)
-        panel = panels[0, 0]
-        for group in groups:
-            at, values = group.curve("test_accuracy")
-            sizes = np.mean([bytes_up(run) for run in group.runs], axis=0) / 2**10
-            figures.band(panel, sizes[at - 1], 100 * values, name(group), place(group))
-        panel.set_xscale("log")
-        panel.set_xlabel("sent up by all clients, with labels (KiB)")
-        panel.set_ylabel("test accuracy (%)")
-        figures.titled(panel, "MNIST, 16 components, 458 parameters, iid", groups, name)
-        figures.legend(figure, panels, 3)
+    figure, panels = figures.canvas(1, 1, figures.PAGE, 3.0)
+    panel = panels[0, 0]
+    for group in groups:
+        at, values = group.curve("test_accuracy")
+        sizes = np.mean([bytes_up(run) for run in group.runs], axis=0) / 2**10
+        figures.band(panel, sizes[at - 1], 100 * values, name(group), place(group))
+    panel.set_xscale("log")
+    panel.set_xlabel("sent up by all clients, with labels (KiB)")
+    panel.set_ylabel("test accuracy (%)")
+    figures.titled(panel, "MNIST, 16 components, 458 parameters, iid", groups, name)
+    figures.legend(figure, panels, 3)
     return figure
 
 

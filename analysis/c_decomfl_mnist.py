@@ -9,7 +9,6 @@ it got. Prints and writes NAME.txt and NAME.csv, a row per method and printed ro
 
 from __future__ import annotations
 
-import argparse
 import math
 from pathlib import Path
 from typing import Any
@@ -43,12 +42,11 @@ NOTE = (
 
 def main(words: list[str] | None = None) -> None:
     """Print and write the table; exit status 2 if there is no result at all."""
-    made = argparse.ArgumentParser(prog="c_decomfl_mnist", description=(__doc__ or "").split("\n")[0])
+    made = command.parser("c_decomfl_mnist", __doc__)
     jobs = command.ANALYSIS.parent / "jobs"
     grids = [jobs / "c_decomfl_mnist.toml", jobs / "c_decomfl_fedavg.toml"]
     made.add_argument("--grid", type=Path, nargs="+", default=grids, help="TOML files")
     made.add_argument("--results", type=Path, nargs="+", help="their folders (default: the grids' own)")
-    command.add_out(made, "c_decomfl_mnist")
     flags = made.parse_args(words)
     with command.refusals("c_decomfl_mnist"):
         folders = flags.results or [None] * len(flags.grid)

@@ -13,36 +13,23 @@ writes NAME.txt, NAME.csv, NAME.pdf and NAME.png.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
-from shared import command, figures, files, wording
-from shared.groups import Group, mean_sd, split
-from shared.heron import band, difference, name, signed, titled
-from shared.reading import read
+from shared import figures, wording
+from shared.groups import Group, split
+from shared.heron import LEFT_OUT, band, name, points, signed, titled
+from shared.study import ALONE, SEEDS, Column, Study, alike, compared, entry
 
 from zofl_mpi.errors import UserError
 
-AXES = ("data", "cell", "method")
 PANELS = {"alpha": "Dirichlet α", "m": "clients", "beta": "participating fraction β"}
 NOTE = (
     "HERON less frozen: the differences of the last test accuracies of the same seed, in points of per cent. Cells "
     "differ in h so that the clients take as many local steps together in each round."
 )
-LEFT_OUT = ("mu", "gamma", "server_fraction", "m", "h")
-
-
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table, draw the figure; exit status 2 if a result is missing."""
-    flags = command.parser("c_fig3", __doc__, ["c_fig3.toml"]).parse_args(words)
-    with command.refusals("c_fig3"):
-        groups = read("c_fig3", flags, AXES, ("cell", "method"))
-        panels = panels_of(groups)
-        rows = [row(key, g, panels[key]) for key in panels for g in panels[key]]
-        note = f"{NOTE} {wording.caption(groups, LEFT_OUT)}."
-        files.publish(flags.out, text(panels), note, rows, draw(panels))
 
 
 # --- which cell is a point of which panel
@@ -80,95 +67,70 @@ def ordered(key: str) -> Callable[[Group], float]:
     return lambda group: value(group, key)
 
 
+def arranged(groups: Sequence[Group]) -> list[Group]:
+    """The groups panel by panel, with their panel as a coordinate."""
+    return [replace(g, where=g.where | {"panel": key}) for key, each in panels_of(groups).items() for g in each]
+
+
 def control(group: Group, groups: Sequence[Group]) -> Group | None:
     """The group of the same cell with a frozen client; None where there is none, or for another method."""
-    if group.entry("method") != "heron":
-        return None
-    cell = group.entry("cell")
-    found = [g for g in groups if g.entry("cell") == cell and g.entry("method") == "heron-frozen"]
-    return found[0] if found else None
-
-
-# --- table
-
-HEADER = ("panel", "value", "method", "accuracy (%)", "HERON less frozen", "seeds")
-
-
-def text(panels: Mapping[str, Sequence[Group]]) -> str:
-    """Table with a row per panel, value and method."""
-    rows = [told_of(key, group, groups) for key, groups in panels.items() for group in groups]
-    return wording.aligned(HEADER, rows, left=3)
-
-
-def told_of(key: str, group: Group, groups: Sequence[Group]) -> list[str]:
-    """The cells of a row on screen."""
-    frozen = control(group, groups)
-    less = "" if frozen is None else signed(difference(group, frozen), group.planned)
-    accuracy = wording.percent(*group.accuracy())
-    count = f"{len(group.runs)} of {group.planned}" if group.note else str(group.planned)
-    return [PANELS[key], f"{value(group, key):g}", name(group), accuracy, less, count]
-
-
-def row(key: str, group: Group, groups: Sequence[Group]) -> dict[str, Any]:
-    """A row of the CSV."""
-    mean, sd = group.accuracy()
-    frozen = control(group, groups)
-    less = mean_sd(100 * difference(group, frozen) if frozen is not None else np.array([]))
-    return {
-        "data": group.entry("data"),
-        "panel": key,
-        "value": value(group, key),
-        "method": group.entry("method"),
-        "accuracy_mean_percent": mean,
-        "accuracy_sd_percent": sd,
-        "less_frozen_mean": less[0],
-        "less_frozen_sd": less[1],
-        "rounds": group.rounds,
-        "seeds": len(group.runs),
-        "seeds_planned": group.planned,
-    }
+    return alike(group, groups, "cell", method="heron-frozen") if group.entry("method") == "heron" else None
 
 
 # --- figure
 
 
-def draw(panels_shown: Mapping[str, Sequence[Group]]) -> Any:
+@figures.styled
+def draw(groups: Sequence[Group]) -> Any:
     """Draws the panels side by side; a line per method."""
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(1, len(panels_shown), figures.PAGE, 2.3, sharey=True)
-        for panel, (key, groups) in zip(panels.flat, panels_shown.items(), strict=True):
-            for same in split(groups, lambda g: g.entry("method")).values():
-                line(panel, key, [g for g in same if g.runs])
-            title = wording.spelled(groups[0].entry("data")) if panel is panels[0, 0] else ""
-            titled(panel, title, groups, called(key), 34)
-            panel.set_xlabel(PANELS[key])
-            if key != "beta":
-                panel.set_xscale("log")
-            ticks = sorted({value(g, key) for g in groups})
-            panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-            panel.minorticks_off()
-        panels[0, 0].set_ylabel("test accuracy (%)")
-        figures.legend(figure, panels, 2)
+    shown = split(groups, lambda g: g.entry("panel"))
+    figure, panels = figures.canvas(1, len(shown), figures.PAGE, 2.3, sharey=True)
+    for panel, (key, found) in zip(panels.flat, shown.items(), strict=True):
+        for same in split(found, lambda g: g.entry("method")).values():
+            if having := [g for g in same if g.runs]:
+                band(panel, np.array([value(g, key) for g in having]), figures.points(having), having[0])
+        title = wording.spelled(found[0].entry("data")) if panel is panels[0, 0] else ""
+        titled(panel, title, found, called, 34)
+        panel.set_xlabel(PANELS[key])
+        if key != "beta":
+            panel.set_xscale("log")
+        figures.ticks(panel, (value(g, key) for g in found))
+    panels[0, 0].set_ylabel("test accuracy (%)")
+    figures.legend(figure, panels, 2)
     return figure
 
 
-def called(key: str) -> Callable[[Group], str]:
+def called(group: Group) -> str:
     """A point's name: its method and value."""
-    return lambda group: f"{name(group)} {value(group, key):g}"
+    return f"{name(group)} {value(group, group.entry('panel')):g}"
 
 
-def line(panel: Any, key: str, groups: Sequence[Group]) -> None:
-    """Draws a method's points: mean and range, the range where all points have the same number of seeds."""
-    if not groups:
-        return
-    x = np.array([value(g, key) for g in groups])
-    counts = {len(g.runs) for g in groups}
-    if len(counts) == 1:
-        band(panel, x, 100 * np.stack([g.last("test_accuracy") for g in groups], axis=1), groups[0])
-        return
-    means = [100 * float(g.last("test_accuracy").mean()) for g in groups]
-    band(panel, x, np.array([means]), groups[0])
-
+STUDY = Study(
+    "c_fig3",
+    __doc__,
+    grids=["c_fig3.toml"],
+    axes=("data", "cell", "method"),
+    needed=("cell", "method"),
+    columns=(
+        entry("data"),
+        entry("panel", "panel", lambda group: PANELS[group.entry("panel")]),
+        Column(
+            lambda group, _: {"value": value(group, group.entry("panel"))},
+            "value",
+            lambda group, _: f"{value(group, group.entry('panel')):g}",
+        ),
+        entry("method", "method", name),
+        ALONE,
+        compared("less_frozen", "HERON less frozen", points, signed),
+        SEEDS,
+    ),
+    arrange=arranged,
+    control=control,
+    note=lambda groups: f"{NOTE} {wording.caption(groups, (*LEFT_OUT, 'm', 'h'))}.",
+    draw=draw,
+    left=3,
+)
+main = STUDY.main
 
 if __name__ == "__main__":
     main()

@@ -14,33 +14,20 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
-from shared import command, figures, files, wording
+from shared import figures, wording
 from shared.groups import Group, mean_sd, split
-from shared.heron import difference, signed, titled
-from shared.reading import read
+from shared.heron import LEFT_OUT, points, signed, titled
+from shared.study import ALONE, SEEDS, Column, Study, compared, entry, number, word
 
 from zofl_mpi.errors import UserError
 
-AXES = ("data", "size", "cell")
 PANELS = {"mu": "smoothing radius μ", "n_p": "directions $n_p$"}
 DEFAULTS = {"mu": 1e-3, "n_p": 1}
 NOTE = (
     "less frozen: the differences to the last test accuracy of the control of the same seed, in points of per cent. "
     "local loss: what the clients see by the auxiliary head, mean over clients and steps of the last round."
 )
-LEFT_OUT = ("mu", "gamma", "server_fraction")
-
-
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table, draw the figure; exit status 2 if a result is missing."""
-    flags = command.parser("c_fig4", __doc__, ["c_fig4.toml"]).parse_args(words)
-    with command.refusals("c_fig4"):
-        groups = read("c_fig4", flags, AXES, ("cell",))
-        rows = [row(group, control(group, groups)) for group in groups]
-        note = f"{NOTE} {wording.caption(groups, LEFT_OUT)}."
-        files.publish(flags.out, text(groups), note, rows, draw(groups))
 
 
 # --- which cell is a point of which panel
@@ -64,8 +51,7 @@ def size(group: Group) -> str:
 
 def control(group: Group, groups: Sequence[Group]) -> Group | None:
     """The control of the same size; None where there is none, or the group is it."""
-    found = [g for g in groups if frozen(g) and size(g) == size(group) and g is not group]
-    return None if frozen(group) or not found else found[0]
+    return next((g for g in groups if frozen(g) and size(g) == size(group)), None) if not frozen(group) else None
 
 
 def panels_of(groups: Sequence[Group]) -> dict[str, list[Group]]:
@@ -94,88 +80,45 @@ def ordered(key: str) -> Callable[[Group], float]:
     return lambda group: value(group, key)
 
 
-# --- table
-
-HEADER = ("client's part", "mu", "n_p", "accuracy (%)", "less frozen", "local loss", "seeds")
-
-
-def text(groups: Sequence[Group]) -> str:
-    """Table with a row per size and cell."""
-    return wording.aligned(HEADER, [told_of(g, control(g, groups)) for g in groups])
-
-
-def told_of(group: Group, other: Group | None) -> list[str]:
-    """The cells of a row on screen."""
-    found = row(group, other)
-    less = "" if other is None else signed(difference(group, other), group.planned)
-    what = ["frozen", "frozen"] if frozen(group) else [f"{value(group, key):g}" for key in PANELS]
-    count = f"{len(group.runs)} of {group.planned}" if group.note else str(group.planned)
-    loss = wording.digits(found["local_loss"])
-    return [size(group), *what, wording.percent(*group.accuracy()), less, *loss, count]
-
-
-def row(group: Group, other: Group | None) -> dict[str, Any]:
-    """A row of the CSV."""
-    mean, sd = group.accuracy()
-    less = mean_sd(100 * difference(group, other) if other is not None else np.array([]))
-    return {
-        "data": group.entry("data"),
-        "cut": group.config.get("cut", 1),
-        "frozen": frozen(group),
-        "mu": math.nan if frozen(group) else value(group, "mu"),
-        "n_p": math.nan if frozen(group) else value(group, "n_p"),
-        "accuracy_mean_percent": mean,
-        "accuracy_sd_percent": sd,
-        "less_frozen_mean": less[0],
-        "less_frozen_sd": less[1],
-        "local_loss": mean_sd(group.last("local_loss"))[0],
-        "rounds": group.rounds,
-        "seeds": len(group.runs),
-        "seeds_planned": group.planned,
-    }
+def flag(key: str) -> Column:
+    """The column of mu or n_p."""
+    return Column(
+        lambda group, _: {key: math.nan if frozen(group) else value(group, key)},
+        key,
+        lambda group, _: "frozen" if frozen(group) else f"{value(group, key):g}",
+    )
 
 
 # --- figure
 
 
+@figures.styled
 def draw(groups: Sequence[Group]) -> Any:
     """Draws the panels side by side; a line and a level line for each size."""
     shown = panels_of(groups)
     sizes = list(dict.fromkeys(map(size, groups)))
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(1, len(shown), figures.PAGE, 2.5, sharey=True)
-        for panel, (key, found) in zip(panels.flat, shown.items(), strict=True):
-            for k, (word, same) in enumerate(split(found, size).items()):
-                line(panel, key, [g for g in same if g.runs], f"HERON, {word}", k)
-            for other in [g for g in groups if frozen(g) and g.runs]:
+    controls = [g for g in groups if frozen(g)]
+    figure, panels = figures.canvas(1, len(shown), figures.PAGE, 2.5, sharey=True)
+    for panel, (key, found) in zip(panels.flat, shown.items(), strict=True):
+        for k, (part, same) in enumerate(split(found, size).items()):
+            if having := [g for g in same if g.runs]:
+                x = np.array([value(g, key) for g in having])
+                figures.band(panel, x, figures.points(having), f"HERON, {part}", k)
+        for other in controls:
+            if other.runs:
                 level(panel, other, len(sizes) + sizes.index(size(other)))
-            axis(panel, key, found, groups)
-        panels[0, 0].set_ylabel("test accuracy (%)")
-        figures.legend(figure, panels, 2)
+        panel.set(xscale="log", xlabel=PANELS[key])
+        figures.ticks(panel, (value(g, key) for g in found))
+        title = wording.spelled(found[0].entry("data")) if key == "mu" else ""
+        titled(panel, title, [*found, *controls], called(key))
+    panels[0, 0].set_ylabel("test accuracy (%)")
+    figures.legend(figure, panels, 2)
     return figure
 
 
-def axis(panel: Any, key: str, each: Sequence[Group], groups: Sequence[Group]) -> None:
-    """Sets scale, ticks, label and title."""
-    panel.set_xscale("log")
-    ticks = sorted({value(g, key) for g in each})
-    panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    panel.minorticks_off()
-    panel.set_xlabel(PANELS[key])
-    lacking = [*each, *(g for g in groups if frozen(g))]
-    title = wording.spelled(each[0].entry("data")) if key == "mu" else ""
-    titled(panel, title, lacking, lambda g: f"{size(g)}, {'frozen' if frozen(g) else f'{value(g, key):g}'}")
-
-
-def line(panel: Any, key: str, groups: Sequence[Group], label: str, k: int) -> None:
-    """Draws a size's points: mean and range, the range where all points have the same number of seeds."""
-    if not groups:
-        return
-    x = np.array([value(g, key) for g in groups])
-    if len({len(g.runs) for g in groups}) == 1:
-        figures.band(panel, x, 100 * np.stack([g.last("test_accuracy") for g in groups], axis=1), label, k)
-    else:
-        figures.band(panel, x, np.array([[100 * float(g.last("test_accuracy").mean()) for g in groups]]), label, k)
+def called(key: str) -> Callable[[Group], str]:
+    """A point's name: its size and value."""
+    return lambda group: f"{size(group)}, {'frozen' if frozen(group) else f'{value(group, key):g}'}"
 
 
 def level(panel: Any, group: Group, k: int) -> None:
@@ -185,6 +128,30 @@ def level(panel: Any, group: Group, k: int) -> None:
     if len(values) > 1:
         panel.axhspan(values.min(), values.max(), color=looks["color"], alpha=0.15, linewidth=0)
 
+
+STUDY = Study(
+    "c_fig4",
+    __doc__,
+    grids=["c_fig4.toml"],
+    axes=("data", "size", "cell"),
+    needed=("cell",),
+    columns=(
+        entry("data"),
+        Column(lambda group, _: {"cut": group.config.get("cut", 1), "frozen": frozen(group)}),
+        word("client's part", size),
+        flag("mu"),
+        flag("n_p"),
+        ALONE,
+        compared("less_frozen", "less frozen", points, signed),
+        number("local_loss", lambda group, _: mean_sd(group.last("local_loss"))[0], "local loss"),
+        SEEDS,
+    ),
+    control=control,
+    note=lambda groups: f"{NOTE} {wording.caption(groups, LEFT_OUT)}.",
+    draw=draw,
+    left=1,
+)
+main = STUDY.main
 
 if __name__ == "__main__":
     main()

@@ -12,21 +12,18 @@ model does not have.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
-from shared import command, figures, files, wording
+from shared import figures
 from shared.budgets import unit_of
-from shared.groups import Group, mean_sd, series, split
-from shared.heron import band, difference, name, place, seeds, titled
-from shared.language import PERPLEXITY, caption, of_start, start, told, until
-from shared.reading import read
+from shared.groups import Array, Group, series, split
+from shared.heron import LOCAL_LOSS, band, difference, name, place, titled
+from shared.language import PERPLEXITY, caption, signed, start, told, until
 from shared.split_costs import all_bytes
+from shared.study import COUNTS, Study, alike, averaged, compared, entry, last, number
 
-AXES = ("start", "method")
 TEST, CONTROL = "test_perplexity", "heron-frozen"
 LABELS = ("validation perplexity", "validation perplexity", "less frozen client's")
 NOTE = (
@@ -38,104 +35,32 @@ NOTE = (
 )
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table, draw the figure; exit status 2 if a result is missing."""
-    flags = command.parser("c_fig5", __doc__, ["c_lm.toml", "c_lm_random.toml"]).parse_args(words)
-    with command.refusals("c_fig5"):
-        groups = read("c_fig5", flags, AXES, ("method",))
-        rows = [row(group, of_start(groups, group, "heron")) for group in groups]
-        files.publish(flags.out, text(groups), f"{NOTE} {caption(groups)}.", rows, draw(groups))
-
-
-# --- table
-
-HEADER = (
-    "start",
-    "method",
-    "validation",
-    "test",
-    "HERON less it",
-    "MiB",
-    "at HERON's bytes",
-    "local loss, first",
-    "last",
-)
-
-
-def text(groups: Sequence[Group]) -> str:
-    """Table with a row per start and method."""
-    return wording.aligned(HEADER, [told_of(g, of_start(groups, g, "heron")) for g in groups], left=2)
-
-
-def told_of(group: Group, heron: Group | None) -> list[str]:
-    """The cells of a row on screen."""
-    found = row(group, heron)
-    other = heron is not None and heron is not group
-    less = told(difference(heron, group, PERPLEXITY), group.planned, True) if heron and other else ""
-    return [
-        start(group),
-        name(group),
-        told(group.last(PERPLEXITY), group.planned),
-        told(group.last(TEST), group.planned),
-        less,
-        *wording.digits(found["bytes"] / 2**20),
-        told(at_bytes(group, heron), group.planned),
-        *wording.digits(found["local_loss_first"], found["local_loss_last"]),
-    ]
-
-
-def at_bytes(group: Group, heron: Group | None) -> Any:
+def at_bytes(group: Group, heron: Group | None) -> Array:
     """(seeds,) validation perplexities at the bytes of HERON's whole run; none where it has no results."""
     if heron is None or not heron.runs or not group.runs:
         return np.array([])
     return until(group, float(all_bytes(heron)[-1]))
 
 
-def row(group: Group, heron: Group | None) -> dict[str, Any]:
-    """A row of the CSV."""
-    validation, test = (mean_sd(group.last(column)) for column in (PERPLEXITY, TEST))
-    losses = np.array([series(run, "local_loss")[[0, -1]] for run in group.runs]).reshape(-1, 2)
-    less = mean_sd(difference(heron, group, PERPLEXITY) if heron is not None else np.array([]))
-    same = mean_sd(at_bytes(group, heron))
-    return {
-        "start": group.entry("start"),
-        "method": group.entry("method"),
-        "validation_perplexity_mean": validation[0],
-        "validation_perplexity_sd": validation[1],
-        "test_perplexity_mean": test[0],
-        "test_perplexity_sd": test[1],
-        "heron_less_it_mean": less[0],
-        "heron_less_it_sd": less[1],
-        "bytes": float(all_bytes(group)[-1]) if group.runs else math.nan,
-        "at_herons_bytes_mean": same[0],
-        "at_herons_bytes_sd": same[1],
-        "local_loss_first": mean_sd(losses[:, 0])[0],
-        "local_loss_last": mean_sd(losses[:, 1])[0],
-        "rounds": group.rounds,
-        "seeds": len(group.runs),
-        "seeds_planned": group.planned,
-    }
-
-
 # --- figure
 
 
+@figures.styled
 def draw(groups: Sequence[Group]) -> Any:
     """Draws a row of panels per start: against rounds, against bytes, and less the control, seed by seed."""
     rows = split(groups, start)
     scale, unit = unit_of(max(float(all_bytes(g)[-1]) for g in groups if g.runs))
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(len(rows), 3, figures.PAGE, 2.3, sharex="col")
-        for line, (title, found) in zip(panels, rows.items(), strict=True):
-            for group in sorted(found, key=place):
-                if group.runs:
-                    curves(line, group, of_start(groups, group, CONTROL), scale)
-            titled(line[0], title, found, name, 40)
-            for panel, label in zip(line, LABELS, strict=True):
-                panel.set(ylabel=label, xlim=(0, None))
-        for panel, label in zip(panels[-1], ("rounds", f"sent, with labels ({unit})", "rounds"), strict=True):
-            panel.set_xlabel(label)
-        figures.legend(figure, panels, 3, "line: mean over seeds; band: least to largest difference")
+    figure, panels = figures.canvas(len(rows), 3, figures.PAGE, 2.3, sharex="col")
+    for line, (title, found) in zip(panels, rows.items(), strict=True):
+        for group in sorted(found, key=place):
+            if group.runs:
+                curves(line, group, alike(group, groups, "start", method=CONTROL), scale)
+        titled(line[0], title, found, name, 40)
+        for panel, label in zip(line, LABELS, strict=True):
+            panel.set(ylabel=label, xlim=(0, None))
+    for panel, label in zip(panels[-1], ("rounds", f"sent, with labels ({unit})", "rounds"), strict=True):
+        panel.set_xlabel(label)
+    figures.legend(figure, panels, 3, "line: mean over seeds; band: least to largest difference")
     return figure
 
 
@@ -154,11 +79,33 @@ def curves(panels: Any, group: Group, control: Group | None, scale: float) -> No
 
 def paired(group: Group, control: Group) -> Any:
     """(seeds, k) perplexities at each evaluated round less the control's of the same seed."""
-    mine, theirs = seeds(group), seeds(control)
+    mine, theirs = group.seeds, control.seeds
     both = sorted(mine.keys() & theirs.keys())
     less = np.stack([series(mine[s], PERPLEXITY) - series(theirs[s], PERPLEXITY) for s in both])
     return less[:, ~np.isnan(less).any(axis=0)]
 
+
+STUDY = Study(
+    "c_fig5",
+    __doc__,
+    grids=["c_lm.toml", "c_lm_random.toml"],
+    axes=("start", "method"),
+    columns=(
+        entry("start", "start", start),
+        entry("method", "method", name),
+        averaged("validation_perplexity", lambda group, _: group.last(PERPLEXITY), "validation", told),
+        averaged("test_perplexity", lambda group, _: group.last(TEST), "test", told),
+        compared("heron_less_it", "HERON less it", lambda g, heron: difference(heron, g, PERPLEXITY), signed),
+        number("bytes", last(all_bytes), "MiB", 2**20),
+        averaged("at_herons_bytes", at_bytes, "at HERON's bytes", told),
+        *LOCAL_LOSS,
+        COUNTS,
+    ),
+    control=lambda group, groups: alike(group, groups, "start", method="heron"),
+    note=lambda groups: f"{NOTE} {caption(groups)}.",
+    draw=draw,
+)
+main = STUDY.main
 
 if __name__ == "__main__":
     main()

@@ -13,15 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
-import numpy as np
-from shared import command, figures, files, wording
-from shared.groups import Group, mean_sd, split
+from shared import figures
+from shared.groups import Group, split
 from shared.heron import difference, name, titled
-from shared.language import LOSS, caption, told
-from shared.reading import read
+from shared.language import LOSS, caption, signed, told
+from shared.study import COUNTS, Column, Study, averaged, compared, entry, word
 
-AXES = ("cut", "depth", "method")
 PANELS = {LOSS: "validation loss (nat)", "local_loss": "local loss, last round (nat)"}
 CONTROL = "heron-frozen"
 NOTE = (
@@ -29,16 +26,6 @@ NOTE = (
     "last validation loss of the control of the same cut and seed, whatever the head. local loss: what the clients see "
     "by the auxiliary head, mean over clients and steps of the last round."
 )
-
-
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table, draw the figure; exit status 2 if a result is missing."""
-    flags = command.parser("c_fig6", __doc__, ["c_fig6.toml"]).parse_args(words)
-    with command.refusals("c_fig6"):
-        groups = read("c_fig6", flags, AXES, ("method",))
-        rows = [row(group, control(group, groups)) for group in groups]
-        note = f"{NOTE} {caption(groups, ('auxiliary_blocks',))}."
-        files.publish(flags.out, text(groups), note, rows, draw(groups))
 
 
 def cut(group: Group) -> int:
@@ -62,62 +49,24 @@ def control(group: Group, groups: Sequence[Group]) -> Group | None:
     return None if not found or found[0] is group else found[0]
 
 
-# --- table
-
-HEADER = ("client's part", "method", "blocks of the head", "validation loss", "less frozen", "local loss")
-
-
-def text(groups: Sequence[Group]) -> str:
-    """Table with a row per cut, depth and method."""
-    return wording.aligned(HEADER, [told_of(g, control(g, groups)) for g in groups], left=2)
-
-
-def told_of(group: Group, other: Group | None) -> list[str]:
-    """The cells of a row on screen."""
-    less = "" if other is None else told(difference(group, other, LOSS), group.planned, True)
-    validation, local = (told(group.last(column), group.planned) for column in PANELS)
-    blocks = "any" if group.entry("method") == CONTROL else str(depth(group))
-    return [size(group), name(group), blocks, validation, less, local]
-
-
-def row(group: Group, other: Group | None) -> dict[str, Any]:
-    """A row of the CSV."""
-    validation, local = (mean_sd(group.last(column)) for column in PANELS)
-    less = mean_sd(difference(group, other, LOSS) if other is not None else np.array([]))
-    return {
-        "cut": cut(group),
-        "auxiliary_blocks": depth(group),
-        "method": group.entry("method"),
-        "validation_loss_mean": validation[0],
-        "validation_loss_sd": validation[1],
-        "less_frozen_mean": less[0],
-        "less_frozen_sd": less[1],
-        "local_loss_mean": local[0],
-        "local_loss_sd": local[1],
-        "rounds": group.rounds,
-        "seeds": len(group.runs),
-        "seeds_planned": group.planned,
-    }
-
-
 # --- figure
 
 
+@figures.styled
 def draw(groups: Sequence[Group]) -> Any:
     """Draws the two panels side by side; a line for each cut and method, a level line for each cut's control."""
     there = [g for g in groups if g.runs]
     lines = split([g for g in there if g.entry("method") != CONTROL], lambda g: f"{name(g)}, {size(g)}")
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(1, len(PANELS), figures.PAGE, 2.5)
-        for panel, (column, label) in zip(panels.flat, PANELS.items(), strict=True):
-            for k, (word, found) in enumerate(lines.items()):
-                line(panel, column, sorted(found, key=depth), word, k)
-            if column == LOSS:
-                level(panel, [g for g in there if g.entry("method") == CONTROL], len(lines))
-            panel.set(xlabel="blocks of the auxiliary head", ylabel=label)
-            panel.set_xticks(sorted({depth(g) for g in there}))
-        titled(panels[0, 0], "", groups, lambda g: f"{name(g)}, {size(g)}, {depth(g)}")
-        figures.legend(figure, panels, 2)
+    figure, panels = figures.canvas(1, len(PANELS), figures.PAGE, 2.5)
+    for panel, (column, label) in zip(panels.flat, PANELS.items(), strict=True):
+        for k, (own, found) in enumerate(lines.items()):
+            line(panel, column, sorted(found, key=depth), own, k)
+        if column == LOSS:
+            level(panel, [g for g in there if g.entry("method") == CONTROL], len(lines))
+        panel.set(xlabel="blocks of the auxiliary head", ylabel=label)
+        panel.set_xticks(sorted({depth(g) for g in there}))
+    titled(panels[0, 0], "", groups, lambda g: f"{name(g)}, {size(g)}, {depth(g)}")
+    figures.legend(figure, panels, 2)
     return figure
 
 
@@ -138,6 +87,27 @@ def level(panel: Any, groups: Sequence[Group], first: int) -> None:
         looks = figures.look(k) | {"marker": ""}
         panel.axhline(group.last(LOSS).mean(), label=f"{name(group)}, {size(group)}", **looks)
 
+
+STUDY = Study(
+    "c_fig6",
+    __doc__,
+    grids=["c_fig6.toml"],
+    axes=("cut", "depth", "method"),
+    columns=(
+        word("client's part", size),
+        Column(lambda group, _: {"cut": cut(group), "auxiliary_blocks": depth(group)}),
+        entry("method", "method", name),
+        word("blocks of the head", lambda group: "any" if group.entry("method") == CONTROL else str(depth(group))),
+        averaged("validation_loss", lambda group, _: group.last(LOSS), "validation loss", told),
+        compared("less_frozen", "less frozen", lambda g, frozen: difference(g, frozen, LOSS), signed),
+        averaged("local_loss", lambda group, _: group.last("local_loss"), "local loss", told),
+        COUNTS,
+    ),
+    control=control,
+    note=lambda groups: f"{NOTE} {caption(groups, ('auxiliary_blocks',))}.",
+    draw=draw,
+)
+main = STUDY.main
 
 if __name__ == "__main__":
     main()

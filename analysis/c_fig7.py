@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
-import matplotlib.pyplot as plt
 import numpy as np
 from shared import command, figures, files, wording
 from shared.groups import Array
@@ -106,7 +105,7 @@ def main(words: list[str] | None = None) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the script's flags."""
-    made = argparse.ArgumentParser(prog="c_fig7", description=(__doc__ or "").split("\n")[0])
+    made = command.parser("c_fig7", __doc__)
     made.add_argument("result", type=Path, nargs="+", help="finished results of zofl_mpi.heron_sfl")
     made.add_argument("--samples", type=int, default=256, help="of the clients' data (default 256)")
     made.add_argument("--steps", type=int, default=80, help="of each Lanczos run (default 80)")
@@ -118,7 +117,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where products are computed")
     made.add_argument("--data-dir", help="the folder with the data set's files")
     made.add_argument("--own", action="append", default=[], metavar="NAME", help=OWN)
-    command.add_out(made, "c_fig7")
     return made
 
 
@@ -350,20 +348,20 @@ def points(found: Found, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
         }
 
 
+@figures.styled
 def draw(found: Sequence[Found], given: argparse.Namespace) -> Any:
     """Draws a panel a model: the density on a logarithmic scale, down to a tenth of a single eigenvalue's height."""
     across = min(ACROSS, len(found))
     down = -(-len(found) // across)
-    with plt.rc_context(figures.STYLE):
-        figure, panels = figures.canvas(down, across, figures.PAGE if across > 1 else figures.COLUMN, 2.2)
-        for panel, one in zip(panels.flat, found, strict=False):
-            curve(panel, one, given.width)
-        for panel in panels.flat[len(found) :]:
-            panel.set_axis_off()
-        for panel in panels[:, 0]:
-            panel.set_ylabel("density of eigenvalues")
-        shown = f"line: mean over {given.probes} Lanczos runs; band: least to largest"
-        figures.legend(figure, panels, 2, shown if given.probes > 1 else "one Lanczos run")
+    figure, panels = figures.canvas(down, across, figures.PAGE if across > 1 else figures.COLUMN, 2.2)
+    for panel, one in zip(panels.flat, found, strict=False):
+        curve(panel, one, given.width)
+    for panel in panels.flat[len(found) :]:
+        panel.set_axis_off()
+    for panel in panels[:, 0]:
+        panel.set_ylabel("density of eigenvalues")
+    shown = f"line: mean over {given.probes} Lanczos runs; band: least to largest"
+    figures.legend(figure, panels, 2, shown if given.probes > 1 else "one Lanczos run")
     return figure
 
 

@@ -10,19 +10,18 @@ with *!; writes NAME.txt and NAME.csv.
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from shared import command, edges, files, wording
-from shared.groups import Group, split
+from shared.choosing import Choice, choices, step, step_axes
+from shared.groups import Group
 from shared.heron import name
 from shared.language import LOSS, caption, start
 from shared.reading import read
-
-from zofl_mpi.run import grid
+from shared.study import counts
 
 STEPS = ("local", "radius", "server")
 AXES = ("start", "method", *STEPS)
@@ -36,45 +35,32 @@ def main(words: list[str] | None = None) -> None:
     """Print and write the table; exit status 2 if a result is missing."""
     flags = command.parser("c_lm_tuned", __doc__, ["c_lm_tuned.toml"]).parse_args(words)
     with command.refusals("c_lm_tuned"):
-        axes = step_axes(flags)
+        axes = step_axes(flags, STEPS.__contains__)
         groups = read("c_lm_tuned", flags, AXES, ("method",))
-        rows = rows_of(groups, axes)
-        told = [f"{start(g)}, {name(g)} ({row['step']})" for g, row in zip(groups, rows, strict=True) if row["at_edge"]]
+        tried = choices(
+            groups, lambda g: " ".join(called(g)[:2]), lambda same: list(map(loss, same)), axes, lowest=True
+        )
+        at_edge = ["{}, {} ({})".format(*called(c.group)) for c in tried if c.at_edge]
         note = f"{NOTE} {caption(groups, ('lr_client', 'lr_server', 'mu'))}."
-        files.publish(flags.out, f"{table(groups, rows)}\n\n{edges.told(told)}", note, rows)
+        files.publish(flags.out, f"{table(tried)}\n\n{edges.told(at_edge)}", note, list(map(row, tried)))
 
 
-def step_axes(flags: argparse.Namespace) -> dict[str, list[str]]:
-    """The axes that hold the steps, with their entries."""
-    found: dict[str, list[str]] = {}
-    for path in flags.grid:
-        for axis, entries in grid.read(path, flags.results).axes.items():
-            if axis in STEPS:
-                found[axis] = list(dict.fromkeys([*found.get(axis, []), *entries]))
-    return found
+def row(choice: Choice) -> dict[str, Any]:
+    """A row of the CSV."""
+    group = choice.group
+    return {
+        "start": group.entry("start"),
+        "method": group.entry("method"),
+        "step": step(group, STEPS, "none"),
+        "validation_loss": choice.value,
+        **choice.row,
+        **counts(group),
+    }
 
 
-def rows_of(groups: Sequence[Group], axes: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
-    """The rows of the CSV, in the groups' order."""
-    rows: dict[int, dict[str, Any]] = {}
-    for same in split(groups, lambda g: f"{g.entry('start')}\n{g.entry('method')}").values():
-        values = [loss(group) for group in same]
-        there = [value for value in values if not math.isnan(value)]
-        chosen = values.index(min(there)) if there else -1
-        for k, group in enumerate(same):
-            ends = edges.at_edge(group, [g for g in same if g.runs], axes) if k == chosen else []
-            rows[id(group)] = {
-                "start": group.entry("start"),
-                "method": group.entry("method"),
-                "step": step(group),
-                "validation_loss": values[k],
-                "best": k == chosen,
-                "at_edge": " ".join(ends),
-                "rounds": group.rounds,
-                "seeds": len(group.runs),
-                "seeds_planned": group.planned,
-            }
-    return [rows[id(group)] for group in groups]
+def called(group: Group) -> tuple[str, str, str]:
+    """Its start, method and step, as a reader knows them."""
+    return start(group), name(group), step(group, STEPS, "none")
 
 
 def loss(group: Group) -> float:
@@ -83,19 +69,12 @@ def loss(group: Group) -> float:
     return float(np.mean(values)) if values and np.isfinite(values).all() else math.nan
 
 
-def step(group: Group) -> str:
-    """The step, as the grid calls it, without axes that do not concern the method (entries that end in none)."""
-    words = [group.where[axis] for axis in STEPS if axis in group.where]
-    return " ".join(word for word in words if not word.endswith("none")) or "none"
-
-
-def table(groups: Sequence[Group], rows: Sequence[Mapping[str, Any]]) -> str:
+def table(tried: Sequence[Choice]) -> str:
     """A row per start, method and step."""
     cells = []
-    for group, row in zip(groups, rows, strict=True):
-        mark = f"*{edges.MARK if row['at_edge'] else ''}" if row["best"] else ""
-        value = "-" if math.isnan(row["validation_loss"]) else f"{row['validation_loss']:.4f}"
-        cells.append([start(group), name(group), row["step"], value, mark])
+    for choice in tried:
+        value = "-" if math.isnan(choice.value) else f"{choice.value:.4f}"
+        cells.append([*called(choice.group), value, edges.star(choice.row).strip()])
     return wording.aligned(["start", "method", "step", "validation loss", ""], cells, left=3)
 
 

@@ -13,16 +13,17 @@ tables; writes NAME.txt and NAME.csv.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 from shared import command, files, wording
-from shared.groups import Group, series
-from shared.heron import NAMES, name, seeds, setting
+from shared.groups import Group, mean_sd, series
+from shared.heron import NAMES, name, setting
 from shared.reading import read
 from shared.split_costs import STEPS, counted, head_bytes, network, step
+from shared.study import SEEDS, Column, Told, entry, number, row, table, word
 
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.run import records
@@ -53,8 +54,9 @@ def main(words: list[str] | None = None) -> None:
     with command.refusals("c_table2"):
         demand(0 < flags.target <= 1, "target", flags.target, "a test accuracy, above 0 and at most 1")
         groups = of_cell(read("c_table2", flags, AXES, ("method",)), flags.cell)
-        rows = [row(group, flags.target) for group in groups]
-        files.publish(flags.out, f"{measured(groups, flags.target)}\n\n{printed()}", rows=rows)
+        told = columns(flags.target)
+        text = f"{measured(groups, flags.target)}\n\n{printed()}"
+        files.publish(flags.out, text, rows=[row(told, group) for group in groups])
 
 
 def of_cell(groups: Sequence[Group], cell: str) -> list[Group]:
@@ -102,58 +104,52 @@ def reach(run: records.Run, target: float) -> Reach:
 
 def reached(group: Group, target: float) -> list[Reach]:
     """What the seeds of a group needed, in ascending order of the seeds."""
-    return [reach(run, target) for _, run in sorted(seeds(group).items())]
-
-
-def mean_of(values: Sequence[float]) -> float:
-    """The mean; nan if there is no value, or one is nan."""
-    return float(np.mean(values)) if len(values) else math.nan
-
-
-HEADER = ("method", "rounds", "GiB", "with labels", "without heads", "peak, MiB", "G MAC", "seeds")
+    return [reach(run, target) for _, run in sorted(group.seeds.items())]
 
 
 def measured(groups: Sequence[Group], target: float) -> str:
     """The first table, with its title and its note."""
-    rows = [told_of(g, target) for g in groups]
     title = f"Until {100 * target:g} % of {setting(groups[0])}: measured"
     every = wording.listed(g.config["eval_every"] for g in groups if "eval_every" in g.config)
     again = [name(g) for g in groups if not step(g).recorded]
     recorded = f"counted here for {wording.listed(again)}" if again else "as the results tell"
     note = NOTE.format(every=every, recorded=recorded)
     caption = wording.caption(groups, LEFT_OUT)
-    return f"{title}\n{wording.aligned(HEADER, rows)}\n\n{wording.paragraph(f'{note} {caption}.')}"
+    return f"{title}\n{table(columns(target), groups)}\n\n{wording.paragraph(f'{note} {caption}.')}"
 
 
-def told_of(group: Group, target: float) -> list[str]:
-    """The cells of a row on screen."""
-    found = row(group, target)
-    sizes = [found["gib"], found["gib"] + found["gib_of_labels"], found["gib"] - found["gib_of_heads"]]
-    work = wording.digits(found["client_peak_bytes"] / MIB, found["client_macs_a_step"] / 1e9)
-    count = f"{len(group.runs)} of {group.planned}" if group.note else str(group.planned)
-    return [name(group), found["rounds_to_target"] or "-", *wording.digits(*sizes), *work, count]
+def columns(target: float) -> tuple[Column, ...]:
+    """The columns of CSV and table."""
 
+    def mean(what: str) -> Told:
+        return lambda group, _: mean_sd(np.array([getattr(r, what) for r in reached(group, target)]))[0]
 
-def row(group: Group, target: float) -> dict[str, Any]:
-    """A row of the CSV."""
-    found = reached(group, target)
-    cost = step(group)
-    return {
-        "data": group.entry("data"),
-        "method": group.entry("method"),
-        "target": target,
-        "rounds_to_target": ", ".join(f">{group.rounds}" if math.isnan(r.round) else f"{r.round:g}" for r in found),
-        "seeds_that_reach": sum(not math.isnan(r.round) for r in found),
-        "rounds_to_target_mean": mean_of([r.round for r in found]),
-        "gib": mean_of([r.bytes / GIB for r in found]),
-        "gib_of_labels": mean_of([r.labels / GIB for r in found]),
-        "gib_of_heads": mean_of([r.heads / GIB for r in found]),
-        "client_peak_bytes": cost.peak,
-        "client_macs_a_step": cost.macs,
-        "rounds": group.rounds,
-        "seeds": len(group.runs),
-        "seeds_planned": group.planned,
-    }
+    def gib(what: str) -> Told:
+        return lambda group, _: mean_sd(np.array([getattr(r, what) / GIB for r in reached(group, target)]))[0]
+
+    def rounds(group: Group) -> str:
+        found = (r.round for r in reached(group, target))
+        return ", ".join(f">{group.rounds}" if math.isnan(r) else f"{r:g}" for r in found)
+
+    def of_all(sign: int, part: str) -> Callable[[Group], str]:
+        return lambda group: wording.digits(gib("bytes")(group, None) + sign * gib(part)(group, None))[0]
+
+    return (
+        entry("data"),
+        entry("method", "method", name),
+        Column(lambda group, _: {"target": target}),
+        Column(lambda g, _: {"rounds_to_target": rounds(g)}, "rounds", lambda g, _: rounds(g) or "-"),
+        number("seeds_that_reach", lambda g, _: sum(not math.isnan(r.round) for r in reached(g, target))),
+        number("rounds_to_target_mean", mean("round")),
+        number("gib", gib("bytes"), "GiB"),
+        number("gib_of_labels", gib("labels")),
+        number("gib_of_heads", gib("heads")),
+        word("with labels", of_all(1, "labels")),
+        word("without heads", of_all(-1, "heads")),
+        number("client_peak_bytes", lambda group, _: step(group).peak, "peak, MiB", MIB),
+        number("client_macs_a_step", lambda group, _: step(group).macs, "G MAC", 1e9),
+        SEEDS,
+    )
 
 
 # --- [C]'s setting

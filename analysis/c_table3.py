@@ -12,7 +12,6 @@ writes NAME.txt and NAME.csv.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -79,10 +78,9 @@ def settings_of(size: str, names: Sequence[str]) -> list[Setting]:
 
 def main(words: list[str] | None = None) -> None:
     """Print and write the table; exit status 2 if a library is missing."""
-    made = argparse.ArgumentParser(prog="c_table3", description=(__doc__ or "").split("\n")[0])
+    made = command.parser("c_table3", __doc__)
     made.add_argument("--sizes", nargs="+", choices=("tiny", "small", "medium"), default=["small", "medium"])
     made.add_argument("--settings", nargs="+", choices=("paper", "short"), default=["paper", "short"])
-    command.add_out(made, "c_table3")
     flags = made.parse_args(words)
     with command.refusals("c_table3"):
         rows = [row for size in flags.sizes for row in rows_of(size, settings_of(size, flags.settings))]

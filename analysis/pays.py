@@ -29,11 +29,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, final
 
-import matplotlib.pyplot as plt
 import numpy as np
 from shared import command, figures, files, wording
-from shared.groups import Array, mean_sd
+from shared.groups import Array
 from shared.pays import sizes, spelled
+from shared.study import spread
 
 from zofl_mpi.errors import UserError
 
@@ -160,7 +160,7 @@ def studies() -> list[Study]:
 
 def main(words: list[str] | None = None) -> None:
     """Print and write the table, draw the figure; exit status 2 if a table is missing."""
-    flags = command.parser("pays", __doc__, [])
+    flags = command.parser("pays", __doc__)
     flags.add_argument("--tables", type=Path, default=command.ANALYSIS / "results", help="folder of the studies' CSVs")
     given = flags.parse_args(words)
     with command.refusals("pays"):
@@ -181,9 +181,15 @@ def rows_of(study: Study, folder: Path) -> list[dict[str, Any]]:
     """The rows of the CSV of a study's zeroth-order methods.
 
     Raises:
-        UserError: its table is missing, or has not the methods that are compared.
+        UserError: its table is missing, or has not one row of each method that is compared.
     """
-    lines = {line["method"]: line for line in read(folder / f"{study.table}.csv") if matches(line, study.where)}
+    found = [line for line in read(folder / f"{study.table}.csv") if matches(line, study.where)]
+    lines = {line["method"]: line for line in found}
+    if len(lines) < len(found):
+        twice = [method for method in lines if sum(line["method"] == method for line in found) > 1]
+        raise UserError(
+            f"{study.table}.csv: {study.title} has several rows of {', '.join(twice)}; run its script again"
+        )
     absent = [m for m in (study.control, study.first, *study.methods) if isinstance(m, str) and m not in lines]
     if absent:
         raise UserError(f"{study.table}.csv: {study.title} has no row of {', '.join(absent)}; run its grid again")
@@ -213,8 +219,8 @@ def rows_of(study: Study, folder: Path) -> list[dict[str, Any]]:
 def ahead(method: Row, control: Row | None) -> dict[str, float]:
     """Mean and deviation over seeds of method - control, seed by seed; nan where the table tells no seeds."""
     listed = [(line or {}).get("accuracy_by_seed_percent", "").split() for line in (method, control)]
-    mean, sd = mean_sd(np.array([float(a) - float(b) for a, b in zip(*listed, strict=True)] if all(listed) else []))
-    return {"ahead_mean": mean, "ahead_sd": sd}
+    less = [float(a) - float(b) for a, b in zip(*listed, strict=True)] if all(listed) else []
+    return spread("ahead", np.array(less))
 
 
 def read(path: Path) -> list[Row]:
@@ -278,28 +284,28 @@ MARKERS = "os^DvPX*<>hpd8H"
 LEAST = -20
 
 
+@figures.styled
 def draw(rows: Sequence[Mapping[str, Any]]) -> Any:
     """Share against directions per parameter: a colour a family, a marker a method."""
-    with plt.rc_context(figures.STYLE):
-        figure, ((panel,),) = figures.canvas(1, 1, figures.PAGE, 3.4)
-        labels = [re.sub(r", \d+ directions", "", row["method"]) for row in rows]
-        markers = dict(zip(dict.fromkeys(labels), MARKERS, strict=False))
-        for row, label in zip(rows, labels, strict=True):
-            share = max(row["share_percent"], LEAST)
-            looks = {"marker": markers[label], "color": COLOURS[row["family"]]}
-            panel.scatter(row["directions_per_parameter"], share, 25, label=label, **looks)
-        rho = np.geomspace(0.01, 100, 30)
-        theory: list[tuple[str, Any, Callable[[float], float]]] = [
-            ("quadratic, all curvatures equal", "-", lambda r: 1 - math.exp(-r)),
-            ("quadratic, condition 100", "--", lambda r: closed(100, r)),
-        ]
-        for label, line, share_of in theory:
-            panel.plot(rho, [100 * share_of(float(r)) for r in rho], line, color="0.5", linewidth=1, label=label)
-        panel.axhline(0, color="0.7", linewidth=0.8)
-        panel.set(xscale="log", xlabel="directions per parameter", ylabel="share of the gap closed (%)")
-        panel.set_ylim(LEAST - 3, 105)
-        title = "colour: ZO-HFL blue, FedRZO orange, HERON-SFL family green"
-        figures.legend(figure, np.array([[panel]]), 3, title)
+    figure, ((panel,),) = figures.canvas(1, 1, figures.PAGE, 3.4)
+    labels = [re.sub(r", \d+ directions", "", row["method"]) for row in rows]
+    markers = dict(zip(dict.fromkeys(labels), MARKERS, strict=False))
+    for row, label in zip(rows, labels, strict=True):
+        share = max(row["share_percent"], LEAST)
+        looks = {"marker": markers[label], "color": COLOURS[row["family"]]}
+        panel.scatter(row["directions_per_parameter"], share, 25, label=label, **looks)
+    rho = np.geomspace(0.01, 100, 30)
+    theory: list[tuple[str, Any, Callable[[float], float]]] = [
+        ("quadratic, all curvatures equal", "-", lambda r: 1 - math.exp(-r)),
+        ("quadratic, condition 100", "--", lambda r: closed(100, r)),
+    ]
+    for label, line, share_of in theory:
+        panel.plot(rho, [100 * share_of(float(r)) for r in rho], line, color="0.5", linewidth=1, label=label)
+    panel.axhline(0, color="0.7", linewidth=0.8)
+    panel.set(xscale="log", xlabel="directions per parameter", ylabel="share of the gap closed (%)")
+    panel.set_ylim(LEAST - 3, 105)
+    title = "colour: ZO-HFL blue, FedRZO orange, HERON-SFL family green"
+    figures.legend(figure, np.array([[panel]]), 3, title)
     return figure
 
 

@@ -11,7 +11,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 from shared import command, figures, files
 from shared.scaling import Case, Measured, one_rank, read
 from shared.wording import aligned
@@ -111,20 +110,20 @@ def _short(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.2f}"
 
 
+@figures.styled
 def figure(study: Measured) -> Any:
     """Speed-up over ranks, and where a client rank's time goes; a column of panels for each method."""
     rows = [row(case, study, ()) for case in ordered(study)]
     methods = list(dict.fromkeys(r["method"] for r in rows))
-    with plt.rc_context(figures.STYLE):
-        drawn, panels = figures.canvas(2, len(methods), max(figures.PAGE, 1.75 * len(methods)), 1.9, sharey="row")
-        for column, method in enumerate(methods):
-            own = [r for r in rows if r["method"] == method]
-            _speed_ups(panels[0, column], own, sorted({_line(r) for r in rows if r["ranks"] > 1}))
-            _parts(panels[1, column], [r for r in own if r["ranks"] > 1])
-            panels[0, column].set_title(method, loc="left")
-        panels[0, 0].set_ylabel("speed-up to one process")
-        panels[1, 0].set_ylabel("parts of a round,\na client rank")
-        figures.legend(drawn, panels, 3, "medians over the timed rounds")
+    drawn, panels = figures.canvas(2, len(methods), max(figures.PAGE, 1.75 * len(methods)), 1.9, sharey="row")
+    for column, method in enumerate(methods):
+        own = [r for r in rows if r["method"] == method]
+        _speed_ups(panels[0, column], own, sorted({_line(r) for r in rows if r["ranks"] > 1}))
+        _parts(panels[1, column], [r for r in own if r["ranks"] > 1])
+        panels[0, column].set_title(method, loc="left")
+    panels[0, 0].set_ylabel("speed-up to one process")
+    panels[1, 0].set_ylabel("parts of a round,\na client rank")
+    figures.legend(drawn, panels, 3, "medians over the timed rounds")
     return drawn
 
 

@@ -10,7 +10,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib import ticker
 from shared import command, figures, files
@@ -182,27 +181,27 @@ def server_ranks(todo: Work, net: Network) -> str:
     )
 
 
+@figures.styled
 def figure(rows: list[dict[str, Any]], todo: dict[str, Work], net: Network) -> Any:
     """Seconds over ranks for each method, in both forms; the last panel compares the model with the runs."""
     ranks = np.unique(np.geomspace(1, FAR[-1], 60).astype(int))
     columns = (len(todo) + 2) // 2
-    with plt.rc_context(figures.STYLE):
-        drawn, panels = figures.canvas(2, columns, max(figures.PAGE, 2.3 * columns), 2.0)
-        flat = list(panels.flat)
-        for panel, (method, each) in zip(flat, todo.items(), strict=False):
-            for k, m in enumerate(MANY):
-                for form, style in zip(FORMS, ("-", "--"), strict=True):
-                    seconds = [predict(each, net, m, int(p), form).seconds for p in ranks]
-                    colour = figures.LOOKS[k][0]
-                    name = f"{m:,} clients, {'packed' if form == 'packed' else 'one by one'}"
-                    panel.loglog(ranks, seconds, color=colour, linestyle=style, linewidth=1.1, label=name)
-            panel.set_title(method, loc="left")
-            panel.set_xlabel("client ranks")
-            panel.set_ylabel("seconds a round")
-        _scatter(flat[len(todo)], rows)
-        for panel in flat[len(todo) + 1 :]:
-            panel.set_axis_off()
-        figures.legend(drawn, panels, 4, "a cluster, by the model; the last panel: the runs that were measured")
+    drawn, panels = figures.canvas(2, columns, max(figures.PAGE, 2.3 * columns), 2.0)
+    flat = list(panels.flat)
+    for panel, (method, each) in zip(flat, todo.items(), strict=False):
+        for k, m in enumerate(MANY):
+            for form, style in zip(FORMS, ("-", "--"), strict=True):
+                seconds = [predict(each, net, m, int(p), form).seconds for p in ranks]
+                colour = figures.LOOKS[k][0]
+                name = f"{m:,} clients, {'packed' if form == 'packed' else 'one by one'}"
+                panel.loglog(ranks, seconds, color=colour, linestyle=style, linewidth=1.1, label=name)
+        panel.set_title(method, loc="left")
+        panel.set_xlabel("client ranks")
+        panel.set_ylabel("seconds a round")
+    _scatter(flat[len(todo)], rows)
+    for panel in flat[len(todo) + 1 :]:
+        panel.set_axis_off()
+    figures.legend(drawn, panels, 4, "a cluster, by the model; the last panel: the runs that were measured")
     return drawn
 
 

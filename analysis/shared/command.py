@@ -13,26 +13,21 @@ from zofl_mpi.errors import UserError
 ANALYSIS = Path(__file__).resolve().parents[1]
 
 
-def parser(name: str, about: str | None, grids: Sequence[str]) -> argparse.ArgumentParser:
-    """A parser with the flags that the scripts share; `grids` lie in jobs/ and are read by default."""
+def parser(name: str, about: str | None, grids: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """A parser with the flags that the scripts share; `grids`, if any, lie in jobs/ and are read by default."""
     made = argparse.ArgumentParser(prog=name, description=(about or "").split("\n")[0])
-    found = [ANALYSIS.parent / "jobs" / g for g in grids]
-    listed = " ".join(f"jobs/{g}" for g in grids)
-    made.add_argument("--grid", type=Path, nargs="+", default=found, help=f"TOML files (default: {listed})")
-    made.add_argument("--results", type=Path, help="the folder with the results (default: the grid's own)")
-    made.add_argument("--partial", action="store_true", help="go on without the results that are missing, and say so")
-    add_out(made, name)
+    if grids:
+        found = [ANALYSIS.parent / "jobs" / g for g in grids]
+        listed = " ".join(f"jobs/{g}" for g in grids)
+        made.add_argument("--grid", type=Path, nargs="+", default=found, help=f"TOML files (default: {listed})")
+        made.add_argument("--results", type=Path, help="the folder with the results (default: the grid's own)")
+        made.add_argument(
+            "--partial", action="store_true", help="go on without the results that are missing, and say so"
+        )
+    out = ANALYSIS / "results" / name
+    told = f"the files' name without suffix (default: analysis/results/{name})"
+    made.add_argument("--out", type=Path, default=out, help=told)
     return made
-
-
-def add_out(made: argparse.ArgumentParser, name: str) -> None:
-    """Adds --out: where the files go."""
-    made.add_argument(
-        "--out",
-        type=Path,
-        default=ANALYSIS / "results" / name,
-        help=f"the files' name without suffix (default: analysis/results/{name})",
-    )
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from shared.groups import Group
 from shared.wording import paragraph
@@ -28,6 +29,11 @@ def _ends_at(best: Group, tried: Sequence[Group], axis: str, order: Sequence[str
     line = [g for g in tried if all(g.where.get(other) == best.where.get(other) for other in others)]
     places = [order.index(group.where[axis]) for group in line]
     return order.index(best.where[axis]) in (min(places), max(places))
+
+
+def star(row: Mapping[str, Any]) -> str:
+    """The mark of the best step in a row of a CSV, and of one at an edge."""
+    return " *" + MARK * bool(row["at_edge"]) if row["best"] else ""
 
 
 def told(names: Sequence[str]) -> str:

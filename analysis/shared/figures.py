@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 import matplotlib
 
 matplotlib.use("Agg")  # before pyplot: a node of a cluster has no display
 import matplotlib.pyplot as plt
+import numpy as np
 
 from shared.groups import Array, Group
 from shared.wording import METHODS
@@ -38,8 +40,19 @@ LOOKS = (
 """Colour, line and marker of each line, by its number."""
 
 
+def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: draws under `STYLE`."""
+
+    @wraps(draw)
+    def drawn(*args: Any, **named: Any) -> Any:
+        with plt.rc_context(STYLE):
+            return draw(*args, **named)
+
+    return drawn
+
+
 def canvas(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Any, Any]:
-    """A figure and its (rows, columns) panels; `height` in inches is a row's. Call it under `STYLE`."""
+    """A figure and its (rows, columns) panels; `height` in inches is a row's. Call it in a `styled` function."""
     figure, panels = plt.subplots(
         rows, columns, figsize=(width, 0.5 + height * rows), layout="constrained", squeeze=False, **options
     )
@@ -62,6 +75,11 @@ def look(k: int) -> dict[str, Any]:
     }
 
 
+def smooth(k: int) -> dict[str, Any]:
+    """The look of a line without markers."""
+    return look(k) | {"marker": ""}
+
+
 def place_of(method: str, others: Sequence[str]) -> int:
     """The number of a method's line: the same in all figures; what METHODS does not know comes after it."""
     order = [*METHODS, *(other for other in others if other not in METHODS)]
@@ -74,6 +92,60 @@ def band(panel: Any, x: Any, values: Array, label: str, k: int) -> None:
     panel.plot(x, values.mean(axis=0), label=label, markevery=(k % every, every), **looks)
     if len(values) > 1:
         panel.fill_between(x, values.min(axis=0), values.max(axis=0), color=looks["color"], alpha=0.15, linewidth=0)
+
+
+def barred(panel: Any, x: Sequence[float], values: Sequence[Array], **looks: Any) -> None:
+    """Draws means over seeds, with bars from the least to the largest; of each point the values of its seeds."""
+    means = [v.mean() for v in values]
+    ends = [[v.mean() - v.min() for v in values], [v.max() - v.mean() for v in values]]
+    panel.errorbar(x, means, np.array(ends), **{"capsize": 2, "elinewidth": 0.7, **looks})
+
+
+def accuracies(group: Group) -> tuple[Any, Array]:
+    """(k,) evaluated rounds, and (seeds, k) test accuracies in % there."""
+    at, values = group.curve("test_accuracy")
+    return at, 100 * values
+
+
+def against(
+    blocks: Mapping[str, Sequence[Group]],
+    budgets: Mapping[str, Callable[[Group], Array]],
+    curve: Callable[[Group], tuple[Any, Array]],
+    draw: Callable[[Any, Array, Array, Group], None],
+    height: float,
+    **options: Any,
+) -> tuple[Any, Any]:
+    """Draws a row of panels per block and a column per budget, a line for each group that has results.
+
+    Args:
+        budgets: {label: (R,) what a group has used up after each round}.
+        curve: (k,) the rounds, from 1, at which a group has numbers, and (seeds, k) these.
+        draw: a line of these values, such as `band`.
+    """
+    figure, panels = canvas(len(blocks), len(budgets), PAGE, height, **options)
+    for row, found in zip(panels, blocks.values(), strict=True):
+        for group in found:
+            if group.runs:
+                at, values = curve(group)
+                for panel, budget in zip(row, budgets.values(), strict=True):
+                    draw(panel, budget(group)[at - 1], values, group)
+    for panel, label in zip(panels[-1], budgets, strict=True):
+        panel.set_xlabel(label)
+    return figure, panels
+
+
+def points(groups: Sequence[Group], column: str = "test_accuracy") -> Array:
+    """(seeds, groups) last numbers in %; their means alone, (1, groups), where not all have as many seeds."""
+    values = [100 * group.last(column) for group in groups]
+    alike = len(set(map(len, values))) == 1
+    return np.stack(values, axis=1) if alike else np.array([[v.mean() for v in values]])
+
+
+def ticks(panel: Any, at: Iterable[float]) -> None:
+    """Puts marks at these places and nowhere else."""
+    places = sorted(set(at))
+    panel.set_xticks(places, [f"{place:g}" for place in places])
+    panel.minorticks_off()
 
 
 def titled(panel: Any, title: str, groups: Iterable[Group], name: Callable[[Group], str]) -> None:

@@ -6,9 +6,9 @@ A group is what a grid repeats over seeds. Nothing is averaged over silently: `G
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
 
 Array = NDArray[np.float64]
+Item = TypeVar("Item")
 
 
 @final
@@ -43,7 +44,7 @@ class Group:
     @property
     def note(self) -> str:
         """What a reader must know of the seeds; empty if all are there."""
-        return "" if len(self.runs) == self.planned else f"({len(self.runs)} of {self.planned} seeds)"
+        return lacking(len(self.runs), self.planned)
 
     @property
     def rounds(self) -> int:
@@ -73,6 +74,15 @@ class Group:
                 raise UserError(f"{run.path} has no {column} in its last round")
         return np.array(values)
 
+    @property
+    def seeds(self) -> dict[int, records.Run]:
+        """{seed: its result}."""
+        return {int(run.config["seed"]): run for run in self.runs}
+
+    def percent(self, column: str) -> dict[int, float]:
+        """{seed: a column in % after the last round}."""
+        return dict(zip(self.seeds, 100 * self.last(column), strict=True))
+
     def accuracy(self) -> tuple[float, float]:
         """Mean and standard deviation over seeds of the test accuracy in % after the last round; nan for none."""
         return mean_sd(100 * self.last("test_accuracy"))
@@ -83,6 +93,11 @@ class Group:
         values = np.stack([series(run, column) for run in self.runs])
         there = ~np.isnan(values).any(axis=0)
         return 1 + np.flatnonzero(there), values[:, there]
+
+
+def lacking(found: int, planned: int) -> str:
+    """What a reader must know of so many seeds of those in the grid; empty if all are there."""
+    return "" if found == planned else f"({found} of {planned} seeds)"
 
 
 def series(run: records.Run, column: str) -> Array:
@@ -102,14 +117,20 @@ def mean_sd(values: Array) -> tuple[float, float]:
     return mean, float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
 
+def ahead(group: Group, other: Group | None, column: str) -> Array:
+    """(seeds,) a column less another group's after the last round, in points, on the seeds that both have."""
+    one, two = group.percent(column), other.percent(column) if other else {}
+    return np.array([one[seed] - two[seed] for seed in one if seed in two])
+
+
 def entries(groups: Iterable[Group], axis: str) -> list[str]:
     """The coordinates on an axis, each once, in the grid's order."""
     return list(dict.fromkeys(group.entry(axis) for group in groups))
 
 
-def split(groups: Sequence[Group], key: Callable[[Group], str]) -> dict[str, list[Group]]:
-    """{key: its groups}, in order."""
-    found: dict[str, list[Group]] = {}
+def split(groups: Iterable[Item], key: Callable[[Item], str]) -> dict[str, list[Item]]:
+    """{key: its groups, or rows of a table}, in order."""
+    found: dict[str, list[Item]] = {}
     for group in groups:
         found.setdefault(key(group), []).append(group)
     return found

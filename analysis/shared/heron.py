@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from shared import figures, wording
-from shared.groups import Array, Group, mean_sd, series, split
-from zofl_mpi.run import records
+from shared.groups import Array, Group, lacking, mean_sd, series, split
+from shared.study import number
 
 NAMES = {
     "heron": "HERON",
@@ -31,6 +31,8 @@ ALIKE = {"splitlora": "sflv2", "decomfl": "sflv1"}
 """Methods that have the look of another one, beside which they are not drawn: SplitLoRA is SFLV2 on adapters."""
 LOOKS: Mapping[str, dict[str, Any]] = {"heron-still": {"color": "0.45", "linestyle": "", "marker": "x"}}
 """Where they differ from `figures.look`: a client part with step 0 is a frozen one, so markers lie on a line."""
+LEFT_OUT = ("mu", "gamma", "server_fraction")
+"""Flags that the captions of its figures leave out."""
 NAMED = 6  # lines or points of a panel that a title names one by one
 
 
@@ -78,20 +80,33 @@ def titled(panel: Any, title: str, groups: Sequence[Group], who: Callable[[Group
 # --- seeds
 
 
-def seeds(group: Group) -> dict[int, records.Run]:
-    """{seed: its result}."""
-    return {int(run.config["seed"]): run for run in group.runs}
-
-
 def difference(group: Group, other: Group, column: str = "test_accuracy") -> Array:
     """(k,) the last number of `group` less that of `other`, for each of the k seeds that both have."""
-    mine, theirs = seeds(group), seeds(other)
+    mine, theirs = group.seeds, other.seeds
     both = sorted(mine.keys() & theirs.keys())
     return np.array([series(mine[s], column)[-1] - series(theirs[s], column)[-1] for s in both])
 
 
+def points(group: Group, other: Group) -> Array:
+    """(k,) the difference of the last test accuracies in points of per cent."""
+    return 100 * difference(group, other)
+
+
 def signed(values: Array, planned: int) -> str:
-    """Mean and deviation of differences in points of per cent, +1.23 ± 0.45, and of how many seeds, if not all."""
-    mean, sd = mean_sd(100 * values)
-    note = "" if len(values) == planned else f"({len(values)} of {planned} seeds)"
+    """Mean and deviation of differences, +1.23 ± 0.45, and of how many seeds, if not all."""
+    mean, sd = mean_sd(values)
+    note = lacking(len(values), planned)
     return wording.percent(mean, sd, note) if math.isnan(mean) or mean < 0 else "+" + wording.percent(mean, sd, note)
+
+
+# --- columns
+
+LOCAL_LOSS = (
+    number("local_loss_first", lambda group, _: local_loss(group, 0), "local loss, first"),
+    number("local_loss_last", lambda group, _: local_loss(group, -1), "last"),
+)
+
+
+def local_loss(group: Group, r: int) -> float:
+    """The mean local loss of a round; nan where there is none."""
+    return mean_sd(np.array([series(run, "local_loss")[r] for run in group.runs]))[0]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from shared import wording
-from shared.groups import Array, Group, mean_sd
+from shared.groups import Array, Group, lacking, mean_sd
 from shared.split_costs import all_bytes
 
 PERPLEXITY, LOSS = "validation_perplexity", "validation_loss"
@@ -48,19 +48,18 @@ def caption(groups: Iterable[Group], left_out: Sequence[str] = ()) -> str:
     return wording.caption(groups, left_out, TOLD)
 
 
-def of_start(groups: Sequence[Group], like: Group, method: str) -> Group | None:
-    """A method's group with the same start; None where there is none."""
-    found = [g for g in groups if g.entry("method") == method and g.entry("start") == like.entry("start")]
-    return found[0] if found else None
-
-
 def told(values: Array, planned: int, sign: bool = False) -> str:
     """Mean and deviation over seeds as 3.412 ± 0.010, and of how many seeds, if not all; - for none."""
     mean, sd = mean_sd(values)
     if math.isnan(mean):
         return "-"
     number = f"{mean:{'+' if sign else ''}.3f}" + ("" if math.isnan(sd) else f" ± {sd:.3f}")
-    return number if len(values) == planned else f"{number} ({len(values)} of {planned} seeds)"
+    return f"{number} {lacking(len(values), planned)}".rstrip()
+
+
+def signed(values: Array, planned: int) -> str:
+    """As `told`, of differences."""
+    return told(values, planned, True)
 
 
 def until(group: Group, budget: float) -> Array:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from shared.groups import Group, entries, shown, split
+from shared.groups import Group, entries, lacking, shown, split
 
 Table = Sequence[Sequence[str]]
 
@@ -124,6 +124,16 @@ def percent(mean: float, sd: float, note: str = "") -> str:
     """A mean over seeds as 74.23 ± 0.31 and its note; - for none."""
     number = "-" if math.isnan(mean) else f"{mean:.2f}" if math.isnan(sd) else f"{mean:.2f} ± {sd:.2f}"
     return f"{number} {note}".rstrip()
+
+
+def mean_of(row: Mapping[str, Any], key: str, unit: str = "_percent", note: str = "") -> str:
+    """A mean with its deviation, from a row of a CSV."""
+    return percent(row[f"{key}_mean{unit}"], row[f"{key}_sd{unit}"], note)
+
+
+def seeds_of(row: Mapping[str, Any]) -> str:
+    """What a reader must know of the seeds of a row of a CSV; empty if all are there."""
+    return lacking(row["seeds"], row["seeds_planned"])
 
 
 def plain(value: float) -> str:

@@ -101,7 +101,7 @@ class Made:
     def groups(self, *axes: str, words: tuple[str, ...] = (), names: tuple[str, ...] = ("",)) -> Any:
         """A script's groups."""
         command, reading = (importlib.import_module(f"shared.{name}") for name in ("command", "reading"))
-        flags = command.parser("x", "", []).parse_args(self.words(self.folder, *words, names=names))
+        flags = command.parser("x", "", ["x.toml"]).parse_args(self.words(self.folder, *words, names=names))
         return reading.read("x", flags, axes)
 
 

@@ -76,7 +76,7 @@ def test_the_evaluations_are_those_of_the_local_steps(made: Grids, script: Any) 
 def test_fedrzo_is_drawn_beside_each_sharpness(made: Grids, script: Any) -> None:
     module = script("b_methods")
     groups = made("b_methods").groups(*module.AXES)
-    best = module.chosen(groups)
+    best = [choice.group for choice in module.choices(groups) if choice.best]
     figure = module.draw(best)
     assert len(figure.axes) == 6
     for panel, sharpness in zip(figure.axes[::3], ("10", "1"), strict=True):
@@ -102,6 +102,6 @@ def test_the_step_is_chosen_on_the_validation_part_where_there_is_one(script: An
         group("other", 0.4, validation_loss=[0.3, 0.3, 0.3, 0.3]),
     ]
     bare = [group("one", 0.1), group("other", 0.4)]
-    assert module.chosen(groups) == groups[1:]
-    assert module.chosen(bare) == bare[:1]
+    assert [choice.best for choice in module.choices(groups)] == [False, True]
+    assert [choice.best for choice in module.choices(bare)] == [True, False]
     assert module.note(groups) != module.note(bare)

@@ -21,7 +21,7 @@ def test_budgets_are_those_of_the_formulas(made: Grids, script: Any, wrote: Any)
         assert float(row["client_macs_a_step"]) == kept[STEP_MACS]
         assert float(row["client_peak_bytes"]) == kept[STEP_BYTES]
         assert float(row["client_macs"]) == 5 * 3 * 2 * kept[STEP_MACS]
-    figure = module.draw(made("c_methods").groups(*module.AXES))
+    figure = module.draw(made("c_methods").groups(*module.STUDY.axes))
     lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
     sizes = [sum(expected_bytes("heron", r)[:2]) / 2**10 for r in EVALUATED]
     assert lines["HERON"].get_xdata() == pytest.approx(sizes)
@@ -31,7 +31,7 @@ def test_budgets_are_those_of_the_formulas(made: Grids, script: Any, wrote: Any)
 def test_costs_that_a_result_does_not_tell_are_counted_again(place: Grids, script: Any, wrote: Any) -> None:
     """To the same numbers. Mutation: the passes of one direction for all n_p."""
     for name, module in (("c_methods", "c_budget"), ("c_estimates", "c_fig4")):
-        split, axes = script("shared.split_costs"), script(module).AXES
+        split, axes = script("shared.split_costs"), script(module).STUDY.axes
         groups = [group for group in place(name).groups(*axes) if group.entry("cell") in ("alpha0.3", "np3")][:2]
         before = [split.step(group) for group in groups]
         for group in groups:

@@ -28,7 +28,7 @@ def test_figure_2_has_the_accuracies_the_paired_differences_and_the_local_losses
 
 def test_the_lines_and_bands_of_figure_2(made: Grids, script: Any) -> None:
     module = script("c_fig2")
-    figure = module.draw(made("c_methods").groups(*module.AXES))
+    figure = module.draw(made("c_methods").groups(*module.STUDY.axes))
     assert [panel.get_title(loc="left") for panel in figure.axes] == ["digits, iid", "digits, α = 0.3"]
     names = script("shared.heron").NAMES
     for panel, cell in zip(figure.axes, ("iid", "alpha0.3"), strict=True):

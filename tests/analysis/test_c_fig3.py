@@ -19,7 +19,7 @@ def test_figure_3_has_a_panel_for_each_thing_that_changes(made: Grids, script: A
             check_difference(row, ("less_frozen_mean", "less_frozen_sd"), mine, frozen)
         else:
             assert row["less_frozen_mean"] == ""
-    figure = module.draw(module.panels_of(made("c_clients").groups(*module.AXES)))
+    figure = module.draw(module.arranged(made("c_clients").groups(*module.STUDY.axes)))
     assert [panel.get_xlabel() for panel in figure.axes] == list(module.PANELS.values())
     for k, (key, panel) in enumerate(zip(points, figure.axes, strict=True)):
         heron, frozen = panel.get_lines()

@@ -19,7 +19,7 @@ def test_figure_4_has_mu_and_n_p_and_a_level_for_each_control(made: Grids, scrip
                 10.0 if cell == "mu10" else 1e-3,
                 3 if cell == "np3" else 1,
             )
-    groups = made("c_estimates").groups(*module.AXES)
+    groups = made("c_estimates").groups(*module.STUDY.axes)
     for group in groups:
         other = module.control(group, groups)
         assert (other is None) == (group.entry("cell") == "frozen")

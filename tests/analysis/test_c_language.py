@@ -53,7 +53,7 @@ def test_the_lines_of_figure_5(made: Grids, script: Any) -> None:
     control of the other start.
     """
     module, grids = script("c_fig5"), made("c_lm")
-    figure = module.draw(grids.groups(*module.AXES))
+    figure = module.draw(grids.groups(*module.STUDY.axes))
     names = script("shared.heron").NAMES
     assert len(figure.axes) == 6 and figure.axes[3].get_title(loc="left") == "random weights, LoRA"
     left, middle, right = ({line.get_label(): line for line in panel.get_lines()} for panel in figure.axes[:3])
@@ -89,7 +89,7 @@ def test_figure_6_has_both_losses_and_what_the_frozen_client_of_the_same_cut_is_
         assert same(row["local_loss_mean"], run.rounds["local_loss"][-1])
         less = run.rounds["validation_loss"][-1] - control.rounds["validation_loss"][-1]
         assert same(row["less_frozen_mean"], np.nan if row["method"] == "heron-frozen" else less)
-    figure = module.draw(grids.groups(*module.AXES))
+    figure = module.draw(grids.groups(*module.STUDY.axes))
     lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
     assert lines["HERON, 2 blocks at the client"].get_xdata().tolist() == [0, 1] and len(lines) == 4 + 2
 
@@ -194,19 +194,17 @@ def test_table_3_measures_what_dry_run_tells(script: Any, capsys: pytest.Capture
     assert float(split["weight_bytes"]) == 4 * (embedding + places + weights + adapters)
     assert float(heron["weight_bytes"]) == 4 * (embedding + places + 2 * (weights + adapters) + 2 * width)
     assert float(heron["step_bytes"]) < float(rows["cse_fsl", "True"]["step_bytes"]) < float(cse["step_bytes"])
-    assert module.PAPER["heron"] == (4.03, 5.26)
+    assert (module.PAPER["heron"], module.PAPER["cse_fsl"]) == ((4.03, 5.26), (9.09, 9.48))
 
 
 # --- the grids of the repository
 
 
 def test_the_language_grids_in_the_repository_are_those_of_the_scripts(script: Any) -> None:
-    names = script("shared.heron").NAMES
+    axes = {name: script(name).STUDY.axes for name in ("c_fig5", "c_fig6")} | {"c_lm_tuned": script("c_lm_tuned").AXES}
     for name in ("c_lm", "c_lm_random", "c_fig6", "c_lm_tuned"):
         study = grid.read(ROOT / "jobs" / f"{name}.toml")
-        module = script({"c_lm": "c_fig5", "c_lm_random": "c_fig5"}.get(name, name))
-        assert set(study.axes) - {"seed"} <= set(module.AXES) and set(study.axes["method"]) <= set(names)
-    assert script("c_table3").PAPER["cse_fsl"] == (9.09, 9.48)
+        assert set(study.axes) - {"seed"} <= set(axes.get(name, axes["c_fig5"]))
 
 
 def test_what_is_not_there_is_nothing(script: Any) -> None:
@@ -214,5 +212,5 @@ def test_what_is_not_there_is_nothing(script: Any) -> None:
     language, Group = script("shared.language"), script("shared.groups").Group
     none = Group({"method": "heron", "start": "random"}, 2, {}, ())
     assert language.told(np.array([]), 2) == "-" and language.start(none) == "random weights, LoRA"
-    assert language.told(np.array([1.0]), 2, True) == "+1.000 (1 of 2 seeds)"
-    assert language.of_start([none], none, "cse_fsl") is None
+    assert language.signed(np.array([1.0]), 2) == "+1.000 (1 of 2 seeds)"
+    assert script("shared.study").alike(none, [none], "start", method="cse_fsl") is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from tests.analysis.made import *
+from zofl_mpi.errors import UserError
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.quadratic import Bowl
 
@@ -41,7 +42,8 @@ def test_the_best_step_closes_more_with_every_direction_and_less_where_curvature
 
 
 def test_shares_of_a_planted_table(script: Any, tmp_path: Path) -> None:
-    """Mutations: the gap's ends exchanged; a row of another setting; the row's own directions not taken."""
+    """Mutations: the gap's ends exchanged; a row of another setting; the row's own directions not taken; of two
+    rows the last one."""
     pays = script("pays")
     header = "method,cell,score,directions_per_parameter,accuracy_by_seed_percent\n"
     lines = ("z,b,99,9,", "z,a,30,2.5,29 31", "control,a,20,,21 19", "first,a,60,,", "")
@@ -50,6 +52,10 @@ def test_shares_of_a_planted_table(script: Any, tmp_path: Path) -> None:
     (row,) = pays.rows_of(study, tmp_path)
     assert (row["share_percent"], row["directions_per_parameter"]) == (25.0, 2.5)
     assert (row["ahead_mean"], row["ahead_sd"]) == (10.0, pytest.approx(8**0.5))
+    (tmp_path / "t.csv").write_text(header + "\n".join((*lines[:2], lines[1], *lines[2:])))
+    with pytest.raises(UserError, match=r"t\.csv: a title has several rows of z; run its script again"):
+        pays.rows_of(study, tmp_path)
+    (tmp_path / "t.csv").write_text(header + "\n".join(lines))
     fixed = pays.Study("t", "FedRZO", "a title", {"cell": "a"}, "score", 70.0, "first", {"z": 0.5})
     (row,) = pays.rows_of(fixed, tmp_path)
     assert (row["share_percent"], row["directions_per_parameter"]) == (400.0, 0.5) and math.isnan(row["ahead_mean"])

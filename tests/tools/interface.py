@@ -11,6 +11,7 @@ import numpy as np
 
 import zofl_mpi
 from zofl_mpi.engine.fields import described
+from zofl_mpi.engine.fleet import Spent
 from zofl_mpi.engine.setting import Method
 from zofl_mpi.rounds.local_sgd import State
 from zofl_mpi.run import flags
@@ -20,6 +21,8 @@ from zofl_mpi.run.records.hdf5 import FORMAT
 
 FAMILIES = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl")
 METHODS_OWN = ("start", "round", "evaluate")
+PROVISIONAL = ("device_needs", "round_work")
+"""Functions of `Method` that a later 1.x may still change."""
 LOOPS_OWN = ("account", "steadily", "close")
 """Functions of `Clients` that no method calls."""
 HEAD = """# The public interface
@@ -72,13 +75,14 @@ def members(thing: Any) -> list[str]:
 def hooks() -> str:
     """What a method of one's own must and may have."""
     known = [name for name in vars(Method) if not name.startswith("_")]
-    others = [name for name in known if name not in (*METHODS_OWN, *HOOKS, "setting")]
+    others = [name for name in known if name not in (*METHODS_OWN, *HOOKS, *PROVISIONAL, "setting")]
     calls = {name: [*inspect.signature(getattr(Method, name)).parameters][1:] for name in HOOKS}
     shown = [f"{name}({', '.join(parameters)})" for name, parameters in calls.items()]
     return (
         "## Functions of a method\n\n"
         f"Required: {listed(['setting', *METHODS_OWN])}. Called where a method has them, so that another function\n"
         f"needs another name: {listed(shown)}. Read where a method has them: {listed(others)}.\n"
+        f"Not promised yet: {listed(PROVISIONAL)}, with which a method takes part under `--devices`.\n"
     )
 
 
@@ -111,6 +115,7 @@ def columns() -> Iterator[str]:
         "## Columns\n\n"
         "Under `/rounds`, each with its unit and a description; `seconds` in every result. Vectors: `/final`.\n"
         "Before the columns of a state its class, whose name a checkpoint holds.\n"
+        f"With `--devices`: {listed(described(Spent))}.\n"
     )
     for family, module in modules():
         told: dict[str, list[str]] = {}

@@ -60,7 +60,7 @@ zo_hfl zo_hfl-last* {ZO} {DATA} --y0 last
 zo_hfl zo_hfl-solutions {ZO} {DATA} --exchange solutions
 zo_hfl zo_hfl-many* {ZO} {DATA} --m 40 --min-samples 1 --y0 last
 zo_hfl zo_hfl-options {ZO} {DATA} --samples separate --radius 0.1 9 9 9 9 --divide participants --mu 1 2 3 4 5
-zo_hfl zo_hfl-data {ZO} {DATA} --pixels standardize --partition by_client --schedule harmonic:3 --schedule-local sqrt
+zo_hfl zo_hfl-data {ZO} {DATA} --pixels standardize --partition by_mix --schedule harmonic:3 --schedule-local sqrt
 zo_hfl zo_hfl-synthetic {ZO} --data synthetic --synthetic-samples 600 --kernel numpy
 zo_hfl zo_hfl-features {ZO} {DATA} --problem features
 zo_hfl zo_hfl-mlp {ZO} {DATA} --problem mlp --hidden 8

@@ -26,7 +26,7 @@ NEVER = {"run": ("numerics", "data", "problems", "rounds"), "methods": ("run", "
 """Rooms of lower floors that a room may not import either: the program knows no algorithm, a method no program."""
 WITHIN = {
     "engine": (
-        ("lazy", "fields", "roles", "streams", "messages", "ledger", "device", "coroutines", "processes"),
+        ("lazy", "fields", "fleet", "roles", "streams", "messages", "ledger", "device", "coroutines", "processes"),
         ("watch", "staging", "memory", "mean", "sharing", "batching"),
         ("clients", "world"),
         ("setting",),
@@ -35,7 +35,7 @@ WITHIN = {
         ("signals", "progress", "client_memory", "diagnosis", "evaluation"),
         ("records", "binding", "questions", "flags", "family"),
         ("local", "mpi"),
-        ("plan", "loop", "stored"),
+        ("devices", "plan", "loop", "stored"),
         ("session", "cli", "grid"),
     ),
 }

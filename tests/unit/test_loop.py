@@ -56,7 +56,7 @@ class Report:
 class Counting:
     """Each client adds 1 to a number it keeps and sends it; the state is their sum so far."""
 
-    setting: Any = field(default_factory=lambda: SimpleNamespace(m=M))
+    setting: Any = field(default_factory=lambda: SimpleNamespace(m=M, fleet=None))
     fails_in: int = -1
     evaluated: list[int] = field(default_factory=list)
 

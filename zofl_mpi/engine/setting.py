@@ -10,6 +10,7 @@ from typing_extensions import TypeVar
 
 from zofl_mpi.engine.clients import Clients
 from zofl_mpi.engine.fields import Array
+from zofl_mpi.engine.fleet import Fleet, Needs, RoundWork
 from zofl_mpi.engine.roles import Backend, ClientProgram, attribute
 from zofl_mpi.engine.streams import Purpose, Streams
 
@@ -32,6 +33,7 @@ class Setting(Generic[P]):
         eval_clients: how many clients an evaluation asks at most; 0: all.
         eval_samples: how many samples of each client, and of the server, an evaluation reads at most; 0: all. `test`
             and `validation` have no more of them, either.
+        fleet: the clients' devices, with --devices.
     """
 
     problem: P
@@ -45,6 +47,7 @@ class Setting(Generic[P]):
     eval_clients: int = 0
     validation: Any = None
     eval_samples: int = 0
+    fleet: Fleet | None = None
 
     @property
     def m(self) -> int:
@@ -198,6 +201,17 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     def sample_passes(self, rounds: int, asked: int) -> Passes | None:
         """Passes of a run whose evaluations ask so many clients, for --eval-samples auto; None: not known."""
         return None
+
+    def device_needs(self) -> Sequence[Needs]:
+        """Operations and memory of a client's step, for --devices; measured at rank 0. Empty: not known.
+
+        Of several ways to take it each client takes the first that its device can hold (`Fleet.way`).
+        """
+        return ()
+
+    def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
+        """What round r asks of these clients (None: its participants), for --devices."""
+        raise NotImplementedError
 
     def start(self) -> S:
         """The state before round 0."""

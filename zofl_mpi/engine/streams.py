@@ -51,6 +51,8 @@ class Purpose(IntEnum):
     SIGNS = 28  # of each sample's direction, where a mini-batch has one a sample
     COMPRESSION = 29  # random rounding of a quantised upload
     EVALUATION = 30  # samples of a client, or of the server, that evaluations read, where they do not read all
+    DEVICES = 31  # class of each client's device
+    AVAILABLE = 32  # clients that can be asked in a round
 
 
 @final

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, cast, final
 
 import numpy as np
@@ -27,7 +27,7 @@ from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLos
 from zofl_mpi.rounds.split.costs import Traffic, plan_of, unsplit_costs
 from zofl_mpi.rounds.split.estimates import TwoPoint
 from zofl_mpi.rounds.split.estimating import check_arithmetic
-from zofl_mpi.rounds.split.messages import Model, State
+from zofl_mpi.rounds.split.messages import Ask, Model, State
 from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.rules import Lines, StepCost
 from zofl_mpi.rounds.split.training import Training
@@ -66,6 +66,7 @@ class DeComFL(SplitMethod):
     estimate: Literal["one-sided", "central"] = "one-sided"
     draw: Draw = "device"
     _history: History = field(init=False, repr=False, compare=False, default_factory=History)
+    _held: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     # --- the server
 
@@ -75,6 +76,9 @@ class DeComFL(SplitMethod):
         to, latest = training.timetable.participants(r), training.timetable.latest(r)
         buffers = torch.cat([state.buffers, state.buffers_s])
         since = {i: latest.get(i, 0) for i in to}
+        x = torch.cat([problem.placed(state.theta)[: problem.n_client], problem.placed(state.theta_s)])
+        for _ in clients.ask(self.hold, Current(x, state.optimiser), to=to, counted=False):
+            pass
         different = {t: Missed(state.scalars[t:], buffers, r) for t in set(since.values())}
         replies = dict(clients.ask_each(self.train, {i: different[t] for i, t in since.items()}))
         for i, reply in replies.items():
@@ -82,9 +86,8 @@ class DeComFL(SplitMethod):
             check_arithmetic(problem, i, reply.arithmetic, "--method decomfl", remedy)
         averaged = {i: Averaged(differences=reply.differences, buffers=reply.buffers) for i, reply in replies.items()}
         average = mean.of_replies(averaged, training.shares())
-        theta, theta_s = problem.placed(state.theta).clone(), problem.placed(state.theta_s)
-        n, b, moments = problem.n_client, problem.local.b, copied(state.optimiser)
-        x = torch.cat([theta[:n], theta_s])
+        theta, x, moments = problem.placed(state.theta).clone(), x.clone(), copied(state.optimiser)
+        n, b = problem.n_client, problem.local.b
         self.replay(x, moments, r, average.differences)
         theta[:n] = x[:n]
         return ScalarState(
@@ -134,9 +137,19 @@ class DeComFL(SplitMethod):
 
     # --- a client
 
+    def hold(self, client: Client, message: Current) -> Ask:
+        """Keeps the model before the round: one copy a rank, where each of its clients would have the same to the bit.
+
+        A client has it by the steps that it missed (`Missed`, whose bytes are counted); this question is not counted.
+        """
+        if self._held.get("message") is not message:
+            x = self.problem.placed(message.x)
+            self._held.update(message=message, x=x, moments=copied(message.moments))
+        return Ask()
+
     def train(self, client: Client, message: Missed) -> Uploaded:
-        """Brings the model up to date, and takes local steps on a copy of it."""
-        x, moments = self.caught_up(client, message)
+        """Takes local steps on a copy of the model."""
+        x, moments = self._held["x"], self._held["moments"]
         estimator, visited = self.estimator(moments), Client(client.i, client.data)  # forgotten, as the steps are
         local = LocalSteps(self.training, visited, Model(x, message.buffers, message.r), self.loss, self.rule.parts)
         moments, differences = copied(moments), list[Tensor]()
@@ -151,16 +164,6 @@ class DeComFL(SplitMethod):
             loss=local.done().loss,
             arithmetic=self.problem.arithmetic,
         )
-
-    def caught_up(self, client: Client, message: Missed) -> tuple[Tensor, dict[str, Any]]:
-        """(n_c + n_s,) the model before round r, and the optimiser's moments, both in the client's memory."""
-        problem, memory = self.problem, client.memory
-        x = problem.placed(memory["x"] if "x" in memory else self.loss.flat.initial()[0]).clone()
-        moments = copied(memory["moments"]) if "moments" in memory else self.first_moments(x)
-        for r, differences in enumerate(message.scalars, start=message.r - len(message.scalars)):
-            self.replay(x, moments, r, differences)
-        memory["x"], memory["moments"] = x, moments
-        return x, moments
 
     @property
     def _moves_statistics(self) -> bool:
@@ -203,8 +206,13 @@ class DeComFL(SplitMethod):
         """Forward passes of a local step."""
         return self.rule.passes + (self.rule.needs_point or self._moves_statistics)
 
+    @cached_property
+    def traffic(self) -> Traffic:
+        """Scalars: up those of a client's steps, down the means of all rounds since its last."""
+        return Traffic(self.training, scalars=self.n_p, unsplit=True)
+
     def plan(self, rounds: int) -> Lines:
-        lines = plan_of(Traffic(self.training, scalars=self.n_p, unsplit=True), rounds, StepCost(self.passes))
+        lines = plan_of(self.traffic, rounds, StepCost(self.passes))
         each = 8 * self.training.h * self.n_p
         return {**lines, "further bytes down, a client, for each round since its last": each}
 
@@ -256,6 +264,14 @@ class HiSo(DeComFL):
 
 
 # --- messages and state
+
+
+@dataclass(frozen=True)
+class Current:
+    """Server to ranks: the model before the round."""
+
+    x: Tensor  # (d,)
+    moments: dict[str, Any]  # of the optimiser; K of HiSo
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ ICML 2025.
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -175,7 +176,7 @@ class FSLSAGE(SplitMethod):
         """The auxiliary head's loss, by a backward pass; the head itself does not train on it."""
         return HeadLoss(self.problem, trained=False), Backprop(self.training.trainable(head=False))
 
-    @property
+    @cached_property
     def traffic(self) -> Traffic:
         """The clients' parts both ways, smashed samples up, heads down where they are aligned."""
         return replace(super().traffic, aligned=self.l)

@@ -3,15 +3,17 @@
 [C] Kou, Chen, Yang, Shen, "Lean Clients, Full Accuracy: Hybrid Zeroth- and First-Order Split Federated Learning".
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
-from zofl_mpi import Client, Clients
+from zofl_mpi import Client, Clients, UserError
+from zofl_mpi.engine.fleet import Needs
 from zofl_mpi.rounds.split.client import HeadLoss, Loss
+from zofl_mpi.rounds.split.costs import costs_of
 from zofl_mpi.rounds.split.estimating import EstimatingMethod
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
-from zofl_mpi.rounds.split.rules import GradientRule
+from zofl_mpi.rounds.split.rules import Backprop, GradientRule
 
 
 @final
@@ -24,13 +26,18 @@ class HERON(EstimatingMethod):
         head_gradient: of the auxiliary head: estimated, [C]'s, or exact: for a linear head, in closed form, by the
             forward pass at the point itself. The head is then excluded from the perturbation, and uploaded densely
             under --uplink seeds. ElasticZO (arXiv:2501.04287) takes a network's last layers out of the estimate so.
+        rule_by_device: clients whose device can hold a backward pass take CSE-FSL's steps, the others estimate; needs
+            --devices and --uplink dense.
     """
 
     head_gradient: Literal["estimated", "exact"] = "estimated"
+    rule_by_device: bool = False
 
     def chosen(self) -> tuple[Loss, GradientRule]:
         self.training.check_local()
         loss = HeadLoss(self.problem)
+        if self.rule_by_device and (self.setting.fleet is None or self.estimation.uplink != "dense"):
+            raise UserError("--rule-by-device: needs --devices, and --uplink dense: no seeds give a backward pass")
         return loss, self.estimation.rule(self.training, loss, self.head_gradient == "exact")
 
     def round(self, state: State, r: int, clients: Clients) -> State:
@@ -41,11 +48,27 @@ class HERON(EstimatingMethod):
 
     def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
         """Step 2: takes the local steps (6), and uploads."""
-        model = self.steps(client, message)
+        model, rule = self.steps(client, message), self.rule_of(client.i)
         for q, x, labels in model:
             uploads = model.uploads(q)
-            point = self.rule.forward(model, x, labels, uploads)  # s = theta_c(x), F(theta_l)
+            point = rule.forward(model, x, labels, uploads)  # s = theta_c(x), F(theta_l)
             if uploads:
                 yield point.upload(labels)  # it leaves while the perturbed passes go on
-            model.step(self.rule(model, point, labels, model.key(q)))  # (2)
+            model.step(rule(model, point, labels, model.key(q)))  # (2)
         return model.done()
+
+    # --- by device
+
+    def rule_of(self, i: int) -> GradientRule:
+        """CSE-FSL's rule where the client's device can hold its step and --rule-by-device is given."""
+        fleet = self.setting.fleet
+        if not self.rule_by_device or fleet is None or fleet.way[i] > 0:
+            return self.rule
+        return Backprop(self.training.trainable())
+
+    def device_needs(self) -> Sequence[Needs]:
+        """With --rule-by-device CSE-FSL's step, else the estimate's."""
+        if not self.rule_by_device:
+            return super().device_needs()
+        backprop = costs_of(self.training, self.loss, Backprop(self.training.trainable()))
+        return [self.needs_of(backprop), *super().device_needs()]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, column, finite, part
 from zofl_mpi.engine.mean import MANY
@@ -66,7 +67,7 @@ class ZOHFL(Costed[Hierarchical]):
         g1 = self.gradient_f1(x, r)  # while the clients compute
         g2 = estimates() / (self.setting.m if self.divide == "m" else len(S))
 
-        steps = sum(self.steps(i, r) for i in S)
+        steps = int(self.steps(np.array(S), r).sum())
         return State(self.server.step(x, g1 + g2, r), float(np.linalg.norm(g1)), float(np.linalg.norm(g2)), steps)
 
     def solve(self, client: Client, message: GlobalModel) -> Values | Solutions:
@@ -107,9 +108,9 @@ class ZOHFL(Costed[Hierarchical]):
         g = self.problem.gradient_f1(x, self.setting.server, self.server.batch(r))
         return shaped(g, x.shape, "gradient_f1(x, data, batch)")
 
-    def steps(self, i: int, r: int) -> int:
-        """2 H_{i,r}, the steps of both solves."""
-        return 2 * self.local.steps.count(i, r)
+    def steps(self, clients: NDArray[np.int64], r: int) -> NDArray[np.int64]:
+        """(k,) 2 H_{i,r} of clients (k,), the steps of both solves."""
+        return 2 * self.local.steps.counts(clients, r)
 
     # --- start, evaluation and costs
 

@@ -74,6 +74,12 @@ class Problem(Backend, Protocol):
         """FLOPs of a mini-batch's loss at one point; nan where it is not known."""
         return math.nan
 
+    def client_bytes(self, batch_size: int, gradient: bool) -> float:
+        """Bytes that a client needs for its model and a step on a mini-batch, by gradient or by the loss alone; 0 where
+        it is not known.
+        """
+        return 0.0
+
 
 class NumPyProblem(Problem, Protocol):
     """A problem that NumPy computes."""

@@ -137,12 +137,23 @@ class Function:
             self._step_of_zeros(batch_size)
         return float(counted.flops)
 
-    def _step_of_zeros(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        """Computes the gradient at 0 on samples of zeros; returns these inputs and that point."""
+    def client_bytes(self, batch_size: int, gradient: bool) -> float:
+        """Bytes live at once in a step at 0 on samples of zeros, both included; `gradient`: with a backward pass."""
+        from zofl_mpi.problems.counting import Allocations
+
+        with Allocations() as made:
+            self._step_of_zeros(batch_size, gradient)
+        return float(made.peak)
+
+    def _step_of_zeros(self, batch_size: int, gradient: bool = True) -> tuple[Tensor, Tensor]:
+        """Computes the gradient, or the logits, at 0 on samples of zeros; returns these inputs and that point."""
         shapes = (batch_size, *self.input_shape), (self.n,)
         inputs, point = (torch.zeros(shape, dtype=self.dtype, device=self.device) for shape in shapes)
         with self.at(point):
-            self.gradient(inputs, torch.zeros(batch_size, dtype=torch.int64, device=self.device))
+            if gradient:
+                self.gradient(inputs, torch.zeros(batch_size, dtype=torch.int64, device=self.device))
+            else:
+                self.logits(inputs)
         return inputs, point
 
     def _shaped(self, inputs: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -155,6 +155,10 @@ class Network(Personalised):
         """FLOPs of a forward pass, about: the backward pass takes twice as many."""
         return self.flops(batch_size) / 3
 
+    def client_bytes(self, batch_size: int, gradient: bool) -> float:
+        """As torch makes tensors in a step, the model's and the inputs' included."""
+        return self._function.client_bytes(batch_size, gradient)
+
     def initial(self, generator: np.random.Generator) -> Array:
         return self._function.initial()
 

@@ -99,6 +99,11 @@ class Softmax(Personalised):
         """FLOPs of the two products with the batch: logits and gradient."""
         return 4.0 * batch_size * self.n
 
+    def client_bytes(self, batch_size: int, gradient: bool) -> float:
+        """The model, its gradient and the step; a mini-batch, its logits and their residuals."""
+        numbers = (3 if gradient else 1) * self.n + batch_size * (self.n // self.classes + 2 * self.classes)
+        return float(numbers * np.dtype(self.dtype).itemsize)
+
     @QUIET
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
         positions, W = positions_of(data, batch), x.reshape(self.classes, -1)

@@ -24,7 +24,9 @@ KINDS = {"compute": "computing", "wait": "waiting", "comm": "sending", "staging"
 
 
 def curves(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, Any]:
-    """Every column of every run, against rounds, seconds or bytes; the page's script lets the reader choose."""
+    """Every column of every run, against what all runs have of `axes`; the page's script lets the reader choose."""
+    against = [axes(run) for run in runs]
+    common = [name for name in against[0] if all(name in each for each in against)]
     names = list(dict.fromkeys(name for run in runs for name in run.rounds if name not in ("round", "seconds")))
     shown = [name for name in names if any(np.isfinite(run.rounds.get(name, np.nan)).any() for run in runs)]
     first = [name for name in ("test_accuracy", "objective", "test_loss", "loss") if name in shown]
@@ -40,7 +42,7 @@ def curves(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, Any]:
                 "label": label,
                 "colour": COLOURS[k % len(COLOURS)],
                 "dash": DASHES[k % len(DASHES)],
-                "x": {name: numbers(values[thinned(run.length)]) for name, values in axes(run).items()},
+                "x": {name: numbers(against[k][name][thinned(run.length)]) for name in common},
                 "y": {name: numbers(run.rounds[name][thinned(run.length)]) for name in shown if name in run.rounds},
             }
             for k, (run, label) in enumerate(zip(runs, labels, strict=True))
@@ -51,11 +53,17 @@ def curves(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, Any]:
 def axes(run: Run) -> dict[str, Array]:
     """What a curve can be drawn against: name with unit -> (R,)."""
     seconds = np.nan_to_num(run.rounds.get("seconds", np.zeros(run.length)))
+    devices = {
+        "virtual hours so far": ("virtual_seconds", 3600),
+        "joules of the clients' devices so far": ("joules", 1),
+    }
+    spent = {name: run.rounds[column] / unit for name, (column, unit) in devices.items() if column in run.rounds}
     return {
         "finished rounds": np.arange(1, run.length + 1),
         "seconds of all rounds so far": np.cumsum(seconds),
         "MiB sent up to the server so far": np.cumsum(run.clients["bytes_up"].sum((1, 2))) / 2**20,
         "MiB sent down to clients so far": np.cumsum(run.clients["bytes_down"].sum((1, 2))) / 2**20,
+        **spent,
     }
 
 

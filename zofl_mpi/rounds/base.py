@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
+from functools import cached_property
 from typing import Any, Generic, Literal, cast, final
 
 import numpy as np
@@ -12,10 +13,12 @@ from numpy.typing import NDArray
 
 from zofl_mpi import Array, Loads, Purpose, Setting, UserError, at_least, fraction
 from zofl_mpi.engine import messages
+from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.setting import Drawable, P, Passes, Work
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.problems import Batch, Smooth, Vector
 
+Numbers = NDArray[np.int64]
 X0 = Literal["auto", "zero", "random"]
 
 
@@ -54,6 +57,8 @@ class Sampling:
         """S_r: round(beta m) clients, halves up, at least one, uniformly without replacement; ascending."""
         m = self.setting.m
         count = max(1, int((Decimal(str(self.beta)) * m).to_integral_value(ROUND_HALF_UP)))  # 50 * 0.57 is 28.5
+        if self.setting.fleet is not None:
+            return self.setting.fleet.participants(r, count)
         if count == m:
             return list(range(m))
         return sorted(self.setting.streams(Purpose.PARTICIPANTS, r=r).permutation(m)[:count].tolist())
@@ -153,7 +158,7 @@ class Effort:
     """The work and the messages of a method's rounds."""
 
     participants: Callable[[int], Sequence[int]]  # (r) -> S_r
-    steps: Callable[[int, int], int]  # (i, r) -> local steps of client i in round r
+    steps: Callable[[Numbers, int], Numbers | int]  # (clients (k,), r) -> (k,) local steps in round r, or one number
     batch: int  # samples of a local step; 0: all of the client's
     down: Any  # an example of the message to a participant; None: none
     up: Any  # an example of its reply
@@ -163,8 +168,8 @@ class Effort:
     full_pass: bool = False  # whether a participant also takes one gradient on all of its samples
     server_batch: int = 0  # samples of the server's own step in a round; 0: it takes none
 
-    def samples(self, H: int, size: int) -> int:
-        """Samples of the gradients of H local steps of a participant that has `size` samples."""
+    def samples(self, H: Numbers, size: Numbers) -> Numbers:
+        """(k,) samples of the gradients of H (k,) local steps of participants that have `size` (k,) samples."""
         return H * self.gradients * (self.batch or size) + self.full_pass * size
 
 
@@ -196,19 +201,19 @@ class Costed(OnProblem[P], ABC):
 
     def work(self, rounds: int) -> Work:
         """The local steps of all rounds, for --kernel auto: in each about as many as in the middle one."""
-        effort, r = self.effort, rounds // 2
-        steps = rounds * sum(effort.steps(i, r) for i in effort.participants(r))
+        effort = self.effort
+        steps = rounds * int(self._steps(effort, rounds // 2)[1].sum())
         return Work(self._largest(), effort.models, effort.gradients * steps // effort.models)
 
     def loads(self) -> Loads:
         """Samples of each client's gradients in round 0."""
-        effort = self.effort
-        return Loads([effort.samples(effort.steps(i, 0), len(data)) for i, data in enumerate(self.setting.data)])
+        _, _, samples = self._steps(self.effort, 0, range(self.setting.m))
+        return Loads(samples.tolist())
 
     def sample_passes(self, rounds: int, asked: int) -> Passes:
         """In each round about as many as in the middle one."""
-        effort, r, data = self.effort, rounds // 2, self.setting.data
-        own = sum(effort.samples(effort.steps(i, r), len(data[i])) for i in effort.participants(r))
+        effort = self.effort
+        own = int(self._steps(effort, rounds // 2)[2].sum())
         training = rounds * (own * (effort.points or GRADIENT) + GRADIENT * effort.server_batch)
         return Passes(training, *self.eval_passes(asked), lambda: self._flops() / (1 if effort.points else GRADIENT))
 
@@ -218,13 +223,11 @@ class Costed(OnProblem[P], ABC):
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         """The lines of --dry-run."""
-        effort, problem, sizes = self.effort, cast(Any, self.problem), step_samples(self.setting, 0)
+        effort, problem = self.effort, cast(Any, self.problem)
         asked = steps = samples = 0
         for r in range(rounds):
-            S = effort.participants(r)
-            H = [effort.steps(i, r) for i in S]
-            asked, steps = asked + len(S), steps + sum(H)
-            samples += sum(effort.samples(h, sizes[i]) for i, h in zip(S, H, strict=True))
+            S, H, each_samples = self._steps(effort, r)
+            asked, steps, samples = asked + len(S), steps + int(H.sum()), samples + int(each_samples.sum())
         down, up = (0 if message is None else messages.size(message) for message in (effort.down, effort.up))
         each = (effort.points or 1) * self._flops()
         lines: dict[str, str | float] = {
@@ -242,6 +245,33 @@ class Costed(OnProblem[P], ABC):
         if effort.server_batch:
             lines["samples of the server's own steps, all rounds"] = rounds * effort.server_batch
         return lines
+
+    def device_needs(self) -> Sequence[Needs]:
+        """MACs of a sample in a step (half of its FLOPs), of its gradient at the server, and the bytes of a step."""
+        effort, problem = self.effort, cast(Any, self.problem)
+        size = effort.server_batch
+        server = problem.flops(min(size, PROBE)) / min(size, PROBE) / 2 if size else 0.0
+        held = problem.client_bytes(self._largest(), not effort.points) if effort.batch or effort.up is not None else 0
+        return [Needs((effort.points or 1) * self._flops() / 2, server, held)]
+
+    def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
+        effort = self.effort
+        asked, _, samples = self._steps(effort, r, clients)
+        sizes = (0 if message is None else messages.size(message) for message in (effort.down, effort.up))
+        down, up, two = (np.full(len(samples), float(size)) for size in (*sizes, 2))
+        return RoundWork(asked.tolist(), samples.astype(float), down, up, two, server_samples=effort.server_batch)
+
+    def _steps(self, effort: Effort, r: int, clients: Sequence[int] | None = None) -> tuple[Numbers, Numbers, Numbers]:
+        """(k,) each: clients (None: the participants of round r), their local steps, the samples of these."""
+        asked, m = effort.participants(r) if clients is None else clients, self.setting.m
+        ids = np.arange(m) if len(asked) == m else np.array(asked, np.int64)  # ascending, where they are all
+        steps = np.broadcast_to(effort.steps(ids, r), ids.shape)
+        return ids, steps, np.broadcast_to(effort.samples(steps, self._sizes[ids]), ids.shape)
+
+    @cached_property
+    def _sizes(self) -> NDArray[np.int64]:
+        """(m,) samples of each client."""
+        return np.array(step_samples(self.setting, 0))
 
     def _flops(self) -> float:
         """FLOPs of a sample's loss where a step evaluates losses, else of its gradient; a network computes a step."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Loads, Purpose, UserError, at_least, column, part
 from zofl_mpi.engine import messages
+from zofl_mpi.engine.fleet import Needs
 from zofl_mpi.engine.setting import Passes
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Bilevel, SecondOrder
@@ -184,6 +185,10 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     @property
     def effort(self) -> Effort:
         return self.local.effort(lambda r: range(self.setting.m), 2)
+
+    def device_needs(self) -> Sequence[Needs]:
+        """Not known: how often the lower level communicates depends on x."""
+        return ()
 
     def sample_passes(self, rounds: int, asked: int) -> Passes:
         """In each round as many as the lower level takes at x_0."""

@@ -73,6 +73,11 @@ class StepSchedule:
         """H_{i,r}."""
         return local_steps(self.schedule_h, self.tau[i % len(self.tau)], r)
 
+    def counts(self, clients: NDArray[np.int64], r: int) -> NDArray[np.int64]:
+        """(k,) H_{i,r} of clients (k,)."""
+        each = np.array([local_steps(self.schedule_h, tau, r) for tau in self.tau])
+        return each[clients % len(each)]
+
     def sizes(self, i: int, r: int) -> NDArray[np.float64]:
         """(H,) step sizes gamma~_t of client i in round r."""
         return stepsizes(self.schedule_local, self.gamma_local, self.count(i, r))
@@ -164,7 +169,8 @@ class LocalSGD:
         new, moments = rule.step(x, y, self.eta_g, state.moments)
         if self.server.gamma:
             new = self.server.step(new, self.server.gradient(x, r), r)
-        return State(new.astype(x.dtype), sum(self.steps.count(i, r) for i in to), moments=moments)
+        steps = int(self.steps.counts(np.array(to), r).sum())
+        return State(new.astype(x.dtype), steps, moments=moments)
 
 
 @dataclass(frozen=True)
@@ -198,7 +204,7 @@ class FirstOrder(Costed[Smooth]):
         local, x = self.local, np.zeros(self.setting.problem.n, self.setting.dtype)
         return Effort(
             local.sampling,
-            local.steps.count,
+            local.steps.counts,
             local.batch,
             GlobalModel(x, 0),
             LocalModel(x),

@@ -25,7 +25,7 @@ from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all, speaks_first
 from zofl_mpi.errors import UserError, refused, warn
-from zofl_mpi.run import evaluation, flags
+from zofl_mpi.run import devices, evaluation, flags
 from zofl_mpi.run import plan as plans
 from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
@@ -189,12 +189,15 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
             method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
         if N and world.rank == 0 and not (values["quiet"] or values["dry_run"]):
             print(evaluation.line(N, data.test), flush=True)
+    devices.bind(world, method, values["method"], speaks=not values["dry_run"])
     fault = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
     _check_equal(world, method.kernel, f"{fault} --kernel numpy")
     _check_server_ranks(world, method, plan)
     if values["dry_run"]:
         if world.rank == 0:
             plans.print_plan(plan, method)
+            if setting.fleet is not None:
+                print(devices.table(setting.fleet, values["rounds"]))
         return 0
     _check_survival(world, plan)
     world.split(values["server_ranks"])
@@ -206,6 +209,7 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     stop.listen()
     attrs: dict[str, Any] = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
     attrs |= {"eval_samples": setting.eval_samples, **({"kernel_choice": reason} if reason else {})}
+    attrs |= {"devices": setting.fleet.lines()} if setting.fleet is not None else {}
     loads = world.bcast(loads)  # rank 0's: ranks that looked for a client on different ones would hang
     clients = _clients_per_rank(world, values["server_ranks"], data.m, loads)
     rows = [place.row(rank, clients[rank], values["server_ranks"]) for rank, place in enumerate(places)]
@@ -368,6 +372,8 @@ def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Sett
             raise UserError(f"{needed}: pip install 'zofl_mpi[torch]'") from exc
 
     setting = replace(run_or_fail_all(world, make), eval_clients=values["eval_clients"])
+    limits = values["devices"], values["deadline"], values["over_select"]
+    setting = devices.equipped(world, setting, *limits)
     return evaluation.limited(setting, 0 if values["eval_samples"] == "auto" else values["eval_samples"])
 
 

@@ -180,6 +180,10 @@ class Rounds:
         state = finite_round(method, messages.copy(state) if clients.survives else state, r, clients)
         columns = dict(numbers(state))
         self.recorder.describe(described(state))
+        if method.setting.fleet is not None:
+            spent = method.setting.fleet.spent(r + 1)
+            columns |= dict(numbers(spent))
+            self.recorder.describe(described(spent))
         if self.schedule.evaluates(r + 1):
             name = f"evaluation after round {r + 1}"
             self.progress.step(name)

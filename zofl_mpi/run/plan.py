@@ -44,6 +44,10 @@ class RunFlags:
             client's and the server's own), drawn once by --seed; 0: all; auto: all, or so many that the run's
             evaluations cost a tenth of its training at most, counted in passes of samples (a continued run keeps its
             number).
+        devices: of the clients: phones, sensors, silos or a TOML file of classes; adds virtual seconds and joules, and
+            leaves out clients whose device cannot hold a step.
+        deadline: virtual seconds after which a client of a round is dropped; 0: none.
+        over_select: clients that a round asks for each that it needs; the first ones count.
         server_ranks: S: the first S ranks are the server and share out the G uploads of each of its steps (--merge G,
             S <= G); the clients live on the others. No bit depends on S. Bytes between the server's ranks are not
             counted.
@@ -66,6 +70,9 @@ class RunFlags:
     eval_every: int = at_least(1, 10)
     eval_clients: int = at_least(0, 100)
     eval_samples: Literal["auto"] | int = at_least(0, "auto", "auto or a whole number", "(0: all)")
+    devices: str = ""
+    deadline: float = at_least(0, 0.0, "seconds", "(0: none)")
+    over_select: float = at_least(1, 1.0)
     server_ranks: int = at_least(1, 1)
     survive: bool = False
     round_timeout: float = at_least(0, 0.0, "seconds", "(more than any round takes; 0: no limit)")

@@ -20,7 +20,7 @@ FOLDERS = ("data_dir",)
 """Flags that say where a machine keeps its files; a run that is continued has them anew."""
 CLASSES = ("method", "problem")
 """Flags that may name a class of a user's own."""
-PLACES = ("data", "model", "pretrained")
+PLACES = ("data", "model", "pretrained", "devices")
 """Flags that may name a file or folder of a user's own."""
 
 
@@ -82,4 +82,8 @@ def is_place(name: str, value: str) -> bool:
     """Whether the value of one of these flags names a file or a folder, not something that zofl_mpi knows by name."""
     if name == "pretrained":
         return bool(value)
-    return value.endswith(".npz") or any(c in value for c in "/\\~") or (name == "model" and os.path.isdir(value))
+    return (
+        value.endswith((".npz", ".toml"))
+        or any(c in value for c in "/\\~")
+        or (name == "model" and os.path.isdir(value))
+    )

@@ -21,6 +21,7 @@ from zofl_mpi.rounds.split.training import Training
 
 C = TypeVar("C", bound=AbstractContextManager[Any])
 STEP_MACS = "multiply-accumulates of a client's step"
+PASS_MACS = "multiply-accumulates of each of a client's forward passes"
 STEP_BYTES = "peak bytes of a client's step, beyond its model"
 STEP_COUNTED = STEP_MACS + ", its backward pass as computed"
 RECOMPUTED = ", if it computes its blocks again"  # gradient checkpointing
@@ -163,7 +164,7 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
     further = step.heads * auxiliary
     if step.last:
         further += step_macs(loss, step.last) - forward  # its backward pass
-    label, passes = "multiply-accumulates of each of a client's forward passes", 1.0
+    label, passes = PASS_MACS, 1.0
     if not isinstance(step.forwards, str):
         label, passes = STEP_MACS, step.forwards + step.signed + 2 * step.backwards
     lines: Lines = {

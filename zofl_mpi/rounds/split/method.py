@@ -4,17 +4,19 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
 from zofl_mpi import Client, Clients, Directions, Step, part
+from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.setting import Passes
 from zofl_mpi.engine.sharing import Sharing, Work
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.base import GRADIENT, OnProblem
 from zofl_mpi.rounds.split.client import LocalSteps, Loss, with_own_part
-from zofl_mpi.rounds.split.costs import Traffic, costs_of, macs, plan_of
+from zofl_mpi.rounds.split.costs import LABELS, PASS_MACS, STEP_BYTES, STEP_MACS, Traffic, costs_of, macs, plan_of
 from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, ServerPart, Smashed, State, Update
 from zofl_mpi.rounds.split.rules import GradientRule, Lines
 from zofl_mpi.rounds.split.server import Server, passes_at
@@ -95,8 +97,13 @@ class SplitMethod(OnProblem[Split]):
 
     def steps(self, client: Client, message: Model) -> LocalSteps:
         """The client's model, for its local steps of a round."""
-        model = with_own_part(self.training, client, message)
-        return LocalSteps(self.training, client, model, self.loss, self.rule.parts, self.scalars_each)
+        parts = self.rule_of(client.i).parts
+        message = with_own_part(self.training, client, message)
+        return LocalSteps(self.training, client, message, self.loss, parts, self.scalars_each)
+
+    def rule_of(self, i: int) -> GradientRule:
+        """The rule of client i's steps."""
+        return self.rule
 
     def update(self, client: Client, message: Ask) -> Update:
         """The model after the local steps, which `LocalSteps.done` left; it need not be kept."""
@@ -162,7 +169,7 @@ class SplitMethod(OnProblem[Split]):
         """Numbers of each local step that go up in place of the model; 0: the model does."""
         return 0
 
-    @property
+    @cached_property
     def traffic(self) -> Traffic:
         """The bytes that travel; the loss knows whether the head does, and whether the server answers uploads."""
         last = sum(part.stop - part.start for part in self.rule.parts[1:])
@@ -176,8 +183,8 @@ class SplitMethod(OnProblem[Split]):
         """The directions of all participants' local steps; each client draws its own."""
         timetable, part = self.training.timetable, self.rule.parts[0]
         taken = Counter(i for r in range(rounds) for i in timetable.participants(r))
-        steps = ((taken[i], timetable.samples(i, q)) for i in taken for q in range(timetable.steps(i)))
-        drawn = sum(times * self.rule.count(samples) for times, samples in steps)
+        steps = ((i, taken[i], timetable.samples(i, q)) for i in taken for q in range(timetable.steps(i)))
+        drawn = sum(times * self.rule_of(i).count(samples) for i, times, samples in steps)
         copies = len(taken) if self.training.own_parts else 1
         numbers = copies * (part.stop - part.start)  # 0 where all of the client's part is frozen
         return Directions(drawn, numbers) if drawn and numbers else None
@@ -201,6 +208,30 @@ class SplitMethod(OnProblem[Split]):
 
     def costs(self) -> Lines:
         return costs_of(self.training, self.loss, self.rule)
+
+    def device_needs(self) -> Sequence[Needs]:
+        return [self.needs_of(self.costs())]
+
+    def needs_of(self, costs: Lines) -> Needs:
+        """By measured `costs`: of a client's step, and of a forward and a backward pass of the server."""
+        step = costs.get(STEP_MACS, (1 + self.rule.passes) * float(costs.get(PASS_MACS, 0)))
+        held = (self.loss.flat.n + self.loss.flat.b) * np.dtype(self.setting.dtype).itemsize + float(costs[STEP_BYTES])
+        return Needs(float(step) / self.training.batch, 3 * macs(self.problem)[2], held)
+
+    def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
+        timetable, traffic = self.training.timetable, self.traffic
+        asked = timetable.participants(r) if clients is None else clients
+        rows = []
+        for i in asked:
+            samples = [timetable.samples(i, q) for q in range(timetable.steps(i))]
+            uploads = range(0, len(samples), self.training.k) if self.server_uploads else ()
+            sizes = [ways for kind, ways in traffic.of(r, i).items() if kind != LABELS]
+            moved = [sum(ways[k] for ways in sizes) for k in (0, 1)]
+            sent = (1 + self.loss.at_cut) * len(uploads)
+            rows.append((sum(samples), *moved, 2 + sent, sum(samples[q] for q in uploads)))
+        samples_, down, up, messages, uploaded = np.array(rows, np.float64).reshape(-1, 5).T
+        streams = self.server_uploads > 0 and not self.loss.at_cut
+        return RoundWork(asked, samples_, down, up, messages, streams, float(uploaded.sum()))
 
 
 def with_head(state: State, mean: Update) -> Update:

@@ -1,44 +1,52 @@
 """`Timetable`: who takes part in which round of split training, with which mini-batches and sizes of steps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, final
+from dataclasses import dataclass, field
+from typing import Literal, final
 
 import numpy as np
 
-from zofl_mpi import Purpose
-from zofl_mpi.problems import Batch
+from zofl_mpi import Purpose, Setting
+from zofl_mpi.numerics.schedules import Pace
+from zofl_mpi.problems import Batch, Split
 from zofl_mpi.rounds.base import Sampling
-
-if TYPE_CHECKING:
-    from zofl_mpi.rounds.split.training import Training
 
 
 @final
+@dataclass
 class Timetable:
-    """Rounds, local steps and mini-batches, a function of flags and seed: no state keeps any of it."""
+    """Rounds, local steps and mini-batches, a function of the seed and of these flags of `Training`."""
 
-    def __init__(self, training: Training) -> None:
-        self._training = training
-        self._known: tuple[int, dict[int, int], dict[int, int], int] = (0, {}, {}, 0)  # of `_past`, with its round
+    setting: Setting[Split]
+    batch: int
+    h: int
+    k: int
+    lr_client: float
+    beta: float
+    order: Literal["interleave", "client_major"]
+    merge: int
+    pace: Pace
+    # by `_past`: rounds done; how often, and when last, each client took part; the server's steps
+    _known: tuple[int, dict[int, int], dict[int, int], int] = field(
+        init=False, repr=False, compare=False, default=(0, {}, {}, 0)
+    )
 
     def participants(self, r: int) -> list[int]:
         """S_r, ascending."""
-        return Sampling(self._training.setting, self._training.beta)(r)
+        return Sampling(self.setting, self.beta)(r)
 
     def groups(self, r: int) -> list[list[int]]:
         """S_r in groups that are asked one after the other, each in the order in which the server takes its uploads."""
         to = self.participants(r)
-        if self._training.order == "client_major":
+        if self.order == "client_major":
             return [[i] for i in to]
-        return [self._training.setting.streams(Purpose.ORDER, r=r).permutation(to).tolist()]
+        return [self.setting.streams(Purpose.ORDER, r=r).permutation(to).tolist()]
 
     # --- a client
 
     def batches(self, i: int, r: int) -> Iterator[Batch]:
         """Positions of each of client i's local steps: passes over the data, each shuffled, its rest last."""
-        setting, batch = self._training.setting, self._training.batch
+        setting, batch = self.setting, self.batch
         generator, left, size = setting.streams(Purpose.BATCH, r=r, i=i), self.steps(i), len(setting.data[i])
         while left > 0:
             order = generator.permutation(size)[: left * batch]
@@ -48,23 +56,23 @@ class Timetable:
 
     def samples(self, i: int, q: int) -> int:
         """Samples of local step q of client i."""
-        size, batch = len(self._training.setting.data[i]), self._training.batch
+        size, batch = len(self.setting.data[i]), self.batch
         of_a_pass = -(-size // batch)
         return min(batch, size - q % of_a_pass * batch)
 
     def steps(self, i: int) -> int:
         """h of client i."""
-        return self._training.h or -(-len(self._training.setting.data[i]) // self._training.batch)
+        return self.h or -(-len(self.setting.data[i]) // self.batch)
 
     def uploads(self, q: int) -> bool:
         """Whether the smashed samples of local step q are uploaded."""
-        return q % self._training.k == 0
+        return q % self.k == 0
 
     def client_size(self, r: int, i: int, q: int) -> float:
         """The size of local step q of client i in round r."""
-        if self._training.pace.still:
-            return self._training.lr_client
-        return self._training.pace.client(self._training.lr_client, self._past(r)[0].get(i, 0) * self.steps(i) + q)
+        if self.pace.still:
+            return self.lr_client
+        return self.pace.client(self.lr_client, self._past(r)[0].get(i, 0) * self.steps(i) + q)
 
     # --- rounds before
 
@@ -74,21 +82,21 @@ class Timetable:
 
     def uploads_before(self, r: int, i: int) -> int:
         """Uploads of client i before round r; 0 where no step size depends on their number."""
-        return 0 if self._training.pace.still else self._past(r)[0].get(i, 0) * self._uploads(i)
+        return 0 if self.pace.still else self._past(r)[0].get(i, 0) * self._uploads(i)
 
     def server_steps_before(self, r: int) -> int:
         """The steps of a server with one part before round r; 0 where no step size depends on their number."""
-        return 0 if self._training.pace.still else self._past(r)[2]
+        return 0 if self.pace.still else self._past(r)[2]
 
     def server_steps(self, r: int) -> int:
         """The steps of a server with one part in round r: of the q-th uploads each `merge`, for each q."""
         uploads = np.array([self._uploads(i) for i in self.participants(r)])
         still = np.bincount(uploads)[:0:-1].cumsum()  # clients with more than q uploads, from the last q on
-        return int((-(-still // self._training.merge)).sum())
+        return int((-(-still // self.merge)).sum())
 
     def _uploads(self, i: int) -> int:
         """Uploads of client i in a round."""
-        return -(-self.steps(i) // self._training.k)
+        return -(-self.steps(i) // self.k)
 
     def _past(self, r: int) -> tuple[dict[int, int], dict[int, int], int]:
         """How often, and when last, each client took part before round r, and the server's steps by then; the seed

@@ -1,7 +1,7 @@
 """`Training`: the flags of a round of split training."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal, final
 
 from zofl_mpi import Loads, Setting, UserError, at_least, demand, fraction
@@ -61,7 +61,8 @@ class Training:
     timetable: Timetable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        timetable = vars(self)["timetable"] = Timetable(self)
+        given = {f.name: getattr(self, f.name) for f in fields(Timetable) if f.init}
+        timetable = vars(self)["timetable"] = Timetable(**given)
         if self.own_parts and self.state == "average":
             raise UserError("--client-parts own: --state average averages what the clients hold; take keep or reset")
         if self.merge > 1 and self.order == "client_major":

@@ -51,6 +51,7 @@ FURTHER = {
     "config": {},
     "costs": {},
     "device": [str],
+    "devices": [{"class": str, "clients": int, "lacks": float}],
     "directions_per_parameter": float,
     "eval_samples": int,
     "git_commit": str,

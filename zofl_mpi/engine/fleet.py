@@ -1,0 +1,281 @@
+"""`Fleet`: the devices of the clients, the virtual seconds that rounds take on them, and which clients are in time.
+
+Virtual seconds and joules follow from the operations, bytes and messages that a method counts before a round, never
+from a clock: they are the same on any machine and ranks, and in a continued run. A client takes
+
+    latency messages + 8 down / bandwidth down + operations / speed + 8 up / bandwidth up     seconds,
+
+the last two terms' maximum where uploads leave while it computes. A round ends with the last client that counts, and
+then with the rest of the server's computing; what streams overlaps.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.engine.fields import column
+from zofl_mpi.engine.streams import Purpose, Streams
+from zofl_mpi.errors import UserError
+
+Numbers = NDArray[np.float64]
+KEPT = 4
+"""Rounds whose clients are kept: a round is asked for several times, one after the other."""
+
+
+@final
+@dataclass(frozen=True)
+class DeviceClass:
+    """A kind of device.
+
+    Attributes:
+        speed: multiply-accumulates a second.
+        memory: bytes.
+        down, up: bits a second.
+        latency: seconds of a message.
+        joules_mac, joules_byte: joules of a multiply-accumulate, and of a byte sent or received.
+        available: probability that a client can be asked in a round.
+        share: probability that a client has it; clients: those that do; labels: those with one of these as their
+            commonest label. A class has one of the three.
+    """
+
+    name: str
+    speed: float
+    memory: float = math.inf
+    down: float = math.inf
+    up: float = math.inf
+    latency: float = 0.0
+    joules_mac: float = 0.0
+    joules_byte: float = 0.0
+    available: float = 1.0
+    share: float = 0.0
+    clients: tuple[int, ...] = ()
+    labels: tuple[int, ...] = ()
+
+
+class Needs(NamedTuple):
+    """A way to take a client's step, measured once: multiply-accumulates of a sample, at the server too, and bytes."""
+
+    macs: float
+    server_macs: float = 0.0
+    bytes: float = 0.0  # 0: not known, any device will do
+
+
+class RoundWork(NamedTuple):
+    """A method's demands on clients in a round, each (k,).
+
+    Attributes:
+        samples: whose steps a client computes; down, up: bytes; messages: both ways.
+        streams: whether uploads leave while a client computes, and the server computes on them.
+        server_samples: of the server's own computing, in all.
+    """
+
+    clients: Sequence[int]
+    samples: Numbers
+    down: Numbers
+    up: Numbers
+    messages: Numbers
+    streams: bool = False
+    server_samples: float = 0.0
+
+
+class Asking(Protocol):
+    """A method, as far as its clients' devices are concerned."""
+
+    def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
+        """What round r asks of these clients (None: its participants)."""
+
+
+class Parts(NamedTuple):
+    """Virtual seconds of clients, by part, each (k,); `total` knows what overlaps."""
+
+    latency: Numbers
+    down: Numbers
+    compute: Numbers
+    up: Numbers
+    total: Numbers
+
+
+class Taken(NamedTuple):
+    """A round: the clients asked, with their seconds, those that count, ascending, and when the last of these ends."""
+
+    asked: NDArray[np.int64]
+    counted: list[int]
+    ends: float
+
+
+@final
+@dataclass(frozen=True)
+class Spent:
+    """Columns of a result with --devices."""
+
+    virtual_seconds: float = column("s", "virtual time since the start, on the clients' devices")
+    joules: float = column("J", "energy that all clients' devices took since the start, dropped ones included")
+    clients_dropped: int = column("1", "clients of the round that were asked and late, or more than were needed")
+
+
+@final
+class Fleet:
+    """The devices of m clients.
+
+    Attributes:
+        classes: of devices.
+        of: (m,) the class of each client, its place in `classes`.
+        needs: of the ways to take a step, the preferred one first.
+        way: (m,) each client's, the first that its device can hold; -1: none. 0 until a method is bound.
+        deadline: seconds after which a client of a round is dropped; inf: none.
+        over_select: how many clients a round asks for each that it needs.
+    """
+
+    def __init__(
+        self,
+        classes: Sequence[DeviceClass],
+        of: NDArray[np.int64],
+        streams: Streams,
+        deadline: float = math.inf,
+        over_select: float = 1.0,
+        server_speed: float = math.inf,
+    ) -> None:
+        self.classes, self.of, self.deadline, self.over_select = tuple(classes), of, deadline, over_select
+        self.way = np.zeros(len(of), np.int64)
+        self.needs: tuple[Needs, ...] = (Needs(0.0),)
+        self._streams, self._server_speed = streams, server_speed
+        self._method: Asking | None = None
+        self._rounds = dict[int, Taken]()
+        self._spent = (0, 0.0, 0.0)
+
+    def bind(self, method: Asking, needs: Sequence[Needs]) -> None:
+        """Knows the method from here on; until then every client can hold its step and is in time.
+
+        Raises:
+            UserError: no device can hold a step of the method, or it asks all clients, of which some cannot take part.
+        """
+        self._method, self.needs = None, tuple(needs)
+        holds = self.each("memory")[:, None] >= np.array([each.bytes for each in needs])
+        self.way = np.where(holds.any(axis=1), holds.argmax(axis=1), -1)
+        if not holds.any():
+            most = max(device.memory for device in self.classes)
+            raise UserError(
+                f"--devices: a client's step needs {self.least:.4g} bytes and the largest device has {most:.4g}; take "
+                "smaller batches, or a method whose clients take no backward pass"
+            )
+        self._method = method
+        self._rounds.clear()
+        self._spent = (0, 0.0, 0.0)
+        asks = len(method.round_work(0).clients) > 0
+        limits = {
+            "a device that cannot hold its step": bool((self.way < 0).any()),
+            "--deadline": self.deadline < math.inf,
+            "--over-select": self.over_select > 1,
+            "a device that is not always available": bool((self.each("available") < 1).any()),
+        }
+        if asks and any(limits.values()) and 0 not in self._rounds:
+            met = ", ".join(name for name, is_met in limits.items() if is_met)
+            raise UserError(f"--devices: this method asks all clients in every round, and there is {met}")
+
+    @property
+    def least(self) -> float:
+        """Bytes of the step that needs the fewest."""
+        return min(each.bytes for each in self.needs)
+
+    def macs(self, clients: NDArray[np.int64]) -> Numbers:
+        """(k,) multiply-accumulates of a sample at these clients, by the way that each takes its step."""
+        return np.array([each.macs for each in self.needs])[self.way[clients]]
+
+    def each(self, name: str) -> Numbers:
+        """(m,) a number of each client's device."""
+        return np.array([getattr(device, name) for device in self.classes], np.float64)[self.of]
+
+    # --- a round
+
+    def participants(self, r: int, count: int) -> list[int]:
+        """S_r, `count` clients at most, ascending: drawn among the available ones, in the order without devices.
+
+        ceil(over_select count) are asked; the first `count` that are in time take part. If none is, the first one does:
+        a round needs one.
+        """
+        if r not in self._rounds:
+            while len(self._rounds) >= KEPT:
+                del self._rounds[next(iter(self._rounds))]
+            self._rounds[r] = self._taken(r, count)
+        return self._rounds[r].counted
+
+    def _taken(self, r: int, count: int) -> Taken:
+        order = self._streams(Purpose.PARTICIPANTS, r=r).permutation(len(self.of))
+        if self._method is None:
+            return Taken(order[:count], np.sort(order[:count]).tolist(), 0.0)
+        able = order[self.way[order] >= 0]
+        there = able[self._streams(Purpose.AVAILABLE, r=r).random(len(self.of))[able] < self.each("available")[able]]
+        asked = (there if len(there) else able[:1])[: math.ceil(self.over_select * count - 1e-9)]
+        seconds = self.seconds(self._method.round_work(r, asked.tolist())).total
+        if len(asked) <= count and self.deadline == math.inf:
+            return Taken(asked, np.sort(asked).tolist(), float(seconds.max()))
+        quickest = np.argsort(seconds, kind="stable")
+        in_time = max(1, min(count, int((seconds <= self.deadline).sum())))
+        last = float(seconds[quickest[in_time - 1]])
+        waits = in_time < min(count, len(asked))  # for clients that are late
+        ends = max(last, self.deadline) if waits else last
+        return Taken(asked, np.sort(asked[quickest[:in_time]]).tolist(), ends)
+
+    def seconds(self, work: RoundWork) -> Parts:
+        """The virtual seconds of the clients of a round."""
+        ids = np.asarray(work.clients, np.int64)
+        latency = self.each("latency")[ids] * work.messages
+        down, up = 8 * work.down / self.each("down")[ids], 8 * work.up / self.each("up")[ids]
+        compute = work.samples * self.macs(ids) / self.each("speed")[ids]
+        total = latency + down + (np.maximum(compute, up) if work.streams else compute + up)
+        return Parts(latency, down, compute, up, total)
+
+    def spent(self, done: int) -> Spent:
+        """Virtual seconds and joules of the first `done` rounds, and the clients dropped in the last of them."""
+        first, seconds, joules = self._spent if self._spent[0] <= done else (0, 0.0, 0.0)
+        dropped = 0
+        for r in range(min(first, done - 1), done):
+            one, energy, dropped = self._cost(r)
+            if r >= first:
+                seconds, joules = seconds + one, joules + energy
+        self._spent = done, seconds, joules
+        return Spent(seconds, joules, dropped)
+
+    def _cost(self, r: int) -> tuple[float, float, int]:
+        """Seconds and joules of round r, and how many clients were dropped."""
+        assert self._method is not None
+        work = self._method.round_work(r)
+        taken = self._rounds.get(r)
+        whole = work if taken is None else self._method.round_work(r, taken.asked.tolist())
+        ids = np.asarray(whole.clients, np.int64)
+        macs, moved = whole.samples * self.macs(ids), whole.down + whole.up
+        joules = float((self.each("joules_mac")[ids] * macs + self.each("joules_byte")[ids] * moved).sum())
+        clients = float(self.seconds(work).total.max(initial=0.0)) if taken is None else taken.ends
+        server = work.server_samples * self.needs[0].server_macs / self._server_speed
+        return (max(clients, server) if work.streams else clients + server), joules, len(ids) - len(work.clients)
+
+    # --- reports
+
+    def sampled(self, rounds: int, most: int) -> tuple[int, Spent]:
+        """What a run spends, from as many of its rounds, at equal distances, as ask `most` clients at most."""
+        assert self._method is not None
+        taken = max(1, min(rounds, most // max(1, len(self._method.round_work(0).clients))))
+        costs = [self._cost(k * rounds // taken) for k in range(taken)]
+        seconds, joules, dropped = (math.fsum(column) * rounds / taken for column in zip(*costs, strict=True))
+        return taken, Spent(seconds, joules, round(dropped))
+
+    def lines(self) -> list[dict[str, Any]]:
+        """A row by class: clients, memory needed and had, whether it is excluded; seconds of a client's round 0."""
+        assert self._method is not None
+        rows = []
+        for k, device in enumerate(self.classes):
+            members = np.flatnonzero(self.of == k)
+            row: dict[str, Any] = {"class": device.name, "clients": len(members), "lacks": 0.0}
+            if len(members):
+                row["lacks"] = max(0.0, self.least - device.memory)
+                work = self._method.round_work(0, members[: 1 << 10].tolist())
+                row |= {name: float(value.mean()) for name, value in self.seconds(work)._asdict().items()}
+                macs = float((work.samples * self.macs(members[: 1 << 10])).mean())
+                row["way"] = int(self.way[members[0]])
+                row["joules"] = device.joules_mac * macs + device.joules_byte * float((work.down + work.up).mean())
+            rows.append(row)
+        return rows

@@ -1,0 +1,193 @@
+"""`--devices`: classes of devices, from a TOML file or by one of the names that lie beside this page.
+
+[server]
+speed = 1e13              # multiply-accumulates a second; without it the server takes no time
+
+[class.phone]             # numbers as in `engine.fleet.DeviceClass`; left out: no cost, no limit
+share = 0.9               # or clients = [0, 3], or labels = [7, 8, 9]
+speed = 2e10
+memory = 2.56e8
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.engine.fleet import DeviceClass, Fleet
+from zofl_mpi.engine.ledger import bytes_in_words
+from zofl_mpi.engine.setting import Method, Setting
+from zofl_mpi.engine.streams import Purpose
+from zofl_mpi.engine.world import World, at_server, run_or_fail_all
+from zofl_mpi.errors import UserError, demand, nearest, warn
+from zofl_mpi.run.flags import read_toml
+
+Devices = tuple[tuple[DeviceClass, ...], float]
+"""Classes, and the server's speed."""
+FOLDER = Path(__file__).parent
+NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+CHOICES = ("share", "clients", "labels")
+POSITIVE = ("speed", "memory", "down", "up")
+MOST = 100  # classes
+
+
+def read(name: str) -> Devices:
+    """The devices of a file, or of one of NAMES (UserError: it is missing, or says something else)."""
+    if not name.endswith(".toml") and name not in NAMES:
+        raise UserError(f"--devices {name}: must be one of {', '.join(NAMES)}, or a file .toml{nearest(name, NAMES)}")
+    where = f"--devices {name}"
+    table = read_toml(FOLDER / f"{name}.toml" if name in NAMES else name, "--devices ")
+    _demand_keys(table, ("class", "server"), where)
+    server, kinds = table.get("server", {}), table.get("class", {})
+    if not isinstance(server, dict) or not isinstance(kinds, dict) or not 0 < len(kinds) <= MOST:
+        raise UserError(f"{where}: must have a table [class.NAME] for each class of devices, at most {MOST} of them")
+    _demand_keys(server, ("speed",), f"{where}, [server]")
+    speed = _number(server, "speed", f"{where}, [server]", math.inf)
+    classes = tuple(_class(kind, values, f"{where}, [class.{kind}]") for kind, values in kinds.items())
+    total = math.fsum(each.share for each in classes)
+    if any(each.share for each in classes) and not math.isclose(total, 1, abs_tol=1e-6):
+        raise UserError(f"{where}: the shares of its classes add up to {total:g}; they must add up to 1")
+    return classes, speed
+
+
+def equipped(world: World, setting: Setting[Any], name: str, deadline: float, over_select: float) -> Setting[Any]:
+    """The setting whose clients have the devices of that name, read at rank 0; "" for none.
+
+    Raises:
+        UserError: a limit without devices; a class names clients or labels that are not there.
+    """
+    if not name:
+        demand(deadline == 0, "deadline", deadline, "0 without --devices")
+        demand(over_select == 1, "over_select", over_select, "1 without --devices")
+        return setting
+    classes, speed = world.bcast(at_server(world, lambda: read(name)))
+    of = run_or_fail_all(world, lambda: _of(setting, classes))
+    fleet = Fleet(classes, of, setting.streams, deadline or math.inf, over_select, speed)
+    text = json.dumps([[asdict(each) for each in classes], speed])
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return replace(setting, fleet=fleet, fingerprint=f"{setting.fingerprint}, devices {digest}")
+
+
+def bind(world: World, method: Method[Any], name: str, speaks: bool) -> None:
+    """Tells the clients' devices what the method of that name needs of them, as measured at rank 0.
+
+    Whom this leaves out is named, where the run `speaks`.
+    """
+    fleet = method.setting.fleet
+    if fleet is None:
+        return
+    needs = world.bcast(at_server(world, method.device_needs))
+    if not needs:
+        raise UserError(f"--devices: --method {name} does not say its clients' work (device_needs, round_work)")
+    if not all(math.isfinite(each.macs + each.server_macs) for each in needs):
+        raise UserError("--devices: the problem does not say its operations (flops, flops_evaluation); take another")
+    run_or_fail_all(world, lambda: fleet.bind(method, needs))
+    for row in fleet.lines() if world.rank == 0 and speaks else ():
+        if row["lacks"]:
+            warn(
+                f"--devices: the {row['clients']} clients of class {row['class']} take no part: a step needs "
+                f"{fleet.least:.4g} bytes, {row['lacks']:.4g} more than they have"
+            )
+
+
+def _of(setting: Setting[Any], classes: tuple[DeviceClass, ...]) -> NDArray[np.int64]:
+    """(m,) the class of each client: the one that names it or its commonest label, else drawn by the shares."""
+    m, counts = setting.m, setting.counts
+    edges = np.cumsum([each.share for each in classes])
+    drawn = np.searchsorted(edges, setting.streams(Purpose.DEVICES).random(m) * edges[-1], side="right")
+    of = np.minimum(drawn, len(classes) - 1) if edges[-1] else np.full(m, -1)
+    for k, each in enumerate(classes):
+        if each.labels:
+            demand(counts is not None, "devices", each.name, "without labels: these data have none")
+            assert counts is not None
+            demand(max(each.labels) < counts.shape[1], "devices", each.name, f"of labels below {counts.shape[1]}")
+            of[np.isin(counts.argmax(axis=1), each.labels)] = k
+    for k, each in enumerate(classes):
+        demand(max(each.clients, default=0) < m, "devices", each.name, f"of clients below {m} (--m)")
+        of[list(each.clients)] = k
+    if (of < 0).any():
+        left = np.flatnonzero(of < 0)
+        raise UserError(f"--devices: {len(left)} clients have no class, {left[0]} among them; give a class a share")
+    return of
+
+
+def _class(name: str, values: Any, where: str) -> DeviceClass:
+    known = {f.name for f in fields(DeviceClass)} - {"name"}
+    if not isinstance(values, dict):
+        raise UserError(f"{where}: must be a table of numbers")
+    _demand_keys(values, known, where)
+    if len(chosen := [key for key in CHOICES if key in values]) != 1:
+        raise UserError(f"{where}: has {' and '.join(chosen) or 'nothing'} of {', '.join(CHOICES)}; it must have one")
+    if "speed" not in values:
+        raise UserError(f"{where}: has no speed, multiply-accumulates a second")
+    lists: dict[str, Any] = {key: _whole(values[key], f"{where}, {key}") for key in CHOICES[1:] if key in values}
+    usual = DeviceClass("", 1.0)
+    numbers: dict[str, Any] = {
+        key: _number(values, key, where, getattr(usual, key)) for key in known - set(CHOICES[1:])
+    }
+    for key in ("available", "share"):
+        if not (numbers[key] <= 1 and (numbers[key] > 0 or key == "share")):
+            raise UserError(f"{where}: {key} = {numbers[key]:g}; must be above 0 and at most 1")
+    return DeviceClass(name=name, **numbers, **lists)
+
+
+def _number(values: Mapping[str, Any], key: str, where: str, usual: float) -> float:
+    value = values.get(key, usual)
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not value >= 0
+        or (key in POSITIVE and not value)
+    ):
+        raise UserError(
+            f"{where}: {key} = {str(value)[:60]}; must be a number {'above' if key in POSITIVE else 'of at least'} 0"
+        )
+    return float(value)
+
+
+def _whole(value: Any, where: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or not value or not all(type(v) is int and 0 <= v < 2**31 for v in value):
+        raise UserError(f"{where}: must be a list of whole numbers, at least 0")
+    return tuple(value)
+
+
+def _demand_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise UserError(f"{where}: unknown key {key!r}{nearest(key, known)}; known are {', '.join(sorted(known))}")
+
+
+# --- --dry-run
+
+LOOKED_AT = 1 << 20
+"""Most participations that --dry-run counts; of a longer run it takes rounds at equal distances."""
+
+
+def table(fleet: Fleet, rounds: int) -> str:
+    """Lines of --dry-run: what round 0 costs a client of each class, and the hours and joules of the whole run."""
+    titles = ("class", "clients", "takes part", "latency", "down", "compute", "up", "total", "joules")
+    rows = [titles]
+    for row in fleet.lines():
+        part = f"lacks {bytes_in_words(round(row['lacks']))}" if row["lacks"] else "yes"
+        shown = [f"{row[name]:.3g}" if name in row else "-" for name in titles[3:]]
+        rows.append((row["class"], str(row["clients"]), part, *shown))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(word.rjust(w) for word, w in zip(row, widths, strict=True)) for row in rows]
+    needed = bytes_in_words(round(fleet.least)) if fleet.least else "memory that is not known"
+    taken, spent = fleet.sampled(rounds, LOOKED_AT)
+    whole = "" if taken == rounds else f", by {taken} rounds"
+    hours = f"virtual hours of {rounds} rounds{whole}"
+    return "\n".join(
+        [
+            f"a client's step needs {needed}; virtual seconds of a client in round 0, and joules:",
+            *lines,
+            f"{hours:46} {spent.virtual_seconds / 3600:.4g}",
+            f"{'joules of all clients':46} {spent.joules:.4g}",
+        ]
+    )
