@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from shared import command, figures, files, wording
+from shared.groups import Array
 
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
@@ -26,7 +26,6 @@ from zofl_mpi.problems.analytic.caps import Caps
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 
-Array = NDArray[np.float64]
 CAPS = Caps()
 START = 2.5  # beyond all wishes: no constraint binds
 GAMMA, SCHEDULE = 0.1, "sqrt"

@@ -14,14 +14,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from shared import command, figures, files, wording
+from shared.groups import Array
 
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.quadratic import Corner
 
-Array = NDArray[np.float64]
 CORNER = Corner(1)
 
 

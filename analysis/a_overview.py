@@ -22,6 +22,7 @@ from typing import Any, final
 import matplotlib.pyplot as plt
 import numpy as np
 from shared import command, files
+from shared.budgets import unit_of
 from shared.figures import BLUE, GREEN, ORANGE, SKY
 from shared.wording import METHODS
 
@@ -210,11 +211,8 @@ def _name(method: str) -> str:
 
 def _size(count: float) -> str:
     """Three digits and a unit of 1024's powers, as the command line writes sizes."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} GiB"
+    scale, unit = unit_of(count)
+    return f"{count / scale:.3g} {unit}"
 
 
 if __name__ == "__main__":

@@ -23,10 +23,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from shared import choosing, command, edges, figures, files, wording
 from shared.choosing import Choice, size, step
-from shared.groups import Array, Group, entries, series
+from shared.groups import Group, ahead, entries, series
 from shared.reading import read
 from shared.study import counts, spread
 
@@ -101,16 +100,13 @@ def criterion(run: records.Run) -> float:
 
 def choices(groups: Sequence[Group]) -> list[Choice]:
     """The choice for each of the groups of tried steps; no step at all, 0, is at no edge: none lies below it."""
-    tried = choosing.choices(groups, lambda g: "\n".join(whose(g)), lambda same: choosing.means(same, criterion), order)
+    tried = choosing.choices(
+        groups, lambda g: "\n".join(whose(g)), lambda same: choosing.means(same, criterion), choosing.by_size(STEPS)
+    )
     return [
-        replace(choice, at_edge=tuple(axis for axis in choice.at_edge if size(group.where[axis]) != 0))
-        for group, choice in zip(groups, tried, strict=True)
+        replace(choice, at_edge=tuple(axis for axis in choice.at_edge if size(choice.group.where[axis]) != 0))
+        for choice in tried
     ]
-
-
-def order(same: Sequence[Group]) -> dict[str, list[str]]:
-    """The axes of a method's steps, their entries by their size."""
-    return {axis: sorted(entries(same, axis), key=size) for axis in STEPS if axis in same[0].where}
 
 
 def whose(group: Group) -> tuple[str, str, str]:
@@ -134,24 +130,11 @@ def check_steps(group: Group, best: Group) -> None:
 # --- what is measured
 
 
-def percent(group: Group, column: str) -> dict[int, float]:
-    """{seed: a column in % after the last round}."""
-    return dict(zip(map(choosing.seed_of, group.runs), 100 * group.last(column), strict=True))
-
-
-def ahead(group: Group, other: Group | None) -> Array:
-    """(seeds,) personal accuracy less another method's, in points, on the seeds that both have."""
-    if other is None:
-        return np.empty(0)
-    one, two = percent(group, PERSONAL), percent(other, PERSONAL)
-    return np.array([one[seed] - two[seed] for seed in one if seed in two])
-
-
 def rows_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """The rows of the CSV, in the groups' order."""
     tried = [g for g in groups if kind(g) == "tried"]
-    of = {id(g): choice for g, choice in zip(tried, choices(tried), strict=True)}
-    best = {whose(g): g for g in tried if of[id(g)].best}
+    of = {id(choice.group): choice for choice in choices(tried)}
+    best = {whose(choice.group): choice.group for choice in of.values() if choice.best}
     rivals = {where(g): g for g in groups if g.entry("method") == RIVAL and kind(g) != "tried"}
     for group in groups:
         if kind(group) == "tuned" and whose(group) in best and group.runs:
@@ -166,7 +149,7 @@ def where(group: Group) -> tuple[str, str, str]:
 
 def row(group: Group, choice: Choice | None, best: Group | None, rival: Group | None) -> dict[str, Any]:
     """A row of the CSV; `choice` of a step that was tried, `best` the best of the method in this cell."""
-    less = ahead(group, rival)
+    less = ahead(group, rival, PERSONAL)
     has_step = group if choice and best else best if kind(group) == "tuned" else None
     return {
         "steps": kind(group),
@@ -174,12 +157,12 @@ def row(group: Group, choice: Choice | None, best: Group | None, rival: Group | 
         "cell": group.entry("cell"),
         "method": group.entry("method"),
         "step": step(has_step, STEPS) if has_step else "printed",
-        **spread("personal", np.array([*percent(group, PERSONAL).values()]), "_percent"),
-        **spread("global", np.array([*percent(group, "test_accuracy").values()]), "_percent"),
+        **spread("personal", 100 * group.last(PERSONAL), "_percent"),
+        **spread("global", 100 * group.last("test_accuracy"), "_percent"),
         **spread("less_fedavg", less),
         "seeds_ahead_of_fedavg": int((less > 0).sum()),
         "chosen_by_percent": choice.value if choice else math.nan,
-        **(choice or Choice(math.nan)).row,
+        **(choice or Choice(group, math.nan)).row,
         **counts(group),
     }
 
@@ -306,18 +289,17 @@ def mark(panel: Any, group: Group, at: int) -> None:
     for column, full in ((PERSONAL, True), ("test_accuracy", False)):
         if not full and group.entry("method") == "alone":  # x_0 itself is chance
             continue
-        values = np.array([*percent(group, column).values()])
-        mean = float(values.mean())
-        panel.errorbar(
+        figures.barred(
+            panel,
             [x],
-            [mean],
-            [[mean - values.min()], [values.max() - mean]],
+            [100 * group.last(column)],
             color=colour,
             marker="oshD^vPX"[k],
             markersize=4.5,
             markerfacecolor=colour if full else "white",
             linestyle="",
             elinewidth=0.8,
+            capsize=0,
             label=NAMES[group.entry("method")] if full else None,
         )
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from shared import choosing, command, edges, figures, files, wording
 from shared.choosing import Choice, size, step
-from shared.groups import Array, Group, entries, mean_sd, split
+from shared.groups import Group, ahead, mean_sd
 from shared.reading import read
 from shared.study import accuracy, counts, spread
 
@@ -64,15 +64,17 @@ def placed(groups: Sequence[Group]) -> list[Group]:
 
 def rows_of(groups: Sequence[Group]) -> list[Row]:
     """The rows of the CSV: all steps of a method in a cell, the best of them marked."""
-    rows = []
-    for here in split(groups, lambda g: " ".join(g.where[axis] for axis in PLACE)).values():
-        tried = split(here, lambda g: g.where["method"])
-        best = {method: chosen(same) for method, same in tried.items()}
-        control = best[CONTROL][0]
-        for method in sorted(tried, key=list(wording.METHODS).index):
-            same = tried[method]
-            rows += [row(group, value, *best[method], control) for group, value in zip(same, values(same), strict=True)]
-    return rows
+    cells, methods = list(dict.fromkeys(map(place, groups))), list(wording.METHODS)
+    groups = sorted(groups, key=lambda g: (cells.index(place(g)), methods.index(g.where["method"])))
+    tried = choosing.choices(groups, lambda g: f"{place(g)} {g.where['method']}", values, choosing.by_size(STEPS))
+    best = [choice.group for choice in tried if choice.best]
+    controls = {place(g): g for g in best if g.where["method"] == CONTROL}
+    return [row(choice, controls[place(choice.group)]) for choice in tried]
+
+
+def place(group: Group) -> str:
+    """A group's cell."""
+    return " ".join(group.where[axis] for axis in PLACE)
 
 
 def values(same: Sequence[Group]) -> list[float]:
@@ -80,45 +82,26 @@ def values(same: Sequence[Group]) -> list[float]:
     return choosing.means(same, lambda run: 100 * choosing.at_the_end(run, "validation_accuracy"))
 
 
-def chosen(same: Sequence[Group]) -> tuple[Group, list[str]]:
-    """The best of a method's steps in a cell, and the axes along which it is at an edge of those that were tried."""
-    known = [(value, len(g.runs), -k) for k, (g, value) in enumerate(zip(same, values(same), strict=True)) if value > 0]
-    best = same[-max(known)[2]]  # of equal ones that of more seeds
-    order = {axis: sorted(entries(same, axis), key=size) for axis in STEPS if axis in best.where}
-    return best, edges.at_edge(best, [g for g in same if g.runs], order)
-
-
-def row(group: Group, value: float, best: Group, ends: list[str], control: Group) -> Row:
-    """A row of the CSV."""
-    of_seeds, gains = by_seed(group, "test_accuracy"), gain(group, control)
+def row(choice: Choice, control: Group) -> Row:
+    """A row of the CSV; `control`: the server alone at its best step."""
+    group, gains = choice.group, ahead(choice.group, control, "test_accuracy")
     mean, sd = mean_sd(gains)
     return {
         **{axis: size(group.where[axis]) for axis in PLACE},
         "method": group.where["method"],
         "step": step(group, STEPS),
         **accuracy(group),
-        "accuracy_by_seed_percent": " ".join(f"{a:.4f}" for a in of_seeds.values()),
+        "accuracy_by_seed_percent": " ".join(f"{a:.4f}" for a in 100 * group.last("test_accuracy")),
         **spread("gain", gains),
         "gain_in_deviations": mean / sd if sd else math.nan,
         "seeds_ahead": int((gains > 0).sum()),
-        "personal_mean_percent": mean_sd(np.array([*by_seed(group, "personal_accuracy").values()]))[0],
+        "personal_mean_percent": mean_sd(100 * group.last("personal_accuracy"))[0],
         "bytes_up": float(np.mean([run.clients["bytes_up"].sum() for run in group.runs])),
         "directions_per_parameter": float(group.runs[0].attrs.get("directions_per_parameter", math.nan)),
-        "chosen_by_percent": value,
-        **Choice(value, group is best, tuple(ends) if group is best else ()).row,
+        "chosen_by_percent": choice.value,
+        **choice.row,
         **counts(group),
     }
-
-
-def by_seed(group: Group, column: str) -> dict[int, float]:
-    """{seed: a column in % after the last round}."""
-    return dict(zip(map(choosing.seed_of, group.runs), 100 * group.last(column), strict=True))
-
-
-def gain(group: Group, control: Group) -> Array:
-    """(seeds,) test accuracy less the control's in points, on the seeds that both have."""
-    one, other = by_seed(group, "test_accuracy"), by_seed(control, "test_accuracy")
-    return np.array([one[seed] - other[seed] for seed in one if seed in other])
 
 
 # --- table and figure

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from shared import choosing, command, edges, files, wording
 from shared.budgets import sent
 from shared.groups import Group, mean_sd, series, split
@@ -85,7 +86,7 @@ def rows_of(groups: Sequence[Group], axes: Axes) -> list[dict[str, Any]]:
         groups, lambda g: f"{place_of(g)}\n{g.entry('method')}", lambda same: choosing.means(same, chosen_by), axes
     )
     sensors = sorted({name for g in groups for run in g.runs for name in run.rounds if name.startswith(SENSOR)})
-    return [row(group, axes, choice) | seen(group, sensors) for group, choice in zip(groups, tried, strict=True)]
+    return [row(choice, axes) | seen(choice.group, sensors) for choice in tried]
 
 
 def seen(group: Group, sensors: Sequence[str]) -> dict[str, float]:
@@ -93,8 +94,9 @@ def seen(group: Group, sensors: Sequence[str]) -> dict[str, float]:
     return {f"{name}_mean_percent": mean_sd(100 * group.last(name))[0] for name in sensors}
 
 
-def row(group: Group, axes: Axes, choice: choosing.Choice) -> dict[str, Any]:
+def row(choice: choosing.Choice, axes: Axes) -> dict[str, Any]:
     """A row of the CSV."""
+    group = choice.group
     return {
         "data": wording.data_of(group),
         "cell": group.entry("cell"),
@@ -112,8 +114,7 @@ def row(group: Group, axes: Axes, choice: choosing.Choice) -> dict[str, Any]:
 
 def directions(group: Group) -> float:
     """Directions per parameter that a run draws; nan for methods that draw none."""
-    drawn = [float(run.attrs.get("directions_per_parameter", math.nan)) for run in group.runs]
-    return sum(drawn) / len(drawn) if drawn else math.nan
+    return mean_sd(np.array([run.attrs.get("directions_per_parameter", math.nan) for run in group.runs]))[0]
 
 
 def place_of(group: Group) -> str:

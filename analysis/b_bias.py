@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 from shared import command, figures, files, wording
+from shared.groups import Array
 
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
@@ -25,7 +25,6 @@ from zofl_mpi.problems.analytic.bilevel import BilevelBowls
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 
-Array = NDArray[np.float64]
 SOLVERS: dict[str, dict[str, Any]] = {
     "Local SGD, H = T/m": {"lower": "local_sgd", "T_lower": "60", "H_lower": "paper", "batch_lower": 0},
     "Local SGD, H = 1": {"lower": "local_sgd", "T_lower": "60", "H_lower": "1", "batch_lower": 0},

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 from shared import command, figures, files, wording
+from shared.groups import Array
 
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
@@ -29,7 +29,6 @@ from zofl_mpi.rounds.zeroth_order import theorem1
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
 
-Array = NDArray[np.float64]
 METHODS: dict[str, tuple[dict[str, Any] | None, float, float]] = {
     "upper level": (None, 3 / 4, 3 / 4),
     "Local SGD": ({"lower": "local_sgd", "T_lower": "alg3", "H_lower": "paper", "batch_lower": 0}, 3 / 4, 7 / 4),

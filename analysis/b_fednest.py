@@ -60,8 +60,8 @@ def main(words: list[str] | None = None) -> None:
     with command.refusals("b_fednest"):
         groups = read("b_fednest", flags, AXES, AXES)
         tried = choices(groups)
-        best = [g for g, choice in zip(groups, tried, strict=True) if choice.best]
-        rows = [row(g, choice, best) for g, choice in zip(groups, tried, strict=True)]
+        best = [choice.group for choice in tried if choice.best]
+        rows = [row(choice, best) for choice in tried]
         files.publish(flags.out, tables(rows), note(groups), rows, draw(best))
 
 
@@ -111,7 +111,7 @@ def evaluations(group: Group) -> Array:
 
 def told_of(group: Group) -> Group:
     """The group with the seeds that are told."""
-    runs = tuple(run for run in group.runs if choosing.seed_of(run) in TOLD)
+    runs = tuple(run for seed, run in group.seeds.items() if seed in TOLD)
     return replace(group, runs=runs, planned=len(TOLD))
 
 
@@ -130,7 +130,7 @@ def for_choice(group: Group) -> Group:
     """The group with the seeds that its step is chosen on."""
     if group.entry("problem") not in KNOWN:
         return group
-    runs = tuple(run for run in group.runs if choosing.seed_of(run) not in TOLD)
+    runs = tuple(run for seed, run in group.seeds.items() if seed not in TOLD)
     return replace(group, runs=runs, planned=len(runs))
 
 
@@ -151,9 +151,9 @@ def what_of(group: Group) -> str:
 # --- tables
 
 
-def row(group: Group, choice: Choice, best: Sequence[Group]) -> dict[str, Any]:
+def row(choice: Choice, best: Sequence[Group]) -> dict[str, Any]:
     """A row of the CSV; `best`: the groups of best steps."""
-    told = told_of(group)
+    group, told = choice.group, told_of(choice.group)
     rival = [told_of(g) for g in best if g.entry("problem") == group.entry("problem")]
     at = reached(told, rival) if choice.best and told.runs else None
     until = math.nan if at is None else at

@@ -18,12 +18,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
-from numpy.typing import NDArray
 from shared import command, figures, files, wording
-from shared.groups import Group, entries, series, split
+from shared.groups import Array, Group, entries, series, split
 from shared.reading import read
 
-Array = NDArray[np.float64]
 PANELS = {
     "hyperparameter": ("test_loss", "test loss (nat)", "hyper-parameters"),
     "fair": ("objective_exact", "$\\max_y f(x, y)$", "fair classification"),

@@ -47,10 +47,10 @@ def main(words: list[str] | None = None) -> None:
     with command.refusals("b_methods"):
         groups = read("b_methods", flags, AXES, ("method", "step"))
         tried = choices(groups)
-        rows = [row(group, choice) for group, choice in zip(groups, tried, strict=True)]
+        rows = [row(choice) for choice in tried]
         print(f"{tables(rows)}\n\n{wording.paragraph(f'{note(groups)} {wording.caption(groups, LEFT_OUT)}.')}\n")
         files.write_csv(flags.out, rows)
-        files.keep(draw([g for g, choice in zip(groups, tried, strict=True) if choice.best]), flags.out)
+        files.keep(draw([choice.group for choice in tried if choice.best]), flags.out)
 
 
 MEASURED = (
@@ -168,8 +168,9 @@ def kind_of(told: Mapping[str, Any]) -> str:
     return f"{method}, {wording.spelled(told['data'])}, sharpness {told['rectifier']}"
 
 
-def row(group: Group, choice: Choice) -> dict[str, Any]:
+def row(choice: Choice) -> dict[str, Any]:
     """A row of the CSV."""
+    group = choice.group
     return {
         "data": group.entry("data"),
         "method": group.entry("method"),

@@ -19,6 +19,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 from shared import command, figures, files, wording
+from shared.groups import Array
 
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
@@ -27,7 +28,6 @@ from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
 from zofl_mpi.rounds.zeroth_order import Local, theorem1
 
-Array = NDArray[np.float64]
 Gradient = Callable[[Array], Array]
 ETAS = (0.003, 0.01, 0.03, 0.1, 0.3)
 DIRECTIONS = 4000

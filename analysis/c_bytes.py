@@ -51,8 +51,8 @@ def main(words: list[str] | None = None) -> None:
         groups = sorted(read("c_bytes", flags, AXES, ("method",)), key=place)  # stable: steps stay in the grid's order
         tried = choices(groups)
         caption = wording.caption(groups, ("gamma", "gamma_local", "schedule_local", "lr_server"))
-        rows = [row(group, choice.best) for group, choice in zip(groups, tried, strict=True)]
-        drawn = draw([group for group, choice in zip(groups, tried, strict=True) if choice.best])
+        rows = [row(choice.group, choice.best) for choice in tried]
+        drawn = draw([choice.group for choice in tried if choice.best])
         files.publish(flags.out, text(rows), f"{NOTE} {caption}.", rows, drawn)
 
 
@@ -121,7 +121,7 @@ def row(group: Group, is_best: bool) -> dict[str, Any]:
     for word, sizes in (("up", bytes_up), ("both", bytes_both)):
         until = np.array([bytes_to(run, sizes(run), TARGETS[-1]) for run in group.runs])
         found[f"bytes_{word}_to_{TARGETS[-1]}"] = mean_sd(until)[0]
-    of_1 = [rounds_to(run, TARGETS[-1], VALIDATION) for run in group.runs if choosing.seed_of(run) == 1]
+    of_1 = [rounds_to(run, TARGETS[-1], VALIDATION) for seed, run in group.seeds.items() if seed == 1]
     return {**found, "rounds_by_validation": of_1[0] if of_1 else math.nan}
 
 

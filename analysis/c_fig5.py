@@ -19,7 +19,7 @@ import numpy as np
 from shared import figures
 from shared.budgets import unit_of
 from shared.groups import Array, Group, series, split
-from shared.heron import LOCAL_LOSS, band, difference, name, place, seeds, titled
+from shared.heron import LOCAL_LOSS, band, difference, name, place, titled
 from shared.language import PERPLEXITY, caption, signed, start, told, until
 from shared.split_costs import all_bytes
 from shared.study import COUNTS, Study, alike, averaged, compared, entry, last, number
@@ -79,7 +79,7 @@ def curves(panels: Any, group: Group, control: Group | None, scale: float) -> No
 
 def paired(group: Group, control: Group) -> Any:
     """(seeds, k) perplexities at each evaluated round less the control's of the same seed."""
-    mine, theirs = seeds(group), seeds(control)
+    mine, theirs = group.seeds, control.seeds
     both = sorted(mine.keys() & theirs.keys())
     less = np.stack([series(mine[s], PERPLEXITY) - series(theirs[s], PERPLEXITY) for s in both])
     return less[:, ~np.isnan(less).any(axis=0)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from shared import command, edges, files, wording
@@ -37,24 +38,29 @@ def main(words: list[str] | None = None) -> None:
         axes = step_axes(flags, STEPS.__contains__)
         groups = read("c_lm_tuned", flags, AXES, ("method",))
         tried = choices(
-            groups, lambda g: f"{start(g)}\n{name(g)}", lambda same: list(map(loss, same)), axes, lowest=True
+            groups, lambda g: " ".join(called(g)[:2]), lambda same: list(map(loss, same)), axes, lowest=True
         )
-        rows = [
-            {
-                "start": group.entry("start"),
-                "method": group.entry("method"),
-                "step": step(group, STEPS, "none"),
-                "validation_loss": choice.value,
-                **choice.row,
-                **counts(group),
-            }
-            for group, choice in zip(groups, tried, strict=True)
-        ]
-        told = [
-            f"{start(g)}, {name(g)} ({step(g, STEPS, 'none')})" for g, c in zip(groups, tried, strict=True) if c.at_edge
-        ]
+        at_edge = ["{}, {} ({})".format(*called(c.group)) for c in tried if c.at_edge]
         note = f"{NOTE} {caption(groups, ('lr_client', 'lr_server', 'mu'))}."
-        files.publish(flags.out, f"{table(groups, tried)}\n\n{edges.told(told)}", note, rows)
+        files.publish(flags.out, f"{table(tried)}\n\n{edges.told(at_edge)}", note, list(map(row, tried)))
+
+
+def row(choice: Choice) -> dict[str, Any]:
+    """A row of the CSV."""
+    group = choice.group
+    return {
+        "start": group.entry("start"),
+        "method": group.entry("method"),
+        "step": step(group, STEPS, "none"),
+        "validation_loss": choice.value,
+        **choice.row,
+        **counts(group),
+    }
+
+
+def called(group: Group) -> tuple[str, str, str]:
+    """Its start, method and step, as a reader knows them."""
+    return start(group), name(group), step(group, STEPS, "none")
 
 
 def loss(group: Group) -> float:
@@ -63,13 +69,12 @@ def loss(group: Group) -> float:
     return float(np.mean(values)) if values and np.isfinite(values).all() else math.nan
 
 
-def table(groups: Sequence[Group], tried: Sequence[Choice]) -> str:
+def table(tried: Sequence[Choice]) -> str:
     """A row per start, method and step."""
     cells = []
-    for group, choice in zip(groups, tried, strict=True):
+    for choice in tried:
         value = "-" if math.isnan(choice.value) else f"{choice.value:.4f}"
-        mark = edges.star(choice.row).strip()
-        cells.append([start(group), name(group), step(group, STEPS, "none"), value, mark])
+        cells.append([*called(choice.group), value, edges.star(choice.row).strip()])
     return wording.aligned(["start", "method", "step", "validation loss", ""], cells, left=3)
 
 

@@ -17,9 +17,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from shared import command, edges, files, wording
-from shared.budgets import sent
-from shared.groups import Group, mean_sd, split
+import numpy as np
+from shared import choosing, command, edges, files, wording
+from shared.choosing import step
+from shared.groups import Group, split
 from shared.pays import (
     FIRST,
     FROZEN,
@@ -30,18 +31,16 @@ from shared.pays import (
     name,
     paired,
     setting,
-    shares,
     sizes,
     spelled,
-    step,
     validated,
+    work,
 )
 from shared.pays_estimates import angles, differences, differences_table, estimates_table
 from shared.pays_figures import budgets, estimates, memory
 from shared.reading import read
-from shared.split_costs import label_bytes, local_steps
-
-from zofl_mpi.run import grid
+from shared.split_costs import all_bytes
+from shared.study import accuracy, counts, last, spread
 
 AXES = ("setting", "method", *STEPS)
 NOTE = (
@@ -68,15 +67,15 @@ def main(words: list[str] | None = None) -> None:
     flags = command.parser("c_pays", __doc__, ["c_pays.toml"]).parse_args(words)
     with command.refusals("c_pays"):
         groups = read("c_pays", flags, AXES, ("setting", "method"))
-        axes = axes_of([grid.read(path, flags.results) for path in flags.grid])
-        best = chosen(groups, axes)
+        best = chosen(groups, choosing.step_axes(flags, STEPS.__contains__))
         places = split([g for g, _ in best], setting)
         rows = [row(g, ends, places[setting(g)]) for g, ends in best]
         tried, ways = [tried_row(g, best) for g in groups], [w for found in places.values() for w in uplinks(found)]
         note = f"{NOTE} {wording.caption([g for g, _ in best], flags=FLAGS)}."
         pairs = list(differences(places))
         text = "\n\n".join([table(rows), gaps(places), estimates_table(rows), differences_table(pairs), again(places)])
-        text += f"\n\n{steps_table(tried)}\n\n{edges_told(best)}"
+        at_edge = [f"{name(g)} ({step(g, STEPS)}), {setting(g)}" for g, ends in best if ends]
+        text += f"\n\n{steps_table(tried)}\n\n{edges.told(at_edge)}"
         text += f"\n\n{uplink_table(ways)}\n\n{wording.paragraph(UPLINK)}"
         files.publish(flags.out, text, note, rows, budgets(places))
         files.write_csv(flags.out.with_name(flags.out.name + "_steps"), tried)
@@ -88,16 +87,6 @@ def main(words: list[str] | None = None) -> None:
 
 
 FLAGS = {"m": "m", "h": "h", "batch": "batch", "channels": "channels", "mu": "mu"}
-
-
-def axes_of(studies: Sequence[grid.Grid]) -> dict[str, list[str]]:
-    """The axes of step sizes, and their entries in the order of their size."""
-    found: dict[str, list[str]] = {}
-    for study in studies:
-        for axis in STEPS:
-            entries = study.axes.get(axis, ())
-            found[axis] = list(dict.fromkeys([*found.get(axis, []), *entries]))
-    return {axis: entries for axis, entries in found.items() if entries}
 
 
 def of(groups: Sequence[Group], method: str) -> Group | None:
@@ -115,81 +104,36 @@ def row(group: Group, ends: Sequence[str], place: Sequence[Group]) -> dict[str, 
         ends: axes along which the best step is at an edge.
         place: the best groups of the same setting.
     """
-    mean, sd = group.accuracy()
     frozen, first = of(place, FROZEN), of(place, FIRST)
-    gain, share, each = (math.nan, math.nan), (math.nan, math.nan), ""
-    if group.runs and frozen and first:
-        own, gap = paired(group, frozen, first)
-        gain, share, each = mean_sd(own), shares(own, gap), " ".join(f"{value:.4f}" for value in own)
-    spent = totals(group)
+    gain, gap = paired(group, frozen, first) if group.runs and frozen and first else (np.empty(0), np.empty(0))
     return {
         "setting": setting(group),
         "method": group.entry("method"),
-        "step": step(group),
+        "step": step(group, STEPS),
         "at_edge": " ".join(ends),
-        "accuracy_mean_percent": mean,
-        "accuracy_sd_percent": sd,
-        "gain_mean": gain[0],
-        "gain_sd": gain[1],
-        "gain_by_seed": each,
-        "share_mean_percent": share[0],
-        "share_sd_percent": share[1],
-        "bytes": spent["bytes"],
-        "client_macs": spent["macs"],
+        **accuracy(group),
+        **spread("gain", gain),
+        "gain_by_seed": " ".join(f"{value:.4f}" for value in gain),
+        **spread("share", 100 * gain / gap, "_percent"),
+        "bytes": last(all_bytes)(group, None),
+        "client_macs": last(work)(group, None),
         "client_peak_bytes": costs(group)["peak"],
         **angles(group),
-        "rounds": group.rounds,
-        "seeds": len(group.runs),
-        "seeds_planned": group.planned,
+        **counts(group),
     }
-
-
-def totals(group: Group) -> dict[str, float]:
-    """Bytes of all clients in all rounds, and their multiply-accumulates; mean over seeds."""
-    if not group.runs:
-        return {"bytes": math.nan, "macs": math.nan}
-    steps = sum(float(local_steps(run).sum()) for run in group.runs) / len(group.runs)
-    return {"bytes": float((sent(group) + label_bytes(group))[-1]), "macs": steps * costs(group)["macs"]}
-
-
-HEADER = (
-    "setting",
-    "method",
-    "step",
-    "accuracy (%)",
-    "gain",
-    "share (%)",
-    "MiB",
-    "G MAC",
-    "peak, MiB",
-)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A row per setting and method."""
-    return wording.aligned(HEADER, [told_of(r) for r in rows], left=3)
-
-
-def told_of(row: Mapping[str, Any]) -> list[str]:
-    """The cells of a row on screen."""
-    some = row["seeds"] != row["seeds_planned"]
-    note = f"({row['seeds']} of {row['seeds_planned']} seeds)" if some else ""
-    pairs = [wording.percent(row[f"{key}_mean{end}"], row[f"{key}_sd{end}"]) for key, end in PAIRS.items()]
-    sizes_ = (row["bytes"] / 2**20, row["client_macs"] / 1e9, row["client_peak_bytes"] / 2**20)
-    mark = edges.MARK if row["at_edge"] else ""
-    accuracy, gain, share = pairs
-    return [
-        row["setting"],
-        spelled(row["method"]),
-        row["step"] + mark,
-        f"{accuracy} {note}".rstrip(),
-        gain,
-        share,
-        *wording.digits(*sizes_),
-    ]
-
-
-PAIRS = {"accuracy": "_percent", "gain": "", "share": "_percent"}
+    lines = []
+    for r in rows:
+        sizes_ = (r["bytes"] / 2**20, r["client_macs"] / 1e9, r["client_peak_bytes"] / 2**20)
+        where = (r["setting"], spelled(r["method"]), r["step"] + edges.MARK * bool(r["at_edge"]))
+        gained = (wording.mean_of(r, "gain", ""), wording.mean_of(r, "share"))
+        told = wording.mean_of(r, "accuracy", note=wording.seeds_of(r))
+        lines.append([*where, told, *gained, *wording.digits(*sizes_)])
+    header = ("setting", "method", "step", "accuracy (%)", "gain", "share (%)", "MiB", "G MAC", "peak, MiB")
+    return wording.aligned(header, lines, left=3)
 
 
 def gaps(places: Mapping[str, Sequence[Group]]) -> str:
@@ -226,7 +170,7 @@ def tried_row(group: Group, best: Sequence[tuple[Group, Sequence[str]]]) -> dict
     return {
         "setting": setting(group),
         "method": group.entry("method"),
-        "step": step(group),
+        "step": step(group, STEPS),
         "validation_percent": first[0] if first else math.nan,
         "best": any(g is group for g, _ in best),
         "seeds": len(group.runs),
@@ -236,23 +180,10 @@ def tried_row(group: Group, best: Sequence[tuple[Group, Sequence[str]]]) -> dict
 def steps_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A row per setting and method: each step with its accuracy on the validation part, seed 1, the best with *."""
     lines = []
-    for same in split_rows(rows):
+    for same in split(rows, lambda r: f"{r['setting']}\n{r['method']}").values():
         words = [f"{r['step']}: {wording.plain(r['validation_percent'])}{' *' * r['best']}" for r in same]
         lines.append([same[0]["setting"], spelled(same[0]["method"]), "; ".join(words)])
     return wording.aligned(("setting", "method", "accuracy on the validation part, seed 1, by step"), lines, left=3)
-
-
-def split_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """The rows of each setting and method, in order."""
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for each in rows:
-        found.setdefault((each["setting"], each["method"]), []).append(each)
-    return list(found.values())
-
-
-def edges_told(best: Sequence[tuple[Group, Sequence[str]]]) -> str:
-    """Which best steps are at an edge."""
-    return edges.told([f"{name(g)} ({step(g)}), {setting(g)}" for g, ends in best if ends])
 
 
 # --- the way up
@@ -286,14 +217,12 @@ def uplinks(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
 
 def uplink_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A row per setting, method and way up."""
+    lines = []
+    for r in rows:
+        numbers = wording.digits(r["bytes"] / 2**10, r["smashed_bytes"] / 2**10, r["cosine"])
+        lines.append([r["setting"], spelled(r["method"]), r["uplink"], str(r["numbers"]), *numbers])
     header = ("setting", "method", "uplink", "numbers", "KiB up", "smashed, KiB", "cosine")
-    return wording.aligned(header, [told_way(r) for r in rows], left=3)
-
-
-def told_way(row: Mapping[str, Any]) -> list[str]:
-    """The cells of a row of `uplink_table` on screen."""
-    numbers = (row["bytes"] / 2**10, row["smashed_bytes"] / 2**10, row["cosine"])
-    return [row["setting"], spelled(row["method"]), row["uplink"], str(row["numbers"]), *wording.digits(*numbers)]
+    return wording.aligned(header, lines, left=3)
 
 
 if __name__ == "__main__":

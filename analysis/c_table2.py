@@ -19,8 +19,8 @@ from typing import Any, final
 
 import numpy as np
 from shared import command, files, wording
-from shared.groups import Group, series
-from shared.heron import NAMES, name, seeds, setting
+from shared.groups import Group, mean_sd, series
+from shared.heron import NAMES, name, setting
 from shared.reading import read
 from shared.split_costs import STEPS, counted, head_bytes, network, step
 from shared.study import SEEDS, Column, Told, entry, number, row, table, word
@@ -104,12 +104,7 @@ def reach(run: records.Run, target: float) -> Reach:
 
 def reached(group: Group, target: float) -> list[Reach]:
     """What the seeds of a group needed, in ascending order of the seeds."""
-    return [reach(run, target) for _, run in sorted(seeds(group).items())]
-
-
-def mean_of(values: Sequence[float]) -> float:
-    """The mean; nan if there is no value, or one is nan."""
-    return float(np.mean(values)) if len(values) else math.nan
+    return [reach(run, target) for _, run in sorted(group.seeds.items())]
 
 
 def measured(groups: Sequence[Group], target: float) -> str:
@@ -127,10 +122,10 @@ def columns(target: float) -> tuple[Column, ...]:
     """The columns of CSV and table."""
 
     def mean(what: str) -> Told:
-        return lambda group, _: mean_of([getattr(r, what) for r in reached(group, target)])
+        return lambda group, _: mean_sd(np.array([getattr(r, what) for r in reached(group, target)]))[0]
 
     def gib(what: str) -> Told:
-        return lambda group, _: mean_of([getattr(r, what) / GIB for r in reached(group, target)])
+        return lambda group, _: mean_sd(np.array([getattr(r, what) / GIB for r in reached(group, target)]))[0]
 
     def rounds(group: Group) -> str:
         found = (r.round for r in reached(group, target))

@@ -31,8 +31,9 @@ from typing import Any, final
 
 import numpy as np
 from shared import command, figures, files, wording
-from shared.groups import Array, mean_sd
+from shared.groups import Array
 from shared.pays import sizes, spelled
+from shared.study import spread
 
 from zofl_mpi.errors import UserError
 
@@ -218,8 +219,8 @@ def rows_of(study: Study, folder: Path) -> list[dict[str, Any]]:
 def ahead(method: Row, control: Row | None) -> dict[str, float]:
     """Mean and deviation over seeds of method - control, seed by seed; nan where the table tells no seeds."""
     listed = [(line or {}).get("accuracy_by_seed_percent", "").split() for line in (method, control)]
-    mean, sd = mean_sd(np.array([float(a) - float(b) for a, b in zip(*listed, strict=True)] if all(listed) else []))
-    return {"ahead_mean": mean, "ahead_sd": sd}
+    less = [float(a) - float(b) for a, b in zip(*listed, strict=True)] if all(listed) else []
+    return spread("ahead", np.array(less))
 
 
 def read(path: Path) -> list[Row]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from shared.timing import Timing, timing
 
@@ -18,7 +19,7 @@ from zofl_mpi.run import records
 
 def lines(found: Timing) -> Iterator[str]:
     """Yields a line a number: its name, the number, its unit."""
-    for name, value in found.as_dict().items():
+    for name, value in asdict(found).items():
         if name not in ("steps", "kernel"):
             unit = "B" if name.startswith("bytes") else "1" if isinstance(value, int) else "s"
             yield f"{name:16} {value:.6g} {unit}"

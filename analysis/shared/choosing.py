@@ -3,8 +3,8 @@
 A study that tunes steps has a row for each that was tried; its groups are those of a grid with axes of steps:
 
     tried = choices(groups, lambda g: g.entry("method"), lambda same: means(same, criterion), step_axes(flags, STEPS))
-    rows = [{"step": step(group, STEPS), **choice.row} for group, choice in zip(groups, tried, strict=True)]
-    best = [group for group, choice in zip(groups, tried, strict=True) if choice.best]
+    rows = [{"step": step(choice.group, STEPS), **choice.row} for choice in tried]
+    best = [choice.group for choice in tried if choice.best]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, final
 import numpy as np
 
 from shared import edges
-from shared.groups import Group, series, split
+from shared.groups import Group, entries, series, split
 from zofl_mpi.run import grid, records
 
 LAST = 5
@@ -47,6 +47,7 @@ class Choice:
         at_edge: of the best, the axes along which it is at an edge of what was tried.
     """
 
+    group: Group
     value: float
     best: bool = False
     at_edge: tuple[str, ...] = ()
@@ -64,7 +65,7 @@ def choices(
     axes: Callable[[Sequence[Group]], Mapping[str, Sequence[str]]] | Mapping[str, Sequence[str]],
     lowest: bool = False,
 ) -> list[Choice]:
-    """The choice for each group, in their order; of equal ones the first is best.
+    """The choice for each group, in their order; of equal ones that of more seeds is best, and of these the first.
 
     Args:
         whose: equal for groups that differ in their step alone.
@@ -75,12 +76,13 @@ def choices(
     found: dict[int, Choice] = {}
     for same in split(groups, whose).values():
         each = list(values(same))
-        known = [value for value in each if not math.isnan(value)]
-        best = each.index(min(known) if lowest else max(known)) if known else -1
+        known = [k for k, value in enumerate(each) if not math.isnan(value)]
+        sign = -1 if lowest else 1
+        best = max(known, key=lambda k: (sign * each[k], len(same[k].runs)), default=-1)
         for k, (group, value) in enumerate(zip(same, each, strict=True)):
             order = axes(same) if callable(axes) else axes
             ends = edges.at_edge(group, [g for g in same if g.runs], order) if k == best else []
-            found[id(group)] = Choice(value, k == best, tuple(ends))
+            found[id(group)] = Choice(group, value, k == best, tuple(ends))
     return [found[id(group)] for group in groups]
 
 
@@ -88,10 +90,15 @@ def step_axes(flags: Namespace, steps: Callable[[str], bool]) -> dict[str, list[
     """{axis that holds steps, as `steps` knows them: its entries}, of all grids of a command line."""
     found: dict[str, list[str]] = {}
     for path in flags.grid:
-        for axis, entries in grid.read(path, flags.results).axes.items():
+        for axis, words in grid.read(path, flags.results).axes.items():
             if steps(axis):
-                found[axis] = list(dict.fromkeys([*found.get(axis, []), *entries]))
+                found[axis] = list(dict.fromkeys([*found.get(axis, []), *words]))
     return found
+
+
+def by_size(axes: Iterable[str]) -> Callable[[Sequence[Group]], dict[str, list[str]]]:
+    """A function of groups that gives {axis of steps that they have: its entries by their size}."""
+    return lambda same: {axis: sorted(entries(same, axis), key=size) for axis in axes if axis in same[0].where}
 
 
 def step(group: Group, axes: Iterable[str], without: str = "") -> str:
@@ -111,20 +118,10 @@ def means(same: Sequence[Group], criterion: Callable[[records.Run], float]) -> l
     The mean over the seeds that all of them have, so that a step is not better for an easier seed.
     """
     having = [g for g in same if g.runs and not g.note] or [g for g in same if g.runs]
-    common = set.intersection(*map(seeds, having)) if having else set()
+    common = set.intersection(*(set(g.seeds) for g in having)) if having else set()
     return [
-        float(np.mean([criterion(run) for run in g.runs if not common or seed_of(run) in common]))
+        float(np.mean([criterion(run) for seed, run in g.seeds.items() if not common or seed in common]))
         if g in having
         else math.nan
         for g in same
     ]
-
-
-def seeds(group: Group) -> set[int]:
-    """The seeds of a group's results."""
-    return set(map(seed_of, group.runs))
-
-
-def seed_of(run: records.Run) -> int:
-    """A result's seed."""
-    return int(run.config["seed"])

@@ -94,6 +94,13 @@ def band(panel: Any, x: Any, values: Array, label: str, k: int) -> None:
         panel.fill_between(x, values.min(axis=0), values.max(axis=0), color=looks["color"], alpha=0.15, linewidth=0)
 
 
+def barred(panel: Any, x: Sequence[float], values: Sequence[Array], **looks: Any) -> None:
+    """Draws means over seeds, with bars from the least to the largest; of each point the values of its seeds."""
+    means = [v.mean() for v in values]
+    ends = [[v.mean() - v.min() for v in values], [v.max() - v.mean() for v in values]]
+    panel.errorbar(x, means, np.array(ends), **{"capsize": 2, "elinewidth": 0.7, **looks})
+
+
 def accuracies(group: Group) -> tuple[Any, Array]:
     """(k,) evaluated rounds, and (seeds, k) test accuracies in % there."""
     at, values = group.curve("test_accuracy")

@@ -45,29 +45,19 @@ def keep(figure: Any, out: Path) -> None:
     Raises:
         UserError: they cannot be written.
     """
+    stem = out.name.removesuffix(".h5").removesuffix(".png").removesuffix(".pdf")
+    paths = [out.with_name(stem + suffix) for suffix in (".pdf", ".png")]
+    task = f"make the folder {out.parent}"
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        png = save(figure, out)
+        task = f"write the figure {paths[-1]}"
+        for path in paths:
+            figure.savefig(path, dpi=200)
     except OSError as error:
-        raise UserError(f"cannot make the folder {out.parent}: {error.strerror or error}") from error
+        raise UserError(f"cannot {task}: {error.strerror or error}") from error
     finally:
         plt.close(figure)
-    print(png.with_suffix(".pdf"), png, sep="\n")
-
-
-def save(figure: Any, name: Path) -> Path:
-    """Writes NAME.pdf and NAME.png; returns the latter's path.
-
-    Raises:
-        UserError: they cannot be written.
-    """
-    stem = name.with_name(name.name.removesuffix(".h5").removesuffix(".png").removesuffix(".pdf"))
-    try:
-        for suffix in (".pdf", ".png"):
-            figure.savefig(stem.with_name(stem.name + suffix), dpi=200)
-    except OSError as error:
-        raise UserError(f"cannot write the figure {stem}.png: {error.strerror or error}") from error
-    return stem.with_name(stem.name + ".png")
+    print(*paths, sep="\n")
 
 
 def publish(out: Path, text: str, note: str = "", rows: Sequence[Mapping[str, Any]] = (), figure: Any = None) -> None:

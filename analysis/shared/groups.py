@@ -44,7 +44,7 @@ class Group:
     @property
     def note(self) -> str:
         """What a reader must know of the seeds; empty if all are there."""
-        return "" if len(self.runs) == self.planned else f"({len(self.runs)} of {self.planned} seeds)"
+        return lacking(len(self.runs), self.planned)
 
     @property
     def rounds(self) -> int:
@@ -74,6 +74,15 @@ class Group:
                 raise UserError(f"{run.path} has no {column} in its last round")
         return np.array(values)
 
+    @property
+    def seeds(self) -> dict[int, records.Run]:
+        """{seed: its result}."""
+        return {int(run.config["seed"]): run for run in self.runs}
+
+    def percent(self, column: str) -> dict[int, float]:
+        """{seed: a column in % after the last round}."""
+        return dict(zip(self.seeds, 100 * self.last(column), strict=True))
+
     def accuracy(self) -> tuple[float, float]:
         """Mean and standard deviation over seeds of the test accuracy in % after the last round; nan for none."""
         return mean_sd(100 * self.last("test_accuracy"))
@@ -84,6 +93,11 @@ class Group:
         values = np.stack([series(run, column) for run in self.runs])
         there = ~np.isnan(values).any(axis=0)
         return 1 + np.flatnonzero(there), values[:, there]
+
+
+def lacking(found: int, planned: int) -> str:
+    """What a reader must know of so many seeds of those in the grid; empty if all are there."""
+    return "" if found == planned else f"({found} of {planned} seeds)"
 
 
 def series(run: records.Run, column: str) -> Array:
@@ -101,6 +115,12 @@ def mean_sd(values: Array) -> tuple[float, float]:
     """Mean and standard deviation (divided by n - 1); nan where there are too few values for them."""
     mean = float(np.mean(values)) if len(values) else math.nan
     return mean, float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+
+
+def ahead(group: Group, other: Group | None, column: str) -> Array:
+    """(seeds,) a column less another group's after the last round, in points, on the seeds that both have."""
+    one, two = group.percent(column), other.percent(column) if other else {}
+    return np.array([one[seed] - two[seed] for seed in one if seed in two])
 
 
 def entries(groups: Iterable[Group], axis: str) -> list[str]:

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from shared import figures, wording
-from shared.groups import Array, Group, mean_sd, series, split
+from shared.groups import Array, Group, lacking, mean_sd, series, split
 from shared.study import number
-from zofl_mpi.run import records
 
 NAMES = {
     "heron": "HERON",
@@ -81,14 +80,9 @@ def titled(panel: Any, title: str, groups: Sequence[Group], who: Callable[[Group
 # --- seeds
 
 
-def seeds(group: Group) -> dict[int, records.Run]:
-    """{seed: its result}."""
-    return {int(run.config["seed"]): run for run in group.runs}
-
-
 def difference(group: Group, other: Group, column: str = "test_accuracy") -> Array:
     """(k,) the last number of `group` less that of `other`, for each of the k seeds that both have."""
-    mine, theirs = seeds(group), seeds(other)
+    mine, theirs = group.seeds, other.seeds
     both = sorted(mine.keys() & theirs.keys())
     return np.array([series(mine[s], column)[-1] - series(theirs[s], column)[-1] for s in both])
 
@@ -101,7 +95,7 @@ def points(group: Group, other: Group) -> Array:
 def signed(values: Array, planned: int) -> str:
     """Mean and deviation of differences, +1.23 ± 0.45, and of how many seeds, if not all."""
     mean, sd = mean_sd(values)
-    note = "" if len(values) == planned else f"({len(values)} of {planned} seeds)"
+    note = lacking(len(values), planned)
     return wording.percent(mean, sd, note) if math.isnan(mean) or mean < 0 else "+" + wording.percent(mean, sd, note)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from shared import wording
-from shared.groups import Array, Group, mean_sd
+from shared.groups import Array, Group, lacking, mean_sd
 from shared.split_costs import all_bytes
 
 PERPLEXITY, LOSS = "validation_perplexity", "validation_loss"
@@ -54,7 +54,7 @@ def told(values: Array, planned: int, sign: bool = False) -> str:
     if math.isnan(mean):
         return "-"
     number = f"{mean:{'+' if sign else ''}.3f}" + ("" if math.isnan(sd) else f" ± {sd:.3f}")
-    return number if len(values) == planned else f"{number} ({len(values)} of {planned} seeds)"
+    return f"{number} {lacking(len(values), planned)}".rstrip()
 
 
 def signed(values: Array, planned: int) -> str:

@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from shared import edges, wording
-from shared.choosing import means
-from shared.groups import Array, Group, mean_sd, series, split
-from shared.heron import seeds
-from shared.split_costs import SHAPES
+from shared import choosing, wording
+from shared.groups import Array, Group, series
+from shared.split_costs import SHAPES, local_steps
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.split_images import ConvNet
 from zofl_mpi.rounds.split.costs import RECOMPUTED, STEP_BYTES, STEP_COUNTED, STEP_MACS
 from zofl_mpi.run import records
 
 VALIDATION = "validation_accuracy"
+SAMPLE_MACS = "multiply-accumulates of a sample at the client"
 STEPS = ("local", "server")
 """Axes of step sizes, each in the order of their size."""
 FROZEN, FIRST = "heron-frozen", "sflv2"
@@ -81,24 +80,22 @@ def validated(run: records.Run) -> float:
     return 100 * float(series(run, VALIDATION)[-1])
 
 
-def chosen(groups: Sequence[Group], axes: Mapping[str, Sequence[str]]) -> list[tuple[Group, list[str]]]:
+def chosen(groups: Sequence[Group], axes: Mapping[str, Sequence[str]]) -> list[tuple[Group, tuple[str, ...]]]:
     """The best group of each setting and method, and the axes along which its step is at an edge, in order.
 
-    The best has the highest last accuracy on the validation part, over the seeds that all of a method's steps have.
+    The best has the highest last accuracy on the validation part, over the seeds that all of a method's steps have; the
+    first stands for a method without results.
     """
-    found = []
-    for same in split(groups, lambda g: f"{g.entry('setting')}\n{g.entry('method')}").values():
-        values = means(same, validated)
-        known = [value for value in values if not math.isnan(value)]
-        best = same[values.index(max(known))] if known else same[0]
-        found.append((best, edges.at_edge(best, [g for g in same if g.runs], axes) if known else []))
-    return found
 
+    def whose(group: Group) -> str:
+        return f"{group.entry('setting')}\n{group.entry('method')}"
 
-def step(group: Group) -> str:
-    """A group's steps, as the grid calls them."""
-    words = [group.where[axis] for axis in STEPS if axis in group.where]
-    return " ".join(word for word in words if not word.endswith("none"))
+    found: dict[str, tuple[Group, tuple[str, ...]]] = {}
+    tried = choosing.choices(groups, whose, lambda same: choosing.means(same, validated), axes)
+    for choice in tried:
+        if choice.best or whose(choice.group) not in found:
+            found[whose(choice.group)] = choice.group, choice.at_edge
+    return list(found.values())
 
 
 # --- the gap
@@ -106,7 +103,7 @@ def step(group: Group) -> str:
 
 def paired(group: Group, frozen: Group, first: Group) -> tuple[Array, Array]:
     """(k,) points of per cent that a method is ahead of the frozen client, and (k,) first order, seed by seed."""
-    own, control, top = (seeds(g) for g in (group, frozen, first))
+    own, control, top = (g.seeds for g in (group, frozen, first))
     both = sorted(own.keys() & control.keys() & top.keys())
 
     def less(runs: Mapping[int, records.Run]) -> Array:
@@ -114,11 +111,6 @@ def paired(group: Group, frozen: Group, first: Group) -> tuple[Array, Array]:
         return np.array(last, np.float64) * 100
 
     return less(own), less(top)
-
-
-def shares(gain: Array, gap: Array) -> tuple[float, float]:
-    """Mean and deviation of the share of the gap that is closed, seed by seed, in %."""
-    return mean_sd(100 * gain / gap)
 
 
 # --- costs
@@ -129,12 +121,19 @@ def costs(group: Group) -> dict[str, float]:
     kept = json.loads(group.runs[0].attrs.get("costs") or "{}") if group.runs else {}
     keys = {
         "macs": STEP_MACS,
+        "macs_a_sample": SAMPLE_MACS,
         "peak": STEP_BYTES,
         "macs_counted": STEP_COUNTED,
         "macs_again": STEP_COUNTED + RECOMPUTED,
         "peak_again": STEP_BYTES + RECOMPUTED,
     }
     return {word: float(kept.get(key, math.nan)) for word, key in keys.items()}
+
+
+def work(group: Group) -> Array:
+    """(R,) multiply-accumulates of all clients in all rounds so far; mean over seeds."""
+    steps = np.mean([np.cumsum(local_steps(run)) for run in group.runs], axis=0)
+    return np.asarray(steps * costs(group)["macs"])
 
 
 def sizes(config: Mapping[str, Any]) -> tuple[int, int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,8 +11,8 @@ import numpy as np
 from shared import wording
 from shared.groups import Array, Group, mean_sd, series
 from shared.pays import costs, paired, rule, setting, spelled
+from shared.study import spread
 
-CLIENT_MACS = "multiply-accumulates of a sample at the client"
 AGAINST = (
     ("heron-head-8", "heron-head"),
     ("heron-sample-8", "heron-sample"),
@@ -36,8 +35,8 @@ def passes(group: Group) -> float:
     """A client's step in forward passes of its part, by multiply-accumulates, the head's among them; nan for no run."""
     if not group.runs:
         return math.nan
-    kept = json.loads(group.runs[0].attrs.get("costs") or "{}")
-    return costs(group)["macs"] / (float(kept.get(CLIENT_MACS, math.nan)) * int(group.config["batch"]))
+    each = costs(group)
+    return each["macs"] / (each["macs_a_sample"] * int(group.config["batch"]))
 
 
 def cosines(group: Group) -> Array:
@@ -75,13 +74,10 @@ def estimates_table(rows: Sequence[Mapping[str, Any]]) -> str:
             continue
         cosine = f"{row['cosine']:.4f} ± {row['cosine_sd']:.4f}"
         by_rule = "" if math.isnan(row["cosine_rule"]) else f"{row['cosine_rule']:.4f}"
-        pairs = [wording.percent(row[f"{key}_mean{end}"], row[f"{key}_sd{end}"]) for key, end in GAINED.items()]
-        cells = (str(row["directions"]), *wording.digits(row["passes"]), cosine, by_rule, *pairs)
+        gained = wording.mean_of(row, "gain", ""), wording.mean_of(row, "share")
+        cells = (str(row["directions"]), *wording.digits(row["passes"]), cosine, by_rule, *gained)
         lines.append([row["setting"], spelled(row["method"]), *cells])
     return wording.aligned(header, lines, left=2)
-
-
-GAINED = {"gain": "", "share": "_percent"}
 
 
 def differences(places: Places) -> Iterator[dict[str, Any]]:
@@ -91,10 +87,9 @@ def differences(places: Places) -> Iterator[dict[str, Any]]:
         for method, other in AGAINST:
             if method in of and other in of:
                 ahead = paired(of[method], of[other], of[method])[0]
-                mean, sd = mean_sd(ahead)
                 each = " ".join(f"{value:.4f}" for value in ahead)
                 where = {"setting": setting(of[method]), "method": method, "beside": other}
-                yield {**where, "ahead_mean": mean, "ahead_sd": sd, "ahead_by_seed": each}
+                yield {**where, **spread("ahead", ahead), "ahead_by_seed": each}
 
 
 def differences_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -103,6 +98,6 @@ def differences_table(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for row in rows:
         each = ", ".join(f"{float(value):.2f}" for value in row["ahead_by_seed"].split())
-        mean = wording.percent(row["ahead_mean"], row["ahead_sd"])
-        lines.append([row["setting"], spelled(row["method"]), spelled(row["beside"]), each, mean])
+        both = spelled(row["method"]), spelled(row["beside"])
+        lines.append([row["setting"], *both, each, wording.mean_of(row, "ahead", "")])
     return wording.aligned(header, lines, left=3)

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from shared import figures
-from shared.budgets import sent
 from shared.groups import Group
-from shared.pays import FIRST, FROZEN, costs, name, paired, rule, spelled
+from shared.pays import FIRST, FROZEN, costs, name, paired, rule, spelled, work
 from shared.pays_estimates import Places, cosines, passes
-from shared.split_costs import label_bytes, local_steps
+from shared.split_costs import all_bytes
 
 LINES = ("sflv2", "cse_fsl", "heron-n2", "ho_sfl-n2", "heron-head-8", "heron", "heron-frozen")
 """Methods that have a line, in the order of their looks."""
@@ -50,9 +49,7 @@ def budgets(places: Places) -> Any:
 def curves(panels: Any, group: Group, k: int) -> None:
     """Draws a method's line in all panels of a row."""
     at, values = group.curve("test_accuracy")
-    spent = sent(group) + label_bytes(group)
-    work = np.mean([np.cumsum(local_steps(run)) for run in group.runs], axis=0) * costs(group)["macs"]
-    for panel, x in zip(panels, (at, spent[at - 1] / 2**20, work[at - 1] / 1e9), strict=True):
+    for panel, x in zip(panels, (at, all_bytes(group)[at - 1] / 2**20, work(group)[at - 1] / 1e9), strict=True):
         figures.band(panel, x, 100 * values, name(group), k)
 
 
@@ -82,24 +79,18 @@ def memory(places: Places) -> Any:
 def draw_curve(panel: Any, groups: Sequence[Group]) -> None:
     """Draws the line from forward passes only to first order."""
     x = [costs(g)["peak"] / 2**20 for g in groups]
-    lasts = [100 * g.last("test_accuracy") for g in groups]
-    label = "last 0, 2, 4, all layers exact"
     looks = {"color": figures.BLUE, "marker": "o", "markersize": 4, "linewidth": 1.2}
-    panel.errorbar(x, [v.mean() for v in lasts], bars(lasts), label=label, capsize=2, elinewidth=0.7, **looks)
+    lasts = [100 * g.last("test_accuracy") for g in groups]
+    figures.barred(panel, x, lasts, label="last 0, 2, 4, all layers exact", **looks)
 
 
 def point(panel: Any, group: Group, k: int) -> None:
     """Draws a method's point."""
-    values = 100 * group.last("test_accuracy")
     colour, _, marker = figures.LOOKS[(k + 1) % len(figures.LOOKS)]
-    looks = {"color": colour, "marker": marker, "linestyle": "", "markersize": 5, "capsize": 2, "elinewidth": 0.7}
-    x = [costs(group)["peak"] / 2**20]
-    panel.errorbar(x, [values.mean()], bars([values]), label=name(group), **looks)
-
-
-def bars(values: Sequence[Any]) -> Any:
-    """(2, points) from the mean down to the least and up to the largest."""
-    return np.array([[v.mean() - v.min() for v in values], [v.max() - v.mean() for v in values]])
+    looks = {"color": colour, "marker": marker, "linestyle": "", "markersize": 5}
+    figures.barred(
+        panel, [costs(group)["peak"] / 2**20], [100 * group.last("test_accuracy")], label=name(group), **looks
+    )
 
 
 @figures.styled
@@ -146,8 +137,4 @@ def family_line(panel: Any, line: Sequence[Group], values: Callable[[Group], Any
     if found:
         colour, style, marker = figures.LOOKS[k]
         looks = {"color": colour, "linestyle": style, "marker": marker, "markersize": 5, "linewidth": 1.1}
-        spread = bars([v for _, v in found])
-        label = name(line[0])
-        panel.errorbar(
-            [x for x, _ in found], [v.mean() for _, v in found], spread, label=label, capsize=2, elinewidth=0.7, **looks
-        )
+        figures.barred(panel, [x for x, _ in found], [v for _, v in found], label=name(line[0]), **looks)

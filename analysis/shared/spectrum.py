@@ -18,16 +18,15 @@ from typing import NamedTuple, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from shared.groups import Array
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.zo import Estimate
 from zofl_mpi.problems import Split
 
-Array = NDArray[np.float64]
 Apply = Callable[[Tensor], Tensor]
 SAMPLES, STARTS, PROBES = range(3)
 """What the generators of Purpose.SPECTRUM draw, by r; i counts the vectors."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -83,13 +83,9 @@ class Timing:
         """The server's share of all computing of a round."""
         return self.server_compute / (self.server_compute + self.compute_all)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
-
     @classmethod
     def of(cls, values: dict[str, Any]) -> Timing:
-        """The inverse of `as_dict`."""
+        """The inverse of `asdict`."""
         return cls(**{**values, "steps": tuple(StepTiming(**each) for each in values["steps"])})
 
 

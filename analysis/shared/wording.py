@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from shared.groups import Group, entries, shown, split
+from shared.groups import Group, entries, lacking, shown, split
 
 Table = Sequence[Sequence[str]]
 
@@ -133,8 +133,7 @@ def mean_of(row: Mapping[str, Any], key: str, unit: str = "_percent", note: str 
 
 def seeds_of(row: Mapping[str, Any]) -> str:
     """What a reader must know of the seeds of a row of a CSV; empty if all are there."""
-    some = row["seeds"] != row["seeds_planned"]
-    return f"({row['seeds']} of {row['seeds_planned']} seeds)" if some else ""
+    return lacking(row["seeds"], row["seeds_planned"])
 
 
 def plain(value: float) -> str:

@@ -116,7 +116,7 @@ def test_no_step_at_all_is_no_edge(own: dict[str, float], at_edge: list[str], sc
     """Mutations: 0 marked; no edge marked where 0 was tried."""
     module = script("a_personal")
     groups = tried(own)
-    ((best, ends),) = [(g, c.at_edge) for g, c in zip(groups, module.choices(groups), strict=True) if c.best]
+    ((best, ends),) = [(c.group, c.at_edge) for c in module.choices(groups) if c.best]
     assert list(ends) == at_edge
     rows = module.rows_of(tried(own))
     assert ("Nothing lies below" in module.tables(rows)) == (best.where["own"] == "own-0")
@@ -128,11 +128,11 @@ def test_no_step_at_all_is_no_edge(own: dict[str, float], at_edge: list[str], sc
 
 def test_a_difference_is_taken_on_the_seeds_that_both_have(script: Any) -> None:
     """Mutation: seed by place."""
-    module = script("a_personal")
+    ahead = script("shared.groups").ahead
     one = group_of([0.9], [0.8], column="personal_accuracy")
     two = group_of([0.5], [0.7], column="personal_accuracy", seeds=(2, 3))
-    assert module.ahead(one, two) == pytest.approx([30.0])
-    assert module.ahead(one, None).size == 0
+    assert ahead(one, two, "personal_accuracy") == pytest.approx([30.0])
+    assert ahead(one, None, "personal_accuracy").size == 0
 
 
 def test_steps_are_ordered_by_their_size(script: Any) -> None:

@@ -47,7 +47,7 @@ def test_reached_is_the_first_evaluated_round_at_the_worse_end(made: Grids, scri
     """Mutations: the better end; a line that begins above it and ends there."""
     module = script("b_fednest")
     groups = made("b_fednest").groups(*module.AXES)
-    best = [module.told_of(g) for g, choice in zip(groups, module.choices(groups), strict=True) if choice.best]
+    best = [module.told_of(choice.group) for choice in module.choices(groups) if choice.best]
     pair = [g for g in best if g.entry("problem") == "saddle"]
     ends = [np.mean([module.last(run) for run in g.runs]) for g in pair]
     for group in pair:

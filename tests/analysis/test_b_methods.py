@@ -76,7 +76,7 @@ def test_the_evaluations_are_those_of_the_local_steps(made: Grids, script: Any) 
 def test_fedrzo_is_drawn_beside_each_sharpness(made: Grids, script: Any) -> None:
     module = script("b_methods")
     groups = made("b_methods").groups(*module.AXES)
-    best = [g for g, choice in zip(groups, module.choices(groups), strict=True) if choice.best]
+    best = [choice.group for choice in module.choices(groups) if choice.best]
     figure = module.draw(best)
     assert len(figure.axes) == 6
     for panel, sharpness in zip(figure.axes[::3], ("10", "1"), strict=True):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from shared import exchange
@@ -42,7 +43,7 @@ def test_bytes_participants_and_places_are_told(tmp_path: Path) -> None:
     found = timing(records.load(path))
     assert (found.m, found.participants, found.ranks, found.nodes) == (4, 3, 3, 2)
     assert (found.bytes_down, found.bytes_up, found.start) == (30, 21, 1.5)
-    assert Timing.of(json.loads(json.dumps(found.as_dict()))) == found
+    assert Timing.of(json.loads(json.dumps(asdict(found)))) == found
 
 
 def test_the_command_tells_whether_the_bits_are_the_same(tmp_path: Path, capsys: Any, script: Any) -> None:

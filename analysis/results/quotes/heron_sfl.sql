@@ -71,7 +71,9 @@ where cells = 9 and h.c1 = 'HERON' and s.c1 = 'SFLV2';
 create view stages as
 select *, setting like 'CIFAR-10%' as cifar, accuracy_mean_percent as mean, accuracy_sd_percent as sd, client_peak_bytes / 1048576 as mib,
     client_macs / 1e9 as work, share_mean_percent as share, share_sd_percent as share_sd from c_pays;
-create view pairs as select *, setting like 'CIFAR-10%' as cifar from c_pays_pairs;
+create view pairs as
+select m.*, p.ahead_mean, p.ahead_sd, p.ahead_by_seed, o.cosine as other_cosine, o.cosine_sd as other_sd, o.passes as other_passes
+from c_pays_pairs p join stages m using (setting, method) join stages o on o.setting = p.setting and o.method = p.beside;
 
 -- | | CIFAR-10 | share | MiB |
 with n(method, name) as (values ('heron-frozen', 'frozen client'), ('heron', 'HERON'), ('heron-head', 'HERON, exact head'),
@@ -133,35 +135,26 @@ select cosine, cosine_sd from stages where cifar and method = 'heron-head';
 -- a root mean square, says # (d
 select cosine_rule from stages where cifar and method = 'heron-head';
 -- oracle without mu, have # ± # and are # ± # points ahead of differences
-select cosine, cosine_sd, ahead_mean, ahead_sd from stages join pairs using (cifar, method) where cifar and method = 'heron-head-jvp';
+select cosine, cosine_sd, ahead_mean, ahead_sd from pairs where cifar and method = 'heron-head-jvp';
 -- at # MiB, where CSE-FSL takes #.
 select nth(method, 'heron-head-jvp | cse_fsl') as k, mib from stages where cifar;
 -- So it is with HO-SFL (# ± # for # ± #, # ± # points)
-select j.cosine, j.cosine_sd, o.cosine, o.cosine_sd, ahead_mean, ahead_sd
-from stages j join stages o using (cifar) join pairs p using (cifar)
-where cifar and j.method = 'ho_sfl-jvp' and p.method = 'ho_sfl-jvp' and o.method = 'ho_sfl';
+select cosine, cosine_sd, other_cosine, other_sd, ahead_mean, ahead_sd from pairs where cifar and method = 'ho_sfl-jvp';
 -- and on Fashion-MNIST (# ± # for # ± #, # ± # points)
-select j.cosine, j.cosine_sd, o.cosine, o.cosine_sd, ahead_mean, ahead_sd
-from stages j join stages o using (cifar) join pairs p using (cifar)
-where not cifar and j.method = 'heron-head-jvp' and p.method = 'heron-head-jvp' and o.method = 'heron-head';
+select cosine, cosine_sd, other_cosine, other_sd, ahead_mean, ahead_sd from pairs where not cifar and method = 'heron-head-jvp';
 -- Eight directions have # ± # (rule: #) and are # ± # points ahead of one
-select cosine, cosine_sd, cosine_rule, ahead_mean, ahead_sd from stages join pairs using (cifar, method)
-where cifar and method = 'heron-head-8';
+select cosine, cosine_sd, cosine_rule, ahead_mean, ahead_sd from pairs where cifar and method = 'heron-head-8';
 -- takes # forward passes for #, in all # G multiply-accumulates for CSE-FSL's #.
-select e.passes, o.passes, e.work, c.work from stages e join stages o using (cifar) join stages c using (cifar)
-where cifar and e.method = 'heron-head-8' and o.method = 'heron-head' and c.method = 'cse_fsl';
+select p.passes, p.other_passes, p.work, c.work from pairs p join stages c using (cifar)
+where cifar and p.method = 'heron-head-8' and c.method = 'cse_fsl';
 -- one wins # points with eight directions, # with one, and # in the exact last stage
 select nth(method, 'heron-head-8 | heron-head | heron-n2') as k, gain_mean / (passes - 1) from stages where cifar;
 -- Per sample, eight directions have # ± # for one's # ± #, and are # ± # points ahead (seed by seed #, #, #)
-select e.cosine, e.cosine_sd, o.cosine, o.cosine_sd, ahead_mean, ahead_sd, ahead_by_seed
-from stages e join stages o using (cifar) join pairs p using (cifar)
-where cifar and e.method = 'heron-sample-8' and p.method = 'heron-sample-8' and o.method = 'heron-sample';
+select cosine, cosine_sd, other_cosine, other_sd, ahead_mean, ahead_sd, ahead_by_seed from pairs where cifar and method = 'heron-sample-8';
 -- won here, # ± # % of the gap, for # passes a step
 select share, share_sd, passes from stages where cifar and method = 'heron-sample-8';
 -- On Fashion-MNIST eight directions have # ± # for # ± # and win # ± # points
-select e.cosine, e.cosine_sd, o.cosine, o.cosine_sd, ahead_mean, ahead_sd
-from stages e join stages o using (cifar) join pairs p using (cifar)
-where not cifar and e.method = 'heron-head-8' and p.method = 'heron-head-8' and o.method = 'heron-head';
+select cosine, cosine_sd, other_cosine, other_sd, ahead_mean, ahead_sd from pairs where not cifar and method = 'heron-head-8';
 
 create view uplink as select * from c_pays_uplink where setting like 'CIFAR-10%';
 -- smashed samples are # KiB a client and round on CIFAR-10, a dense model # KiB with
@@ -236,24 +229,18 @@ select f.accuracy_mean_percent, f.accuracy_sd_percent, h.accuracy_mean_percent f
 where f.cell = 'cifar-k16' and f.method = 'heron-frozen' and h.cell = 'cifar-k4' and h.method = 'heron-head-8';
 -- 32, # a parameter, close # % of the gap on MNIST and # % on Fashion-MNIST, eight # and # in the same runs
 select max(directions_per_parameter), max(case k when 4 then share_percent end), max(case k when 5 then share_percent end),
-    (select 100 * (h.accuracy_mean_percent - f.accuracy_mean_percent) / (s.accuracy_mean_percent - f.accuracy_mean_percent)
-    from more h join more f using (cell) join more s using (cell)
-    where cell = 'mnist-k4' and h.method = 'heron-head-8' and f.method = 'heron-frozen' and s.method = 'sflv2'),
-    (select 100 * (h.accuracy_mean_percent - f.accuracy_mean_percent) / (s.accuracy_mean_percent - f.accuracy_mean_percent)
-    from more h join more f using (cell) join more s using (cell)
-    where cell = 'fashion-k4' and h.method = 'heron-head-8' and f.method = 'heron-frozen' and s.method = 'sflv2')
+    (select group_concat(100 * (h.accuracy_mean_percent - f.accuracy_mean_percent) / (s.accuracy_mean_percent - f.accuracy_mean_percent), ' ')
+    from (select * from more order by place) h join more f using (cell) join more s using (cell) where cell in ('mnist-k4', 'fashion-k4')
+    and h.method = 'heron-head-8' and f.method = 'heron-frozen' and s.method = 'sflv2')
 from wider where method like '%32 directions';
 -- which has its gradient, is at # and # % (table above)
 select nth(cell, 'mnist-k4 | fashion-k4') as k, accuracy_mean_percent from c_narrow where best and method = 'cse_fsl';
 -- with one direction it has # %, with eight # (Adam: # and #)
-select 1 as k, accuracy_mean_percent from more where cell = 'fashion-k4-momentum' and method = 'heron-head' union all
-select 2, accuracy_mean_percent from more where cell = 'fashion-k4-momentum' and method = 'heron-head-8' union all
-select nth(method, 'a | a | heron-head | heron-head-8'), accuracy_mean_percent from c_narrow where best and cell = 'fashion-k4'
-    and method in ('heron-head', 'heron-head-8') order by 1;
+select nth(method, 'heron-head | heron-head-8') as k, accuracy_mean_percent from more where cell = 'fashion-k4-momentum' union all
+select nth(method, 'a | a | heron-head | heron-head-8'), accuracy_mean_percent from c_narrow where best and cell = 'fashion-k4';
 -- level with Adam's at eight directions, # and #; with one it has #
-select 1 as k, accuracy_mean_percent from more where cell = 'fashion-k4-momentum' and method = 'ho_sfl-8' union all
-select 2, accuracy_mean_percent from c_narrow where best and cell = 'fashion-k4' and method = 'ho_sfl-8' union all
-select 3, accuracy_mean_percent from more where cell = 'fashion-k4-momentum' and method = 'ho_sfl' order by 1;
+select nth(method, 'ho_sfl-8 | a | ho_sfl') as k, accuracy_mean_percent from more where cell = 'fashion-k4-momentum' union all
+select 2, accuracy_mean_percent from c_narrow where best and cell = 'fashion-k4' and method = 'ho_sfl-8';
 -- nothing is above # %
 select ceil(max(share_percent)) from pays where directions_per_parameter < 0.1;
 
@@ -346,13 +333,12 @@ from n join bests using (method);
 -- it needs # of DeComFL's rounds to 80 %, # to 75 % (means)
 select h.rounds_to_80_mean / d.rounds_to_80_mean, h.rounds_to_75_mean / d.rounds_to_75_mean
 from bests h, bests d where h.method = 'hiso' and d.method = 'decomfl';
+create view soonest as select *, min(ifnull(rounds_by_validation, 1e9)) from light where method in ('hiso', 'decomfl') group by method;
 -- (0.2 and 0.03) these are # and #
 select h.rounds_to_80_mean / d.rounds_to_80_mean, h.rounds_to_75_mean / d.rounds_to_75_mean
-from (select * from light where method = 'hiso' order by ifnull(rounds_by_validation, 1e9) limit 1) h,
-    (select * from light where method = 'decomfl' order by ifnull(rounds_by_validation, 1e9) limit 1) d;
+from soonest h, soonest d where h.method = 'hiso' and d.method = 'decomfl';
 -- (0.2 and 0.03) these are
-select (select step from light where method = 'hiso' order by ifnull(rounds_by_validation, 1e9) limit 1) = 'local-0.03'
-    and (select step from light where method = 'decomfl' order by ifnull(rounds_by_validation, 1e9) limit 1) = 'local-0.2';
+select group_concat(step, ' ') = 'local-0.2 local-0.03' from (select * from soonest order by method);
 -- with HiSo's step of 0.06, three seeds too, # and #, but it ends at # ± # %, DeComFL with 0.2 at # ± #.
 select h.rounds_to_80_mean / d.rounds_to_80_mean, h.rounds_to_75_mean / d.rounds_to_75_mean, h.accuracy_mean_percent,
     h.accuracy_sd_percent, d.accuracy_mean_percent, d.accuracy_sd_percent
