@@ -42,8 +42,9 @@ class DeComFL(SplitMethod):
 
     Each client holds theta_c and theta_s; there is no cut and no head. All clients draw the same directions for local
     step q of round r from the seed, so the means of their loss differences give the round's step, at the server and at
-    every client that gets them. A participant first replays the means of all rounds since its last one, then takes
-    local steps of its own, which it discards.
+    every client that gets them. A participant gets the means of all rounds since its last one, by which it would make
+    the server's model to the bit; here ranks hold one copy of that, whatever the number of clients. It then takes local
+    steps of its own, which it discards.
 
     With another optimiser than the paper's SGD the moments are those of the means, as in the paper's code: local steps
     start from them and do not change them.
