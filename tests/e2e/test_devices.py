@@ -74,6 +74,19 @@ def test_virtual_time_is_the_same_on_any_ranks_and_continued(name: str, tmp_path
     assert sum(row["clients"] for row in json.loads(run.attrs["devices"])) == m
 
 
+def test_late_clients_are_the_slow_ones_where_all_are_asked(tmp_path: Path) -> None:
+    """Mutation: the seconds of clients in another order than that in which they are asked."""
+    cases = (("zo_hfl", "--method fedavg --tau 2", [1, 4, 5]), ("heron_sfl", f"{SPLIT} --method sflv2 --beta 1", [1]))
+    for family, words, slow in cases:
+        fast = "[class.fast]\nspeed = 1e9\nshare = 1\n"
+        Path("d.toml").write_text(f"{fast}[class.slow]\nspeed = 1e9\nlatency = 9\nclients = {slow}\n")
+        given, out = f"{words} --rounds 3 --devices d.toml --deadline 5 --quiet".split(), tmp_path / f"{family}.h5"
+        assert here(f"zofl_mpi.{family}", *given, "--out", out) == 0
+        with h5py.File(out) as file:
+            sent = file["clients/bytes_up"][()].sum(axis=1)
+        assert all(np.flatnonzero(row == 0).tolist() == slow for row in sent)
+
+
 def test_clients_without_memory_are_named_and_left_out(tmp_path: Path, capsys: Capsys) -> None:
     """A backward pass does not fit where two forward passes do. Mutation: nobody left out."""
     Path("d.toml").write_text(

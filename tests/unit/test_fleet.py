@@ -185,6 +185,7 @@ def test_clients_get_the_classes_that_name_them_their_labels_or_a_share(tmp_path
 
 @pytest.mark.parametrize("name", devices.NAMES)
 def test_the_classes_of_the_package_are_read(name: str) -> None:
+    assert {path.stem for path in devices.FOLDER.glob("*.toml")} == set(devices.NAMES)
     classes, speed = devices.read(name)
     assert math.fsum(each.share for each in classes) == pytest.approx(1) and math.isfinite(speed)
     assert all(math.isfinite(each.memory) and each.joules_byte > 0 for each in classes)

@@ -264,7 +264,8 @@ class Costed(OnProblem[P], ABC):
     def _steps(self, effort: Effort, r: int, clients: Sequence[int] | None = None) -> tuple[Numbers, Numbers, Numbers]:
         """(k,) each: clients (None: the participants of round r), their local steps, the samples of these."""
         asked, m = effort.participants(r) if clients is None else clients, self.setting.m
-        ids = np.arange(m) if len(asked) == m else np.array(asked, np.int64)  # ascending, where they are all
+        everyone = clients is None and len(asked) == m  # quicker than a list of them
+        ids = np.arange(m) if everyone else np.array(asked, np.int64)
         steps = np.broadcast_to(effort.steps(ids, r), ids.shape)
         return ids, steps, np.broadcast_to(effort.samples(steps, self._sizes[ids]), ids.shape)
 
