@@ -16,9 +16,9 @@ from matplotlib.ticker import NullFormatter
 from shared import figures, wording
 from shared.budgets import sent, unit_of
 from shared.groups import Group, split
-from shared.heron import LEFT_OUT, band, name, place, setting, titled
+from shared.heron import CELL, LEFT_OUT, band, name, place, setting, titled
 from shared.split_costs import all_bytes, client_macs, label_bytes, step
-from shared.study import ACCURACY, COUNTS, Study, entry, last, number
+from shared.study import COUNTS, Study, last, number
 
 NOTE = (
     "MiB: sent down and up by all clients in all rounds; labels apart, which [C] does not count. G MAC: "
@@ -60,10 +60,7 @@ STUDY = Study(
     grids=["c_fig2.toml"],
     axes=("data", "cell", "method"),
     columns=(
-        entry("data", "setting", setting),
-        entry("cell", key="setting"),
-        entry("method", "method", name),
-        ACCURACY,
+        *CELL,
         number("bytes_without_labels", last(sent), "MiB", 2**20),
         number("bytes_of_labels", last(label_bytes), "labels, MiB", 2**20),
         number("client_macs", last(client_macs), "G MAC", 1e9),

@@ -15,8 +15,8 @@ from typing import Any
 
 from shared import figures, wording
 from shared.groups import Group, split
-from shared.heron import LEFT_OUT, LOCAL_LOSS, band, name, place, points, setting, signed, titled
-from shared.study import ACCURACY, COUNTS, Study, alike, compared, entry
+from shared.heron import CELL, LEFT_OUT, LOCAL_LOSS, band, name, place, points, setting, signed, titled
+from shared.study import COUNTS, Study, alike, compared
 
 NOTE = (
     "HERON less it: the differences of the last test accuracies of the same seed, in points of per cent. local loss: "
@@ -48,10 +48,7 @@ STUDY = Study(
     grids=["c_fig2.toml"],
     axes=("data", "cell", "method"),
     columns=(
-        entry("data", "setting", setting),
-        entry("cell", key="setting"),
-        entry("method", "method", name),
-        ACCURACY,
+        *CELL,
         compared("heron_less_it", "HERON less it", lambda group, heron: points(heron, group), signed),
         *LOCAL_LOSS,
         COUNTS,

@@ -11,7 +11,7 @@ import numpy as np
 
 from shared import figures, wording
 from shared.groups import Array, Group, lacking, mean_sd, series, split
-from shared.study import number
+from shared.study import ACCURACY, entry, number
 
 NAMES = {
     "heron": "HERON",
@@ -101,6 +101,8 @@ def signed(values: Array, planned: int) -> str:
 
 # --- columns
 
+CELL = (entry("data", "setting", setting), entry("cell", key="setting"), entry("method", "method", name), ACCURACY)
+"""Columns of the studies of images that a row begins with."""
 LOCAL_LOSS = (
     number("local_loss_first", lambda group, _: local_loss(group, 0), "local loss, first"),
     number("local_loss_last", lambda group, _: local_loss(group, -1), "last"),
