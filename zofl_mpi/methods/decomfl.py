@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi import Client, Clients, Directions, above, at_least, column, demand, finite, fraction, part
-from zofl_mpi.engine import mean
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.numerics.history import History
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.privacy import COUNTS, Privacy
+from zofl_mpi.rounds.robust import Robust
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss
 from zofl_mpi.rounds.split.costs import Traffic, plan_of, unsplit_costs
 from zofl_mpi.rounds.split.estimates import TwoPoint
@@ -67,6 +67,7 @@ class DeComFL(SplitMethod):
     n_p: int = at_least(1, 1, "a whole number of directions")
     estimate: Literal["one-sided", "central"] = "one-sided"
     draw: Draw = "device"
+    robust: Robust = part()
     privacy: Privacy = part()
     _history: History = field(init=False, repr=False, compare=False, default_factory=History)
     _held: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -89,7 +90,7 @@ class DeComFL(SplitMethod):
             check_arithmetic(problem, i, reply.arithmetic, "--method decomfl", remedy)
         averaged = {i: Averaged(differences=reply.differences, buffers=reply.buffers) for i, reply in replies.items()}
         if to:
-            average = mean.of_replies(averaged, training.shares())
+            average = self.robust.of_replies(averaged, r, training.shares(), differences=0.0)
         else:
             average = Averaged(differences=np.zeros(state.scalars.shape[1:]), buffers=buffers)
         if self.privacy.clips:
@@ -203,9 +204,11 @@ class DeComFL(SplitMethod):
             ("client_parts", training.client_parts, "average"),
         ):
             demand(value == only, flag, value, f"{only}: it has no meaning here")
+        self.robust.demand_replies(len(training.timetable.participants(0)))
         super().__post_init__()
         statistics = self.loss.flat.b > 0 and not training.running
         leaks = {
+            **self.robust.leaks,
             "--weights size": COUNTS if training.weights == "size" else "",
             "--batchnorm": "BatchNorm's running statistics leave a client; take --norm group" if statistics else "",
         }
@@ -245,7 +248,8 @@ class DeComFL(SplitMethod):
     def plan(self, rounds: int) -> Lines:
         lines = plan_of(self.traffic, rounds, StepCost(self.passes))
         each = 8 * self.training.h * self.n_p
-        return {**lines, "further bytes down, a client, for each round since its last": each}
+        lines["further bytes down, a client, for each round since its last"] = each
+        return {**lines, **self.robust.lines(len(self.training.timetable.participants(0)), each)}
 
     def directions(self, rounds: int) -> Directions:
         """The directions of one client's local steps: all clients share them."""

@@ -10,7 +10,7 @@ from typing import final
 
 import numpy as np
 
-from zofl_mpi import Client, Clients, at_least, given, part
+from zofl_mpi import Client, Clients, at_least, demand, given, part
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds.base import Effort, descended
 from zofl_mpi.rounds.local_sgd import Compression, Decompressed, FirstOrder, State
@@ -34,6 +34,9 @@ class FedAvg(FirstOrder):
         restored = "what error feedback keeps of one round would come in a later one, beyond C"
         leaks = self.local.leaks | {f"--compress {self.compression.compress}": restored * self.compression.is_on}
         self.privacy.begin(self.local.sampling, leaks)
+        robust, sparse = self.local.robust, self.compression.compress.startswith("topk")
+        allowed = "mean or clip:C: of uploads by --compress topk most numbers are 0, and their middle is"
+        demand(not (robust.sorts and sparse), "aggregate", robust.aggregate, allowed)
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' local models."""

@@ -79,7 +79,7 @@ class Scaffold(FirstOrder):
             dy, dc = np.split(self.privacy.mean(clients, self.train, message, S, 2 * len(state.x)), 2)
             share = self.privacy.denominator(len(S)) / self.setting.m
         else:
-            mean = clients.mean(self.train, message, to=S, weights=shares)
+            mean = self.local.robust.mean(clients, self.train, message, to=S, weights=shares, dy=0.0, dc=0.0)
             dy, dc = mean.dy, mean.dc.astype(np.float64)
         new = self.local.step(state, state.x + dy, r, S, self.server_rule)
         c = state.c + share * dc

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, at_least, column, demand, finite, part
+from zofl_mpi.engine import messages
 from zofl_mpi.engine.messages import Compact
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes, to_number
@@ -20,6 +21,7 @@ from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shaped, shares
 from zofl_mpi.rounds.privacy import COUNTS, Privacy
 from zofl_mpi.rounds.report import GlobalModel, Measured, Report, Reporting
+from zofl_mpi.rounds.robust import Robust
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ class LocalSGD:
         weights: w_i of the objective and of the averaging: size (|D_i|) or uniform.
         eta_g: server step size on the averaged update; with the rule sgd 1 is plain averaging.
         server: one more step a round, on the server's own data.
+        robust: how the local models are averaged, and who lies about them.
     """
 
     setting: Setting[Smooth]
@@ -144,15 +147,17 @@ class LocalSGD:
     weights: Literal["size", "uniform"] = "size"
     eta_g: float = at_least(0, 1.0, "a step size")
     server: ServerStep = part()
+    robust: Robust = part()
 
     def __post_init__(self) -> None:
+        self.robust.demand_replies(len(self.sampling(0)))
         if self.server.gamma:
             demand_samples(self.setting, "--gamma")
 
     @property
     def leaks(self) -> dict[str, str]:
         """{flags: why they leave a client unprotected}, for `Privacy`."""
-        return {"--weights size": COUNTS if self.weights == "size" else ""}
+        return {**self.robust.leaks, "--weights size": COUNTS if self.weights == "size" else ""}
 
     def shares(self) -> dict[int, float]:
         """{i: w_i} of all clients, summing to 1."""
@@ -175,7 +180,7 @@ class LocalSGD:
         S, message = self.sampling(r), GlobalModel(state.x, r)
         if privacy is not None and privacy.clips:
             return self.step(state, state.x + privacy.mean(clients, train, message, S, len(state.x)), r, S, rule)
-        mean = clients.mean(train, message, to=S, weights=self.shares())
+        mean = self.robust.mean(clients, train, message, to=S, weights=self.shares(), y=state.x)
         return self.step(state, mean.y, r, S, rule)
 
     def step(self, state: State, y: Array, r: int, to: list[int], rule: ServerRule = SGD) -> State:
@@ -214,6 +219,10 @@ class FirstOrder(Costed[Smooth]):
     def personal(self, client: Client, x: Array, r: int) -> Array | None:
         """(n,) y_i, the client's personal model; None where there is none."""
         return self.reporting.fine_tuned(client, x, r)
+
+    def plan(self, rounds: int) -> dict[str, str | float]:
+        local = self.local
+        return super().plan(rounds) | local.robust.lines(len(local.sampling(0)), messages.size(self.effort.up))
 
     @property
     def effort(self) -> Effort:

@@ -149,8 +149,6 @@ class Privacy:
             message: has the round, `r`.
             unit: the factor by which a term is longer than the reply.
         """
-        if not self.clips:
-            return clients.sum(step, message, term, to=to)
         read = clients.sum(step, message, term, to=to) if to else lambda: np.zeros(n + 1)
 
         def noised() -> Vector:
