@@ -5,13 +5,14 @@ from tests.numerics.split_methods import *
 from tests.numerics.test_split_texts import texts_setting
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.decomfl import Current, DeComFL, HiSo, Missed
+from zofl_mpi.methods.decomfl import DeComFL, HiSo, Missed
 from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.numerics.history import History
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems.signs import SignedLayers
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.estimating import check_arithmetic
+from zofl_mpi.rounds.split.unsplit import Current
 from zofl_mpi.run import flags
 from zofl_mpi.run.client_memory import Acknowledged, recall
 

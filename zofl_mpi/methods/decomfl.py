@@ -8,7 +8,6 @@ Optimization", ICLR 2026, arXiv:2506.02370.
 
 from __future__ import annotations
 
-import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -17,19 +16,16 @@ from typing import Any, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Client, Clients, Directions, at_least, column, finite, fraction
-from zofl_mpi.engine import mean
+from zofl_mpi import Client, Clients, Directions, at_least, column, fraction
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.engine.messages import APART
 from zofl_mpi.numerics.history import History
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.client import Key, Loss
 from zofl_mpi.rounds.split.costs import Traffic
-from zofl_mpi.rounds.split.estimating import check_arithmetic
 from zofl_mpi.rounds.split.messages import State
 from zofl_mpi.rounds.split.pieces import Parts, Piecewise
 from zofl_mpi.rounds.split.rules import Lines
-from zofl_mpi.rounds.split.unsplit import Current, UnsplitMethod
+from zofl_mpi.rounds.split.unsplit import UnsplitMethod, Uploaded
 
 K = "second_moment"
 """Name of K among the moments, which the server and every client hold."""
@@ -58,33 +54,17 @@ class DeComFL(UnsplitMethod):
 
     def round(self, state: ScalarState, r: int, clients: Clients) -> ScalarState:
         """Asks the participants for their scalars, and takes the steps of the means."""
-        training, problem = self.training, self.problem
-        to, latest = training.timetable.participants(r), training.timetable.latest(r)
-        buffers = torch.cat([state.buffers, state.buffers_s])
-        since = {i: latest.get(i, 0) for i in to}
-        x = self.joined(state)
-        for _ in clients.ask(self.hold, Current(x, state.optimiser), to=to, counted=False):
-            pass
+        to, latest = self.training.timetable.participants(r), self.training.timetable.latest(r)
+        buffers, since = torch.cat([state.buffers, state.buffers_s]), {i: latest.get(i, 0) for i in to}
+        x = self.held_by(to, state, clients)
         different = {t: Missed(state.scalars[t:], buffers, r) for t in set(since.values())}
-        replies = dict(clients.ask_each(self.train, {i: different[t] for i, t in since.items()}))
-        for i, reply in replies.items():
-            remedy = "processors of one kind, or --device cpu"
-            check_arithmetic(problem, i, reply.arithmetic, "--method decomfl", remedy)
-        averaged = {i: Averaged(differences=reply.differences, buffers=reply.buffers) for i, reply in replies.items()}
-        average = mean.of_replies(averaged, training.shares())
-        x, moments, b = x.clone(), copied(state.optimiser), problem.local.b
+        replies = clients.ask_each(self.train, {i: different[t] for i, t in since.items()})
+        average, loss = self.averaged(dict(replies))
+        x, moments = x.clone(), copied(state.optimiser)
         self.replay(x, moments, r, average.differences)
-        return self.made(
-            x,
-            ScalarState(
-                **self.parted(state, x),
-                buffers=average.buffers[:b].clone(),
-                buffers_s=average.buffers[b:].clone(),
-                optimiser=moments,
-                local_loss=math.fsum(reply.loss for reply in replies.values()) / len(replies),
-                scalars=self._history.appended(state.scalars, average.differences),
-            ),
-        )
+        scalars = self._history.appended(state.scalars, average.differences)
+        own: dict[str, Any] = {"optimiser": moments, "local_loss": loss, "scalars": scalars}
+        return self.made(x, ScalarState(**self.parted(state, x, average.buffers), **own))
 
     def start(self) -> ScalarState:
         first = super().start()
@@ -208,23 +188,6 @@ class Missed:
     scalars: NDArray[np.float64]  # (rounds, h, n_p) the means of the rounds from its last one to the one before r
     buffers: Tensor  # (b_l + b_s,) BatchNorm's running statistics, which no scalars give
     r: int  # the round
-
-
-@dataclass(frozen=True, kw_only=True)
-class Averaged:
-    """The part of `Uploaded` that is averaged."""
-
-    # (h, n_p) of the losses of each step's passes
-    differences: NDArray[np.float64] = finite("a loss is not finite; a smaller --lr-client or a larger --mu may help")
-    buffers: Tensor  # (b_l + b_s,)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Uploaded(Averaged):
-    """Client to server."""
-
-    loss: float  # mean over the local steps of the loss; nan where no step computes it
-    arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import weakref
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, cast
 
-from zofl_mpi import Client, above, demand, part
+from numpy.typing import NDArray
+
+from zofl_mpi import Client, Clients, above, demand, finite, part
+from zofl_mpi.engine import mean
 from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.engine.messages import APART
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.client import Draw, LocalSteps, Loss, NetworkLoss
 from zofl_mpi.rounds.split.costs import plan_of, unsplit_costs
+from zofl_mpi.rounds.split.estimating import check_arithmetic
 from zofl_mpi.rounds.split.messages import Ask, Model, State
 from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.pieces import Piecewise
@@ -20,12 +27,35 @@ from zofl_mpi.rounds.split.training import Training
 S = TypeVar("S", bound=State)
 
 
+# --- messages
+
+
 @dataclass(frozen=True)
 class Current:
     """Server to ranks: the model before the round."""
 
     x: Tensor  # (d,)
     moments: dict[str, Any]  # of the optimiser; K of HiSo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaged:
+    """The part of `Uploaded` that is averaged."""
+
+    # of the losses of each step's passes: DeComFL's (h, n_p), or sums
+    differences: NDArray[Any] = finite("a loss is not finite; a smaller --lr-client or a larger --mu may help")
+    buffers: Tensor  # (b_l + b_s,) BatchNorm's running statistics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uploaded(Averaged):
+    """Client to server."""
+
+    loss: float  # mean over the local steps of the loss; nan where no step computes it
+    arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
+
+
+# --- methods
 
 
 @dataclass(frozen=True)
@@ -61,10 +91,31 @@ class UnsplitMethod(SplitMethod):
             self._held.update(state=state, whole=torch.cat([theta[: self.problem.n_client], theta_s]))
         return cast("Tensor", self._held["whole"])
 
-    def parted(self, before: State, x: Tensor) -> dict[str, Any]:
-        """theta and theta_s of the state after a round whose model is x (d,); the head stays."""
-        n, theta = self.problem.n_client, self.problem.placed(before.theta)
-        return {"theta": torch.cat([x[:n], theta[n:]]) if len(theta) > n else x[:n], "theta_s": x[n:]}
+    def held_by(self, to: Sequence[int], state: State, clients: Clients) -> Tensor:
+        """(d,) the model before a round, which the ranks of its participants then hold too."""
+        current = Current(self.joined(state), state.optimiser)
+        for _ in clients.ask(self.hold, current, to=to, counted=False):
+            pass
+        return current.x
+
+    def averaged(self, replies: Mapping[int, Uploaded]) -> tuple[Averaged, float]:
+        """The mean of the participants' scalars and statistics, and of their losses."""
+        for i, reply in replies.items():
+            remedy = "processors of one kind, or --device cpu"
+            check_arithmetic(self.problem, i, reply.arithmetic, type(self).__name__, remedy)
+        kept = {i: Averaged(differences=reply.differences, buffers=reply.buffers) for i, reply in replies.items()}
+        loss = math.fsum(reply.loss for reply in replies.values()) / len(replies)
+        return mean.of_replies(kept, self.training.shares()), loss
+
+    def parted(self, before: State, x: Tensor, buffers: Tensor) -> dict[str, Any]:
+        """Fields of the state after a round whose model is x (d,), with BatchNorm's statistics; the head stays."""
+        n, b, theta = self.problem.n_client, self.problem.local.b, self.problem.placed(before.theta)
+        return {
+            "theta": torch.cat([x[:n], theta[n:]]) if len(theta) > n else x[:n],
+            "theta_s": x[n:],
+            "buffers": buffers[:b].clone(),
+            "buffers_s": buffers[b:].clone(),
+        }
 
     def made(self, x: Tensor, state: S) -> S:
         """The state, whose model is x (d,)."""
