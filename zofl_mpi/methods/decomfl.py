@@ -59,7 +59,7 @@ class DeComFL(UnsplitMethod):
         x = self.held_by(to, state, clients)
         different = {t: Missed(state.scalars[t:], buffers, r) for t in set(since.values())}
         replies = clients.ask_each(self.train, {i: different[t] for i, t in since.items()})
-        average, loss = self.averaged(dict(replies))
+        average, loss = self.averaged(r, dict(replies))
         x, moments = x.clone(), copied(state.optimiser)
         self.replay(x, moments, r, average.differences)
         scalars = self._history.appended(state.scalars, average.differences)

@@ -50,7 +50,7 @@ class FedKSeed(UnsplitMethod):
         to = self.training.timetable.participants(r)
         self.held_by(to, state, clients)
         message = Sums(self.known(state.sums), torch.cat([state.buffers, state.buffers_s]), r)
-        average, loss = self.averaged(dict(clients.ask(self.train, message, to=to)))
+        average, loss = self.averaged(r, dict(clients.ask(self.train, message, to=to)))
         sums = state.sums + average.differences
         x = self.model(self.known(sums)[0])
         fields = self.parted(state, x, average.buffers)
@@ -63,8 +63,8 @@ class FedKSeed(UnsplitMethod):
 
     def known(self, sums: NDArray[np.float64]) -> NDArray[Any]:
         """(1, K) c as it travels; (2, K) with the seeds' mean magnitudes too."""
-        magnitudes = [total / np.maximum(count, 1e-300) for total, count in [sums[1:]] if len(sums) > 1]
-        return np.stack([sums[0], *magnitudes]).astype(self.setting.dtype)
+        known = sums[:1] if len(sums) == 1 else np.stack([sums[0], sums[1] / np.maximum(sums[2], 1e-300)])
+        return known.astype(self.setting.dtype)
 
     def model(self, c: NDArray[Any]) -> Tensor:
         """(d,) x_0 - sum_k c_k u_k."""

@@ -26,7 +26,12 @@ STEP_BYTES = "peak bytes of a client's step, beyond its model"
 STEP_COUNTED = STEP_MACS + ", its backward pass as computed"
 RECOMPUTED = ", if it computes its blocks again"  # gradient checkpointing
 PARTS, HEADS, SMASHED = "the clients' parts", "auxiliary heads", "smashed samples"
-GRADIENTS, LABELS, NUMBERS = "gradients at the cut", "labels", "rounds and losses"
+SCALARS, GRADIENTS, LABELS, NUMBERS = (
+    "scalars in place of models",
+    "gradients at the cut",
+    "labels",
+    "rounds and losses",
+)
 
 
 @final
@@ -59,7 +64,7 @@ class Traffic:
             HEADS: ((self.head or aligns) * head, self.head * (head if dense else of_head)),
             "BatchNorm's statistics": (statistics, statistics),
             "the optimisers' moments": (moments, dense * moments),
-            "scalars in place of models": self.sums or (missed * each, each),
+            SCALARS: self.sums or (missed * each, each),
             SMASHED: (0, smashed),
             GRADIENTS: (self.returned * smashed, 0),
             LABELS: (0, labels),

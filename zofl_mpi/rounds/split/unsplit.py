@@ -11,12 +11,12 @@ from typing import Any, Literal, TypeVar, cast
 from numpy.typing import NDArray
 
 from zofl_mpi import Client, Clients, above, demand, finite, part
-from zofl_mpi.engine import mean
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.numerics.optimisers import copied
+from zofl_mpi.rounds.robust import Robust
 from zofl_mpi.rounds.split.client import Draw, LocalSteps, Loss, NetworkLoss
-from zofl_mpi.rounds.split.costs import plan_of, unsplit_costs
+from zofl_mpi.rounds.split.costs import SCALARS, plan_of, unsplit_costs
 from zofl_mpi.rounds.split.estimating import check_arithmetic
 from zofl_mpi.rounds.split.messages import Ask, Model, State
 from zofl_mpi.rounds.split.method import SplitMethod
@@ -80,6 +80,7 @@ class UnsplitMethod(SplitMethod):
     distribution: Literal["gaussian", "sqrt_d_sphere", "sphere"] = "gaussian"
     estimate: Literal["one-sided", "central"] = "one-sided"
     draw: Draw = "device"
+    robust: Robust = part()
     _held: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     # --- the server
@@ -98,14 +99,14 @@ class UnsplitMethod(SplitMethod):
             pass
         return current.x
 
-    def averaged(self, replies: Mapping[int, Uploaded]) -> tuple[Averaged, float]:
-        """The mean of the participants' scalars and statistics, and of their losses."""
+    def averaged(self, r: int, replies: Mapping[int, Uploaded]) -> tuple[Averaged, float]:
+        """The mean of the participants' scalars and statistics, robustly, and of their losses."""
         for i, reply in replies.items():
             remedy = "processors of one kind, or --device cpu"
             check_arithmetic(self.problem, i, reply.arithmetic, type(self).__name__, remedy)
         kept = {i: Averaged(differences=reply.differences, buffers=reply.buffers) for i, reply in replies.items()}
         loss = math.fsum(reply.loss for reply in replies.values()) / len(replies)
-        return mean.of_replies(kept, self.training.shares()), loss
+        return self.robust.of_replies(kept, r, self.training.shares(), differences=0.0), loss
 
     def parted(self, before: State, x: Tensor, buffers: Tensor) -> dict[str, Any]:
         """Fields of the state after a round whose model is x (d,), with BatchNorm's statistics; the head stays."""
@@ -158,6 +159,7 @@ class UnsplitMethod(SplitMethod):
             ("client_parts", training.client_parts, "average"),
         ):
             demand(value == only, flag, value, f"{only}: it has no meaning here")
+        self.robust.demand_replies(len(training.timetable.participants(0)))
         super().__post_init__()
 
     def chosen(self) -> tuple[Loss, Piecewise]:
@@ -185,7 +187,8 @@ class UnsplitMethod(SplitMethod):
         return self.rule.passes + (self.rule.needs_point or self.moves_statistics)
 
     def plan(self, rounds: int) -> Lines:
-        return plan_of(self.traffic, rounds, StepCost(self.passes))
+        asked, (_, up) = len(self.training.timetable.participants(0)), self.traffic.of(0, 0)[SCALARS]
+        return plan_of(self.traffic, rounds, StepCost(self.passes)) | self.robust.lines(asked, up)
 
     def costs(self) -> Lines:
         return unsplit_costs(self.training, self.loss, self.rule, self.passes)
