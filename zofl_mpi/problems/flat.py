@@ -125,7 +125,7 @@ class Substituted(TorchFunctionMode):
         self._which, self._value = which, value
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") == "__get__":  # of a shape or a dtype, mostly
+        if func.__name__ == "__get__":  # of a shape or a dtype, mostly
             found = func(*args)
             if not isinstance(found, Tensor):
                 return found
