@@ -67,7 +67,7 @@ def test_a_layer_that_is_perturbed_where_it_computes_gives_the_loss_of_the_pertu
     local = of.local(Client(0, plan.setting.data[0]), buffers, 0)
     assert local.theta.data_ptr() == of._held["x"].data_ptr()
     _, inputs, labels = next(iter(local))
-    us, whole = of.rule.pieces(x, of.key(0, 0)), list(of.rule.directions(x, of.key(0, 0)))
+    us, whole = of.rule.draw_pieces(x, of.key(0, 0)), list(of.rule.directions(x, of.key(0, 0)))
     kept = x.clone()
     for p, mu in ((0, 0.1), (1, -0.1), (0, -0.3)):
         found = of.rule._shifted_loss(local, inputs, labels, us, p, mu)

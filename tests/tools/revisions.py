@@ -75,6 +75,7 @@ zo_hfl fedavg-torch --method fedavg {A} {DATA} --problem mlp --hidden 8 --featur
 zo_hfl fedavg-rule* --method fedavg {A} {DATA} --server-rule adam --eta-g 0.05
 zo_hfl fedavg-robust --method fedavg {A} {DATA} --beta 1 --aggregate median --attackers 0.3 --attack noise
 zo_hfl fedavg-toy --method fedavg {A} --problem toy {KNOWN} --gamma 0.1
+zo_hfl fedavg-lean --method fedavg {A} --problem cnn {IMAGES} --client-memory checkpoint
 zo_hfl fedprox --method fedprox {A} {DATA}
 zo_hfl ditto --method ditto {A} {DATA}
 zo_hfl pfedme --method pfedme {A} {DATA} --tau 2
@@ -123,6 +124,8 @@ heron_sfl sflv1* {C} --method sflv1
 heron_sfl sflv1-momentum* {C} --method sflv1 --optimiser sgd --momentum 0.5 --lr-client 0.1 --weight-decay 0.01
 heron_sfl sflv2* {C} --method sflv2 --order client_major
 heron_sfl cse_fsl* {C} --method cse_fsl --k 3
+heron_sfl cse_fsl-lean {C} --method cse_fsl --norm group --client-memory accumulate:3
+heron_sfl sflv2-lean {C} --method sflv2 --client-memory checkpoint
 heron_sfl ho_sfl* {C} --method ho_sfl --n-p 2 --mu 0.013 --augment crop-flip
 heron_sfl ho_sfl-seeds* {C} --method ho_sfl --estimate central --mu 0.013 --uplink seeds
 heron_sfl ho_sfl-signs* {C} --method ho_sfl --n-p 2 --mu 0.013 --directions per-sample --norm group --probe-gradient

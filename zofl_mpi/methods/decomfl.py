@@ -76,7 +76,7 @@ class DeComFL(UnsplitMethod):
         """Moves x (d,), and the optimiser's moments, by round r, whose mean differences are (h, n_p)."""
         estimator = self.estimator(moments)
         for q, row in enumerate(differences.tolist()):
-            self.step(x, moments, r, q, estimator.estimate(estimator.pieces(x, self.key(r, q)), row))
+            self.step(x, moments, r, q, estimator.estimate(estimator.draw_pieces(x, self.key(r, q)), row))
 
     def step(self, x: Tensor, moments: MutableMapping[str, Any], r: int, q: int, estimate: Parts) -> None:
         """Moves x (d,) by the optimiser's step along minus the estimate, local step q of round r."""
@@ -105,7 +105,7 @@ class DeComFL(UnsplitMethod):
         moments = copied(moments) if h > 1 else moments
         for q, inputs, labels in local:
             point = estimator.forward(local, inputs, labels, self.moves_statistics)
-            us = estimator.pieces(local.theta, self.key(r, q))
+            us = estimator.draw_pieces(local.theta, self.key(r, q))
             differences += (own := estimator.differences(local, point, labels, us))
             if q < h - 1:
                 self.step(local.theta, moments, r, q, estimator.estimate(us, own))

@@ -70,7 +70,7 @@ class FedKSeed(UnsplitMethod):
         """(d,) x_0 - sum_k c_k u_k."""
         x = self.problem.placed(self.loss.flat.initial()[0])
         for k in np.flatnonzero(c).tolist():
-            self.step(x, self.pieces(x, k), [float(c[k])], 1.0)
+            self.step(x, self.direction(x, k), [float(c[k])], 1.0)
         return x
 
     # --- a client
@@ -82,7 +82,10 @@ class FedKSeed(UnsplitMethod):
         drawn, kept = self.drawn(message, client.i).tolist(), list[Tensor]()
         sizes = [training.timetable.client_size(message.r, client.i, q) for q in range(h)]
         for q, inputs, labels in local:
-            point, us = rule.forward(local, inputs, labels, self.moves_statistics), self.pieces(local.theta, drawn[q])
+            point, us = (
+                rule.forward(local, inputs, labels, self.moves_statistics),
+                self.direction(local.theta, drawn[q]),
+            )
             kept += rule.differences(local, point, labels, us)
             if q < h - 1:
                 self.step(local.theta, us, kept[-1:], sizes[q])
@@ -107,9 +110,9 @@ class FedKSeed(UnsplitMethod):
 
     # --- both
 
-    def pieces(self, like: Tensor, k: int) -> Pieces:
+    def direction(self, like: Tensor, k: int) -> Pieces:
         """The direction of seed k."""
-        return cast(Piecewise, self.rule).pieces(like, partial(self.setting.streams, t=k))
+        return cast(Piecewise, self.rule).draw_pieces(like, partial(self.setting.streams, t=k))
 
     def step(self, x: Tensor, us: Pieces, differences: Sequence[float | Tensor], size: float) -> None:
         """Moves x (d,) by a step of a size along minus the estimate."""

@@ -114,12 +114,12 @@ class Piecewise(TwoPoint):
 
     K: Tensor | None = field(default=None, compare=False)  # (d,) by whose root directions are divided; None: 1
 
-    def pieces(self, like: Tensor, key: Key) -> Pieces:
+    def draw_pieces(self, like: Tensor, key: Key) -> Pieces:
         """The directions of a step, for theta like (d,)."""
         return Pieces(key(Purpose.DIRECTION), like, self.distribution, self.draw, self.K)
 
     def directions(self, like: Tensor, key: Key) -> Iterator[Tensor]:
-        us = self.pieces(like, key)
+        us = self.draw_pieces(like, key)
         for p in range(self.n_p):
             yield torch.cat([us(p, j) for j in range(len(us.parts))])
 
