@@ -8,7 +8,8 @@ Optimization", ICLR 2026, arXiv:2506.02370.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+import math
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, cast, final
@@ -16,16 +17,17 @@ from typing import Any, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Client, Clients, Directions, at_least, column, fraction
+from zofl_mpi import Client, Clients, Directions, at_least, column, fraction, part
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.history import History
 from zofl_mpi.numerics.optimisers import copied
+from zofl_mpi.rounds.privacy import COUNTS, Privacy
 from zofl_mpi.rounds.split.client import Key, Loss
 from zofl_mpi.rounds.split.costs import Traffic
 from zofl_mpi.rounds.split.messages import State
 from zofl_mpi.rounds.split.pieces import Parts, Piecewise
 from zofl_mpi.rounds.split.rules import Lines
-from zofl_mpi.rounds.split.unsplit import UnsplitMethod, Uploaded
+from zofl_mpi.rounds.split.unsplit import Averaged, UnsplitMethod, Uploaded
 
 K = "second_moment"
 """Name of K among the moments, which the server and every client hold."""
@@ -48,6 +50,7 @@ class DeComFL(UnsplitMethod):
     """
 
     n_p: int = at_least(1, 1, "a whole number of directions")
+    privacy: Privacy = part()
     _history: History = field(init=False, repr=False, compare=False, default_factory=History)
 
     # --- the server
@@ -58,13 +61,23 @@ class DeComFL(UnsplitMethod):
         buffers, since = torch.cat([state.buffers, state.buffers_s]), {i: latest.get(i, 0) for i in to}
         x = self.held_by(to, state, clients)
         different = {t: Missed(state.scalars[t:], buffers, r) for t in set(since.values())}
-        replies = clients.ask_each(self.train, {i: different[t] for i, t in since.items()})
-        average, loss = self.averaged(r, dict(replies))
+        replies = dict(clients.ask_each(self.train, {i: different[t] for i, t in since.items()}) if to else ())
+        nobodys = Averaged(differences=np.zeros(state.scalars.shape[1:]), buffers=buffers)
+        average, loss = self.averaged(r, replies, nobodys)
+        if self.privacy.clips:
+            average = replace(average, differences=self.released(average.differences, replies, r))
         x, moments = x.clone(), copied(state.optimiser)
         self.replay(x, moments, r, average.differences)
         scalars = self._history.appended(state.scalars, average.differences)
         own: dict[str, Any] = {"optimiser": moments, "local_loss": loss, "scalars": scalars}
         return self.made(x, ScalarState(**self.parted(state, x, average.buffers), **own))
+
+    def released(self, means: NDArray[np.float64], replies: Mapping[int, Uploaded], r: int) -> NDArray[np.float64]:
+        """(h, n_p) the means of round r as `Privacy` lets them out."""
+        asked, clipped = len(replies), math.fsum(reply.clipped for reply in replies.values())
+        span, privacy = self.span, self.privacy
+        total = privacy.released(means / span * asked, clipped, asked, r, scalars=True)
+        return np.asarray(span / privacy.denominator(asked) * total)
 
     def start(self) -> ScalarState:
         first = super().start()
@@ -109,14 +122,34 @@ class DeComFL(UnsplitMethod):
             differences += (own := estimator.differences(local, point, labels, us))
             if q < h - 1:
                 self.step(local.theta, moments, r, q, estimator.estimate(us, own))
+        scalars, clipped, loss = torch.stack(differences).double().cpu().numpy(), 0.0, local.done().loss
+        if self.privacy.clips:
+            sent = self.privacy.reply(client, scalars / self.span, r, scalars=True)
+            scalars, clipped, loss = self.span * sent.change, sent.was, math.nan
         return Uploaded(
-            differences=torch.stack(differences).double().cpu().numpy().reshape(-1, self.n_p),
+            differences=scalars.reshape(-1, self.n_p),
             buffers=local.buffers,
-            loss=local.done().loss,
+            loss=loss,
             arithmetic=self.problem.arithmetic,
+            clipped=clipped,
         )
 
-    # --- the step, and reports
+    # --- the step, refusals, reports
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        training = self.training
+        leaks = {
+            **self.robust.leaks,
+            "--weights size": COUNTS if training.weights == "size" else "",
+            "--batchnorm": self.moves_statistics and "BatchNorm's running statistics leave a client; take --norm group",
+        }
+        self.privacy.begin(training.timetable.sampling, leaks, scalars=True)
+
+    @property
+    def span(self) -> float:
+        """The distance between the two points of a difference, in units of a direction."""
+        return cast(Piecewise, self.rule).span
 
     def chosen(self) -> tuple[Loss, Piecewise]:
         return self.two_point(self.n_p)
@@ -165,9 +198,9 @@ class HiSo(DeComFL):
         super().step(x, moments, r, q, self._renewing(moments[K], estimate) if q == self.training.h - 1 else estimate)
 
     def _renewing(self, K: Tensor, estimate: Parts) -> Parts:
-        for part, G in estimate:
-            K[part].mul_(self.nu).addcmul_(G, G, value=1 - self.nu)
-            yield part, G
+        for where, G in estimate:
+            K[where].mul_(self.nu).addcmul_(G, G, value=1 - self.nu)
+            yield where, G
 
     def first_moments(self, x: Tensor) -> dict[str, Any]:
         """The optimiser's moments, and K = 1."""

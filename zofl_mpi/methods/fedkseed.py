@@ -20,7 +20,7 @@ from zofl_mpi.rounds.split.costs import Traffic
 from zofl_mpi.rounds.split.messages import State
 from zofl_mpi.rounds.split.pieces import Pieces, Piecewise
 from zofl_mpi.rounds.split.rules import Lines
-from zofl_mpi.rounds.split.unsplit import UnsplitMethod, Uploaded
+from zofl_mpi.rounds.split.unsplit import Averaged, UnsplitMethod, Uploaded
 
 
 @final
@@ -50,7 +50,8 @@ class FedKSeed(UnsplitMethod):
         to = self.training.timetable.participants(r)
         self.held_by(to, state, clients)
         message = Sums(self.known(state.sums), torch.cat([state.buffers, state.buffers_s]), r)
-        average, loss = self.averaged(r, dict(clients.ask(self.train, message, to=to)))
+        replies = dict(clients.ask(self.train, message, to=to))
+        average, loss = self.averaged(r, replies, Averaged(differences=0 * state.sums, buffers=message.buffers))
         sums = state.sums + average.differences
         x = self.model(self.known(sums)[0])
         fields = self.parted(state, x, average.buffers)

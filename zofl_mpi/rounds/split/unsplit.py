@@ -53,6 +53,7 @@ class Uploaded(Averaged):
 
     loss: float  # mean over the local steps of the loss; nan where no step computes it
     arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
+    clipped: float = field(default=0.0, metadata=APART)  # see `privacy.Clipped`
 
 
 # --- methods
@@ -95,15 +96,17 @@ class UnsplitMethod(SplitMethod):
     def held_by(self, to: Sequence[int], state: State, clients: Clients) -> Tensor:
         """(d,) the model before a round, which the ranks of its participants then hold too."""
         current = Current(self.joined(state), state.optimiser)
-        for _ in clients.ask(self.hold, current, to=to, counted=False):
+        for _ in clients.ask(self.hold, current, to=to, counted=False) if to else ():
             pass
         return current.x
 
-    def averaged(self, r: int, replies: Mapping[int, Uploaded]) -> tuple[Averaged, float]:
-        """The mean of the participants' scalars and statistics, robustly, and of their losses."""
+    def averaged(self, r: int, replies: Mapping[int, Uploaded], nobodys: Averaged) -> tuple[Averaged, float]:
+        """The mean of the participants' scalars and statistics, robustly, and of their losses; `nobodys` of none."""
         for i, reply in replies.items():
             remedy = "processors of one kind, or --device cpu"
             check_arithmetic(self.problem, i, reply.arithmetic, type(self).__name__, remedy)
+        if not replies:
+            return nobodys, math.nan
         kept = {i: Averaged(differences=reply.differences, buffers=reply.buffers) for i, reply in replies.items()}
         loss = math.fsum(reply.loss for reply in replies.values()) / len(replies)
         return self.robust.of_replies(kept, r, self.training.shares(), differences=0.0), loss
