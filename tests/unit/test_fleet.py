@@ -124,6 +124,19 @@ def test_clients_that_are_away_are_not_asked() -> None:
     assert fleet.spent(2).clients_dropped == 0
 
 
+@pytest.mark.parametrize("limits", [{}, {"over_select": 1.4}, {"deadline": 3.0}], ids=str)
+@pytest.mark.parametrize("available", [1.0, 0.6, 1e-9])
+def test_how_many_take_part_is_known_without_drawing_who(limits: Any, available: float) -> None:
+    """Mutations: the excluded counted; more than are needed; none where all are away; the late ones counted."""
+    away, small = replace(FAST, available=available), replace(SLOW, available=available)
+    for needs in (Needs(6.0), Needs(6.0, bytes=65.0)):
+        _, asks = bound(away, small, of=[0, 1, 1] * 4, needs=needs, method={"beta": 0.5}, **limits)
+        sampling = Sampling(asks.setting, 0.5)
+        assert [sampling.size(r) for r in range(30)] == [len(sampling(r)) for r in range(30)]
+    bare = Sampling(replace(asks.setting, fleet=None), 0.3)
+    assert bare.size(4) == len(bare(4)) == 4
+
+
 def test_a_device_that_cannot_hold_a_step_takes_no_part() -> None:
     """Mutation: below for above; the excluded asked. Its lack is told in bytes."""
     fleet, asks = bound(FAST, SLOW, of=[0, 1, 1, 0], needs=Needs(1.0, bytes=65.0))

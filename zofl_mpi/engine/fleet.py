@@ -203,12 +203,22 @@ class Fleet:
             self._rounds[r] = self._taken(r, count)
         return self._rounds[r].counted
 
+    def number(self, r: int, count: int) -> int:
+        """How many `participants` there are."""
+        if self._method is None or self.deadline < math.inf:
+            return len(self.participants(r, count))
+        return min(count, max(1, int(((self.way >= 0) & self._there(r)).sum())))
+
+    def _there(self, r: int) -> NDArray[np.bool]:
+        """(m,) whether each client is available in round r."""
+        return self._streams(Purpose.AVAILABLE, r=r).random(len(self.of)) < self.each("available")
+
     def _taken(self, r: int, count: int) -> Taken:
         order = self._streams(Purpose.PARTICIPANTS, r=r).permutation(len(self.of))
         if self._method is None:
             return Taken(order[:count], np.sort(order[:count]).tolist(), 0.0)
         able = order[self.way[order] >= 0]
-        there = able[self._streams(Purpose.AVAILABLE, r=r).random(len(self.of))[able] < self.each("available")[able]]
+        there = able[self._there(r)[able]]
         asked = (there if len(there) else able[:1])[: math.ceil(self.over_select * count - 1e-9)]
         seconds = self.seconds(self._method.round_work(r, asked.tolist())).total
         if len(asked) <= count and self.deadline == math.inf:
