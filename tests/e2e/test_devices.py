@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 
 from tests.e2e.made import *
-from zofl_mpi.engine.fleet import Fleet
+from zofl_mpi.engine.fleet import BY_CLIENT, Fleet
 
 SPLIT = "--data digits --m 4 --width 2 --stages 1 1 --batch 16 --h 3 --beta 0.5"
 COMMANDS = {
@@ -58,7 +58,9 @@ def test_planned_bytes_are_the_counted_ones(name: str, tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("name", ["fedavg", "decomfl", "heron"])
 def test_virtual_time_is_the_same_on_any_ranks_and_continued(name: str, tmp_path: Path) -> None:
-    """With dropped clients. Mutations: participants that client ranks draw otherwise; a clock that begins anew."""
+    """With dropped clients. Mutations: participants that client ranks draw otherwise; a clock that begins anew;
+    clients' sums that do.
+    """
     family, words = COMMANDS[name]
     module, m = f"zofl_mpi.{family}", 4 if family == "heron_sfl" else 10
     given = [*f"{words} --devices d.toml --over-select 1.5 --eval-every 3 --quiet".split()]
@@ -66,12 +68,16 @@ def test_virtual_time_is_the_same_on_any_ranks_and_continued(name: str, tmp_path
     Path("d.toml").write_text("[class.fast]\nspeed = 1e9\nshare = 0.5\n" + slow)
     one, three = tmp_path / "one.h5", tmp_path / "three.h5"
     assert here(module, *given, "--rounds", 6, "--out", one) == 0
-    assert run_module(3, module, *given, "--rounds", 3, "--out", three) == 0
+    assert run_module(5, module, *given, "--rounds", 3, "--out", three) == 0
     assert run_module(3, module, "--resume", three, "--rounds", 6, "--devices", "d.toml", "--quiet") == 0
     assert differences(one, three) == []
     run = records.load(one)
     assert np.all(np.diff(run.rounds["virtual_seconds"]) > 0) and run.rounds["clients_dropped"].max() > 0
     assert sum(row["clients"] for row in json.loads(run.attrs["devices"])) == m
+    each = {name: run.final[f"clients/{name}"] for name in BY_CLIENT}
+    assert all(value.shape == (m,) for value in each.values()) and not each["excluded"].any()
+    assert each["dropped"].sum() == run.rounds["clients_dropped"].sum() and each["asked"].sum() > each["dropped"].sum()
+    assert np.array_equal(each["virtual_seconds"] > 0, each["asked"] > 0)
 
 
 def test_late_clients_are_the_slow_ones_where_all_are_asked(tmp_path: Path) -> None:
