@@ -41,7 +41,9 @@ def run(words: list[str], cwd: Path | None = None) -> str:
 
 
 def test_a_wheel_runs_and_reports_without_the_clone(installed: Path, tmp_path: Path) -> None:
-    """Mutations: page.html or the classes of devices left out of the wheel; a module of analysis/ or tests/ that the package needs."""
+    """Mutations: page.html or the classes of devices left out of the wheel; a module of analysis/ or tests/ that the
+    package needs.
+    """
     told = run([str(installed / "zo-hfl"), "--gamma", "1", "--rounds", "2", "--out", "a.h5"], tmp_path)
     assert "result    a.h5" in told
     for name in devices.NAMES:
