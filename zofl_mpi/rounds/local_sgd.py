@@ -19,6 +19,7 @@ from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes, to_number
 from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shaped, shares
+from zofl_mpi.rounds.privacy import COUNTS, Privacy
 from zofl_mpi.rounds.report import GlobalModel, Measured, Report, Reporting
 from zofl_mpi.rounds.robust import Robust
 
@@ -156,6 +157,11 @@ class LocalSGD:
         if self.server.gamma:
             demand_samples(self.setting, "--gamma")
 
+    @property
+    def leaks(self) -> dict[str, str]:
+        """{flags: why they leave a client unprotected}, for `Privacy`."""
+        return {**self.robust.leaks, "--weights size": COUNTS if self.weights == "size" else ""}
+
     def shares(self) -> dict[int, float]:
         """{i: w_i} of all clients, summing to 1."""
         return shares(self.setting, self.weights)
@@ -164,10 +170,20 @@ class LocalSGD:
         """(H, batch) the client's mini-batches of round r, the same for every method."""
         return minibatches(self.setting, client, r, self.steps.count(client.i, r), self.batch)
 
-    def average(self, clients: Clients, train: Step, state: State, r: int, rule: ServerRule = SGD) -> State:
-        """`step` towards sum over S_r of w_i y_i, y_i the replies to `train`."""
-        S = self.sampling(r)
-        mean = self.robust.mean(clients, train, GlobalModel(state.x, r), to=S, weights=self.shares(), y=state.x)
+    def average(
+        self,
+        clients: Clients,
+        train: Step,
+        state: State,
+        r: int,
+        rule: ServerRule = SGD,
+        privacy: Privacy | None = None,
+    ) -> State:
+        """`step` towards sum over S_r of w_i y_i, y_i the replies to `train`; x + those of `privacy` where it clips."""
+        S, message = self.sampling(r), GlobalModel(state.x, r)
+        if privacy is not None and privacy.clips:
+            return self.step(state, state.x + privacy.mean(clients, train, message, S, len(state.x)), r, S, rule)
+        mean = self.robust.mean(clients, train, message, to=S, weights=self.shares(), y=state.x)
         return self.step(state, mean.y, r, S, rule)
 
     def step(self, state: State, y: Array, r: int, to: list[int], rule: ServerRule = SGD) -> State:
@@ -177,7 +193,7 @@ class LocalSGD:
         new, moments = rule.step(x, y, self.eta_g, state.moments)
         if self.server.gamma:
             new = self.server.step(new, self.server.gradient(x, r), r)
-        steps = int(np.broadcast_to(self.steps.counts(np.array(to), r), len(to)).sum())
+        steps = int(np.broadcast_to(self.steps.counts(np.array(to, np.int64), r), len(to)).sum())
         return State(new.astype(x.dtype), steps, moments=moments)
 
 
@@ -270,6 +286,11 @@ class Compression:
 
     def __post_init__(self) -> None:
         _parsed(self.compress)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether uploads are compressed."""
+        return self.compress != NONE
 
     def upload(self, client: Client, x: Array, y: Array, r: int) -> Decompressed:
         """The local model y (n,) of round r as the server, which has x (n,), restores it."""
