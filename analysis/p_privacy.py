@@ -20,7 +20,7 @@ from shared.reading import read
 from shared.study import accuracy, counts
 
 COMMON = ("cell", "method", "epsilon", "step")
-GRIDS = ["p_privacy.toml", "p_privacy_zo.toml", "p_privacy_pure.toml", "p_privacy_cells.toml"]
+GRIDS = [f"p_privacy{name}.toml" for name in ("", "_zo", "_pure", "_cells", "_many")]
 NAMES = {
     "fedavg-1": "FedAvg, one step",
     "fedavg": "FedAvg",
@@ -108,7 +108,7 @@ def participants(group: Group) -> float:
 def bytes_up(group: Group) -> float:
     """Bytes of a client's reply."""
     messages = [(run.clients["bytes_up"].sum(), run.clients["messages"].sum()) for run in group.runs]
-    return float(sum(up for up, _ in messages) / max(1, sum(count for _, count in messages) / 2))
+    return float(sum(up for up, _ in messages) / max(1, sum(count for _, count in messages)))
 
 
 def size(group: Group) -> int:
