@@ -37,10 +37,11 @@ FIRST, SCALARS = "fedavg-1", {1: "scalars-1", 8: "scalars-8", 64: "scalars-64"}
 NOTE = (
     "Test accuracy in % after 100 rounds, mean ± sd over seeds, each at its step chosen by the validation accuracy of "
     "seed 1; ! the step is an end of what was tried. (epsilon, 1/m^1.1) of clients; pure: epsilon without a delta, "
-    "Laplace noise on scalars and the K-norm mechanism on vectors. B up: bytes of a reply. s: norm of the mean "
-    "clipped reply over C, measured on 64 scalars before noise, root mean square over rounds, corrected for the finite "
-    "number of replies; a = (s q m / z)^2; share: of the progress of first order that K directions are predicted to "
-    "make, K (a + n) / (n (a + K)); less: points that K scalars are behind one step of FedAvg, mean over seeds."
+    "Laplace noise on scalars and the K-norm mechanism on vectors. B up: bytes of a reply. s: norm of the mean clipped "
+    "reply over C, measured on 64 scalars before noise, root mean square over rounds, corrected for the finite number of "
+    "replies; a = (s q m / z)^2; share: of the progress of first order that K scalars are predicted to make, "
+    "K (a + n) / (n (a + K)), pure K (a + n^2) / (n (a + 4 K^2/pi)); less: points that K scalars are behind one step of "
+    "FedAvg, mean over seeds."
 )
 
 Row = Mapping[str, Any]
@@ -139,13 +140,12 @@ def predictions(rows: Sequence[Row]) -> list[list[str]]:
     lines = []
     for epsilon, found in split(rows, lambda r: r["epsilon"]).items():
         of = {r["method"]: r for r in found}
-        if FIRST not in of or SCALARS[64] not in of or epsilon == "inf" or epsilon.startswith("p"):
+        if FIRST not in of or SCALARS[64] not in of or epsilon == "inf":
             continue
-        s, a = signal(of[SCALARS[64]]), enough(of[SCALARS[64]])
-        words = [spelled(epsilon), f"{of[FIRST]['noise_multiplier']:.3g}", f"{s:.2f}", f"{a:.3g}"]
+        z, s, a = of[FIRST]["noise_multiplier"], signal(of[SCALARS[64]]), enough(of[SCALARS[64]])
+        words = [spelled(epsilon), f"{z:.3g}", f"{s:.2f}", f"{a:.3g}"]
         for K, method in SCALARS.items():
-            n = of[FIRST]["n"]
-            words.append(f"{100 * K * (a + n) / (n * (a + K)):.0f} %")
+            words.append(f"{100 * share(K, of[FIRST]['n'], a, pure(of[FIRST])):.0f} %")
             behind = (
                 of[FIRST]["accuracy_mean_percent"] - of[method]["accuracy_mean_percent"] if method in of else math.nan
             )
@@ -154,10 +154,25 @@ def predictions(rows: Sequence[Row]) -> list[list[str]]:
     return lines
 
 
+def share(K: int, n: int, a: float, laplace: bool) -> float:
+    """The predicted progress of K scalars over that of first order; both have a step that is best for their noise.
+
+    Signal over noise, squared: a/n and a/K by Gaussian noise; pure, a/n^2 by the K-norm mechanism and (pi/4) a/K^2 by
+    Laplace noise on scalars clipped in l1, whose l2 norm is sqrt(pi/(2 K)) of it.
+    """
+    many, first = (math.pi / 4 * a / K**2, a / n**2) if laplace else (a / K, a / n)
+    return K / n * (many / (1 + many)) / (first / (1 + first))
+
+
+def pure(row: Row) -> bool:
+    """Whether its epsilon has no delta."""
+    return bool(row["epsilon"].startswith("p"))
+
+
 def signal(row: Row) -> float:
-    """s: without the part of |mean|^2 that replies of independent directions have, 1/(q m)."""
-    N = row["participants"]
-    return math.sqrt(max(0.0, (N * row["signal"] ** 2 - 1) / (N - 1)))
+    """s, from K = 64 scalars: without the part of |mean|^2 that replies of independent directions have, 1/(q m)."""
+    N, squared = row["participants"], row["signal"] ** 2 * (2 * 64 / math.pi if pure(row) else 1)
+    return math.sqrt(max(0.0, (N * squared - 1) / (N - 1)))
 
 
 def enough(row: Row) -> float:

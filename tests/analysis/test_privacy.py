@@ -26,6 +26,10 @@ def test_the_prediction_is_its_formula(script: Any) -> None:
     assert (epsilon, z, s, a) == ("1", "4", "0.50", "156")
     share = 8 * (156.25 + 170) / (170 * (156.25 + 8))
     assert (eight, behind, less, none) == (f"{100 * share:.0f} %", "2.50", "1.00", "-")
+    assert study.share(8, 170, 74.0, True) == pytest.approx(8 * (170**2 + 74) / (170 * (74 + 4 * 64 / math.pi)))
+    assert study.share(170, 170, 74.0, False) == 1  # as many scalars as parameters
+    p1 = row("scalars-64", "p1", signal=math.sqrt(0.2575 * math.pi / 128))
+    assert study.signal(p1) == pytest.approx(0.5)  # l1 clips 64 normal numbers to sqrt(pi/128) in l2
     assert (one, int(many.split()[0]) > 50) == ("1 %", True)
 
 
