@@ -9,7 +9,7 @@ Optimization", ICLR 2026, arXiv:2506.02370.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal, cast, final
@@ -22,7 +22,7 @@ from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.numerics.history import History
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.privacy import COUNTS, Privacy
+from zofl_mpi.rounds.privacy import Privacy
 from zofl_mpi.rounds.robust import Robust
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss
 from zofl_mpi.rounds.split.costs import Traffic, plan_of, unsplit_costs
@@ -94,7 +94,9 @@ class DeComFL(SplitMethod):
         else:
             average = Averaged(differences=np.zeros(state.scalars.shape[1:]), buffers=buffers)
         if self.privacy.clips:
-            average = replace(average, differences=self.released(average.differences, replies, r))
+            clipped, total = sum(reply.clipped for reply in replies.values()), len(to) * average.differences
+            total = self.privacy.released(total, clipped, len(to), r, scalars=True, unit=self.span)
+            average = replace(average, differences=total / self.privacy.denominator(len(to)))
         theta, x, moments = problem.placed(state.theta).clone(), x.clone(), copied(state.optimiser)
         n, b = problem.n_client, problem.local.b
         self.replay(x, moments, r, average.differences)
@@ -108,13 +110,6 @@ class DeComFL(SplitMethod):
             local_loss=math.fsum(reply.loss for reply in replies.values()) / len(replies) if to else math.nan,
             scalars=self._history.appended(state.scalars, average.differences),
         )
-
-    def released(self, means: NDArray[np.float64], replies: Mapping[int, Uploaded], r: int) -> NDArray[np.float64]:
-        """(h, n_p) the means of round r as `Privacy` lets them out."""
-        asked, clipped = len(replies), math.fsum(reply.clipped for reply in replies.values())
-        span, privacy = self.span, self.privacy
-        total = privacy.released(means / span * asked, clipped, asked, r, scalars=True)
-        return np.asarray(span / privacy.denominator(asked) * total)
 
     def start(self) -> ScalarState:
         first = super().start()
@@ -206,11 +201,10 @@ class DeComFL(SplitMethod):
             demand(value == only, flag, value, f"{only}: it has no meaning here")
         self.robust.demand_replies(len(training.timetable.participants(0)))
         super().__post_init__()
-        statistics = self.loss.flat.b > 0 and not training.running
         leaks = {
-            **self.robust.leaks,
-            "--weights size": COUNTS if training.weights == "size" else "",
-            "--batchnorm": "BatchNorm's running statistics leave a client; take --norm group" if statistics else "",
+            "--weights size": training.weights == "size",
+            "BatchNorm": self.loss.flat.b > 0 and not training.running,
+            "--aggregate, --attackers": self.robust.active,
         }
         self.privacy.begin(training.timetable.sampling, leaks, scalars=True)
 
