@@ -53,6 +53,8 @@ class Purpose(IntEnum):
     EVALUATION = 30  # samples of a client, or of the server, that evaluations read, where they do not read all
     DEVICES = 31  # class of each client's device
     AVAILABLE = 32  # clients that can be asked in a round
+    ATTACK = 33  # who lies, and the noise that liars send
+    PRIVACY = 34  # noise on clipped replies: of client i, or of the server, i = m
 
 
 @final

@@ -9,7 +9,7 @@ Optimization", ICLR 2026, arXiv:2506.02370.
 from __future__ import annotations
 
 import math
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal, cast, final
@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi import Client, Clients, Directions, above, at_least, column, demand, finite, fraction, part
-from zofl_mpi.engine import mean
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.numerics.history import History
 from zofl_mpi.numerics.optimisers import copied
+from zofl_mpi.rounds.privacy import COUNTS, Privacy
+from zofl_mpi.rounds.robust import Robust
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss
 from zofl_mpi.rounds.split.costs import Traffic, plan_of, unsplit_costs
 from zofl_mpi.rounds.split.estimates import TwoPoint
@@ -66,6 +67,8 @@ class DeComFL(SplitMethod):
     n_p: int = at_least(1, 1, "a whole number of directions")
     estimate: Literal["one-sided", "central"] = "one-sided"
     draw: Draw = "device"
+    robust: Robust = part()
+    privacy: Privacy = part()
     _history: History = field(init=False, repr=False, compare=False, default_factory=History)
     _held: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
@@ -78,15 +81,20 @@ class DeComFL(SplitMethod):
         buffers = torch.cat([state.buffers, state.buffers_s])
         since = {i: latest.get(i, 0) for i in to}
         x = torch.cat([problem.placed(state.theta)[: problem.n_client], problem.placed(state.theta_s)])
-        for _ in clients.ask(self.hold, Current(x, state.optimiser), to=to, counted=False):
+        for _ in clients.ask(self.hold, Current(x, state.optimiser), to=to, counted=False) if to else ():
             pass
         different = {t: Missed(state.scalars[t:], buffers, r) for t in set(since.values())}
-        replies = dict(clients.ask_each(self.train, {i: different[t] for i, t in since.items()}))
+        replies = dict(clients.ask_each(self.train, {i: different[t] for i, t in since.items()}) if to else ())
         for i, reply in replies.items():
             remedy = "processors of one kind, or --device cpu"
             check_arithmetic(problem, i, reply.arithmetic, "--method decomfl", remedy)
         averaged = {i: Averaged(differences=reply.differences, buffers=reply.buffers) for i, reply in replies.items()}
-        average = mean.of_replies(averaged, training.shares())
+        if to:
+            average = self.robust.of_replies(averaged, r, training.shares(), differences=0.0)
+        else:
+            average = Averaged(differences=np.zeros(state.scalars.shape[1:]), buffers=buffers)
+        if self.privacy.clips:
+            average = replace(average, differences=self.released(average.differences, replies, r))
         theta, x, moments = problem.placed(state.theta).clone(), x.clone(), copied(state.optimiser)
         n, b = problem.n_client, problem.local.b
         self.replay(x, moments, r, average.differences)
@@ -97,9 +105,16 @@ class DeComFL(SplitMethod):
             theta_s=x[n:].clone(),
             buffers_s=average.buffers[b:].clone(),
             optimiser=moments,
-            local_loss=math.fsum(reply.loss for reply in replies.values()) / len(replies),
+            local_loss=math.fsum(reply.loss for reply in replies.values()) / len(replies) if to else math.nan,
             scalars=self._history.appended(state.scalars, average.differences),
         )
+
+    def released(self, means: NDArray[np.float64], replies: Mapping[int, Uploaded], r: int) -> NDArray[np.float64]:
+        """(h, n_p) the means of round r as `Privacy` lets them out."""
+        asked, clipped = len(replies), math.fsum(reply.clipped for reply in replies.values())
+        span, privacy = self.span, self.privacy
+        total = privacy.released(means / span * asked, clipped, asked, r, scalars=True)
+        return np.asarray(span / privacy.denominator(asked) * total)
 
     def start(self) -> ScalarState:
         first = super().start()
@@ -159,11 +174,16 @@ class DeComFL(SplitMethod):
             gradient = estimator(local, point, labels, self.key(message.r, q))
             self.step(local.theta, moments, message.r, q, cast("Tensor", gradient.parts[0]))
             differences += gradient.differences
+        scalars, clipped, loss = torch.stack(differences).double().cpu().numpy(), 0.0, local.done().loss
+        if self.privacy.clips:
+            sent = self.privacy.reply(client, scalars / self.span, message.r, scalars=True)
+            scalars, clipped, loss = self.span * sent.change, sent.was, math.nan
         return Uploaded(
-            differences=torch.stack(differences).double().cpu().numpy().reshape(-1, self.n_p),
+            differences=scalars.reshape(-1, self.n_p),
             buffers=local.buffers,
-            loss=local.done().loss,
+            loss=loss,
             arithmetic=self.problem.arithmetic,
+            clipped=clipped,
         )
 
     @property
@@ -184,7 +204,15 @@ class DeComFL(SplitMethod):
             ("client_parts", training.client_parts, "average"),
         ):
             demand(value == only, flag, value, f"{only}: it has no meaning here")
+        self.robust.demand_replies(len(training.timetable.participants(0)))
         super().__post_init__()
+        statistics = self.loss.flat.b > 0 and not training.running
+        leaks = {
+            **self.robust.leaks,
+            "--weights size": COUNTS if training.weights == "size" else "",
+            "--batchnorm": "BatchNorm's running statistics leave a client; take --norm group" if statistics else "",
+        }
+        self.privacy.begin(training.timetable.sampling, leaks, scalars=True)
 
     def chosen(self) -> tuple[Loss, TwoPoint]:
         loss = NetworkLoss(self.problem)
@@ -197,6 +225,11 @@ class DeComFL(SplitMethod):
     def server_uploads(self) -> int:
         """None: the server replays scalars."""
         return 0
+
+    @property
+    def span(self) -> float:
+        """The distance between the two points of a difference, in units of a direction."""
+        return cast(TwoPoint, self.rule).span
 
     @property
     def kernel(self) -> str:
@@ -215,7 +248,8 @@ class DeComFL(SplitMethod):
     def plan(self, rounds: int) -> Lines:
         lines = plan_of(self.traffic, rounds, StepCost(self.passes))
         each = 8 * self.training.h * self.n_p
-        return {**lines, "further bytes down, a client, for each round since its last": each}
+        lines["further bytes down, a client, for each round since its last"] = each
+        return {**lines, **self.robust.lines(len(self.training.timetable.participants(0)), each)}
 
     def directions(self, rounds: int) -> Directions:
         """The directions of one client's local steps: all clients share them."""
@@ -299,6 +333,7 @@ class Uploaded(Averaged):
 
     loss: float  # mean over the local steps of the loss; nan where no step computes it
     arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
+    clipped: float = field(metadata=APART)  # see `privacy.Clipped`
 
 
 @dataclass(frozen=True, kw_only=True)

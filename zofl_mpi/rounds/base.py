@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Loads, Purpose, Setting, UserError, at_least, fraction
+from zofl_mpi import Array, Loads, Purpose, Setting, UserError, at_least, fraction, given
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.setting import Drawable, P, Passes, Work
@@ -52,11 +52,20 @@ class Sampling:
 
     setting: Setting
     beta: float = fraction(1.0, "a fraction of the clients")
+    poisson: bool = given(default=False)  # each client by itself with probability beta: see `privacy`
+
+    @property
+    def expected(self) -> float:
+        """E |S_r|: round(beta m), halves up, at least 1; of Poisson sampling beta m."""
+        count = Decimal(str(self.beta)) * self.setting.m  # 50 * 0.57 is 28.5
+        return float(count) if self.poisson else max(1, int(count.to_integral_value(ROUND_HALF_UP)))
 
     def __call__(self, r: int) -> list[int]:
-        """S_r: round(beta m) clients, halves up, at least one, uniformly without replacement; ascending."""
+        """S_r: `expected` clients, uniformly without replacement, or each with probability beta; ascending."""
         m = self.setting.m
-        count = max(1, int((Decimal(str(self.beta)) * m).to_integral_value(ROUND_HALF_UP)))  # 50 * 0.57 is 28.5
+        if self.poisson:
+            return np.flatnonzero(self.setting.streams(Purpose.PARTICIPANTS, r=r).random(m) < self.beta).tolist()
+        count = int(self.expected)
         if self.setting.fleet is not None:
             return self.setting.fleet.participants(r, count)
         if count == m:

@@ -189,6 +189,10 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
             method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
         if N and world.rank == 0 and not (values["quiet"] or values["dry_run"]):
             print(evaluation.line(N, data.test), flush=True)
+    settled = world.bcast(at_server(world, lambda: plans.settled(method, plan)))
+    if settled != plan:
+        plan = settled
+        method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
     devices.bind(world, method, values["method"], speaks=not values["dry_run"])
     fault = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
     _check_equal(world, method.kernel, f"{fault} --kernel numpy")

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine import device, memory, messages
 from zofl_mpi.engine.clients import ClientError, Clients
-from zofl_mpi.engine.fields import check_finite, described, numbers, reported, without_warnings
+from zofl_mpi.engine.fields import check_finite, described, numbers, parts_of, reported, without_warnings
 from zofl_mpi.engine.ledger import KINDS, Row, overlap
-from zofl_mpi.engine.setting import Directions, Method
+from zofl_mpi.engine.setting import Budget, Directions, Method
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import records
 from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
@@ -184,6 +184,11 @@ class Rounds:
             spent = method.setting.fleet.spent(r + 1)
             columns |= dict(numbers(spent))
             self.recorder.describe(described(spent))
+        for each in parts_of(method):
+            cost = each.spent(r + 1, self.schedule.evaluates(r + 1)) if isinstance(each, Budget) else None
+            if cost is not None:
+                columns |= dict(numbers(cost))
+                self.recorder.describe(described(cost))
         if self.schedule.evaluates(r + 1):
             name = f"evaluation after round {r + 1}"
             self.progress.step(name)
