@@ -55,6 +55,7 @@ class Purpose(IntEnum):
     AVAILABLE = 32  # clients that can be asked in a round
     ATTACK = 33  # who lies, and the noise that liars send
     PRIVACY = 34  # noise on clipped replies: of client i, or of the server, i = m
+    SEEDS = 35  # which of K directions a local step takes
 
 
 @final

@@ -76,7 +76,7 @@ class ZOHFL(Costed[Hierarchical]):
         g1 = self.gradient_f1(x, r)  # while the clients compute
         g2 = estimates() / (self.setting.m if self.divide == "m" else self.privacy.denominator(len(S)))
 
-        steps = int(self.steps(np.array(S, np.int64), r).sum())
+        steps = int(np.broadcast_to(self.steps(np.array(S, np.int64), r), len(S)).sum())
         return State(self.server.step(x, g1 + g2, r), float(np.linalg.norm(g1)), float(np.linalg.norm(g2)), steps)
 
     def solve(self, client: Client, message: GlobalModel) -> Values | Solutions | Clipped:
@@ -122,7 +122,7 @@ class ZOHFL(Costed[Hierarchical]):
         g = self.problem.gradient_f1(x, self.setting.server, self.server.batch(r))
         return shaped(g, x.shape, "gradient_f1(x, data, batch)")
 
-    def steps(self, clients: NDArray[np.int64], r: int) -> NDArray[np.int64]:
+    def steps(self, clients: NDArray[np.int64], r: int) -> NDArray[np.int64] | int:
         """(k,) 2 H_{i,r} of clients (k,), the steps of both solves."""
         return 2 * self.local.steps.counts(clients, r)
 

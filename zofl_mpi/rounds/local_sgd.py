@@ -76,10 +76,13 @@ class StepSchedule:
         """H_{i,r}."""
         return local_steps(self.schedule_h, self.tau[i % len(self.tau)], r)
 
-    def counts(self, clients: NDArray[np.int64], r: int) -> NDArray[np.int64]:
-        """(k,) H_{i,r} of clients (k,)."""
-        each = np.array([local_steps(self.schedule_h, tau, r) for tau in self.tau])
-        return each[clients % len(each)]
+    def counts(self, clients: NDArray[np.int64], r: int) -> NDArray[np.int64] | int:
+        """(k,) H_{i,r} of clients (k,); a number where it is that of all."""
+        if len(self.tau) == 1:
+            return self.count(0, r)
+        taus = [self.tau[i] for i in clients.tolist()]
+        each = {tau: local_steps(self.schedule_h, tau, r) for tau in set(taus)}
+        return np.array([each[tau] for tau in taus], np.int64)
 
     def sizes(self, i: int, r: int) -> NDArray[np.float64]:
         """(H,) step sizes gamma~_t of client i in round r."""
@@ -190,7 +193,7 @@ class LocalSGD:
         new, moments = rule.step(x, y, self.eta_g, state.moments)
         if self.server.gamma:
             new = self.server.step(new, self.server.gradient(x, r), r)
-        steps = int(self.steps.counts(np.array(to, np.int64), r).sum())
+        steps = int(np.broadcast_to(self.steps.counts(np.array(to, np.int64), r), len(to)).sum())
         return State(new.astype(x.dtype), steps, moments=moments)
 
 
