@@ -19,7 +19,7 @@ from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes, to_number
 from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shaped, shares
-from zofl_mpi.rounds.privacy import COUNTS, Privacy
+from zofl_mpi.rounds.privacy import Privacy
 from zofl_mpi.rounds.report import GlobalModel, Measured, Report, Reporting
 from zofl_mpi.rounds.robust import Robust
 
@@ -158,9 +158,9 @@ class LocalSGD:
             demand_samples(self.setting, "--gamma")
 
     @property
-    def leaks(self) -> dict[str, str]:
-        """{flags: why they leave a client unprotected}, for `Privacy`."""
-        return {**self.robust.leaks, "--weights size": COUNTS if self.weights == "size" else ""}
+    def leaks(self) -> dict[str, bool]:
+        """What would leave a client, for `Privacy`."""
+        return {"--weights size": self.weights == "size", "--aggregate, --attackers": self.robust.active}
 
     def shares(self) -> dict[int, float]:
         """{i: w_i} of all clients, summing to 1."""
@@ -201,6 +201,7 @@ class LocalSGD:
 class FirstOrder(Costed[Smooth]):
     """Base of the methods that average local models: they add `round` and the clients' step."""
 
+    uploads: ClassVar[str] = "local models"
     needs: ClassVar[type] = Smooth
     local: LocalSGD = part()
     reporting: Reporting = part()
@@ -286,11 +287,6 @@ class Compression:
 
     def __post_init__(self) -> None:
         _parsed(self.compress)
-
-    @property
-    def is_on(self) -> bool:
-        """Whether uploads are compressed."""
-        return self.compress != NONE
 
     def upload(self, client: Client, x: Array, y: Array, r: int) -> Decompressed:
         """The local model y (n,) of round r as the server, which has x (n,), restores it."""
