@@ -158,17 +158,17 @@ class Budget(Protocol):
     """A part of a method that accounts for what rounds cost, and may end the run; asked at rank 0 alone."""
 
     def settled(self, rounds: int, before: int) -> Mapping[str, Any]:
-        """{flag: value} that follow from the planned rounds, fewer `rounds` among them; tells what one must know.
-
-        Args:
-            before: rounds for which the run that is continued was planned; 0 for a new one.
-        """
+        """{flag: value} that follow from the planned rounds, maybe fewer `rounds`; `before`: those continued, or 0."""
 
     def spent(self, done: int, evaluated: bool) -> Any:
         """A dataclass of columns after `done` rounds; None: none."""
 
     def lines(self, rounds: int) -> Mapping[str, str]:
         """Lines of --dry-run."""
+
+    @staticmethod
+    def lacking(uploads: str) -> str:
+        """Why one would want the part in a method that lacks it, whose clients send these; see `Method.uploads`."""
 
 
 class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
@@ -182,6 +182,8 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
+    uploads: ClassVar[str] = "replies"
+    """Words for what leaves its clients unclipped, where it cannot clip it; "": nothing does."""
     needs: ClassVar[type[Any] | str | None] = None
     """The role of a problem that the method runs on, a protocol of `zofl_mpi.problems` or its name; None: any."""
 

@@ -13,7 +13,7 @@ import numpy as np
 from zofl_mpi import Client, Clients, at_least, demand, given, part
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds.base import Effort, descended
-from zofl_mpi.rounds.local_sgd import Compression, Decompressed, FirstOrder, State
+from zofl_mpi.rounds.local_sgd import NONE, Compression, Decompressed, FirstOrder, State
 from zofl_mpi.rounds.privacy import Clipped, Privacy
 from zofl_mpi.rounds.report import GlobalModel
 
@@ -31,16 +31,18 @@ class FedAvg(FirstOrder):
     privacy: Privacy = part()
 
     def __post_init__(self) -> None:
-        restored = "what error feedback keeps of one round would come in a later one, beyond C"
-        leaks = self.local.leaks | {f"--compress {self.compression.compress}": restored * self.compression.is_on}
-        self.privacy.begin(self.local.sampling, leaks)
+        self.privacy.begin(self.local.sampling, {**self.local.leaks, "--compress": self.compression.compress != NONE})
         robust, sparse = self.local.robust, self.compression.compress.startswith("topk")
         allowed = "mean or clip:C: of uploads by --compress topk most numbers are 0, and their middle is"
         demand(not (robust.sorts and sparse), "aggregate", robust.aggregate, allowed)
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' local models."""
-        return self.local.average(clients, self.train, state, r, self.server_rule, self.privacy)
+        if not self.privacy.clips:
+            return self.local.average(clients, self.train, state, r, self.server_rule)
+        S, x = self.local.sampling(r), state.x
+        y = x + self.privacy.mean(clients, self.train, GlobalModel(x, r), S, len(x))
+        return self.local.step(state, y, r, S, self.server_rule)
 
     def train(self, client: Client, message: GlobalModel) -> Decompressed | Clipped:
         """y <- y - gamma~_t (g_i(y) + mu (y - x)) from y = x, t = 0, ..., H_{i,r} - 1, g_i on mini-batch t."""

@@ -130,8 +130,8 @@ class ZOHFL(Costed[Hierarchical]):
 
     def __post_init__(self) -> None:
         demand_samples(self.setting, "--method zo_hfl: f_1 is their loss")
-        solved = "a client's solutions would leave it; take scalars" if self.exchange == "solutions" else ""
-        self.privacy.begin(self.sampling, {**self.robust.leaks, "--exchange solutions": solved}, scalars=True)
+        leaks = {"--exchange solutions": self.exchange == "solutions", "--aggregate, --attackers": self.robust.active}
+        self.privacy.begin(self.sampling, leaks, scalars=True)
         robust, allowed = self.robust, "mean, trimmed:F or clip:C: each client's direction is its own, no two share one"
         demand(robust.aggregate != MEDIAN, "aggregate", robust.aggregate, allowed)
         allowed = "scalars with --aggregate or --attackers, which read them"
@@ -168,21 +168,16 @@ class ZOHFL(Costed[Hierarchical]):
     @property
     def effort(self) -> Effort:
         x = np.zeros(self.problem.n, self.setting.dtype)
+        scalars = Clipped(change=np.zeros(1), was=0.0) if self.privacy.clips else Values(0.0, 0.0)
         return Effort(
             participants=self.sampling,
             steps=self.steps,
             batch=self.local.batch,
             down=GlobalModel(x, 0),
-            up=self._example(x),
+            up=scalars if self.exchange == "scalars" else Solutions(x, x),
             models=2 if self.local.samples == "shared" else 1,
             server_batch=self.server.server_batch,
         )
-
-    def _example(self, x: Array) -> Values | Solutions | Clipped:
-        """A reply like those of the clients."""
-        if self.privacy.clips:
-            return Clipped(change=np.zeros(1), was=0.0)
-        return Values(0.0, 0.0) if self.exchange == "scalars" else Solutions(x, x)
 
 
 # Messages to the server, which itself sends `GlobalModel`: x_r and r

@@ -19,7 +19,6 @@ from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes, to_number
 from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shaped, shares
-from zofl_mpi.rounds.privacy import COUNTS, Privacy
 from zofl_mpi.rounds.report import GlobalModel, Measured, Report, Reporting
 from zofl_mpi.rounds.robust import Robust
 
@@ -158,9 +157,9 @@ class LocalSGD:
             demand_samples(self.setting, "--gamma")
 
     @property
-    def leaks(self) -> dict[str, str]:
-        """{flags: why they leave a client unprotected}, for `Privacy`."""
-        return {**self.robust.leaks, "--weights size": COUNTS if self.weights == "size" else ""}
+    def leaks(self) -> dict[str, bool]:
+        """What would leave a client, for `Privacy`."""
+        return {"--weights size": self.weights == "size", "--aggregate, --attackers": self.robust.active}
 
     def shares(self) -> dict[int, float]:
         """{i: w_i} of all clients, summing to 1."""
@@ -170,19 +169,9 @@ class LocalSGD:
         """(H, batch) the client's mini-batches of round r, the same for every method."""
         return minibatches(self.setting, client, r, self.steps.count(client.i, r), self.batch)
 
-    def average(
-        self,
-        clients: Clients,
-        train: Step,
-        state: State,
-        r: int,
-        rule: ServerRule = SGD,
-        privacy: Privacy | None = None,
-    ) -> State:
-        """`step` towards sum over S_r of w_i y_i, y_i the replies to `train`; x + those of `privacy` where it clips."""
+    def average(self, clients: Clients, train: Step, state: State, r: int, rule: ServerRule = SGD) -> State:
+        """`step` towards sum over S_r of w_i y_i, y_i the replies to `train`."""
         S, message = self.sampling(r), GlobalModel(state.x, r)
-        if privacy is not None and privacy.clips:
-            return self.step(state, state.x + privacy.mean(clients, train, message, S, len(state.x)), r, S, rule)
         mean = self.robust.mean(clients, train, message, to=S, weights=self.shares(), y=state.x)
         return self.step(state, mean.y, r, S, rule)
 
@@ -201,6 +190,7 @@ class LocalSGD:
 class FirstOrder(Costed[Smooth]):
     """Base of the methods that average local models: they add `round` and the clients' step."""
 
+    uploads: ClassVar[str] = "local models"
     needs: ClassVar[type] = Smooth
     local: LocalSGD = part()
     reporting: Reporting = part()
@@ -286,11 +276,6 @@ class Compression:
 
     def __post_init__(self) -> None:
         _parsed(self.compress)
-
-    @property
-    def is_on(self) -> bool:
-        """Whether uploads are compressed."""
-        return self.compress != NONE
 
     def upload(self, client: Client, x: Array, y: Array, r: int) -> Decompressed:
         """The local model y (n,) of round r as the server, which has x (n,), restores it."""
