@@ -38,10 +38,10 @@ NOTE = (
     "Test accuracy in % after 100 rounds, mean ± sd over seeds, each at its step chosen by the validation accuracy of "
     "seed 1; ! the step is an end of what was tried. (epsilon, 1/m^1.1) of clients; pure: epsilon without a delta, "
     "Laplace noise on scalars and the K-norm mechanism on vectors. B up: bytes of a reply. s: norm of the mean clipped "
-    "reply over C, measured on 64 scalars before noise, root mean square over rounds, corrected for the finite number of "
-    "replies; a = (s q m / z)^2; share: of the progress of first order that K scalars are predicted to make, "
-    "K (a + n) / (n (a + K)), pure K (a + n^2) / (n (a + 4 K^2/pi)); less: points that K scalars are behind one step of "
-    "FedAvg, mean over seeds."
+    "reply over C, measured on 64 scalars before noise, root mean square over rounds, less what chance gives; "
+    "a = (s q m / z)^2; share: of the progress of first order that K scalars are predicted to make, "
+    "K (a + n) / (n (a + K)), pure K (a + n^2) / (n (a + 4 K^2/pi)); less: points that K scalars are behind one "
+    "step of FedAvg, mean over seeds."
 )
 
 Row = Mapping[str, Any]
