@@ -33,6 +33,14 @@ NAMES = {
     "server": "the server alone",
 }
 """How they are spelled, in the order of their looks."""
+CELLS = {
+    "fashion-170": "Fashion-MNIST, n = 170",
+    "mnist-170": "MNIST, n = 170",
+    "fashion-7840": "Fashion-MNIST, n = 7,840",
+    "fashion-170-10000": "Fashion-MNIST, 10,000 clients",
+}
+ROOM = 16
+"""Points below the best that a panel has; a line below leaves it."""
 FIRST, SCALARS = "fedavg-1", {1: "scalars-1", 8: "scalars-8", 64: "scalars-64"}
 NOTE = (
     "Test accuracy in % after 100 rounds, mean ± sd over seeds, each at its step chosen by the validation accuracy of "
@@ -54,7 +62,9 @@ def main(words: list[str] | None = None) -> None:
         groups = read("p_privacy", flags, COMMON, COMMON)
         rows = rows_of(groups)
         best = [row for row in rows if row["best"]]
-        text = "\n\n".join(f"{cell}\n{tables(found)}" for cell, found in split(best, lambda r: r["cell"]).items())
+        text = "\n\n".join(
+            f"{CELLS.get(cell, cell)}\n{tables(found)}" for cell, found in split(best, lambda r: r["cell"]).items()
+        )
         files.publish(flags.out, text, f"{NOTE} {wording.caption(groups, ('gamma', 'method'))}.", rows, draw(best))
 
 
@@ -198,7 +208,7 @@ def draw(rows: Sequence[Row]) -> Any:
     """A panel per cell, and one for pure epsilon: accuracy against epsilon, a line per method."""
     panels: dict[str, list[Row]] = {}
     for row in rows:
-        panels.setdefault(row["cell"] + (", pure" if row["epsilon"].startswith("p") else ""), []).append(row)
+        panels.setdefault(str(CELLS.get(row["cell"], row["cell"])) + (", pure" if pure(row) else ""), []).append(row)
     figure, axes = figures.canvas(-(-len(panels) // 3), min(3, len(panels)), figures.PAGE, 2.3, sharey=False)
     for panel, (title, found) in zip(axes.flat, panels.items(), strict=False):
         finite = sorted({float(r["epsilon"][1:]) for r in found if r["epsilon"] != "inf"})
@@ -214,6 +224,8 @@ def draw(rows: Sequence[Row]) -> Any:
         inf = [end] if any(r["epsilon"] == "inf" for r in found) else []
         panel.set_xticks([*finite, *inf], [*(f"{x:g}" for x in finite), *("none" for _ in inf)])
         panel.minorticks_off()
+        if not title.endswith("pure"):
+            panel.set_ylim(bottom=max(panel.get_ylim()[0], panel.get_ylim()[1] - ROOM))
         panel.set_title(title)
         panel.set_xlabel("epsilon")
     for row in axes:
@@ -221,7 +233,8 @@ def draw(rows: Sequence[Row]) -> Any:
     for panel in axes.flat[len(panels) :]:
         panel.set_axis_off()
     handles = {label: h for panel in axes.flat for h, label in zip(*panel.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncol=5, frameon=False)
+    names = [name for name in NAMES.values() if name in handles]
+    figure.legend([handles[name] for name in names], names, loc="outside lower center", ncol=5, frameon=False)
     return figure
 
 
