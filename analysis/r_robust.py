@@ -1,6 +1,6 @@
 """Accuracy against the share of clients that lie, for each robust mean and each attack.
 
-python analysis/r_robust.py [--grid jobs/r_robust.toml jobs/r_robust_scalars.toml] [--out NAME] [--partial]
+python analysis/r_robust.py [--grid jobs/r_robust.toml] [--out NAME] [--partial]
 
 Prints, for each method, cell and attack, a table with a row per aggregate and a column per share F, at the step that
 was chosen without liars; below it what was tried without liars; writes NAME.txt and NAME.csv, a row per group.
@@ -32,7 +32,7 @@ Row = Mapping[str, Any]
 
 def main(words: list[str] | None = None) -> None:
     """Print and write the tables; exit status 2 if a result is missing."""
-    flags = command.parser("r_robust", __doc__, ["r_robust.toml", "r_robust_scalars.toml"]).parse_args(words)
+    flags = command.parser("r_robust", __doc__, ["r_robust.toml"]).parse_args(words)
     with command.refusals("r_robust"):
         groups = read("r_robust", flags, COMMON, COMMON)
         rows = rows_of(groups, choosing.step_axes(flags, "local".__eq__))

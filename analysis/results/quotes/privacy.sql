@@ -27,3 +27,33 @@ with n(k, name, method) as (values (1, 'FedAvg, one step', 'fedavg-1'), (2, '64 
 select j + n.k as k, place || ': ' || n.name, group_concat(accuracy_mean_percent || ' ' || accuracy_sd_percent, ' '), max(bytes_up_each)
 from n join (select * from private order by nth(epsilon, 'e0.3 | e1 | inf')) using (method) join c using (cell)
 where nth(epsilon, 'e0.3 | e1 | inf') > 0 group by j, n.k;
+
+create view behind as
+select f.cell, f.epsilon, substr(s.method, 9) * 1 as K, f.accuracy_mean_percent - s.accuracy_mean_percent as points
+from private f join private s using (cell, epsilon) where f.method = 'fedavg-1' and s.method like 'scalars-%';
+
+-- at ε = 0.1 to 10 they are # to # points behind one step of FedAvg
+select min(points), max(points) from behind where cell = 'fashion-170' and K = 64 and epsilon like 'e%';
+-- send # bytes in place of # and are # points behind at ε = 0.3, # at ε = 1
+select (select max(bytes_up_each) from private where cell = 'fashion-7840' and method = 'scalars-64'),
+    (select max(bytes_up_each) from private where cell = 'fashion-7840' and method = 'fedavg-1'), group_concat(points, ' ')
+from (select points from behind where cell = 'fashion-7840' and K = 64 and epsilon <> 'inf' order by epsilon);
+-- **Eight scalars** are # points behind at ε = 0.1, # to # at 0.3 to 10, and # where nothing is clipped
+select max(case epsilon when 'e0.1' then points end), min(case when epsilon like 'e%' and epsilon <> 'e0.1' then points end),
+    max(case when epsilon like 'e%' and epsilon <> 'e0.1' then points end), max(case epsilon when 'inf' then points end)
+from behind where cell = 'fashion-170' and K = 8;
+-- they end #, # and # points ahead
+select group_concat(-points, ' ') from (select points from behind where epsilon = 'p1' order by nth(K, '8.0 | 1.0 | 64.0'), K = 64, K = 1);
+
+create view lies as
+with told as (select method, cell, attack, aggregate, share, accuracy_mean_percent as a, accuracy_sd_percent as s from r_robust
+    where local = case method when 'fedavg' then 'local-1' else 'local-0.3' end),
+    kept as (select distinct method, cell, attack, aggregate from told where attack <> 'none')
+select k.method, k.cell || ', ' || k.attack || ': ' || replace(replace(k.aggregate, 'trimmed-', 'trimmed:'), 'clip-', 'clip:') as name,
+    n.a || ' ' || n.s as none, f.a || ' ' || f.s as fifth, h.a || ' ' || h.s as most
+from kept k join told n on (n.method, n.cell, n.aggregate, n.attack) = (k.method, k.cell, k.aggregate, 'none')
+join told f on (f.method, f.cell, f.aggregate, f.attack, f.share) = (k.method, k.cell, k.aggregate, k.attack, 'F-0.2')
+join told h on (h.method, h.cell, h.aggregate, h.attack, h.share) = (k.method, k.cell, k.aggregate, k.attack, 'F-0.4');
+
+-- | FedAvg's clients, attack | no liar | 20 % | 40 % |
+select name, none, fifth, most from lies where method = 'fedavg';
