@@ -14,6 +14,7 @@ SHARED = {"vocab_size": VOCABULARY, "bos_token_id": END, "eos_token_id": END, "p
 WIDE = {"hidden_size": WIDTH, "num_hidden_layers": DEPTH, "max_position_embeddings": CONTEXT, **SHARED}
 OPT = {"ffn_dim": 24, "num_attention_heads": 2, **WIDE}
 LLAMA = {"intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, **WIDE}
+WINDOWS = {"sliding_window": 6, "layer_types": ["full_attention", "sliding_attention"] * 2}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("gpt2", SHAPE | SHARED),
     "opt": ("opt", OPT),
@@ -21,6 +22,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", LLAMA),
     "qwen2": ("qwen2", LLAMA),
     "qwen3": ("qwen3", LLAMA | {"head_dim": 8}),
+    "qwen3 with windows in some blocks": ("qwen3", LLAMA | {"head_dim": 8, "use_sliding_window": True, **WINDOWS}),
     "mistral": ("mistral", LLAMA),
     "mistral with a short window": ("mistral", LLAMA | {"sliding_window": 6}),
     "gemma": ("gemma", LLAMA | {"head_dim": 8}),
