@@ -101,7 +101,7 @@ class LM:
         if model.config.vocab_size != vocabulary:
             raise UserError(
                 f"--model {self.model} knows {model.config.vocab_size} tokens, the data have {vocabulary}: take the "
-                "--vocabulary that it was trained with"
+                "--vocabulary that it was trained with, or a folder with the model and its tokenizer.json"
             )
         if self.train == "lora":  # by a stream apart, so that A does not depend on the model's draws
             targets = () if self.lora_targets == ("auto",) else self.lora_targets
