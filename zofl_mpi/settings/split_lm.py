@@ -152,7 +152,7 @@ def build(site: Site) -> Setting[Any]:
     vocabulary = corpus.vocabulary
     uncut = run_or_fail_all(site.world, lambda: flags.uncut(begun, site.streams, vocabulary.size, vocabulary.end))
     fingerprint = f"{corpus.division}, {fingerprint_of(uncut[0])}"
-    longest = texts.longest(corpus.federation.test)
+    longest = texts.longest(corpus.federation.test, corpus.choices > 1)
     make = partial(flags.problem, uncut, *longest, site.dtype, site.device, corpus.choices)
     problem = run_or_fail_all(site.world, make)
     return setting_on(site, problem, corpus.federation, fingerprint)
