@@ -280,7 +280,7 @@ def test_an_own_split_that_does_not_do_is_told_in_a_sentence(own: str, capsys: C
         ("--method fsl_sage --stages 1 1 1 1 --buffer 1", "--buffer 1: must be at least 2: BatchNorm"),
         (
             "--problem softmax",
-            "--problem softmax: must be one of split_resnet, split_cnn, split_mlp, split_gpt2, or module:Class",
+            "--problem softmax: must be one of split_resnet, split_cnn, split_mlp, split_lm, or module:Class",
         ),
     ],
 )

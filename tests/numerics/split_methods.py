@@ -157,7 +157,8 @@ def method(cls: Any, plan: Training, **flags: Any) -> Any:
         check_ranges(Estimation, values)
         flags["estimation"] = Estimation(**values)
     if "privacy" in names:
-        flags["privacy"] = Privacy(plan.setting)
+        own = {field.name for field in fields(Privacy)}
+        flags["privacy"] = Privacy(plan.setting, **{name: flags.pop(name) for name in own & flags.keys()})
     if "robust" in names:
         own = {field.name for field in fields(Robust)}
         flags["robust"] = Robust(plan.setting, **{name: flags.pop(name) for name in own & flags.keys()})

@@ -346,3 +346,48 @@ def test_scalars_are_aggregated_as_models_are(flags: dict[str, Any], expected: A
     found = run(robust, 1).scalars[-1]
     np.testing.assert_allclose(found, expected(np.array(g), next(iter(robust.robust.liars), None)), rtol=1e-12)
     assert np.abs(found - np.mean(g, axis=0)).max() > 1e-6
+
+
+@pytest.mark.parametrize("cls", [DeComFL, HiSo])
+@pytest.mark.parametrize("trust", ["server", "nobody"])
+def test_scalars_are_clipped_together_noised_and_averaged_over_the_expected_number(cls: Any, trust: str) -> None:
+    """h n_p derivatives of a client have the norm C at most; the round's are their sum and the noise over q m, the same
+    on the server's and the clients' side of the account. Poisson participation, of whom none may come; no loss leaves a
+    client. Mutations: each scalar clipped by itself; differences clipped without their radius; the denominator |S_r|;
+    noise on both sides, or not times the radius; the loss of local steps."""
+    flags = {"mu": 1e-3, "n_p": 3, "estimate": "central"}
+    plain = method(cls, planned(setting(mlp), weights="uniform"), **flags)
+    C, z, mu2, m = 0.05, 0.7, 2e-3, 3
+    given = {"clip": C, "noise_multiplier": z, "participation": "poisson", "trust": trust}
+    private = method(cls, planned(setting(mlp), beta=0.4, weights="uniform"), **flags, **given)
+    sampling = private.training.timetable.sampling
+    state, clients, sizes = private.start(), LocalClients(list(private.setting.data), method=private), set()
+    for r in range(7):
+        before, S = state, sampling(r)
+        state = finite_round(private, state, r, clients)
+        sizes.add(len(S))
+        noise, by_hand = private.privacy, np.zeros(6)
+        plain.held_by(range(m), before, LocalClients(list(plain.setting.data), method=plain))
+        buffers = torch.cat([before.buffers, before.buffers_s])
+        clipped = 0
+        for i in S:
+            own = plain.train(Client(i, plain.setting.data[i]), Missed(before.scalars, buffers, r)).differences.ravel()
+            factor = min(1.0, C / float(np.linalg.norm(own) / mu2))
+            clipped += int(factor < 1)
+            by_hand += factor * own / mu2 + (noise._noise(i, r, 6, True) if trust == "nobody" else 0.0)
+        by_hand += noise._noise(m, r, 6, True) if trust == "server" else 0.0
+        np.testing.assert_allclose(state.scalars[-1].ravel(), by_hand * mu2 / (0.4 * m), rtol=1e-6, atol=1e-12)
+        assert np.isnan(state.local_loss)
+        shares = private.privacy.spent(r + 1, evaluated=False)
+        assert (shares.clipped == clipped / len(S)) if S else np.isnan(shares.clipped)
+    assert sizes >= {0, 1, 2}
+
+
+def test_without_clip_or_noise_a_private_round_is_the_round() -> None:
+    """C far above all scalars, to rounding. Mutation: a span that is not that of the estimate."""
+    for estimate in ("one-sided", "central"):
+        flags = {"mu": 1e-3, "n_p": 2, "estimate": estimate}
+        plain, wide = (
+            method(DeComFL, planned(setting(mlp), weights="uniform"), **flags, **given) for given in ({}, {"clip": 1e9})
+        )
+        np.testing.assert_allclose(run(wide, 3).scalars, run(plain, 3).scalars, rtol=1e-9, atol=1e-14)

@@ -170,6 +170,10 @@ class Budget(Protocol):
     def lines(self, rounds: int) -> Mapping[str, str]:
         """Lines of --dry-run."""
 
+    @staticmethod
+    def lacking(uploads: str) -> str:
+        """Why one would want the part in a method that lacks it, whose clients send these; see `Method.uploads`."""
+
 
 class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     """A federated method: a frozen dataclass with a field `setting`, and the paper's parameters, which are flags.
@@ -182,6 +186,8 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
+    uploads: ClassVar[str] = "replies"
+    """Words for what leaves its clients unclipped, where it cannot clip it; "": nothing does."""
     needs: ClassVar[type[Any] | str | None] = None
     """The role of a problem that the method runs on, a protocol of `zofl_mpi.problems` or its name; None: any."""
 

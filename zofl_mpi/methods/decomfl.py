@@ -9,7 +9,7 @@ Optimization", ICLR 2026, arXiv:2506.02370.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, cast, final
@@ -21,7 +21,7 @@ from zofl_mpi import Client, Clients, Directions, at_least, column, fraction, pa
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.history import History
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.privacy import COUNTS, Privacy
+from zofl_mpi.rounds.privacy import Privacy
 from zofl_mpi.rounds.split.client import Key, Loss
 from zofl_mpi.rounds.split.costs import Traffic
 from zofl_mpi.rounds.split.messages import State
@@ -65,19 +65,14 @@ class DeComFL(UnsplitMethod):
         nobodys = Averaged(differences=np.zeros(state.scalars.shape[1:]), buffers=buffers)
         average, loss = self.averaged(r, replies, nobodys)
         if self.privacy.clips:
-            average = replace(average, differences=self.released(average.differences, replies, r))
+            clipped, total = sum(reply.clipped for reply in replies.values()), len(to) * average.differences
+            total = self.privacy.released(total, clipped, len(to), r, scalars=True, unit=self.span)
+            average = replace(average, differences=total / self.privacy.denominator(len(to)))
         x, moments = x.clone(), copied(state.optimiser)
         self.replay(x, moments, r, average.differences)
         scalars = self._history.appended(state.scalars, average.differences)
         own: dict[str, Any] = {"optimiser": moments, "local_loss": loss, "scalars": scalars}
         return self.made(x, ScalarState(**self.parted(state, x, average.buffers), **own))
-
-    def released(self, means: NDArray[np.float64], replies: Mapping[int, Uploaded], r: int) -> NDArray[np.float64]:
-        """(h, n_p) the means of round r as `Privacy` lets them out."""
-        asked, clipped = len(replies), math.fsum(reply.clipped for reply in replies.values())
-        span, privacy = self.span, self.privacy
-        total = privacy.released(means / span * asked, clipped, asked, r, scalars=True)
-        return np.asarray(span / privacy.denominator(asked) * total)
 
     def start(self) -> ScalarState:
         first = super().start()
@@ -138,13 +133,12 @@ class DeComFL(UnsplitMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        training = self.training
         leaks = {
-            **self.robust.leaks,
-            "--weights size": COUNTS if training.weights == "size" else "",
-            "--batchnorm": self.moves_statistics and "BatchNorm's running statistics leave a client; take --norm group",
+            "--weights size": self.training.weights == "size",
+            "BatchNorm": self.moves_statistics,
+            "--aggregate, --attackers": self.robust.active,
         }
-        self.privacy.begin(training.timetable.sampling, leaks, scalars=True)
+        self.privacy.begin(self.training.timetable.sampling, leaks, scalars=True)
 
     @property
     def span(self) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Directions, Purpose, at_least, part
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.base import Effort
-from zofl_mpi.rounds.privacy import COUNTS, Clipped, Privacy
+from zofl_mpi.rounds.privacy import Clipped, Privacy
 from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.rounds.zeroth_order import Iterates, LipschitzReports, Stepped, finite_losses
 
@@ -50,7 +50,7 @@ class FedRZONN(LipschitzReports):
     privacy: Privacy = part()
 
     def __post_init__(self) -> None:
-        self.privacy.begin(self.sampling, {"--weights size": COUNTS if self.local.weights == "size" else ""})
+        self.privacy.begin(self.sampling, {"--weights size": self.local.weights == "size"})
 
     def start(self) -> State:
         x = self.setting.first_model(self.local.x0)

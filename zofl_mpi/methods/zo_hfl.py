@@ -76,7 +76,7 @@ class ZOHFL(Costed[Hierarchical]):
         g1 = self.gradient_f1(x, r)  # while the clients compute
         g2 = estimates() / (self.setting.m if self.divide == "m" else self.privacy.denominator(len(S)))
 
-        steps = int(self.steps(np.array(S, np.int64), r).sum())
+        steps = int(np.broadcast_to(self.steps(np.array(S, np.int64), r), len(S)).sum())
         return State(self.server.step(x, g1 + g2, r), float(np.linalg.norm(g1)), float(np.linalg.norm(g2)), steps)
 
     def solve(self, client: Client, message: GlobalModel) -> Values | Solutions | Clipped:
@@ -122,7 +122,7 @@ class ZOHFL(Costed[Hierarchical]):
         g = self.problem.gradient_f1(x, self.setting.server, self.server.batch(r))
         return shaped(g, x.shape, "gradient_f1(x, data, batch)")
 
-    def steps(self, clients: NDArray[np.int64], r: int) -> NDArray[np.int64]:
+    def steps(self, clients: NDArray[np.int64], r: int) -> NDArray[np.int64] | int:
         """(k,) 2 H_{i,r} of clients (k,), the steps of both solves."""
         return 2 * self.local.steps.counts(clients, r)
 
@@ -130,8 +130,8 @@ class ZOHFL(Costed[Hierarchical]):
 
     def __post_init__(self) -> None:
         demand_samples(self.setting, "--method zo_hfl: f_1 is their loss")
-        solved = "a client's solutions would leave it; take scalars" if self.exchange == "solutions" else ""
-        self.privacy.begin(self.sampling, {**self.robust.leaks, "--exchange solutions": solved}, scalars=True)
+        leaks = {"--exchange solutions": self.exchange == "solutions", "--aggregate, --attackers": self.robust.active}
+        self.privacy.begin(self.sampling, leaks, scalars=True)
         robust, allowed = self.robust, "mean, trimmed:F or clip:C: each client's direction is its own, no two share one"
         demand(robust.aggregate != MEDIAN, "aggregate", robust.aggregate, allowed)
         allowed = "scalars with --aggregate or --attackers, which read them"
@@ -168,21 +168,16 @@ class ZOHFL(Costed[Hierarchical]):
     @property
     def effort(self) -> Effort:
         x = np.zeros(self.problem.n, self.setting.dtype)
+        scalars = Clipped(change=np.zeros(1), was=0.0) if self.privacy.clips else Values(0.0, 0.0)
         return Effort(
             participants=self.sampling,
             steps=self.steps,
             batch=self.local.batch,
             down=GlobalModel(x, 0),
-            up=self._example(x),
+            up=scalars if self.exchange == "scalars" else Solutions(x, x),
             models=2 if self.local.samples == "shared" else 1,
             server_batch=self.server.server_batch,
         )
-
-    def _example(self, x: Array) -> Values | Solutions | Clipped:
-        """A reply like those of the clients."""
-        if self.privacy.clips:
-            return Clipped(change=np.zeros(1), was=0.0)
-        return Values(0.0, 0.0) if self.exchange == "scalars" else Solutions(x, x)
 
 
 # Messages to the server, which itself sends `GlobalModel`: x_r and r

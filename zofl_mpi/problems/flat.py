@@ -24,9 +24,9 @@ class Flat:
     """Some modules, one after the other, as a function of theta (n,) and buffers (b,).
 
     theta holds their parameters with requires_grad in the modules' own order, buffers their floating-point buffers
-    (running means and variances). Within `at` both are views of the caller's vectors: a step in place on theta moves
-    the modules, a forward pass in training mode moves buffers. Between two `at` the modules hold nothing of theta, so
-    that several clients may share them.
+    (running means and variances; not the constants that a module keeps out of its state). Within `at` both are views of
+    the caller's vectors: a step in place on theta moves the modules, a forward pass in training mode moves buffers.
+    Between two `at` the modules hold nothing of theta, so that several clients may share them.
 
     Vectors must lie in memory that torch allocated: a matrix product may round differently at an address that is not a
     multiple of 64, and NumPy's arrays start anywhere.
@@ -44,7 +44,8 @@ class Flat:
         """
         self.modules, self._strict, self._tf32 = list(modules), strict, tf32
         self.parameters = [p for m in self.modules for p in m.parameters() if p.requires_grad]
-        self._buffers = [b for m in self.modules for b in m.buffers() if b.is_floating_point()]
+        kept = {id(value) for m in self.modules for value in m.state_dict(keep_vars=True).values()}
+        self._buffers = [b for m in self.modules for b in m.buffers() if b.is_floating_point() and id(b) in kept]
         self._layout, self._buffer_layout = _Layout(self.parameters), _Layout(self._buffers)
         self.n = sum(self._layout.sizes)
         self.b = sum(self._buffer_layout.sizes)

@@ -19,7 +19,7 @@ from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes, to_number
 from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shaped, shares
-from zofl_mpi.rounds.privacy import COUNTS, Privacy
+from zofl_mpi.rounds.privacy import Privacy
 from zofl_mpi.rounds.report import GlobalModel, Measured, Report, Reporting
 from zofl_mpi.rounds.robust import Robust
 
@@ -76,10 +76,13 @@ class StepSchedule:
         """H_{i,r}."""
         return local_steps(self.schedule_h, self.tau[i % len(self.tau)], r)
 
-    def counts(self, clients: NDArray[np.int64], r: int) -> NDArray[np.int64]:
-        """(k,) H_{i,r} of clients (k,)."""
-        each = np.array([local_steps(self.schedule_h, tau, r) for tau in self.tau])
-        return each[clients % len(each)]
+    def counts(self, clients: NDArray[np.int64], r: int) -> NDArray[np.int64] | int:
+        """(k,) H_{i,r} of clients (k,); a number where it is that of all."""
+        if len(self.tau) == 1:
+            return self.count(0, r)
+        taus = [self.tau[i] for i in clients.tolist()]
+        each = {tau: local_steps(self.schedule_h, tau, r) for tau in set(taus)}
+        return np.array([each[tau] for tau in taus], np.int64)
 
     def sizes(self, i: int, r: int) -> NDArray[np.float64]:
         """(H,) step sizes gamma~_t of client i in round r."""
@@ -155,9 +158,9 @@ class LocalSGD:
             demand_samples(self.setting, "--gamma")
 
     @property
-    def leaks(self) -> dict[str, str]:
-        """{flags: why they leave a client unprotected}, for `Privacy`."""
-        return {**self.robust.leaks, "--weights size": COUNTS if self.weights == "size" else ""}
+    def leaks(self) -> dict[str, bool]:
+        """What would leave a client, for `Privacy`."""
+        return {"--weights size": self.weights == "size", "--aggregate, --attackers": self.robust.active}
 
     def shares(self) -> dict[int, float]:
         """{i: w_i} of all clients, summing to 1."""
@@ -190,7 +193,7 @@ class LocalSGD:
         new, moments = rule.step(x, y, self.eta_g, state.moments)
         if self.server.gamma:
             new = self.server.step(new, self.server.gradient(x, r), r)
-        steps = int(self.steps.counts(np.array(to, np.int64), r).sum())
+        steps = int(np.broadcast_to(self.steps.counts(np.array(to, np.int64), r), len(to)).sum())
         return State(new.astype(x.dtype), steps, moments=moments)
 
 
@@ -198,6 +201,7 @@ class LocalSGD:
 class FirstOrder(Costed[Smooth]):
     """Base of the methods that average local models: they add `round` and the clients' step."""
 
+    uploads: ClassVar[str] = "local models"
     needs: ClassVar[type] = Smooth
     local: LocalSGD = part()
     reporting: Reporting = part()
@@ -283,11 +287,6 @@ class Compression:
 
     def __post_init__(self) -> None:
         _parsed(self.compress)
-
-    @property
-    def is_on(self) -> bool:
-        """Whether uploads are compressed."""
-        return self.compress != NONE
 
     def upload(self, client: Client, x: Array, y: Array, r: int) -> Decompressed:
         """The local model y (n,) of round r as the server, which has x (n,), restores it."""

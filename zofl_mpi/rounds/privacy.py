@@ -9,8 +9,7 @@ et al. 2023, 2310.09639), DP-ZO (Tang et al. 2024, 2401.04343). What is guarante
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, final
 
 import numpy as np
@@ -23,7 +22,16 @@ from zofl_mpi.numerics.accounting import Account
 from zofl_mpi.rounds.base import Sampling
 
 NONE = "none"
-COUNTS = "a client's weight tells how many samples it has; take --weights uniform"
+LEAKS = {
+    "--weights size": "a client's weight tells how many samples it has; take --weights uniform",
+    "--compress": "what error feedback keeps of one round comes in a later one, beyond C; take one of the two",
+    "--exchange solutions": "a client's solutions would leave it; take --exchange scalars",
+    "BatchNorm": "its running statistics leave a client; take --norm group",
+    "--aggregate, --attackers": "the account is that of a sum of honest replies; take one of the two",
+    "--devices": "who is off, late or too small depends on a client, which the account does not know; leave it out",
+}
+"""{what would leave a client: why that is refused}."""
+DELTA = "a probability below 1 (auto is 1/m^1.1, for two clients or more)"
 Vector = NDArray[np.float64]
 
 
@@ -90,48 +98,58 @@ class Privacy:
         """Whether each client adds noise."""
         return self.trust == "nobody"
 
-    def begin(self, sampling: Sampling, leaks: Mapping[str, object], scalars: bool = False) -> None:
+    def begin(self, sampling: Sampling, leaks: Mapping[str, bool], scalars: bool = False) -> None:
         """Takes part in a method with these participants, once it is made.
 
         Args:
-            leaks: {the method's flags: a reason, if they leave a client unprotected}.
+            leaks: {one of LEAKS: whether the method's flags say so}.
             scalars: whether its clients send scalars, to which they can add noise themselves.
 
         Raises:
             UserError: a flag needs --clip, contradicts another, or leaves a client unprotected.
         """
         self._known["sampling"] = sampling
-        needy = {"noise_multiplier": 0.0, "epsilon": NONE, "participation": "fixed", "trust": "server"}
-        for name, usual in needy.items() if not self.clips else ():
-            demand(getattr(self, name) == usual, name, getattr(self, name), f"{usual} without --clip C, a norm")
-        if not self.clips:
-            return
+        vars(sampling)["poisson"] = self.participation == "poisson"
+        given, noised = self.delta != "auto", self.noise_multiplier > 0 or self.epsilon != NONE
+        for f in fields(self) if not self.clips else ():
+            value = vars(self)[f.name]
+            demand(not f.init or f.default in (MISSING, value), f.name, value, f"{f.default} without --clip C, a norm")
+        if self.mechanism == "laplace":
+            demand(not given, "delta", self.delta, "left out: --mechanism laplace has no delta")
+        else:
+            demand(self._delta < 1 or not (given or noised), "delta", self._delta, DELTA)
         if self.local and not scalars:
             raise UserError("--trust nobody: this method's clients send vectors; it is for zo_hfl, decomfl and hiso")
-        if self.mechanism == "laplace":
-            demand(self.delta == "auto", "delta", self.delta, "left out: --mechanism laplace has no delta")
-        elif self.noise_multiplier or self.epsilon != NONE:
-            demand(self._delta < 1, "delta", self._delta, "a probability below 1 (auto: 1/m^1.1, of 2 clients or more)")
-        devices = "who is off, late or too small depends on a client, which the account does not know"
-        for flags, reason in {**leaks, "--devices": devices if self.setting.fleet else ""}.items():
-            if reason:
-                raise UserError(f"{flags}: {reason}; it cannot be combined with --clip")
-        vars(sampling)["poisson"] = self.participation == "poisson"
+        for flags, met in {**leaks, "--devices": self.setting.fleet is not None}.items() if self.clips else ():
+            if met:
+                raise UserError(f"{flags} with --clip: {LEAKS[flags]}")
 
     # --- a client
 
     def reply(self, client: Client, values: Array, r: int, scalars: bool = False) -> Clipped:
         """The client's values (k,) of round r, clipped; noised where nobody is trusted."""
-        long = np.asarray(values, np.float64)
-        norm = float(np.abs(long).sum() if scalars and self.mechanism == "laplace" else np.linalg.norm(long))
+        exact = np.asarray(values, np.float64)
+        norm = float(np.abs(exact).sum() if scalars and self.mechanism == "laplace" else np.linalg.norm(exact))
         most = self.C * (1 - 4 * float(np.finfo(self.setting.dtype).eps))  # rounding then makes none longer than C
         if norm > most:
-            values = (long * (most / norm)).astype(values.dtype)
+            values = (exact * (most / norm)).astype(values.dtype)
         if self.local:
             values = values + self._noise(client.i, r, len(values), scalars)
         return Clipped(change=values, was=float(norm > most))
 
     # --- the server
+
+    def mean(self, clients: Clients, step: Step, message: Any, to: list[int], n: int) -> Vector:
+        """(n,) the sum of the replies to `step`, noised, over beta m."""
+        return self.sum(clients, step, message, self.clipped_change, to, n)() / self.denominator(len(to))
+
+    def clipped_change(self, i: int, message: Any, reply: Clipped) -> Vector:
+        """(n + 1,) a client's reply, and whether it was clipped."""
+        return self.counted(reply.change, reply)
+
+    def counted(self, values: Array, reply: Clipped) -> Vector:
+        """(n + 1,) the values, and C where the reply was clipped: an entry as large as theirs, which `sum` counts."""
+        return np.append(np.asarray(values, np.float64), self.C * reply.was)
 
     def sum(
         self,
@@ -143,12 +161,7 @@ class Privacy:
         n: int,
         unit: float = 1,
     ) -> Callable[[], Vector]:
-        """`Clients.sum` of the n numbers `term` of each reply (`counted`), noised; of nobody's the noise alone.
-
-        Args:
-            message: has the round, `r`.
-            unit: the factor by which a term is longer than the reply.
-        """
+        """`Clients.sum` of (n,) `counted` terms, `unit` times as long as the replies to message.r, noised."""
         read = clients.sum(step, message, term, to=to) if to else lambda: np.zeros(n + 1)
 
         def noised() -> Vector:
@@ -160,30 +173,14 @@ class Privacy:
     def released(
         self, total: Vector, clipped: float, asked: int, r: int, scalars: bool = False, unit: float = 1
     ) -> Vector:
-        """The sum of the replies of round r as it may be published; remembers the share of them that were clipped."""
+        """The sum of round r as it may be published, `unit` times the replies'; keeps the share that were clipped."""
         self._known["clipped"] = round(clipped) / asked if asked else math.nan
-        return (
-            total
-            if self.local
-            else total + unit * self._noise(self.setting.m, r, total.size, scalars).reshape(total.shape)
-        )
-
-    def mean(self, clients: Clients, step: Step, message: Any, to: list[int], n: int) -> Vector:
-        """(n,) the sum of the replies, noised, over beta m."""
-        return self.sum(clients, step, message, self.clipped_change, to, n)() / self.denominator(len(to))
-
-    def clipped_change(self, i: int, message: Any, reply: Clipped) -> Vector:
-        """(n + 1,) a client's reply, and whether it was clipped."""
-        return self.counted(reply.change, reply)
-
-    def counted(self, values: Array, reply: Clipped) -> Vector:
-        """(n + 1,) the values, and C where the reply was clipped: an entry as large as theirs, which the sum counts."""
-        return np.append(np.asarray(values, np.float64), self.C * reply.was)
+        noise = 0.0 if self.local else self._noise(self.setting.m, r, total.size, scalars).reshape(total.shape)
+        return np.asarray(total + unit * noise)
 
     def denominator(self, asked: int) -> float:
         """Of the sum over `asked` clients: their number, which by Poisson sampling would tell of them: beta m."""
-        sampling: Sampling = self._known["sampling"]
-        return sampling.expected if self.participation == "poisson" else asked
+        return float(self._known["sampling"].expected) if self.participation == "poisson" else asked
 
     def _noise(self, i: int, r: int, n: int, scalars: bool) -> Vector:
         """(n,) the noise of client i in round r; of m: the server's."""
@@ -205,52 +202,45 @@ class Privacy:
             return 0.0
         return self.setting.m**-1.1 if self.delta == "auto" else float(self.delta)
 
-    @cached_property
-    def account(self) -> Account:
-        """What a round costs a client; where nobody is trusted, one of its own."""
-        m, sampling = self.setting.m, self._known["sampling"]
-        if self.local:
-            return Account(m, m, False, self._delta)
-        return Account(m, sampling.expected, sampling.poisson, self._delta)
-
     def cost(self, rounds: int, z: float | None = None) -> float:
         """Epsilon of so many rounds; where nobody is trusted, of the client that takes part most often in them."""
-        times = self._most(rounds) if self.local else rounds
-        return self.account.epsilon(self.noise_multiplier if z is None else z, times)
+        return self._account.epsilon(self.noise_multiplier if z is None else z, self._times(rounds))
 
-    def _most(self, rounds: int) -> int:
-        """How often the busiest client takes part in so many rounds."""
+    @property
+    def _account(self) -> Account:
+        m, sampling = self.setting.m, self._known["sampling"]
+        return Account(m, m if self.local else sampling.expected, sampling.poisson and not self.local, self._delta)
+
+    def _times(self, rounds: int) -> int:
+        """Rounds that count for a client: all, or where nobody is trusted, those of the busiest client."""
         counts, most = self._known.setdefault("taken", (np.zeros(self.setting.m, np.int64), [0]))
-        for r in range(len(most) - 1, rounds):
+        for r in range(len(most) - 1, rounds if self.local else 0):
             counts[self._known["sampling"](r)] += 1
             most.append(int(counts.max()))
-        return int(most[rounds])
+        return most[rounds] if self.local else rounds
 
     def settled(self, rounds: int, before: int) -> dict[str, Any]:
-        """z, and the number of rounds within the budget, of which it tells; at rank 0.
-
-        Args:
-            before: rounds for which the run that is continued was planned; 0 for a new one.
+        """z, and the rounds within the budget; see `Budget`.
 
         Raises:
-            UserError: both z and a budget are given to a new run; the account's package is missing.
+            UserError: a new run has both z and a budget; the account's package is missing.
         """
-        z, E = self.noise_multiplier, self.epsilon
-        if not self.clips or (not z and E == NONE):
+        z, budget = self.noise_multiplier, math.inf if self.epsilon == NONE else float(self.epsilon)
+        if not z and budget == math.inf:
             return {}
-        if E != NONE and z and not before:
+        if z and budget < math.inf and not before:
             raise UserError(
-                f"--epsilon {E} and --noise-multiplier {z}: the one follows from the other; give one of them"
+                f"--epsilon {budget:g} and --noise-multiplier {z:g}: one follows from the other; give one of them"
             )
-        z = z or self.account.noise(float(E), self._most(rounds) if self.local else rounds)
-        whole, known = self.cost(rounds, z), f"at delta {self._delta:.3g}"
-        if before and rounds > before:
-            warn(f"--rounds {rounds}: epsilon {whole:.4g} {known}, in place of {self.cost(before, z):.4g} for {before}")
-        within = rounds
-        if E != NONE and whole > float(E):
-            within = max(before, bisect_right(range(rounds + 1), float(E), key=lambda r: self.cost(r, z)) - 1)
-            warn(f"--epsilon {E}: the run ends after round {within}; the next one would exceed it")
-        return {"noise_multiplier": z, "rounds": within}
+        z = z or self._account.noise(budget, self._times(rounds))
+        whole = self.cost(rounds, z)
+        if 0 < before < rounds:
+            less = f"{self.cost(before, z):.4g} for {before}"
+            warn(f"--rounds {rounds}: epsilon {whole:.4g} at delta {self._delta:.3g}, in place of {less}")
+        if whole > budget:
+            rounds = max(before, bisect_right(range(rounds + 1), budget, key=lambda r: self.cost(r, z)) - 1)
+            warn(f"--epsilon {budget:g}: the run ends after round {rounds}; the next one would exceed it")
+        return {"noise_multiplier": z, "rounds": rounds}
 
     def spent(self, done: int, evaluated: bool) -> Spent | None:
         """The columns after `done` rounds; epsilon where the run is evaluated."""
@@ -258,6 +248,11 @@ class Privacy:
             return None
         epsilon = self.cost(done) if evaluated and self.noise_multiplier else None
         return Spent(self._known.get("clipped", math.nan), epsilon)
+
+    @staticmethod
+    def lacking(uploads: str) -> str:
+        """What of a method without the part leaves a client unprotected."""
+        return f"{uploads} leave this method's clients as they are"
 
     def lines(self, rounds: int) -> dict[str, str]:
         """Lines of --dry-run: the account of the run, of half and of twice its rounds."""

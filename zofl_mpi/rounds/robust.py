@@ -53,11 +53,6 @@ class Robust:
         return self.aggregate != MEAN or self.attackers > 0
 
     @property
-    def leaks(self) -> dict[str, str]:
-        """{flags: why they leave a client unprotected}, for `Privacy`."""
-        return {"--aggregate, --attackers": "the account is that of a sum of honest replies" if self.active else ""}
-
-    @property
     def sorts(self) -> bool:
         """Whether each coordinate's numbers are sorted."""
         return _parsed(self.aggregate)[0] in (MEDIAN, TRIMMED)

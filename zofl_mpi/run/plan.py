@@ -135,7 +135,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
         raise UserError(f"--method {method} on --problem {problem}: {exc}") from exc
     words = [*flags.to_arguments(table, known, config or resume), *arguments]
     program = f"python -m {family.__spec__.name}"
-    values = flags.parse(groups, words, program, _opening(family, method), lambda name: owners_of(family, name))
+    values = flags.parse(groups, words, program, _opening(family, method), lambda name: owners_of(family, name, method))
     check_ranges(RunFlags, values)
     if before:
         _check_same(before, values, resume)
@@ -186,8 +186,8 @@ def groups_of(family: Family, method: str, problem: str) -> dict[str, type[Any]]
     return {**groups, "method": method_class}
 
 
-def owners_of(family: Family, name: str) -> list[str]:
-    """The family's methods and problems that have a flag of this name, as they are chosen on the command line."""
+def owners_of(family: Family, name: str, method: str) -> list[str]:
+    """The family's methods and problems with a flag of this name, as they are typed; last, why `method` has none."""
 
     def has(classes: Iterable[type[Any]]) -> bool:
         return any(leaf.name == name for cls in classes for leaf in flags.leaves(cls))
@@ -195,7 +195,11 @@ def owners_of(family: Family, name: str) -> list[str]:
     methods = [f"--method {method}" for method, cls in family.METHODS.items() if has([cls])]
     groups = {problem: (choice.groups, *choice.roles.values()) for problem, choice in family.PROBLEMS.items()}
     problems = [f"--problem {problem}" for problem, all_of in groups.items() if any(has(g.values()) for g in all_of)]
-    return [*methods, *problems]
+    owners = {leaf.owner for cls in family.METHODS.values() for leaf in flags.leaves(cls) if leaf.name == name}
+    sent = method_of(family, method).uploads
+    why = [owner.lacking(sent) for owner in owners if sent and issubclass(owner, Budget)]
+    places = [*methods, *problems]
+    return [*places[:-1], "; ".join([places[-1], *why])] if why else places
 
 
 def role_of(method_class: type[Method[Any]]) -> str | None:

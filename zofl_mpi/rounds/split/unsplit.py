@@ -6,7 +6,7 @@ import math
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from numpy.typing import NDArray
 
@@ -76,6 +76,7 @@ class UnsplitMethod(SplitMethod):
         draw: where directions are drawn: device or host; see --method heron.
     """
 
+    uploads: ClassVar[str] = "scalars"
     training: Training = part(batch=8, h=1, optimiser="sgd", weights="uniform")
     mu: float = above(0, 1e-3, "a smoothing radius")
     distribution: Literal["gaussian", "sqrt_d_sphere", "sphere", "rademacher"] = "gaussian"
