@@ -20,9 +20,10 @@ from shared import command, files, wording
 from shared.heron import NAMES
 
 from zofl_mpi.engine.streams import Streams
+from zofl_mpi.problems.saving import recomputing
 from zofl_mpi.problems.split_gpt2 import SplitGPT2
 from zofl_mpi.rounds.split.client import CutLoss, HeadLoss, NetworkLoss
-from zofl_mpi.rounds.split.costs import macs, peak_bytes, recomputing, step_macs
+from zofl_mpi.rounds.split.costs import macs, peak_bytes, step_macs
 from zofl_mpi.rounds.split.estimates import TwoPoint
 from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.settings.split_gpt2 import GPT2

@@ -88,17 +88,20 @@ def test_late_clients_are_the_slow_ones_where_all_are_asked(tmp_path: Path) -> N
 
 
 def test_clients_without_memory_are_named_and_left_out(tmp_path: Path, capsys: Capsys) -> None:
-    """A backward pass does not fit where two forward passes do. Mutation: nobody left out."""
+    """A backward pass does not fit where two forward passes do, or its parts. Mutations: nobody left out; the memory of
+    a plain pass.
+    """
     Path("d.toml").write_text(
         "[class.a]\nspeed = 1e9\nclients = [0, 1]\n[class.b]\nspeed = 1e9\nshare = 1\nmemory = 5e4\n"
     )
     words = f"{SPLIT} --beta 1 --rounds 2 --devices d.toml --quiet".split()
-    for method, asked in (("heron", [0, 1, 2, 3]), ("cse_fsl", [0, 1])):
-        out = tmp_path / f"{method}.h5"
-        assert here("zofl_mpi.heron_sfl", "--method", method, *words, "--out", out) == 0
+    lean = "--norm group --client-memory accumulate:4"
+    for flags, asked in (("heron", [0, 1, 2, 3]), ("cse_fsl", [0, 1]), (f"cse_fsl {lean}", [0, 1, 2, 3])):
+        out = tmp_path / f"{flags[:12]}.h5"
+        assert here("zofl_mpi.heron_sfl", "--method", *flags.split(), *words, "--out", out) == 0
         with h5py.File(out) as file:
             assert np.flatnonzero(file["clients/bytes_up"][()].sum(axis=(0, 1))).tolist() == asked
-        assert ("2 clients of class b take no part" in capsys.readouterr().err) == (method == "cse_fsl")
+        assert ("2 clients of class b take no part" in capsys.readouterr().err) == (flags == "cse_fsl")
 
 
 def test_what_devices_cannot_do_is_told_in_a_sentence(tmp_path: Path, capsys: Capsys) -> None:

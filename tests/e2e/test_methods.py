@@ -33,13 +33,15 @@ FLOAT64 = ["--dtype", "float64", "--samples", "separate", "--radius", 0.1, "--x0
 NETWORK = ["--method", "fedavg", "--problem", "cnn", "--batch", 32, "--m", 3, "--data", "images.npz"]
 NATURAL = ["--method", "fedavg", "--alpha", "inf", "--partition", "natural", "--data", "natural.npz"]
 SIZES = ["--method", "fedavg", "--partition", "quantity:0.5", "--server-rule", "adam", "--eta-g", 0.01]
+LIARS = ["--attackers", 0.3, "--attack", "noise"]
+THOUSAND = ["--rounds", 2, "--tau", 1, "--m", 1000, "--min-samples", 1, "--kernel", "numpy"]
 RUNS: dict[str, list[Any]] = {
     **{f"{method}-{problem}": command(method, problem) for method in METHODS for problem in PROBLEMS},
     "usual": USUAL,
     "seed": [*USUAL, "--seed", 2],
     "vectors": [*USUAL, "--exchange", "solutions"],
     "shared": [*USUAL, "--m", 80, "--min-samples", 1, "--exchange", "solutions", "--y0", "last"],
-    "thousand": ["--rounds", 2, "--tau", 1, "--m", 1000, "--min-samples", 1, "--kernel", "numpy"],
+    "thousand": THOUSAND,
     "memories": [*USUAL, "--y0", "last"],
     "idle": [*USUAL, "--m", 2],
     "many": [*USUAL, "--m", 13, "--min-samples", 1],
@@ -54,10 +56,13 @@ RUNS: dict[str, list[Any]] = {
     "shards": [*USUAL, "--alpha", "inf", "--partition", "shards:2"],
     "natural": [*USUAL, "--min-samples", 1, *NATURAL],
     "thousand-sizes": ["--rounds", 2, "--tau", 1, "--m", 1000, "--min-samples", 1, *SIZES],
+    "robust-fedavg": [*THOUSAND, "--method", "fedavg", "--aggregate", "median", *LIARS],
+    "robust-scaffold": [*command("scaffold", "softmax"), "--aggregate", "clip:0.1", *LIARS],
+    "robust-zo_hfl": [*THOUSAND, "--aggregate", "trimmed:0.3", *LIARS],
 }
 """Name -> flags; idle: 2 of 5 ranks have nothing to do; shared, thousand: ranks add up estimates."""
 PROCESSES = ["memories", "idle", "shared", "scaffold-softmax", "caps"]
-SPLITS = ["rule-scaffold-momentum", "natural", "thousand-sizes"]
+SPLITS = ["rule-scaffold-momentum", "natural", "thousand-sizes", "robust-fedavg", "robust-zo_hfl"]
 FIVE = [*PROCESSES, *SPLITS, "usual", "many", "thousand", "zo_hfl-toy", "fedavg-softmax", "pfedme-toy"]
 """PROCESSES on two ranks under mpirun; on three, which are threads, all of RUNS, and FIVE on five."""
 

@@ -28,6 +28,7 @@ from zofl_mpi.methods.splitfed import SFLV1, SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_images import ResNet
+from zofl_mpi.rounds.robust import Robust
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.estimates import Estimation
 from zofl_mpi.rounds.split.messages import Model
@@ -154,6 +155,9 @@ def method(cls: Any, plan: Training, **flags: Any) -> Any:
         values = {name: flags.pop(name) for name in own & flags.keys()}
         check_ranges(Estimation, values)
         flags["estimation"] = Estimation(**values)
+    if "robust" in names:
+        own = {field.name for field in fields(Robust)}
+        flags["robust"] = Robust(plan.setting, **{name: flags.pop(name) for name in own & flags.keys()})
     check_ranges(cls, flags)
     return cls(plan.setting, training=plan, **flags)
 

@@ -8,9 +8,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.numerics.split_methods import *
 from zofl_mpi.problems.counting import Allocations, Products
+from zofl_mpi.problems.saving import recomputing
 from zofl_mpi.rounds.split import costs
 from zofl_mpi.rounds.split.client import CutLoss, HeadLoss
-from zofl_mpi.rounds.split.costs import macs, peak_bytes, recomputing
+from zofl_mpi.rounds.split.costs import macs, peak_bytes
 from zofl_mpi.rounds.split.estimates import TwoPoint
 
 BATCH = 8

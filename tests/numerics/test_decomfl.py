@@ -317,3 +317,28 @@ def test_a_history_grows_by_rows_in_linear_time_and_what_it_gave_stays() -> None
         assert (other[7] == -1).all() and (other[:7] == given[7]).all() and (given[8][7] == 7).all()
         assert (given[-1][7] == 7).all()
         assert (history.appended(-other, rows[1])[:8] == -other).all()
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"aggregate": "median"}, lambda g, _: np.median(g, axis=0)),
+        ({"aggregate": "trimmed:0.3"}, lambda g, _: np.sort(g, axis=0)[1]),
+        ({"attackers": 0.3}, lambda g, liar: np.mean([-x if i == liar else x for i, x in enumerate(g)], axis=0)),
+    ],
+)
+def test_scalars_are_aggregated_as_models_are(flags: dict[str, Any], expected: Any) -> None:
+    """All share their directions, so the middle one of a direction's scalars means something. Mutations: the mean; a
+    liar's word of another direction; every client lies."""
+    plan = planned(setting(mlp), weights="uniform")
+    plain, robust = of(plan, n_p=3), of(plan, n_p=3, **flags)
+    state = plain.start()
+    x = joined(plain, state)
+    g = []
+    for i, data in enumerate(plan.setting.data):
+        client = Client(i, data)
+        plain.hold(client, Current(x, state.optimiser))
+        g.append(plain.train(client, Missed(state.scalars, torch.cat([state.buffers, state.buffers_s]), 0)).differences)
+    found = run(robust, 1).scalars[-1]
+    np.testing.assert_allclose(found, expected(np.array(g), next(iter(robust.robust.liars), None)), rtol=1e-12)
+    assert np.abs(found - np.mean(g, axis=0)).max() > 1e-6

@@ -14,8 +14,9 @@ from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems import split_gpt2
 from zofl_mpi.problems.counting import Allocations
+from zofl_mpi.problems.saving import recomputing
 from zofl_mpi.rounds.split import method as split_method
-from zofl_mpi.rounds.split.costs import _counted, macs, peak_bytes, recomputing, step_macs
+from zofl_mpi.rounds.split.costs import _counted, macs, peak_bytes, step_macs
 from zofl_mpi.run.local import LocalClients
 
 BLOCK = 4 * RANK * WIDTH

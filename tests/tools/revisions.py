@@ -60,6 +60,7 @@ zo_hfl zo_hfl-last* {ZO} {DATA} --y0 last
 zo_hfl zo_hfl-solutions {ZO} {DATA} --exchange solutions
 zo_hfl zo_hfl-many* {ZO} {DATA} --m 40 --min-samples 1 --y0 last
 zo_hfl zo_hfl-options {ZO} {DATA} --samples separate --radius 0.1 9 9 9 9 --divide participants --mu 1 2 3 4 5
+zo_hfl zo_hfl-robust {ZO} {DATA} --beta 1 --aggregate trimmed:0.3 --attackers 0.3
 zo_hfl zo_hfl-data {ZO} {DATA} --pixels standardize --partition by_mix --schedule harmonic:3 --schedule-local sqrt
 zo_hfl zo_hfl-synthetic {ZO} --data synthetic --synthetic-samples 600 --kernel numpy
 zo_hfl zo_hfl-features {ZO} {DATA} --problem features
@@ -72,12 +73,15 @@ zo_hfl fedavg-features --method fedavg {A} {DATA} --problem features
 zo_hfl fedavg-cnn --method fedavg {A} --problem cnn {IMAGES}
 zo_hfl fedavg-torch --method fedavg {A} {DATA} --problem mlp --hidden 8 --features pca:12 --kernel torch
 zo_hfl fedavg-rule* --method fedavg {A} {DATA} --server-rule adam --eta-g 0.05
+zo_hfl fedavg-robust --method fedavg {A} {DATA} --beta 1 --aggregate median --attackers 0.3 --attack noise
 zo_hfl fedavg-toy --method fedavg {A} --problem toy {KNOWN} --gamma 0.1
+zo_hfl fedavg-lean --method fedavg {A} --problem cnn {IMAGES} --client-memory checkpoint
 zo_hfl fedprox --method fedprox {A} {DATA}
 zo_hfl ditto --method ditto {A} {DATA}
 zo_hfl pfedme --method pfedme {A} {DATA} --tau 2
 zo_hfl fedprox-mlp --method fedprox {A} {DATA} --problem mlp --hidden 8
 zo_hfl scaffold* --method scaffold {A} {DATA}
+zo_hfl scaffold-robust* --method scaffold {A} {DATA} --aggregate clip:0.3 --attackers 0.3 --attack scale
 zo_hfl scaffold-I --method scaffold {A} --option I --problem toy {KNOWN}
 zo_hfl server_sgd --method server_sgd --x0 random --gamma 0.5 {DATA}
 zo_hfl server_sgd-toy --method server_sgd --x0 random --gamma 0.5 --problem toy {KNOWN}
@@ -120,12 +124,15 @@ heron_sfl sflv1* {C} --method sflv1
 heron_sfl sflv1-momentum* {C} --method sflv1 --optimiser sgd --momentum 0.5 --lr-client 0.1 --weight-decay 0.01
 heron_sfl sflv2* {C} --method sflv2 --order client_major
 heron_sfl cse_fsl* {C} --method cse_fsl --k 3
+heron_sfl cse_fsl-lean {C} --method cse_fsl --norm group --client-memory accumulate:3
+heron_sfl sflv2-lean {C} --method sflv2 --client-memory checkpoint
 heron_sfl ho_sfl* {C} --method ho_sfl --n-p 2 --mu 0.013 --augment crop-flip
 heron_sfl ho_sfl-seeds* {C} --method ho_sfl --estimate central --mu 0.013 --uplink seeds
 heron_sfl ho_sfl-signs* {C} --method ho_sfl --n-p 2 --mu 0.013 --directions per-sample --norm group --probe-gradient
 heron_sfl ho_sfl-seeds-exact* {C} --method ho_sfl --exact-layers 1 --mu 0.013 --uplink seeds
 heron_sfl decomfl* {C} --method decomfl --n-p 2 --mu 0.013 --augment crop-flip
 heron_sfl decomfl-central* {C} --method decomfl --estimate central --batchnorm running --optimiser sgd --momentum 0.5
+heron_sfl decomfl-robust* {C} --method decomfl --n-p 2 --mu 0.013 --beta 1 --aggregate median --attackers 0.3
 heron_sfl splitlora* {C} --method splitlora --warmup 2
 heron_sfl fsl_sage* {C} --method fsl_sage --k 2 --l 2 --align-epochs 2 --buffer 40
 """

@@ -47,6 +47,19 @@ def test_components_are_those_of_the_training_part(monkeypatch: pytest.MonkeyPat
     assert made.validation is not None and made.validation.inputs is found
 
 
+def test_the_servers_components_know_nothing_of_the_clients() -> None:
+    """Mutations: the clients' rows, too; those of the first client; no refusal."""
+    base = federation()
+    made = projected(SingleProcess(), base, 3, "toy", of_server=True).server.inputs
+    x = 0.1 * INPUTS - 1
+    own = x[base.server.rows]
+    axes = np.linalg.svd(own - own.mean(axis=0))[2][:3]
+    found, expected = np.asarray(made[:, :3], np.float64), (x - own.mean(axis=0)) @ axes.T
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), rtol=1e-3, atol=1e-3)
+    with pytest.raises(UserError, match="--features server-pca:5: the server has 4 samples"):
+        projected(SingleProcess(), replace(base, server=base.server.subset(np.arange(4))), 5, "toy", of_server=True)
+
+
 def test_components_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutations: the entry's name without K, the key, the rows, the scale or the shift; no cache."""
     base = federation()
@@ -63,9 +76,11 @@ def test_components_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(Path(os.environ["ZOFL_CACHE"]).glob("pca-*"))) == len(cases)
 
 
-@pytest.mark.parametrize("features", ["pca", "pca:0", "pca:-3", "pca:1.5", "ica:3", ""])
+@pytest.mark.parametrize(
+    "features", ["pca", "pca:0", "server-pca:0", "clients-pca:3", "pca:-3", "pca:1.5", "ica:3", ""]
+)
 def test_other_features_are_refused(features: str) -> None:
-    with pytest.raises(UserError, match="choose all, or pca:K"):
+    with pytest.raises(UserError, match="choose all, pca:K or server-pca:K"):
         parsed_components(features)
 
 

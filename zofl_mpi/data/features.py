@@ -119,35 +119,40 @@ def _moments(inputs: Array, rows: NDArray[np.int64]) -> tuple[NDArray[np.float64
 # --- principal components
 
 
-def parsed_components(features: str) -> int:
-    """K, from "pca:K", or 0 from "all" (UserError: it is neither)."""
+def parsed_components(features: str) -> tuple[int, bool]:
+    """K, from "pca:K" or "server-pca:K", or 0 from "all", and whether it is the server's (UserError: it is neither)."""
     kind, _, number = features.partition(":")
     if features == "all":
-        return 0
-    if kind != "pca" or not number.isdigit() or int(number) < 1:
-        raise UserError(f"--features {features}: choose all, or pca:K with a whole number K of components, at least 1")
-    return int(number)
+        return 0, False
+    if kind not in ("pca", "server-pca") or not number.isdigit() or int(number) < 1:
+        raise UserError(
+            f"--features {features}: choose all, pca:K or server-pca:K with a whole number K of components, at least 1"
+        )
+    return int(number), kind == "server-pca"
 
 
-def projected(world: World, federation: Federation, K: int, key: str) -> Federation:
+def projected(world: World, federation: Federation, K: int, key: str, of_server: bool = False) -> Federation:
     """The samples' first K principal components, centred, and a constant 1; from rank 0, which keeps them in its cache.
 
     Args:
         key: of the samples in the cache.
+        of_server: fitted on the server's samples alone; else on the clients', too.
 
     Raises:
-        UserError: an input has fewer than K numbers.
+        UserError: an input has fewer than K numbers, or the server fewer than K samples.
     """
-    p = federation.server.features
+    p, own = federation.server.features, len(federation.server)
     if p < K:
         raise UserError(f"--features pca:{K}: an input has {p} numbers; take at most as many components")
-    components = world.bcast(at_server(world, lambda: _kept(federation, K, key)))
+    if of_server and own < K:
+        raise UserError(f"--features server-pca:{K}: the server has {own} samples; take at most as many components")
+    rows = federation.server.rows_of(np.arange(own)) if of_server else federation.training_rows()
+    components = world.bcast(at_server(world, lambda: _kept(federation.server, np.sort(rows), K, key)))
     return federation.seen_as(lambda part: replace(part, inputs=components, scale=1.0, shift=0.0))
 
 
-def _kept(federation: Federation, K: int, key: str) -> Array:
-    """`_components` from the cache: they depend on the samples, their scale and the rows that are trained on."""
-    samples, rows = federation.server, federation.training_rows()
+def _kept(samples: Dataset, rows: NDArray[np.int64], K: int, key: str) -> Array:
+    """`_components` from the cache: they depend on the samples, their scale and the rows that they are fitted on."""
     fitted_on = hashlib.sha256(rows.tobytes())
     for numbers in (samples.scale, samples.shift):
         fitted_on.update(np.float64(numbers).tobytes())

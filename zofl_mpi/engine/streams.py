@@ -53,6 +53,7 @@ class Purpose(IntEnum):
     EVALUATION = 30  # samples of a client, or of the server, that evaluations read, where they do not read all
     DEVICES = 31  # class of each client's device
     AVAILABLE = 32  # clients that can be asked in a round
+    ATTACK = 33  # who lies, and the noise that liars send
 
 
 @final

@@ -11,7 +11,7 @@ from zofl_mpi import Client, Clients
 from zofl_mpi.rounds.split.client import HeadLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import SplitMethod
-from zofl_mpi.rounds.split.rules import Backprop, GradientRule
+from zofl_mpi.rounds.split.rules import GradientRule, backprop
 
 
 @final
@@ -22,7 +22,8 @@ class CSEFSL(SplitMethod):
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The auxiliary head's loss, by a backward pass through the head and the client's own layers."""
         self.training.check_local()
-        return HeadLoss(self.problem), Backprop(self.training.trainable())
+        loss = HeadLoss(self.problem)
+        return loss, backprop(self.training, loss)
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi import Client, Clients, Directions, above, at_least, column, demand, finite, fraction, part
-from zofl_mpi.engine import mean
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.numerics.history import History
 from zofl_mpi.numerics.optimisers import copied
+from zofl_mpi.rounds.robust import Robust
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss
 from zofl_mpi.rounds.split.costs import Traffic, plan_of, unsplit_costs
 from zofl_mpi.rounds.split.estimates import TwoPoint
@@ -66,6 +66,7 @@ class DeComFL(SplitMethod):
     n_p: int = at_least(1, 1, "a whole number of directions")
     estimate: Literal["one-sided", "central"] = "one-sided"
     draw: Draw = "device"
+    robust: Robust = part()
     _history: History = field(init=False, repr=False, compare=False, default_factory=History)
     _held: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
@@ -86,7 +87,7 @@ class DeComFL(SplitMethod):
             remedy = "processors of one kind, or --device cpu"
             check_arithmetic(problem, i, reply.arithmetic, "--method decomfl", remedy)
         averaged = {i: Averaged(differences=reply.differences, buffers=reply.buffers) for i, reply in replies.items()}
-        average = mean.of_replies(averaged, training.shares())
+        average = self.robust.of_replies(averaged, r, training.shares(), differences=0.0)
         theta, x, moments = problem.placed(state.theta).clone(), x.clone(), copied(state.optimiser)
         n, b = problem.n_client, problem.local.b
         self.replay(x, moments, r, average.differences)
@@ -184,6 +185,7 @@ class DeComFL(SplitMethod):
             ("client_parts", training.client_parts, "average"),
         ):
             demand(value == only, flag, value, f"{only}: it has no meaning here")
+        self.robust.demand_replies(len(training.timetable.participants(0)))
         super().__post_init__()
 
     def chosen(self) -> tuple[Loss, TwoPoint]:
@@ -215,7 +217,8 @@ class DeComFL(SplitMethod):
     def plan(self, rounds: int) -> Lines:
         lines = plan_of(self.traffic, rounds, StepCost(self.passes))
         each = 8 * self.training.h * self.n_p
-        return {**lines, "further bytes down, a client, for each round since its last": each}
+        lines["further bytes down, a client, for each round since its last"] = each
+        return {**lines, **self.robust.lines(len(self.training.timetable.participants(0)), each)}
 
     def directions(self, rounds: int) -> Directions:
         """The directions of one client's local steps: all clients share them."""

@@ -10,7 +10,7 @@ from typing import final
 
 import numpy as np
 
-from zofl_mpi import Client, Clients, at_least, given, part
+from zofl_mpi import Client, Clients, at_least, demand, given, part
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds.base import Effort, descended
 from zofl_mpi.rounds.local_sgd import Compression, Decompressed, FirstOrder, State
@@ -27,6 +27,11 @@ class FedAvg(FirstOrder):
     mu: float = given(default=0.0)  # FedProx's flag
     compression: Compression = part()
     server_rule: ServerRule = part()
+
+    def __post_init__(self) -> None:
+        robust, sparse = self.local.robust, self.compression.compress.startswith("topk")
+        allowed = "mean or clip:C: of uploads by --compress topk most numbers are 0, and their middle is"
+        demand(not (robust.sorts and sparse), "aggregate", robust.aggregate, allowed)
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' local models."""

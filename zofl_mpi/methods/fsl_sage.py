@@ -19,7 +19,7 @@ from zofl_mpi.rounds.split.client import HeadLoss, LocalSteps, Loss
 from zofl_mpi.rounds.split.costs import Traffic
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import SplitMethod
-from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
+from zofl_mpi.rounds.split.rules import GradientRule, Lines, backprop
 from zofl_mpi.rounds.split.server import RecentUploads, Server
 
 
@@ -174,7 +174,8 @@ class FSLSAGE(SplitMethod):
 
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The auxiliary head's loss, by a backward pass; the head itself does not train on it."""
-        return HeadLoss(self.problem, trained=False), Backprop(self.training.trainable(head=False))
+        loss = HeadLoss(self.problem, trained=False)
+        return loss, backprop(self.training, loss)
 
     @cached_property
     def traffic(self) -> Traffic:

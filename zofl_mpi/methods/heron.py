@@ -3,17 +3,16 @@
 [C] Kou, Chen, Yang, Shen, "Lean Clients, Full Accuracy: Hybrid Zeroth- and First-Order Split Federated Learning".
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, final
 
 from zofl_mpi import Client, Clients, UserError
-from zofl_mpi.engine.fleet import Needs
 from zofl_mpi.rounds.split.client import HeadLoss, Loss
-from zofl_mpi.rounds.split.costs import costs_of
 from zofl_mpi.rounds.split.estimating import EstimatingMethod
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
-from zofl_mpi.rounds.split.rules import Backprop, GradientRule
+from zofl_mpi.rounds.split.rules import GradientRule, backprop
 
 
 @final
@@ -57,18 +56,7 @@ class HERON(EstimatingMethod):
             model.step(rule(model, point, labels, model.key(q)))  # (2)
         return model.done()
 
-    # --- by device
-
-    def rule_of(self, i: int) -> GradientRule:
-        """CSE-FSL's rule where the client's device can hold its step and --rule-by-device is given."""
-        fleet = self.setting.fleet
-        if not self.rule_by_device or fleet is None or fleet.way[i] > 0:
-            return self.rule
-        return Backprop(self.training.trainable())
-
-    def device_needs(self) -> Sequence[Needs]:
-        """With --rule-by-device CSE-FSL's step, else the estimate's."""
-        if not self.rule_by_device:
-            return super().device_needs()
-        backprop = costs_of(self.training, self.loss, Backprop(self.training.trainable()))
-        return [self.needs_of(backprop), *super().device_needs()]
+    @cached_property
+    def rules(self) -> tuple[GradientRule, ...]:
+        """With --rule-by-device CSE-FSL's rule, where a client's device can hold its step."""
+        return (backprop(self.training, self.loss), self.rule) if self.rule_by_device else (self.rule,)

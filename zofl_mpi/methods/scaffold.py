@@ -71,7 +71,8 @@ class Scaffold(FirstOrder):
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Samples clients and adds up their changes: Algorithm 1, lines 3, 4, 15 to 17."""
         S, shares = self.local.sampling(r), self.local.shares()
-        mean = clients.mean(self.train, Controlled(state.x, state.c, r), to=S, weights=shares)
+        message = Controlled(state.x, state.c, r)
+        mean = self.local.robust.mean(clients, self.train, message, to=S, weights=shares, dy=0.0, dc=0.0)
         new = self.local.step(state, state.x + mean.dy, r, S, self.server_rule)
         c = state.c + math.fsum(shares[i] for i in S) * mean.dc.astype(np.float64)
         return State(**vars(new), c=c.astype(state.c.dtype))

@@ -14,7 +14,8 @@ from typing import ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, column, finite, part
+from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, column, demand, finite, part
+from zofl_mpi.engine import messages
 from zofl_mpi.engine.mean import MANY
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Hierarchical
@@ -22,6 +23,7 @@ from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_sa
 from zofl_mpi.rounds.local_sgd import LocalSolve
 from zofl_mpi.rounds.report import GlobalModel, Measured, hierarchical_report, measure_personal
 from zofl_mpi.rounds.report import HierarchicalReport as Report
+from zofl_mpi.rounds.robust import MEDIAN, Robust
 
 X = "x is not finite after the server's step; smaller --gamma, --lam or --gamma-local may help"
 
@@ -59,11 +61,12 @@ class ZOHFL(Costed[Hierarchical]):
     eta: float = above(0, 0.1, "a smoothing radius")
     divide: Literal["m", "participants"] = "m"
     exchange: Literal["scalars", "solutions"] = "scalars"
+    robust: Robust = part()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1, lines 3 to 9: the server descends its own gradient and the clients' estimates."""
         x, S = state.x, self.sampling(r)
-        estimates = clients.sum(self.solve, GlobalModel(x, r), self.estimate, to=S)
+        estimates = self.robust.sum(clients, self.solve, GlobalModel(x, r), self.estimate, to=S)
         g1 = self.gradient_f1(x, r)  # while the clients compute
         g2 = estimates() / (self.setting.m if self.divide == "m" else len(S))
 
@@ -116,6 +119,11 @@ class ZOHFL(Costed[Hierarchical]):
 
     def __post_init__(self) -> None:
         demand_samples(self.setting, "--method zo_hfl: f_1 is their loss")
+        robust, allowed = self.robust, "mean, trimmed:F or clip:C: each client's direction is its own, no two share one"
+        demand(robust.aggregate != MEDIAN, "aggregate", robust.aggregate, allowed)
+        allowed = "scalars with --aggregate or --attackers, which read them"
+        demand(not robust.active or self.exchange == "scalars", "exchange", self.exchange, allowed)
+        robust.demand_replies(len(self.sampling(0)))
 
     def start(self) -> State:
         return State(self.setting.first_model(self.server.x0))
@@ -138,8 +146,10 @@ class ZOHFL(Costed[Hierarchical]):
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         ranks = f"the client ranks, since {MANY} or more: {8 * self.problem.n:,} bytes up from each, or some times that"
+        count, robust = len(self.sampling(0)), self.robust
         return super().plan(rounds) | {
-            "estimates are added up by": ranks if len(self.sampling(0)) >= MANY else "the server"
+            "estimates are added up by": ranks if count >= MANY and not robust.active else "the server",
+            **robust.lines(count, messages.size(self.effort.up)),
         }
 
     @property

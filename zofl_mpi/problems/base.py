@@ -140,6 +140,10 @@ class SplitProblem(Backend, Protocol):
         """Modules of client and auxiliary, in order, that a backward pass may compute anew to save memory."""
         return ()
 
+    def terms(self, labels: Any) -> int:
+        """How many terms the mean has that the loss of a mini-batch with these labels is."""
+        return len(labels)
+
     @attribute
     def report_batch(self) -> int:
         """Consecutive samples of a report that one client scores together."""

@@ -17,6 +17,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.device_cache import samples_on
 from zofl_mpi.problems.flat import Flat, gradients
+from zofl_mpi.problems.saving import PLAIN, Saving, grouped
 from zofl_mpi.problems.terms import check_positions
 
 Named = dict[str, Tensor]  # by the names of a module's parameters, with a first axis for the models of many
@@ -34,10 +35,19 @@ class Function:
     """
 
     def __init__(
-        self, module: nn.Module, input_shape: tuple[int, ...], classes: int, dtype: Any, device: str, many: bool = False
+        self,
+        module: nn.Module,
+        input_shape: tuple[int, ...],
+        classes: int,
+        dtype: Any,
+        device: str,
+        many: bool = False,
+        saving: Saving = PLAIN,
     ) -> None:
-        """`many`: try whether many models can be computed at once, see `obstacle`."""
-        self.module = module
+        """`many`: try whether many models can be computed at once, see `obstacle`; `saving`: of backward passes."""
+        self.module, self._saving = module, saving
+        self._blocks = grouped(module) if saving.checkpoint else []
+        saving.check(self._blocks, [module])
         self.input_shape, self.classes = input_shape, classes
         self._dtype = np.dtype(dtype).name
         self.dtype: torch.dtype = getattr(torch, self._dtype)
@@ -70,7 +80,15 @@ class Function:
 
     def gradient(self, inputs: Tensor, labels: Tensor, reduction: str = "mean") -> tuple[Tensor, ...]:
         """The gradient of the cross-entropy with respect to each parameter, within `at`."""
-        return gradients(cross_entropy(self.module(inputs), labels, reduction=reduction), self._flat.parameters)
+        return self._saving.added(self._gradients(inputs, labels, reduction))
+
+    def _gradients(self, inputs: Tensor, labels: Tensor, reduction: str) -> Iterator[tuple[float, tuple[Tensor, ...]]]:
+        """Of each part of the mini-batch its weight, and its gradient."""
+        for own, targets in self._saving.split(inputs, labels):
+            with self._saving.forward(self._blocks):
+                loss = cross_entropy(self.module(own), targets, reduction=reduction)
+            weight = len(targets) / len(labels) if reduction == "mean" else 1.0
+            yield weight, gradients(loss, self._flat.parameters)
 
     def slopes(self) -> Callable[[Named, Tensor, Tensor], Named]:
         """The gradients of the mean cross-entropies of R models, each on its own mini-batch, in one computation.

@@ -29,6 +29,7 @@ from zofl_mpi.problems.device_cache import fits
 from zofl_mpi.problems.kernels.blocks import LOCK
 from zofl_mpi.problems.kernels.module_torch import LossRequest, StepsRequest, equal_bits, loss_sums, take_steps
 from zofl_mpi.problems.module import Function, copy_of
+from zofl_mpi.problems.saving import PLAIN, saving_of
 from zofl_mpi.problems.sums import blocks, demand_floats, positions_of
 from zofl_mpi.problems.terms import Personalised, ProximalSteps, check_positions
 
@@ -76,6 +77,7 @@ class Network(Personalised):
         device: where the module computes, as torch calls it.
         kernel: code that computes the local steps, and losses on mini-batches: serial (one client after the other),
             torch (many clients at once), auto (torch on a GPU, if the module can be computed so; else serial).
+        client_memory: how a backward pass holds its activations (`problems.saving`), one client after the other.
         batched_sizes: sizes of mini-batches with which, as all ranks measured, a client's bits do not depend on the
             clients batched with it; others are computed one client after the other. None: each is tried when it comes.
         obstacle: why the module cannot be computed for many clients at once, in torch's words; "" where it can.
@@ -87,6 +89,7 @@ class Network(Personalised):
     classes: int = given()
     device: str = given("cpu")
     kernel: Literal["auto", "serial", "torch"] = "auto"
+    client_memory: str = given("none")
     batched_sizes: tuple[int, ...] | None = given(None)
     obstacle: str = field(default="", init=False, repr=False, compare=False)
     _function: Function = field(init=False, repr=False, compare=False)
@@ -96,8 +99,11 @@ class Network(Personalised):
         demand_floats(self.dtype, "networks run")
         self.terms.fit(self.m)
         demand(self.kernel in ("auto", "serial", "torch"), "kernel", self.kernel, "auto, serial or torch")
-        module = copy_of(self.module)
-        function = Function(module, self.input_shape, self.classes, np.dtype(self.dtype), self.device, self.uses_torch)
+        module, saving = copy_of(self.module), saving_of(self.client_memory)
+        if saving != PLAIN and self.kernel == "torch":
+            raise UserError(f"--client-memory {saving}: --kernel torch computes many clients at once; take serial")
+        one, dtype = (self.input_shape, self.classes), np.dtype(self.dtype)
+        function = Function(module, *one, dtype, self.device, self.uses_torch, saving)
         if function.obstacle and self.kernel == "torch":
             raise UserError(
                 f"--kernel torch: {type(module).__name__} cannot be computed for many clients at once: "
@@ -112,7 +118,8 @@ class Network(Personalised):
     @property
     def uses_torch(self) -> bool:
         """Whether many clients are computed at once: where it is asked for, and by "auto" on a GPU."""
-        return self.kernel == "torch" or (self.kernel == "auto" and self.device != "cpu" and not self.obstacle)
+        chosen = self.device != "cpu" and not self.obstacle and saving_of(self.client_memory) == PLAIN
+        return self.kernel == "torch" or (self.kernel == "auto" and chosen)
 
     @property
     def batched_clients(self) -> int:
@@ -148,7 +155,9 @@ class Network(Personalised):
         return self._verdicts[size]
 
     def flops(self, batch_size: int) -> float:
-        """FLOPs of a forward and a backward pass, as torch counts them: products and convolutions, these tap by tap."""
+        """FLOPs of a forward and a backward pass, as torch counts them: products and convolutions, these tap by tap;
+        of what `client_memory` computes once more too.
+        """
         return self._function.flops(batch_size)
 
     def flops_evaluation(self, batch_size: int) -> float:

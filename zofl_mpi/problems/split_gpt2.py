@@ -158,6 +158,9 @@ class SplitGPT2(TorchSplit):
         # in float64 the sum over tokens, not the logits: a vocabulary's worth of them for each token
         return losses.mean() if losses.requires_grad else losses.double().mean()
 
+    def terms(self, labels: Tensor) -> int:
+        return len(predicted(labels)[1])
+
     # --- reports
 
     def evaluating(self) -> AbstractContextManager[None]:

@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, at_least, column, demand, finite, part
+from zofl_mpi.engine import messages
 from zofl_mpi.engine.messages import Compact
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes, to_number
 from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shaped, shares
 from zofl_mpi.rounds.report import GlobalModel, Measured, Report, Reporting
+from zofl_mpi.rounds.robust import Robust
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ class LocalSGD:
         weights: w_i of the objective and of the averaging: size (|D_i|) or uniform.
         eta_g: server step size on the averaged update; with the rule sgd 1 is plain averaging.
         server: one more step a round, on the server's own data.
+        robust: how the local models are averaged, and who lies about them.
     """
 
     setting: Setting[Smooth]
@@ -143,8 +146,10 @@ class LocalSGD:
     weights: Literal["size", "uniform"] = "size"
     eta_g: float = at_least(0, 1.0, "a step size")
     server: ServerStep = part()
+    robust: Robust = part()
 
     def __post_init__(self) -> None:
+        self.robust.demand_replies(len(self.sampling(0)))
         if self.server.gamma:
             demand_samples(self.setting, "--gamma")
 
@@ -159,7 +164,7 @@ class LocalSGD:
     def average(self, clients: Clients, train: Step, state: State, r: int, rule: ServerRule = SGD) -> State:
         """`step` towards sum over S_r of w_i y_i, y_i the replies to `train`."""
         S = self.sampling(r)
-        mean = clients.mean(train, GlobalModel(state.x, r), to=S, weights=self.shares())
+        mean = self.robust.mean(clients, train, GlobalModel(state.x, r), to=S, weights=self.shares(), y=state.x)
         return self.step(state, mean.y, r, S, rule)
 
     def step(self, state: State, y: Array, r: int, to: list[int], rule: ServerRule = SGD) -> State:
@@ -198,6 +203,10 @@ class FirstOrder(Costed[Smooth]):
     def personal(self, client: Client, x: Array, r: int) -> Array | None:
         """(n,) y_i, the client's personal model; None where there is none."""
         return self.reporting.fine_tuned(client, x, r)
+
+    def plan(self, rounds: int) -> dict[str, str | float]:
+        local = self.local
+        return super().plan(rounds) | local.robust.lines(len(local.sampling(0)), messages.size(self.effort.up))
 
     @property
     def effort(self) -> Effort:

@@ -47,14 +47,18 @@ class Widths:
 @final
 @dataclass(frozen=True)
 class Kernel:
-    """The flag of the code that computes a network's local steps.
+    """The flags of how a network's local steps are computed.
 
     Attributes:
         kernel: code that computes the local steps: serial (one client after the other), torch (many clients at once, on
             --device), auto (torch on a GPU, if the module can be computed so).
+        client_memory: activations that a backward pass holds: none (all of them), checkpoint (of each layer with
+            parameters its inputs, and it is computed once more with those that follow), or accumulate:PARTS (those of
+            one part of the mini-batch at a time, and the parts' gradients are added up: the same, to rounding).
     """
 
     kernel: Literal["auto", "serial", "torch"] = "auto"
+    client_memory: str = "none"
 
 
 def classifier(factory: Factory, flags: type[Any] | None = None, samples: type[Any] = Samples) -> Choice:
@@ -70,7 +74,8 @@ def _setting(factory: Factory, site: Site) -> Setting[Network]:
     shape, classes = shape_of(federation), federation.server.classes
     module = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))
     own: dict[str, Any] = {"weights": federation.weights, "terms": terms_of(site), "dtype": np.dtype(site.dtype)}
-    problem = Network(module, shape, classes, site.device, site.group(Kernel).kernel, **own)
+    steps = site.group(Kernel)
+    problem = Network(module, shape, classes, site.device, steps.kernel, steps.client_memory, **own)
     return setting_on(site, problem, federation, fingerprint_of(module))
 
 

@@ -36,7 +36,8 @@ class Samples:
         data_dir: the folder with the data set's files; else $ZOFL_DATA, else the user's cache.
         pixels: unit ([0, 1]), raw (as stored) or standardize (mean 0, variance 1 over the training part).
         features: all, or pca:K: the first K principal components of the inputs, fitted on the training part (server and
-            clients), and a constant 1.
+            clients), and a constant 1; server-pca:K: fitted on the server's own samples alone, so that they tell
+            nothing of the clients.
         m: number of clients; with --partition natural it is the data's own.
         alpha: Dirichlet concentration of the clients' classes (by_class, by_mix), above 0; inf for iid.
         partition: by_class (each class is spread over the clients), by_mix (each client draws its mix; equal sizes),
@@ -84,7 +85,7 @@ class Samples:
         Raises:
             UserError: on every rank, if a file is missing or damaged on one, or a flag is out of range.
         """
-        K = run_or_fail_all(world, lambda: features.parsed_components(self.features))
+        K, of_server = run_or_fail_all(world, lambda: features.parsed_components(self.features))
         data_dir = Path(self.data_dir).expanduser() if self.data_dir else None
         synthetic = Synthetic(self.synthetic_samples, self.synthetic_features, self.synthetic_classes)
         stored = run_or_fail_all(world, lambda: sources.find(self.data, data_dir, streams, synthetic))
@@ -101,7 +102,7 @@ class Samples:
         federation = run_or_fail_all(world, lambda: partition.split(raw, streams, official_split=official, **shares))
         if world.rank == 0 and raw.clients is not None:
             self._warn_left_out(raw.clients, federation)
-        return features.projected(world, federation, K, made.key) if K else federation
+        return features.projected(world, federation, K, made.key, of_server) if K else federation
 
     def _warn_gaps(self, raw: Raw) -> None:
         """Tells which classes below the largest label no sample has, as where labels begin at 1."""

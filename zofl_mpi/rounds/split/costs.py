@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.problems import Batch, Split
+from zofl_mpi.problems.saving import recomputing
 from zofl_mpi.rounds.split.client import HeadLoss, Loss
 from zofl_mpi.rounds.split.rules import GradientRule, Lines, StepCost
 from zofl_mpi.rounds.split.training import Training
@@ -164,6 +164,8 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
     further = step.heads * auxiliary
     if step.last:
         further += step_macs(loss, step.last) - forward  # its backward pass
+    if step.plain:
+        further += step_macs(loss, rule) - step_macs(loss, step.plain)  # the blocks once more
     label, passes = PASS_MACS, 1.0
     if not isinstance(step.forwards, str):
         label, passes = STEP_MACS, step.forwards + step.signed + 2 * step.backwards
@@ -177,7 +179,7 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
     }
     if step.backwards:
         lines[STEP_COUNTED] = round(step_macs(loss, rule) * batch)
-    if step.backwards and loss.problem.blocks:
+    if step.backwards and loss.problem.blocks and step.plain is None and rule.pieces == 1:
         with recomputing(loss.problem.blocks):
             lines[STEP_COUNTED + RECOMPUTED] = round(step_macs(loss, rule) * batch)
             lines[STEP_BYTES + RECOMPUTED] = peak_bytes(loss, rule, batch)
@@ -229,8 +231,9 @@ def peak_bytes(loss: Loss, rule: GradientRule, batch: int) -> int:
     On a GPU as its allocator counts, else by the tensors that torch makes: steps on 2 and on 3 samples give it for any
     number, each tensor's size being linear in it; the mini-batch itself is computed where these two make other tensors.
     Chunked computation uses the full batch's chunk count (`Split.as_for`), perhaps a part of one chunk too much.
+    Of a mini-batch in pieces each has as many samples.
     """
-    problem = loss.problem
+    problem, pieces = loss.problem, rule.pieces
     if torch.device(problem.device).type == "cuda":
         from zofl_mpi.engine.device import allocated
 
@@ -238,9 +241,11 @@ def peak_bytes(loss: Loss, rule: GradientRule, batch: int) -> int:
         return example[2].nbytes + int(allocated(problem.device, lambda: _trial(loss, rule, *example)))
     from zofl_mpi.problems.counting import Allocations
 
-    with problem.as_for(batch):
-        two, three = (_counted(loss, rule, count, Allocations()) for count in (2, 3))
-    peak = None if batch < 2 else _peak(two.events, three.events, batch)
+    peak, each = None, -(-batch // pieces)
+    if each > 1 and batch % pieces == 0:
+        with problem.as_for(each):
+            two, three = (_counted(loss, rule, count * pieces, Allocations()) for count in (2, 3))
+        peak = _peak(two.events, three.events, each)
     inputs = _example(loss, 1)[2].nbytes * batch
     return inputs + (_counted(loss, rule, batch, Allocations()).peak if peak is None else peak)
 
@@ -271,22 +276,3 @@ def _trial(loss: Loss, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Te
     """Computes a step's passes, as the rule takes them."""
     with loss.flat.at(theta, buffers):
         rule.trial(loss, theta, x, labels)
-
-
-@contextmanager
-def recomputing(blocks: Sequence[torch.nn.Module]) -> Iterator[None]:
-    """Context manager: a graph keeps the inputs of each block alone, and a backward pass computes the block once more.
-
-    Gradient checkpointing: Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016. It serves
-    measurements alone: a BatchNorm moves its running statistics in both computations.
-    """
-    from torch.utils.checkpoint import checkpoint
-
-    for block in blocks:
-        again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
-        vars(block)["forward"] = again
-    try:
-        yield
-    finally:
-        for block in blocks:
-            del block.forward

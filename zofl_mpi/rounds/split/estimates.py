@@ -12,7 +12,7 @@ from zofl_mpi import Purpose, UserError, above, at_least
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.split.client import Draw, Gradient, Key, LocalSteps, Loss, OwnLoss, Point, drawn, generator_of
-from zofl_mpi.rounds.split.rules import Backprop, Frozen, GradientRule, LinearHead, Lines, StepCost, Tail
+from zofl_mpi.rounds.split.rules import Backprop, Frozen, GradientRule, LinearHead, Lines, StepCost, Tail, backprop
 from zofl_mpi.rounds.split.training import Training
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ class Estimation:
 
         part, gradient = training.trainable(head=not loss.at_cut), training.problem.head_gradient
         if not (exact_head or self.exact_layers):
-            return Backprop(part) if self.estimate == "exact" else self._estimate(training, loss, part)
+            return backprop(training, loss) if self.estimate == "exact" else self._estimate(training, loss, part)
         start = int(last_layers(training.problem.local, self.exact_layers).start)
         tail, before = slice(start, part.stop), slice(part.start, start)
         if not (exact_head or loss.at_cut):

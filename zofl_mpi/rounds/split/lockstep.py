@@ -9,7 +9,7 @@ from zofl_mpi.engine.lazy import Tensor
 from zofl_mpi.rounds.split.client import CutLoss, Loss
 from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
 from zofl_mpi.rounds.split.method import SplitMethod
-from zofl_mpi.rounds.split.rules import Backprop, GradientRule
+from zofl_mpi.rounds.split.rules import GradientRule, backprop
 from zofl_mpi.rounds.split.server import Server
 
 
@@ -30,7 +30,8 @@ class LockstepMethod(SplitMethod):
 
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The gradient that continues the server's answer, by a backward pass."""
-        return CutLoss(self.problem), Backprop(self.training.trainable(head=False))
+        loss = CutLoss(self.problem)
+        return loss, backprop(self.training, loss)
 
     # --- the server
 

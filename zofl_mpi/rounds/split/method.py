@@ -9,16 +9,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zofl_mpi import Client, Clients, Directions, Step, part
+from zofl_mpi import Client, Clients, Directions, Step, UserError, part
 from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.setting import Passes
 from zofl_mpi.engine.sharing import Sharing, Work
 from zofl_mpi.problems import Split
+from zofl_mpi.problems.saving import PLAIN
 from zofl_mpi.rounds.base import GRADIENT, OnProblem
 from zofl_mpi.rounds.split.client import LocalSteps, Loss, with_own_part
 from zofl_mpi.rounds.split.costs import LABELS, PASS_MACS, STEP_BYTES, STEP_MACS, Traffic, costs_of, macs, plan_of
 from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, ServerPart, Smashed, State, Update
-from zofl_mpi.rounds.split.rules import GradientRule, Lines
+from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
 from zofl_mpi.rounds.split.server import Server, passes_at
 from zofl_mpi.rounds.split.training import Training
 
@@ -46,6 +47,9 @@ class SplitMethod(OnProblem[Split]):
     def __post_init__(self) -> None:
         loss, rule = self.chosen()
         vars(self).update(loss=loss, rule=rule)
+        saving = self.training.saving
+        if saving != PLAIN and not any(isinstance(own, Backprop) for own in self.rules):
+            raise UserError(f"--client-memory {saving}: this method's clients take no backward pass; take none")
 
     def chosen(self) -> tuple[Loss, GradientRule]:
         """The loss and the rule of a client's step; refuses flags that contradict each other."""
@@ -101,9 +105,15 @@ class SplitMethod(OnProblem[Split]):
         message = with_own_part(self.training, client, message)
         return LocalSteps(self.training, client, message, self.loss, parts, self.scalars_each)
 
+    @cached_property
+    def rules(self) -> tuple[GradientRule, ...]:
+        """The rules that a client's device decides between: the first whose step it can hold."""
+        return (self.rule,)
+
     def rule_of(self, i: int) -> GradientRule:
         """The rule of client i's steps."""
-        return self.rule
+        fleet = self.setting.fleet
+        return self.rule if fleet is None else self.rules[fleet.way[i]]
 
     def update(self, client: Client, message: Ask) -> Update:
         """The model after the local steps, which `LocalSteps.done` left; it need not be kept."""
@@ -210,7 +220,8 @@ class SplitMethod(OnProblem[Split]):
         return costs_of(self.training, self.loss, self.rule)
 
     def device_needs(self) -> Sequence[Needs]:
-        return [self.needs_of(self.costs())]
+        preferred = (costs_of(self.training, self.loss, rule) for rule in self.rules[:-1])
+        return [self.needs_of(costs) for costs in (*preferred, self.costs())]
 
     def needs_of(self, costs: Lines) -> Needs:
         """By measured `costs`: of a client's step, and of a forward and a backward pass of the server."""

@@ -19,13 +19,15 @@ A local step q on a mini-batch has two halves, between which the upload leaves:
 `GradientRule`; a flag chooses it in `Estimation.rule`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast, final
 
 from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.problems.saving import PLAIN, Saving
 from zofl_mpi.rounds.split.client import Gradient, Key, LocalSteps, Loss, Point
+from zofl_mpi.rounds.split.training import Training
 
 Lines = dict[str, str | float]
 """Maps a label of --dry-run to its value."""
@@ -40,6 +42,7 @@ class StepCost(NamedTuple):
     layers: int = 0  # the client's last layers that have a backward pass of their own
     backwards: int = 0  # backward passes through all layers, each at the cost of two forward passes
     last: Any = None  # the rule of the last layers, where that has the backward pass
+    plain: Any = None  # the rule that holds its activations, where this one computes them again
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,11 @@ class GradientRule:
     def passes(self) -> int:
         """Forward passes of a step, the one at the model itself not counted."""
         return 0
+
+    @property
+    def pieces(self) -> int:
+        """Parts that a mini-batch is computed in, one after the other."""
+        return 1
 
     def count(self, batch: int) -> int:
         """Directions of a step on a mini-batch of so many samples, all along the first part."""
@@ -116,16 +124,18 @@ class Backprop(GradientRule):
     """The gradient, by a backward pass."""
 
     tail: bool = False  # whether what lies before the part keeps no graph
+    saving: Saving = PLAIN  # how the graph is held
+
+    @property
+    def pieces(self) -> int:
+        return self.saving.parts
 
     def forward(self, model: LocalSteps, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
         """A pass with a graph; the backward pass at once, but for a loss that the server still has to answer."""
         with model.at(model.buffers), self._graph(model.loss):
-            smashed = model.problem.smash(x)
             if model.loss.at_cut:
-                return Point(x, smashed)
-            loss = model.loss(smashed, labels)
-            g = self._gradient(model.loss, loss)
-        loss, smashed = loss.detach(), smashed.detach()
+                return Point(x, self._smashed(model.loss, x))
+            loss, smashed, g = self._passes(model.loss, x, labels, model)
         model.record(loss)
         if self.tail:  # once more, without a graph: summed in float64, as perturbed passes sum it
             with torch.no_grad(), model.at(model.scratch.copy_(model.buffers)):
@@ -134,10 +144,12 @@ class Backprop(GradientRule):
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         """The gradient that the pass gave, or that continues the server's answer."""
-        g, smashed = point.gradient, point.smashed
+        g = point.gradient
         if g is None:
-            with model.at(model.buffers), self._graph(model.loss):
-                g = self._gradient(model.loss, cast("Tensor", smashed), target)
+            again = self.saving.checkpoint  # then BatchNorm's statistics would move a second time
+            buffers = model.scratch.copy_(model.buffers) if again else model.buffers
+            with model.at(buffers), self._graph(model.loss):
+                g = self._continued(model.loss, point, target)
         return Gradient((g,))
 
     def _graph(self, loss: Loss) -> AbstractContextManager[Any]:
@@ -153,16 +165,65 @@ class Backprop(GradientRule):
             return flat.gradient(output, slope)[self.part]
         return flat.gradient(output, slope, [p for p in flat.parameters if p.requires_grad])
 
+    def _passes(
+        self, loss: Loss, x: Tensor, labels: Tensor, model: LocalSteps | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """() the loss, the smashed samples and (d,) the gradient; BatchNorm's statistics of a `model` move once."""
+        problem, uploads = loss.problem, list[Tensor]()
+
+        def parts() -> Iterator[tuple[float, tuple[Tensor, ...]]]:
+            for own, targets in self.saving.split(x, labels):
+                with self.saving.forward(problem.blocks):
+                    smashed = problem.smash(own)
+                    value = loss(smashed, targets)
+                if model is not None and self.saving.checkpoint:
+                    problem.local.swap(model.scratch.copy_(model.buffers))
+                weight = problem.terms(targets) / problem.terms(labels)
+                yield weight, (value.detach(), self._gradient(loss, value))
+                uploads.append(smashed.detach())
+
+        value, g = self.saving.added(parts())
+        return value, _joined(uploads), g
+
+    def _smashed(self, loss: Loss, x: Tensor) -> Tensor:
+        """Smashed samples: with a graph, unless `_continued` passes their parts once more."""
+        with torch.set_grad_enabled(self.saving.parts == 1), self.saving.forward(loss.problem.blocks):
+            return _joined([loss.problem.smash(own) for (own,) in self.saving.split(x)])
+
+    def _continued(self, loss: Loss, point: Point, slope: Tensor) -> Tensor:
+        """(d,) the gradient of <slope, s>, s the smashed samples, which a point gives up for their parts."""
+        if self.saving.parts == 1:
+            return self._gradient(loss, cast("Tensor", point.smashed), slope)
+        point.smashed = None
+        split = self.saving.split(point.x, slope)
+        (g,) = self.saving.added((1.0, (self._gradient(loss, loss.problem.smash(x), own),)) for x, own in split)
+        return g
+
     def cost(self, loss: Loss) -> StepCost:
-        return StepCost(backwards=1)
+        plain = replace(self, saving=PLAIN) if self.saving.checkpoint else None
+        return StepCost(2 if loss.at_cut and self.saving.parts > 1 else 1, backwards=1, plain=plain)
+
+    def lines(self) -> Lines:
+        return {} if self.saving == PLAIN else {"client memory": str(self.saving)}
 
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
         with self._graph(loss):
-            smashed = loss.problem.smash(x)
             if loss.at_cut:
-                self._gradient(loss, smashed, torch.zeros_like(smashed))
+                point = Point(x, self._smashed(loss, x))
+                self._continued(loss, point, torch.zeros_like(cast("Tensor", point.smashed)))
             else:
-                self._gradient(loss, loss(smashed, labels))
+                self._passes(loss, x, labels)
+
+
+def backprop(training: Training, loss: Loss) -> Backprop:
+    """The gradient of what trains, as --client-memory has it; refused where the network has none."""
+    problem, saving = loss.problem, training.saving
+    saving.check(problem.blocks, problem.local.modules[: 1 if loss.at_cut else None], training.running)
+    return Backprop(training.trainable(head=loss.travels > problem.n_client), saving=saving)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 @final

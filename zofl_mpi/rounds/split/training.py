@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Literal, final
 
 from zofl_mpi import Loads, Setting, UserError, at_least, demand, fraction
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems import Split
+from zofl_mpi.problems.saving import Saving, saving_of
 from zofl_mpi.rounds.base import shares
 from zofl_mpi.rounds.split.timetable import Timetable
 
@@ -39,6 +41,9 @@ class Training:
             statistics, which stay as they came: for networks that were trained before).
         client_parts: average (one local part, the mean of the clients'), or own (each client keeps and tests its own,
             which begins as the problem's and never travels).
+        client_memory: activations that a client's backward pass holds: none (all of them), checkpoint (the inputs of
+            each block, which is computed once more), or accumulate:PARTS (those of one part of the mini-batch at a
+            time, and the parts' gradients are added up: the same gradient, to rounding).
     """
 
     setting: Setting[Split]
@@ -58,6 +63,7 @@ class Training:
     freeze: Literal["none", "client", "auxiliary"] = "none"
     batchnorm: Literal["batch", "every_pass", "running"] = "batch"
     client_parts: Literal["average", "own"] = "average"
+    client_memory: str = "none"
     timetable: Timetable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -91,6 +97,11 @@ class Training:
     def problem(self) -> Split:
         """The network in its parts."""
         return self.setting.problem
+
+    @cached_property
+    def saving(self) -> Saving:
+        """How a client's backward pass holds its activations."""
+        return saving_of(self.client_memory)
 
     @property
     def running(self) -> bool:

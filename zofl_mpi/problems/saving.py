@@ -1,0 +1,138 @@
+"""`Saving`: backward passes that hold less memory, by computing blocks again or a mini-batch in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, final
+
+from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+NONE, CHECKPOINT, ACCUMULATE = "none", "checkpoint", "accumulate"
+
+
+@final
+@dataclass(frozen=True)
+class Saving:
+    """The activations that a backward pass holds, by --client-memory.
+
+    Attributes:
+        checkpoint: of each block its inputs alone: the backward pass computes the block once more.
+        parts: a mini-batch is computed in as many parts, one after the other, whose gradients are added up.
+    """
+
+    checkpoint: bool = False
+    parts: int = 1
+
+    def __str__(self) -> str:
+        return CHECKPOINT if self.checkpoint else NONE if self.parts == 1 else f"{ACCUMULATE}:{self.parts}"
+
+    def check(self, blocks: Sequence[nn.Module], modules: Iterable[nn.Module], running: bool = False) -> None:
+        """Refuses modules without blocks, and those in which a sample's output depends on the others of its part.
+
+        `running`: BatchNorm normalises by its running statistics.
+        """
+        if self.checkpoint and not blocks:
+            fault = "this network is no sequence of layers that could be computed again"
+            raise UserError(f"--client-memory {self}: {fault}; take {ACCUMULATE}:PARTS")
+        if self.parts > 1 and any(_mixes(m, running) for own in modules for m in own.modules()):
+            fault = "BatchNorm normalises by the mini-batch, whose parts have another gradient"
+            raise UserError(f"--client-memory {self}: {fault}; take {CHECKPOINT}, or a network without BatchNorm")
+
+    def forward(self, blocks: Sequence[nn.Module]) -> AbstractContextManager[None]:
+        """Context manager of a forward pass whose graph is held so."""
+        return recomputing(blocks) if self.checkpoint else nullcontext()
+
+    def split(self, *batch: Tensor) -> Iterable[tuple[Tensor, ...]]:
+        """The parts of a mini-batch's tensors, at most `parts` of them."""
+        return [batch] if self.parts == 1 else zip(*(t.chunk(self.parts) for t in batch), strict=True)
+
+    def added(self, parts: Iterable[tuple[float, tuple[Tensor, ...]]]) -> tuple[Tensor, ...]:
+        """The tensors of all parts, times the parts' weights, added up."""
+        if self.parts == 1:
+            ((_, whole),) = parts
+            return whole
+        total: tuple[Tensor, ...] = ()
+        for weight, tensors in parts:
+            total = total or tuple(t.new_zeros(t.shape) for t in tensors)
+            for t, more in zip(total, tensors, strict=True):
+                t.add_(more, alpha=weight)
+            del tensors, more
+        return total
+
+
+PLAIN = Saving()
+
+
+def saving_of(text: str) -> Saving:
+    """The value of --client-memory (UserError: another one)."""
+    kind, _, number = text.partition(":")
+    if text in (NONE, CHECKPOINT):
+        return Saving(text == CHECKPOINT)
+    if kind == ACCUMULATE and number.isascii() and number.isdigit() and 1 < int(number) < 2**31:
+        return Saving(parts=int(number))
+    allowed = f"choose {NONE}, {CHECKPOINT}, or {ACCUMULATE}:PARTS with a whole number of parts from 2 on"
+    raise UserError(f"--client-memory {text}: {allowed}")
+
+
+@contextmanager
+def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
+    """Context manager: a graph keeps the inputs of each block alone, and a backward pass computes the block once more.
+
+    Gradient checkpointing: Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016. A
+    BatchNorm moves its running statistics in both computations: `Flat.swap` gives the second one others.
+    """
+    from torch.utils.checkpoint import checkpoint
+
+    blocks = list(dict.fromkeys(blocks))
+    for block in blocks:
+        again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+        vars(block)["forward"] = again
+    try:
+        yield
+    finally:
+        for block in blocks:
+            del block.forward
+
+
+def grouped(module: nn.Module) -> list[nn.Module]:
+    """The blocks of a module's sequences, which compute these from here on: each a layer with parameters, and those
+    without that follow it, or come before the first one.
+    """
+    found = list[Any]()
+    for sequence in _sequences(module):
+        layers = list(_layers(sequence))
+        starts = [k for k, layer in enumerate(layers) if next(layer.parameters(), None) is not None]
+        ends = [0, *starts[1:], len(layers)]
+        blocks = [torch.nn.Sequential(*layers[a:b]) for a, b in pairwise(ends)]
+        vars(sequence)["forward"] = torch.nn.Sequential(*blocks).forward
+        found += blocks
+    return found if len(found) > 1 else []
+
+
+def _sequences(module: nn.Module) -> Iterator[nn.Module]:
+    """The outermost sequences of layers in a module."""
+    if type(module) is torch.nn.Sequential:
+        yield module
+    else:
+        for child in module.children():
+            yield from _sequences(child)
+
+
+def _layers(sequence: Any) -> Iterator[nn.Module]:
+    """The layers of a sequence, those of sequences within it too; one may come twice."""
+    for layer in sequence:
+        yield from _layers(layer) if type(layer) is torch.nn.Sequential else (layer,)
+
+
+def _mixes(module: nn.Module, running: bool) -> bool:
+    """Whether a layer's output for a sample depends on the other samples."""
+    of_batch = isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
+    return of_batch and (module.running_mean is None or (bool(module.training) and not running))

@@ -1,0 +1,194 @@
+"""Robust means of the clients' replies, and clients that lie about theirs."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, Decimal
+from functools import cached_property
+from typing import Any, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi import Array, Clients, Purpose, Setting, Step, UserError, at_least, demand
+from zofl_mpi.engine import mean, messages
+from zofl_mpi.numerics.schedules import to_number
+
+MEAN, MEDIAN, TRIMMED, CLIP = "mean", "median", "trimmed", "clip"
+BLOCK = 1 << 20  # numbers of all replies that are sorted at once: 8 MB in float64
+SCALE = 10.0  # of the attack of that name
+
+
+@final
+@dataclass(frozen=True)
+class Robust:
+    """How the server aggregates replies, and which clients lie; by default the exact mean of honest ones.
+
+    D_i is the change that client i reports: y_i - x of a local model, its scalars where these travel. Median and
+    trimmed mean are taken coordinate by coordinate and count every reply alike, whatever --weights says (Yin, Chen,
+    Ramchandran, Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018).
+    Clipping by norm is one step of centred clipping about the server's model (Sun, Kairouz, Suresh, McMahan, "Can You
+    Really Backdoor Federated Learning?", 2019; Karimireddy, He, Jaggi, ICML 2021), then the weighted mean. A liar is
+    honest in what it keeps, and lies in what it sends, in every round that it takes part in.
+
+    Attributes:
+        aggregate: how the server averages replies: mean; median; trimmed:F (in each coordinate without the
+            ceil(F |S_r|) largest numbers and as many smallest); clip:C (a change D_i longer than C is cut to it).
+        attackers: share F of the clients, below 1/2, that lie about D_i: the ceil(F m) first of a random order.
+        attack: their lie: sign (-D_i), noise (a Gaussian vector as long as D_i) or scale (10 D_i).
+    """
+
+    setting: Setting[Any]
+    aggregate: str = MEAN
+    attackers: float = at_least(0, 0.0, "a share")
+    attack: Literal["sign", "noise", "scale"] = "sign"
+
+    def __post_init__(self) -> None:
+        _parsed(self.aggregate)
+        demand(self.attackers < 0.5, "attackers", self.attackers, "below 1/2: nothing tells a majority of liars")
+
+    @property
+    def active(self) -> bool:
+        """Whether anything but the exact mean of honest replies is asked for; the server then holds all replies."""
+        return self.aggregate != MEAN or self.attackers > 0
+
+    @property
+    def sorts(self) -> bool:
+        """Whether each coordinate's numbers are sorted."""
+        return _parsed(self.aggregate)[0] in (MEDIAN, TRIMMED)
+
+    def demand_replies(self, replies: int) -> None:
+        """Refuses a median or a trimmed mean of so few replies a round that none, or no more than all, would count."""
+        kind, share = _parsed(self.aggregate)
+        if self.sorts and replies < (3 if kind == MEDIAN else 2 * _ceiling(share, replies) + 1):
+            raise UserError(
+                f"--aggregate {self.aggregate}: a round has too few replies for it, {replies}; take more participants "
+                "(--beta, --m), or the mean"
+            )
+
+    @cached_property
+    def liars(self) -> frozenset[int]:
+        """The clients that lie, the same in all rounds."""
+        m = self.setting.m
+        order = self.setting.streams(Purpose.ATTACK).permutation(m)
+        return frozenset(order[: _ceiling(self.attackers, m)].tolist())
+
+    def mean(self, clients: Clients, step: Step, message: Any, *, to: Sequence[int], weights: Any, **at: Any) -> Any:
+        """`Clients.mean`, robustly. `at`, {field: value}: from which a reply's D_i is counted; message.r: the round."""
+        if not self.active:
+            return clients.mean(step, message, to=to, weights=weights)
+        return self.of_replies(dict(clients.ask(step, message, to=to)), message.r, weights, **at)
+
+    def of_replies(self, replies: Mapping[int, Any], r: int, weights: Any, **at: Any) -> Any:
+        """`mean.of_replies`, robustly; `at` as in `mean`."""
+        if self.active:
+            replies = {i: self.read(i, r, reply, at) for i, reply in replies.items()}
+        if self.sorts:
+            return middle(list(replies.values()), self.left_out(len(replies)))
+        return mean.of_replies(replies, weights)
+
+    def sum(
+        self, clients: Clients, step: Step, message: Any, term: Callable[..., Any], *, to: Sequence[int]
+    ) -> Callable[[], Any]:
+        """`Clients.sum`, robustly, of vectors along the clients' own directions, of length plus - minus of a reply.
+
+        D_i is this difference. Trimmed: the vectors of the largest and of the smallest D_i are left out, and the sum of
+        the others is scaled up.
+        """
+        if not self.active:
+            return clients.sum(step, message, term, to=to)
+        asked = clients.ask(step, message, to=to)
+
+        def read() -> Any:
+            replies = {i: replace(reply, plus=reply.plus - reply.minus, minus=0.0) for i, reply in asked}
+            replies = {i: self.read(i, message.r, reply, {"plus": 0.0}) for i, reply in replies.items()}
+            k = self.left_out(len(replies)) if self.sorts else 0
+            kept = sorted(replies, key=lambda i: replies[i].plus)[k : len(replies) - k]
+            total = mean.Sum(m=self.setting.m, term=lambda i, reply: term(i, message, reply))
+            for i in kept:
+                total.add(i, replies[i])
+            return mean.local_mean(total, {}) * (len(replies) / len(kept))
+
+        return read
+
+    def left_out(self, replies: int) -> int:
+        """How many of a coordinate's largest numbers, and of its smallest, do not count; one or two always do."""
+        most = (replies - 1) // 2
+        kind, share = _parsed(self.aggregate)
+        return most if kind == MEDIAN else min(most, _ceiling(share, replies))
+
+    def read(self, i: int, r: int, reply: Any, at: Mapping[str, Any]) -> Any:
+        """Client i's reply as the server reads it: a liar's lie, clipped; the reply itself where neither changes it."""
+        fields = {name: _array(getattr(reply, name)) for name in at}
+        D = {name: np.subtract(x, _array(at[name]), dtype=np.float64) for name, x in fields.items()}
+        factor, norm, (kind, C) = 1.0, _norm(D), _parsed(self.aggregate)
+        if i in self.liars and self.attack == "noise":
+            generator = self.setting.streams(Purpose.ATTACK, r=r, i=i, t=1)
+            noise = {name: generator.standard_normal(d.shape) for name, d in D.items()}
+            D = {name: norm / _norm(noise) * d for name, d in noise.items()}
+        elif i in self.liars:
+            factor = SCALE if self.attack == "scale" else -1.0
+        if kind == CLIP and abs(factor) * norm > C:
+            factor *= C / (abs(factor) * norm)
+        if factor == 1 and i not in self.liars:
+            return reply
+        new = dict[mean.Path, Array]()
+        for name, x in fields.items():
+            new[name,] = np.asarray(_array(at[name]) + factor * D[name]).astype(x.dtype)
+        return messages.replace_arrays(reply, new)
+
+    def lines(self, replies: int, size: int) -> dict[str, str | float]:
+        """Lines of --dry-run: what the server holds, and who lies."""
+        if not self.active:
+            return {}
+        liars = f"{len(self.liars)} of {self.setting.m} clients ({self.attack})" if self.attackers else "nobody"
+        held = f"{replies * size:,} bytes, {replies} replies of {size:,} bytes: the server holds all of a round's"
+        return {"aggregate": self.aggregate, "lie in what they send": liars, "memory of the aggregate": held}
+
+
+def middle(replies: Sequence[Any], k: int) -> Any:
+    """The mean of each coordinate's numbers without the k largest and the k smallest, field by field, in float64."""
+    arrays, means = [mean.averaged(reply) for reply in replies], dict[mean.Path, Array]()
+    width = max(1, BLOCK // len(replies))
+    for path, x in arrays[0].items():
+        flat = [each[path].reshape(-1) for each in arrays]
+        means[path] = np.empty(x.shape, x.dtype)
+        found = means[path].reshape(-1)
+        for low in range(0, x.size, width):
+            numbers = np.sort(np.stack([y[low : low + width] for y in flat]), axis=0)
+            found[low : low + width] = numbers[k : len(flat) - k].mean(axis=0, dtype=np.float64)
+    return messages.replace_arrays(replies[0], means)
+
+
+def _array(value: Any) -> NDArray[Any]:
+    """A field of a message, a number too, as an array."""
+    array = messages.as_array(value)
+    return np.asarray(value, np.float64) if array is None else array
+
+
+def _norm(D: Mapping[str, NDArray[np.float64]]) -> float:
+    """The norm of all fields as one vector; the same bits whatever threads a library has."""
+    return math.sqrt(math.fsum(float(np.square(d).sum()) for d in D.values()))
+
+
+def _ceiling(share: float, count: int) -> int:
+    """ceil(share count) of the decimal number that was typed."""
+    return int((Decimal(str(share)) * count).to_integral_value(ROUND_CEILING))
+
+
+def _parsed(aggregate: str) -> tuple[str, float]:
+    """The kind and its number, 0 where it has none.
+
+    Raises:
+        UserError: no aggregate.
+    """
+    kind, _, number = aggregate.partition(":")
+    if aggregate in (MEAN, MEDIAN):
+        return kind, 0.0
+    amount = to_number(number)
+    if (kind == TRIMMED and 0 < amount < 0.5) or (kind == CLIP and 0 < amount < math.inf):
+        return kind, amount
+    raise UserError(
+        f"--aggregate {aggregate}: choose mean, median, trimmed:F with a share F above 0 and below 1/2, or clip:C with "
+        "a norm C above 0"
+    )
