@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import numpy as np
 
 from zofl_mpi import Client, Clients
-from zofl_mpi.engine.fleet import Needs, RoundWork
+from zofl_mpi.engine.fleet import RoundWork
 from zofl_mpi.rounds.split.client import HeadLoss, Loss
-from zofl_mpi.rounds.split.costs import HEADS, PARTS, costs_of
+from zofl_mpi.rounds.split.costs import HEADS, PARTS
 from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State, Trained, Update
 from zofl_mpi.rounds.split.method import SplitMethod, with_head
-from zofl_mpi.rounds.split.rules import Backprop, Frozen, GradientRule
+from zofl_mpi.rounds.split.rules import Frozen, GradientRule, backprop
 
 
 @final
@@ -27,9 +28,14 @@ class UploadOnly(SplitMethod):
     """
 
     def chosen(self) -> tuple[Loss, GradientRule]:
-        """CSE-FSL's."""
+        """CSE-FSL's loss; a forward pass alone."""
         self.training.check_local()
-        return HeadLoss(self.problem), Backprop(self.training.trainable())
+        return HeadLoss(self.problem), Frozen(self.training.trainable())
+
+    @cached_property
+    def rules(self) -> tuple[GradientRule, ...]:
+        """CSE-FSL's, where a client's device can hold its step."""
+        return backprop(self.training, self.loss), self.rule
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """As CSE-FSL's, with the mean of the models that were trained."""
@@ -55,16 +61,7 @@ class UploadOnly(SplitMethod):
     def has_room(self, i: int) -> bool:
         """Whether client i's device can hold a backward pass."""
         fleet = self.setting.fleet
-        return fleet is None or fleet.way[i] == 0
-
-    def rule_of(self, i: int) -> GradientRule:
-        """The gradient where there is room for it, else none."""
-        return self.rule if self.has_room(i) else Frozen(self.training.trainable())
-
-    def device_needs(self) -> Sequence[Needs]:
-        """CSE-FSL's step, else a forward pass."""
-        rules = self.rule, Frozen(self.training.trainable())
-        return [self.needs_of(costs_of(self.training, self.loss, rule)) for rule in rules]
+        return fleet is not None and bool(fleet.way[i] == 0)
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
         """No model comes up from those without room."""

@@ -15,7 +15,7 @@ from shared.virtual import SIDES, Rebuilt, federation, in_less_memory, rebuilt
 from zofl_mpi.engine.fleet import Needs
 from zofl_mpi.run import records
 
-SMALL = (0, 3, 6, 9)
+SMALL = (0, 6, 9)
 """Devices without room for a backward pass, of ten."""
 ROOM = 8e5
 """Bytes of such a device (jobs/devices)."""
@@ -48,7 +48,7 @@ class Place(NamedTuple):
     """A data set, how its classes lie, and how many of ten devices are small."""
 
     data: str
-    case: str
+    classes: str
     small: int
 
 
@@ -118,11 +118,14 @@ def lines_of(groups: Sequence[Group], ways: Sequence[Way]) -> Iterator[Line]:
     lean: dict[tuple[str, str], Needs] = {}
     found = {(g.entry("data"), g.entry("room"), g.entry("method")): g for g in groups if g.runs}
     data = dict.fromkeys(group.entry("data").rpartition("-")[0] for group in groups)
+    known_rooms = {(entry, room) for entry, room, _ in found}
     places = [Place(d, case, small) for d in data for case in CASES for small in SMALL if small or case == SAME]
     for place, way in ((place, way) for place in places for way in ways):
-        without = way.room == "without"
-        entry = f"{place.data}-{place.small if place.case == APART else 0}"
-        group = found.get((entry, f"without-{place.small}" if without else way.room, way.method))
+        without, none = way.room == "without", f"without-{place.small}"
+        entry = f"{place.data}-{place.small if place.classes == APART else 0}"
+        if place.small and (entry, none) not in known_rooms:
+            continue
+        group = found.get((entry, none if without else way.room, way.method))
         if group is None or (without and not place.small):
             continue
         for run in group.runs:

@@ -1,6 +1,7 @@
 """Virtual time of a run on other devices, computed from its work, and the study of lean clients that stands on it."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 from tests.analysis.made import *
 from zofl_mpi.engine.fleet import DeviceClass
@@ -74,7 +75,7 @@ def test_an_uplink_leaves_no_downlink_slower_than_itself(script: Any) -> None:
     assert [each.down for each in there.clients] == [2e7, 2e7, 1e8, 4e7, 1e8]
 
 
-@pytest.mark.parametrize("small", [0, 3, 6, 9, 10])
+@pytest.mark.parametrize("small", [0, 6, 9, 10])
 def test_the_devices_of_the_grids_are_the_packaged_sensors(script: Any, small: int) -> None:
     """But for memory and availability. Mutation: a number of a file."""
     classes, server = devices.read(str(ROOT / f"jobs/devices/lean_{small}.toml"))
@@ -87,7 +88,7 @@ def test_the_devices_of_the_grids_are_the_packaged_sensors(script: Any, small: i
             assert replace(each, clients=()) == replace(own, share=0.0, available=1.0, memory=memory)
 
 
-@pytest.mark.parametrize("small", [0, 3, 6, 9])
+@pytest.mark.parametrize("small", [0, 6, 9])
 def test_small_devices_hold_three_classes_alone(small: int) -> None:
     """Clients hold equally many. Mutations: a class with everybody; sizes by class."""
     from jobs.lean_data import CLIENTS, LACKED, clients
@@ -125,3 +126,97 @@ def test_clients_that_only_upload_are_those_of_cse_fsl_where_all_have_room(tmp_p
     words = (*SPLIT.split(), "--rounds", "1", "--lr-client", "0", "--method", "cse_fsl", "--out", first)
     assert here("zofl_mpi.heron_sfl", *words) == 0
     assert np.array_equal(records.load(first).final["theta"], still.final["theta"])
+
+
+def planted(module: Any, name: str, small: int, values: list[float], minutes: float = 2.0) -> Any:
+    """A way that is as accurate at any time, in %, on each seed."""
+    ways = {way.name: way for way in module.WAYS}
+    return SimpleNamespace(
+        place=module.Place("mnist", "apart", small),
+        way=ways[name],
+        minutes=lambda fleet, up: np.full(len(values), minutes),
+        accuracy_in=lambda time, fleet, up: np.array(values) + (time - 1),
+    )
+
+
+def test_who_is_ahead_is_told_of_what_fits(script: Any) -> None:
+    """At half of CSE-FSL's time, with the lead. Mutations: its whole time; who does not fit; one deviation."""
+    module = script("d_lean")
+    lines = [
+        planted(module, "CSE-FSL, all", 6, [80, 82, 84]),
+        planted(module, "last stage exact", 6, [70, 71, 72]),
+        planted(module, "HERON, 8 directions", 6, [60, 63, 66]),
+        planted(module, "frozen client", 6, [50, 50, 50]),
+    ]
+    cells = list(module.cells_of(lines))
+    assert len(cells) == 2 * 3 * 4 and {cell.minutes for cell in cells} == {1.0}
+    found = {cell.pool: cell for cell in cells}
+    assert [cell.best for cell in found.values()] == ["HERON, 8 directions", "last stage exact", "CSE-FSL, all"]
+    assert [cell.second for cell in found.values()] == ["frozen client", "HERON, 8 directions", "last stage exact"]
+    assert [cell.accuracy for cell in found.values()] == [63, 71, 82]
+    deviations = [13 / np.sqrt(9 / 2), 8 / np.sqrt((1 + 9) / 2), 11 / np.sqrt((4 + 1) / 2)]
+    assert [cell.deviations for cell in found.values()] == pytest.approx(deviations)
+    nobody = [planted(module, line.way.name, 0, [80.0, 80.0]) for line in lines]
+    assert {cell.best for cell in module.cells_of(nobody)} == {max(line.way.name for line in nobody)}
+
+
+GRID = """
+module = "zofl_mpi.{family}"
+folder = "{folder}/{family}"
+[fixed]
+partition = "natural"
+batch = 16
+rounds = 1
+validation = 0.1
+{fixed}
+[axes]
+seed = [1]
+[axes.data]
+mnist-0 = {{ data = "{folder}/d.npz" }}
+mnist-6 = {{ data = "{folder}/e.npz" }}
+[axes.room]
+all = {{ devices = "jobs/devices/lean_0.toml" }}
+without-6 = {{ devices = "jobs/devices/lean_6.toml" }}
+[axes.method]
+{methods}
+"""
+
+
+def test_the_study_tells_each_way_at_each_place(
+    tmp_path: Path, script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From runs of seconds. Mutations: the same runs at all places; those with room alone for all."""
+    from jobs.lean_data import clients
+    from zofl_mpi.data.sources import digits
+
+    monkeypatch.chdir(ROOT)
+    raw, labels = digits(), np.repeat(np.arange(10), 100)
+    rows = np.concatenate([np.flatnonzero(raw.labels == label)[:100] for label in range(10)])
+    images = raw.inputs[rows].reshape(-1, 1, 8, 8)
+    for name, small in (("d", 0), ("e", 6)):
+        whose = clients(np.repeat(labels, 12), small)[::12]
+        np.savez(tmp_path / f"{name}.npz", x=images, y=labels, client=whose)
+    split = 'problem = "split_cnn"\nchannels = [8, 4, 32]\nstrides = [1, 2, 1]\ncut = 2\nh = 2'
+    whole = 'problem = "jobs.lean_net:Whole"\nserver-fraction = 0\ntau = 2\nschedule-h = "constant"'
+    methods = {
+        "heron_sfl": 'cse_fsl = {{ method = "cse_fsl" }}\nupload = {{ method = "jobs.lean_clients:UploadOnly" }}\n',
+        "zo_hfl": 'fedavg = {{ method = "fedavg" }}\n',
+    }
+    words = []
+    for family, fixed in (("heron_sfl", split), ("zo_hfl", whole)):
+        text = GRID.format(family=family, fixed=fixed, folder=tmp_path, methods=methods[family].format())
+        (path := tmp_path / f"{family}.toml").write_text(text)
+        study = grid.read(path)
+        for run in study.runs:
+            run.out.parent.mkdir(exist_ok=True)
+            assert here(study.module, *file.arguments(study.module, run.flags), "--quiet", "--out", run.out) == 0
+        words.append(path)
+    script("d_lean").main(["--grid", *map(str, words), "--out", str(tmp_path / "out")])
+    ways: dict[tuple[str, str], list[str]] = {}
+    with (tmp_path / "out.csv").open() as table:
+        for row in csv.DictReader(table):
+            ways.setdefault((row["classes"], row["small"]), []).append(row["way"])
+    assert ways["same mix", "0"] == ["CSE-FSL, all", "FedAvg, all"]
+    left = ["CSE-FSL, left out", "FedAvg, left out", "CSE-FSL, uploads only", "CSE-FSL, all", "FedAvg, all"]
+    assert ways["same mix", "6"] == ways["apart", "6"] == left
+    assert capsys.readouterr().out.count("MNIST, test accuracy") == 1
