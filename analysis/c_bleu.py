@@ -51,7 +51,7 @@ class Written:
 def main(words: list[str] | None = None) -> None:
     """Print and write the table and the samples; exit status 2 if a result cannot be used."""
     made = command.parser("c_bleu", __doc__)
-    made.add_argument("result", type=Path, nargs="+", help="finished results of --problem split_gpt2")
+    made.add_argument("result", type=Path, nargs="+", help="finished results of --problem split_lm")
     made.add_argument("--contexts", type=int, default=50, help="of the part, the first ones; 0 for all (default: 50)")
     made.add_argument("--samples", type=int, default=3, help="contexts whose texts are printed (default: 3)")
     made.add_argument("--part", choices=("test", "validation"), default="test", help="(default: test)")
@@ -113,7 +113,7 @@ def write(model: Any, corpus: Corpus, to: Sequence[Prompt], beams: int) -> Writt
     """The texts that a model writes to the contexts, by beam search."""
     import torch
 
-    end, places, texts, ended = corpus.vocabulary.end, int(model.config.n_positions), [], 0
+    end, places, texts, ended = corpus.vocabulary.end, int(model.config.max_position_embeddings), [], 0
     for prompt in to:
         given = torch.tensor([prompt.tokens])
         with torch.no_grad():

@@ -21,12 +21,12 @@ from shared.heron import NAMES
 
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.problems.saving import recomputing
-from zofl_mpi.problems.split_gpt2 import SplitGPT2
+from zofl_mpi.problems.split_lm import SplitLM
 from zofl_mpi.rounds.split.client import CutLoss, HeadLoss, NetworkLoss
 from zofl_mpi.rounds.split.costs import macs, peak_bytes, step_macs
 from zofl_mpi.rounds.split.estimates import TwoPoint
 from zofl_mpi.rounds.split.rules import Backprop
-from zofl_mpi.settings.split_gpt2 import GPT2
+from zofl_mpi.settings.split_lm import LM
 
 VOCABULARY = 50257
 STEPS = {
@@ -103,14 +103,14 @@ def rows_of(size: str, settings: Sequence[Setting]) -> Iterator[dict[str, Any]]:
                     yield row(size, setting, blocks, problem, method, again)
 
 
-def problem_of(size: str, blocks: int, setting: Setting) -> SplitGPT2:
+def problem_of(size: str, blocks: int, setting: Setting) -> SplitLM:
     """GPT-2 with random weights, cut as [C] does."""
-    flags = GPT2(model=f"random:{size}", auxiliary_blocks=blocks)
-    model = flags.uncut(None, Streams(1), VOCABULARY, VOCABULARY - 1)
+    flags = LM(model=f"random:{size}", auxiliary_blocks=blocks)
+    model = flags.uncut(flags.begun(), Streams(1), VOCABULARY, VOCABULARY - 1)
     return flags.problem(model, setting.longest, setting.targets)
 
 
-def row(size: str, setting: Setting, blocks: int, problem: SplitGPT2, method: str, again: bool) -> dict[str, Any]:
+def row(size: str, setting: Setting, blocks: int, problem: SplitLM, method: str, again: bool) -> dict[str, Any]:
     """A row of the CSV."""
     loss = STEPS[method][0](problem)
     rule = STEPS[method][1](slice(0, loss.flat.n))
@@ -141,7 +141,7 @@ def row(size: str, setting: Setting, blocks: int, problem: SplitGPT2, method: st
     }
 
 
-def weight_bytes(problem: SplitGPT2, method: str) -> int:
+def weight_bytes(problem: SplitLM, method: str) -> int:
     """Bytes of the weights that a client holds, each frozen tensor once; those that train are in vectors."""
     parts, own = problem.parts, problem.local.sizes()
     held, moving = {

@@ -18,8 +18,8 @@ from torch.utils import backend_registration
 
 from tests.bench.gpu_split import TEXTS, VARIANTS, on, stepping
 from zofl_mpi.data import texts
-from zofl_mpi.problems import split_gpt2
-from zofl_mpi.problems.split_gpt2 import SplitGPT2
+from zofl_mpi.problems import split_lm
+from zofl_mpi.problems.split_lm import SplitLM
 
 NAME = "hollow"
 PLACE = f"{NAME}:0"
@@ -45,11 +45,11 @@ def moved(to: Callable[..., Any], own: nn.Module, *given: Any, **named: Any) -> 
     return own
 
 
-def samples(own: SplitGPT2, data: Any, positions: Any) -> tuple[Tensor, Tensor]:
+def samples(own: SplitLM, data: Any, positions: Any) -> tuple[Tensor, Tensor]:
     """As a problem's: what the labels predict is found on the host, which has numbers."""
     with unset_fake_temporarily():
         tokens, labels = (torch.from_numpy(each) for each in texts.batch(data, positions))
-        noted = split_gpt2.predicted(labels)
+        noted = split_lm.predicted(labels)
     found = there(labels)
     found.predicted = tuple(map(there, noted))  # type: ignore[attr-defined]
     return there(tokens), found
@@ -73,7 +73,7 @@ def hollow() -> Iterator[None]:
             mock.patch.object(torch, "randn", lambda *size, pin_memory=False, **kind: randn(*size, **kind)),
             mock.patch.object(torch, "Generator", OnHost),
             mock.patch.object(torch.random, "fork_rng", functools.partial(torch.random.fork_rng, devices=())),
-            mock.patch.object(SplitGPT2, "samples", samples),
+            mock.patch.object(SplitLM, "samples", samples),
         ):
             stack.enter_context(patch)
         yield

@@ -9,7 +9,7 @@ returned. At the end of the round the theta_l are averaged.
 
 It is compared with split learning by backpropagation, in lockstep with the server (sflv1, sflv2, splitlora) or from an
 auxiliary loss (cse_fsl, fsl_sage), by forward passes along what the server returns (ho_sfl), and with clients that hold
-the whole network and exchange scalars alone (decomfl).
+the whole network and exchange scalars alone (decomfl, fedkseed).
 
     mpirun -n 6 python -m zofl_mpi.heron_sfl --data cifar10 --m 5
     mpirun -n 3 python -m zofl_mpi.heron_sfl --data digits --m 2 --width 8 --batch 64 --rounds 5
@@ -17,6 +17,7 @@ the whole network and exchange scalars alone (decomfl).
 
 from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.decomfl import DeComFL, HiSo
+from zofl_mpi.methods.fedkseed import FedKSeed
 from zofl_mpi.methods.fsl_sage import FSLSAGE
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
@@ -33,6 +34,7 @@ METHODS = {
     "splitlora": SplitLoRA,
     "decomfl": DeComFL,
     "hiso": HiSo,
+    "fedkseed": FedKSeed,
     "ho_sfl": HOSFL,
 }
 OWN_PROBLEM = own_split

@@ -150,7 +150,7 @@ def test_a_model_ends_its_text_or_is_ended(script: Any) -> None:
 
     class Model:
         class config:
-            n_positions = 9
+            max_position_embeddings = 9
 
         def generate(self, given: Any, **flags: Any) -> Any:
             assert flags["num_beams"] == 7 and flags["length_penalty"] == 0.8 and flags["no_repeat_ngram_size"] == 4
@@ -165,7 +165,7 @@ def test_a_model_ends_its_text_or_is_ended(script: Any) -> None:
 
 def test_results_that_bleu_cannot_use_are_refused(made: Grids, refuses: Any) -> None:
     (line,) = refuses("c_bleu", [str(made("c_methods").runs()[0].out)])
-    assert "is no result of --problem split_gpt2" in line
+    assert "is no result of --problem split_lm" in line
     (line,) = refuses("c_bleu", [str(made("c_lm").runs()[0].out), "--beams", "0"])
     assert "beams 0: must be a whole number, at least 1" in line
 

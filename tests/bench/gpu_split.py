@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tests.gpu.clock import nothing_waits
-from tests.numerics import gpt2_toy
+from tests.numerics import lm_toy
 from tests.numerics.split_methods import (
     ALL,
     SGD,
@@ -117,7 +117,7 @@ def stepping(device: str, own: Mapping[Any, Setting[Any]] | None = None) -> Iter
 
 def on(device: str, make: Make | None) -> Setting[Any]:
     """One client's images, or texts."""
-    return setting(make, [2], device=device) if make else gpt2_toy.setting(gpt2_toy.problem(device=device), 1)
+    return setting(make, [2], device=device) if make else lm_toy.setting(lm_toy.problem(device=device), 1)
 
 
 def agrees(which: str, device: str, expected: Mapping[str, torch.Tensor]) -> None:

@@ -19,6 +19,7 @@ METHODS = {
     "fsl_sage": ["--k", "2", "--l", "2", "--align-epochs", "2", "--buffer", "40", "--merge", "2"],
     "splitlora": ["--warmup", "3"],
     "decomfl": ["--optimiser", "adamw", "--n-p", "2", "--mu", "0.01", "--lr-client", "0.01"],
+    "fedkseed": ["--seeds", "20", "--mu", "0.01", "--lr-client", "0.01", "--seed-weights", "magnitude"],
     "heron+head": ["--k", "2", "--n-p", "2", "--mu", "0.01", "--head-gradient", "exact", "--uplink", "seeds"],
     "heron+signs": ["--k", "2", "--directions", "per-sample", "--batchnorm", "running", "--head-gradient", "exact"],
     "ho_sfl+exact": ["--mu", "0.01", "--exact-layers", "2", "--uplink", "seeds"],
@@ -37,6 +38,8 @@ PROCESSES, FIVE = ["heron+adamw", "fsl_sage"], ["heron", "sflv2", "heron+own"]
 and go on in one process: two of three rounds before, where heads are aligned in rounds 0 and 2."""
 RETURNING = ("sflv1", "sflv2", "sflv2+own", "sflv2+merge", "splitlora", "ho_sfl", "ho_sfl+seeds", "ho_sfl+exact")
 """Methods whose server returns a gradient for every mini-batch."""
+UNSPLIT = ("decomfl", "fedkseed")
+"""Methods whose clients hold the whole network."""
 USUAL = ["--data", "digits", "--m", "5", "--alpha", "1", "--width", "2", "--stages", "1", "1", "--batch", "16"]
 USUAL += ["--h", "4", "--beta", "0.6", "--augment", "crop-flip", "--eval-every", "2", "--lr-server", "0.01", "--quiet"]
 ROUNDS, BATCH = 3, 16
@@ -102,7 +105,7 @@ def test_a_run_whose_directions_were_drawn_otherwise_is_not_continued(capsys: Ca
 def test_every_method_moves_and_reports_what_it_describes(results: Callable[..., Path], method: str) -> None:
     found = records.load(results(method))
     assert [name for name in found.rounds if not (found.units[name] and found.descriptions[name])] == []
-    for name in ("test_loss", "test_accuracy", *(["server_loss"] if method != "decomfl" else [])):
+    for name in ("test_loss", "test_accuracy", *(["server_loss"] if method not in UNSPLIT else [])):
         assert np.isfinite(found.rounds[name][[0, -1]]).all(), name
     assert np.isnan(found.rounds["local_loss"]).all() == (method in RETURNING)
     assert found.rounds["test_loss"][-1] != found.rounds["test_loss"][0]
@@ -117,7 +120,7 @@ N_P = {"heron+seeds": 2, "heron+adamw": 1, "decomfl": 2, "ho_sfl+seeds": 2, "her
 
 def uploads(method: str) -> int:
     """Of the four local steps of a client."""
-    return 0 if method == "decomfl" else 4 if method in (*RETURNING, "heron+adamw", "cse_fsl+merge") else 2
+    return 0 if method in UNSPLIT else 4 if method in (*RETURNING, "heron+adamw", "cse_fsl+merge") else 2
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -126,9 +129,9 @@ def test_bytes_are_those_of_the_formulas(results: Callable[..., Path], method: s
     travel BatchNorm's statistics, 8 bytes for r down and 8 for the local loss up, and Adam's averaged moments: two
     numbers of each that trains, and 8 for the number of steps. FSL-SAGE's Algorithm 1 sends aligned heads down; with
     seeds h n_p differences of losses come up in the model's place. DeComFL has nothing but these, down those of all
-    rounds since the client's last, and the statistics of both parts. bfloat16 halves what goes up. Mutations: labels in
-    bytes_up; the head in SplitFed's or FSL-SAGE's messages; a gradient sent back by HERON; 4 bytes for any
-    precision."""
+    rounds since the client's last, and the statistics of both parts; FedKSeed K numbers down and up, with weights of
+    the seeds 2 K down and 3 K up. bfloat16 halves what goes up. Mutations: labels in bytes_up; the head in SplitFed's
+    or FSL-SAGE's messages; a gradient sent back by HERON; 4 bytes for any precision."""
     found = records.load(results(method, spread=True))
     down, up = (np.asarray(found.clients[name]).sum(axis=1) for name in ("bytes_down", "bytes_up"))
     took = up > 0
@@ -137,16 +140,17 @@ def test_bytes_are_those_of_the_formulas(results: Callable[..., Path], method: s
     model = b * (N_CLIENT + N_BUFFERS + (N_HEAD if method.startswith(("heron", "cse_fsl")) else 0))
     model += 2 * 4 * N_CLIENT + 8 if method == "heron+average" else 0
     scalars = 8 * 4 * N_P.get(method, 0)
-    if method == "decomfl":
+    if method in UNSPLIT:
         model = 4 * (N_BUFFERS + len(found.final["buffers_s"]))
     model = 0 if method.endswith("+own") else model
-    returned = model
+    returned = model + (3 * 4 * 20 if method == "fedkseed" else 0)
     if scalars:
         returned = scalars + (model if method == "decomfl" else 4 * N_BUFFERS)
         returned += 4 * {"heron+head": N_HEAD, "ho_sfl+exact": 36 + 4}.get(method, 0)  # a convolution and its norm
     smashed = uploads(method) * BATCH * (2 if method.endswith("bf16") else b) * Q_S
     back = smashed if method in RETURNING else 0
     aligned = 4 * N_HEAD if method == "fsl_sage" else 0
+    back = 2 * 4 * 20 if method == "fedkseed" else back
     rounds = np.arange(ROUNDS)[:, None]
     if method == "decomfl":
         before = [[np.flatnonzero(took[:r, i]) for i in range(5)] for r in range(ROUNDS)]
@@ -169,7 +173,7 @@ def test_a_run_costs_what_the_dry_run_announced(results: Callable[..., Path], me
     assert here(FAMILY, *command(method, ROUNDS, Path("none.h5")), "--dry-run") == 0
     out = capsys.readouterr().out.splitlines()
     told = {name.strip(): value for name, value in (line.rsplit(maxsplit=1) for line in out if line[:5] == "bytes")}
-    at = 0 if method == "decomfl" else 1  # before scalars of rounds before; without heads
+    at = 0 if method in UNSPLIT else 1  # before scalars of rounds before; without heads
     down, up = (np.asarray(found.clients[name]) for name in ("bytes_down", "bytes_up"))
     assert number(told["bytes down and up, all clients, a round"]) == down[at].sum() + up[at].sum()
     assert number(told["bytes of labels, all clients, a round"]) == found.rounds["label_bytes"][0]
@@ -266,10 +270,17 @@ def test_an_own_split_that_does_not_do_is_told_in_a_sentence(own: str, capsys: C
         ("--lr-client -1", "--lr-client -1.0: must be a step size, at least 0"),
         ("--method sflv1 --k 2", "--k 2: must be 1: the server answers every mini-batch"),
         ("--method decomfl --h 0", "--h 0: must be at least 1: the scalars of equally many steps are averaged"),
+        (
+            "--method fedkseed --optimiser adam",
+            "--optimiser adam: must be sgd: the model is made from sums of plain SGD",
+        ),
+        ("--method fedkseed --momentum 0.5", "--momentum 0.5: must be 0: the model is made from sums of plain SGD's"),
+        ("--method fedkseed --weight-decay 0.5", "--weight-decay 0.5: must be 0: the model is made from sums of plain"),
+        ("--method fedkseed --seeds 0", "--seeds 0: must be a whole number of seeds, at least 1"),
         ("--method fsl_sage --stages 1 1 1 1 --buffer 1", "--buffer 1: must be at least 2: BatchNorm"),
         (
             "--problem softmax",
-            "--problem softmax: must be one of split_resnet, split_cnn, split_mlp, split_gpt2, or module:Class",
+            "--problem softmax: must be one of split_resnet, split_cnn, split_mlp, split_lm, or module:Class",
         ),
     ],
 )

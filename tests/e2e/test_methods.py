@@ -33,6 +33,7 @@ FLOAT64 = ["--dtype", "float64", "--samples", "separate", "--radius", 0.1, "--x0
 NETWORK = ["--method", "fedavg", "--problem", "cnn", "--batch", 32, "--m", 3, "--data", "images.npz"]
 NATURAL = ["--method", "fedavg", "--alpha", "inf", "--partition", "natural", "--data", "natural.npz"]
 SIZES = ["--method", "fedavg", "--partition", "quantity:0.5", "--server-rule", "adam", "--eta-g", 0.01]
+PRIVATE = ["--clip", 0.1, "--noise-multiplier", 0.5, "--participation", "poisson", "--beta", 0.1]
 LIARS = ["--attackers", 0.3, "--attack", "noise"]
 THOUSAND = ["--rounds", 2, "--tau", 1, "--m", 1000, "--min-samples", 1, "--kernel", "numpy"]
 RUNS: dict[str, list[Any]] = {
@@ -59,10 +60,14 @@ RUNS: dict[str, list[Any]] = {
     "robust-fedavg": [*THOUSAND, "--method", "fedavg", "--aggregate", "median", *LIARS],
     "robust-scaffold": [*command("scaffold", "softmax"), "--aggregate", "clip:0.1", *LIARS],
     "robust-zo_hfl": [*THOUSAND, "--aggregate", "trimmed:0.3", *LIARS],
+    "private-fedavg": [*THOUSAND, "--method", "fedavg", "--weights", "uniform", *PRIVATE],
+    "private-zo_hfl": [*THOUSAND, *PRIVATE],
+    "private-scaffold": [*command("scaffold", "softmax"), "--weights", "uniform", *PRIVATE],
+    "private-local": [*USUAL, "--clip", 0.1, "--noise-multiplier", 2, "--trust", "nobody", "--mechanism", "laplace"],
 }
 """Name -> flags; idle: 2 of 5 ranks have nothing to do; shared, thousand: ranks add up estimates."""
 PROCESSES = ["memories", "idle", "shared", "scaffold-softmax", "caps"]
-SPLITS = ["rule-scaffold-momentum", "natural", "thousand-sizes", "robust-fedavg", "robust-zo_hfl"]
+SPLITS = ["rule-scaffold-momentum", "natural", "thousand-sizes", "robust-fedavg", "robust-zo_hfl", "private-zo_hfl"]
 FIVE = [*PROCESSES, *SPLITS, "usual", "many", "thousand", "zo_hfl-toy", "fedavg-softmax", "pfedme-toy"]
 """PROCESSES on two ranks under mpirun; on three, which are threads, all of RUNS, and FIVE on five."""
 

@@ -7,6 +7,7 @@ import tomllib
 import yaml
 
 from tests.e2e.made import *
+from zofl_mpi.run import devices
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -40,9 +41,13 @@ def run(words: list[str], cwd: Path | None = None) -> str:
 
 
 def test_a_wheel_runs_and_reports_without_the_clone(installed: Path, tmp_path: Path) -> None:
-    """Mutations: page.html left out of the wheel; a module of analysis/ or tests/ that the package needs."""
+    """Mutations: page.html or the classes of devices left out of the wheel; a module of analysis/ or tests/ that the
+    package needs.
+    """
     told = run([str(installed / "zo-hfl"), "--gamma", "1", "--rounds", "2", "--out", "a.h5"], tmp_path)
     assert "result    a.h5" in told
+    for name in devices.NAMES:
+        assert "virtual hours" in run([str(installed / "zo-hfl"), "--dry-run", "--devices", name], tmp_path)
     run([str(installed / "zofl-report"), "a.h5"], tmp_path)
     run([str(installed / "zofl-report"), "a.h5", "--out", "a.png"], tmp_path)
     assert "</html>" in (tmp_path / "report.html").read_text() and (tmp_path / "a.png").stat().st_size > 10_000

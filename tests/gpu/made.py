@@ -103,13 +103,13 @@ def gpt2(sizes: Sizes, device: str, dtype: str = "float32", shallow: bool = Fals
     Raises:
         UserError: transformers or peft is not installed.
     """
-    from zofl_mpi.problems import gpt2 as models
-    from zofl_mpi.settings.split_gpt2 import GPT2
+    from zofl_mpi.problems import lm_models as models
+    from zofl_mpi.settings.split_lm import LM
 
     tiny = sizes.model == "bench"
     with mock.patch.dict(models.SIZES, {"bench": SMALL if tiny else SHALLOW}):
-        flags = GPT2(model="random:bench" if tiny or shallow else f"random:{sizes.model}", bf16=bf16)
-        whole = flags.uncut(None, STREAMS, sizes.words, sizes.words - 1)
+        flags = LM(model="random:bench" if tiny or shallow else f"random:{sizes.model}", bf16=bf16)
+        whole = flags.uncut(flags.begun(), STREAMS, sizes.words, sizes.words - 1)
         return flags.problem(whole, sizes.tokens, sizes.tokens // 2, dtype, device)
 
 

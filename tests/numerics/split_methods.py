@@ -28,6 +28,7 @@ from zofl_mpi.methods.splitfed import SFLV1, SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_images import ResNet
+from zofl_mpi.rounds.privacy import Privacy
 from zofl_mpi.rounds.robust import Robust
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.estimates import Estimation
@@ -155,6 +156,9 @@ def method(cls: Any, plan: Training, **flags: Any) -> Any:
         values = {name: flags.pop(name) for name in own & flags.keys()}
         check_ranges(Estimation, values)
         flags["estimation"] = Estimation(**values)
+    if "privacy" in names:
+        own = {field.name for field in fields(Privacy)}
+        flags["privacy"] = Privacy(plan.setting, **{name: flags.pop(name) for name in own & flags.keys()})
     if "robust" in names:
         own = {field.name for field in fields(Robust)}
         flags["robust"] = Robust(plan.setting, **{name: flags.pop(name) for name in own & flags.keys()})

@@ -5,13 +5,14 @@ from tests.numerics.split_methods import *
 from tests.numerics.test_split_texts import texts_setting
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.decomfl import Current, DeComFL, HiSo, Missed
+from zofl_mpi.methods.decomfl import DeComFL, HiSo, Missed
 from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.numerics.history import History
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems.signs import SignedLayers
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.estimating import check_arithmetic
+from zofl_mpi.rounds.split.unsplit import Current
 from zofl_mpi.run import flags
 from zofl_mpi.run.client_memory import Acknowledged, recall
 
@@ -292,12 +293,15 @@ def test_nothing_bounds_hisos_k_below() -> None:
     hiso = method(HiSo, planned(setting(mlp), h=1), n_p=1, nu=0.1)
     x = joined(hiso, hiso.start())
     moments = hiso.first_moments(x)
+    first = x.clone()
     for r in range(8):
-        G = hiso.replay(x, moments, r, np.zeros((1, 1)))
-        assert not G.any()
+        hiso.replay(x, moments, r, np.zeros((1, 1)))
+    assert torch.equal(x, first)
     close(moments["second_moment"], torch.full_like(x, 1e-8), 1e-12)
-    close(hiso.estimator(moments).factors, torch.full_like(x, 1e4), 1e-12)
-    G = hiso.replay(x, moments, 8, np.full((1, 1), 1e-12))
+    (u,), (z,) = directions(hiso, 8), hiso.estimator(moments).directions(x, hiso.key(8, 0))
+    close(z, 1e4 * u, 1e-12)
+    G = hiso.estimator(moments).replay(x, [1e-12], hiso.key(8, 0))
+    hiso.replay(x, moments, 8, np.full((1, 1), 1e-12))
     assert 0 < float((G * G).max()) < 1e-6
     close(moments["second_moment"], 1e-9 + 0.9 * G * G, 1e-12)
 
@@ -342,3 +346,48 @@ def test_scalars_are_aggregated_as_models_are(flags: dict[str, Any], expected: A
     found = run(robust, 1).scalars[-1]
     np.testing.assert_allclose(found, expected(np.array(g), next(iter(robust.robust.liars), None)), rtol=1e-12)
     assert np.abs(found - np.mean(g, axis=0)).max() > 1e-6
+
+
+@pytest.mark.parametrize("cls", [DeComFL, HiSo])
+@pytest.mark.parametrize("trust", ["server", "nobody"])
+def test_scalars_are_clipped_together_noised_and_averaged_over_the_expected_number(cls: Any, trust: str) -> None:
+    """h n_p derivatives of a client have the norm C at most; the round's are their sum and the noise over q m, the same
+    on the server's and the clients' side of the account. Poisson participation, of whom none may come; no loss leaves a
+    client. Mutations: each scalar clipped by itself; differences clipped without their radius; the denominator |S_r|;
+    noise on both sides, or not times the radius; the loss of local steps."""
+    flags = {"mu": 1e-3, "n_p": 3, "estimate": "central"}
+    plain = method(cls, planned(setting(mlp), weights="uniform"), **flags)
+    C, z, mu2, m = 0.05, 0.7, 2e-3, 3
+    given = {"clip": C, "noise_multiplier": z, "participation": "poisson", "trust": trust}
+    private = method(cls, planned(setting(mlp), beta=0.4, weights="uniform"), **flags, **given)
+    sampling = private.training.timetable.sampling
+    state, clients, sizes = private.start(), LocalClients(list(private.setting.data), method=private), set()
+    for r in range(7):
+        before, S = state, sampling(r)
+        state = finite_round(private, state, r, clients)
+        sizes.add(len(S))
+        noise, by_hand = private.privacy, np.zeros(6)
+        plain.held_by(range(m), before, LocalClients(list(plain.setting.data), method=plain))
+        buffers = torch.cat([before.buffers, before.buffers_s])
+        clipped = 0
+        for i in S:
+            own = plain.train(Client(i, plain.setting.data[i]), Missed(before.scalars, buffers, r)).differences.ravel()
+            factor = min(1.0, C / float(np.linalg.norm(own) / mu2))
+            clipped += int(factor < 1)
+            by_hand += factor * own / mu2 + (noise._noise(i, r, 6, True) if trust == "nobody" else 0.0)
+        by_hand += noise._noise(m, r, 6, True) if trust == "server" else 0.0
+        np.testing.assert_allclose(state.scalars[-1].ravel(), by_hand * mu2 / (0.4 * m), rtol=1e-6, atol=1e-12)
+        assert np.isnan(state.local_loss)
+        shares = private.privacy.spent(r + 1, evaluated=False)
+        assert (shares.clipped == clipped / len(S)) if S else np.isnan(shares.clipped)
+    assert sizes >= {0, 1, 2}
+
+
+def test_without_clip_or_noise_a_private_round_is_the_round() -> None:
+    """C far above all scalars, to rounding. Mutation: a span that is not that of the estimate."""
+    for estimate in ("one-sided", "central"):
+        flags = {"mu": 1e-3, "n_p": 2, "estimate": estimate}
+        plain, wide = (
+            method(DeComFL, planned(setting(mlp), weights="uniform"), **flags, **given) for given in ({}, {"clip": 1e9})
+        )
+        np.testing.assert_allclose(run(wide, 3).scalars, run(plain, 3).scalars, rtol=1e-9, atol=1e-14)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.launch import here
 from zofl_mpi.numerics import zo
-from zofl_mpi.rounds.split import estimates
+from zofl_mpi.rounds.split import estimates, pieces
 from zofl_mpi.run import records
 
 SPLIT = ["--data", "digits", "--m", "2", "--width", "2", "--batch", "300", "--h", "2"]
@@ -20,6 +20,7 @@ RUNS = {
     "head": ["zofl_mpi.heron_sfl", *SPLIT, "--head-gradient", "exact"],
     "ho_sfl": ["zofl_mpi.heron_sfl", "--method", "ho_sfl", *SPLIT, "--estimate", "central"],
     "decomfl": ["zofl_mpi.heron_sfl", "--method", "decomfl", *SPLIT, "--n-p", "2"],
+    "fedkseed": ["zofl_mpi.heron_sfl", "--method", "fedkseed", *SPLIT, "--seeds", "3"],
     "cse_fsl": ["zofl_mpi.heron_sfl", "--method", "cse_fsl", *SPLIT],
 }
 ROUNDS = 3
@@ -41,6 +42,8 @@ def test_the_number_is_of_the_directions_that_a_run_draws(
     direction, drawn = zo.direction, estimates.drawn
     monkeypatch.setattr(zo, "direction", lambda *args, **kwargs: note(direction(*args, **kwargs)))
     monkeypatch.setattr(estimates, "drawn", lambda *args: map(note, drawn(*args)))
+    piece = pieces.Pieces.__call__  # of so short directions all
+    monkeypatch.setattr(pieces.Pieces, "__call__", lambda *args: note(piece(*args)))
     command = [*RUNS[name], "--rounds", str(ROUNDS), "--out", str(tmp_path / "a.h5"), "--eval-every", "100"]
     assert here(*command) == 0
     attrs = records.load(tmp_path / "a.h5").attrs

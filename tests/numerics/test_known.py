@@ -107,6 +107,15 @@ def test_random_problems_depend_on_the_seed_alone(cls):
 # --- Bowls
 
 
+def test_a_random_bowl_is_drawn_when_it_is_looked_at():
+    """Mutations: drawn for its length; drawn anew for each of its parts."""
+    bowl = Quadratic.random(STREAMS, n, m, samples=7, noise=1.0)[2][1]
+    assert len(bowl) == 7 and "A" not in vars(bowl)
+    noise = bowl.noise
+    assert noise.shape == (7, n) and bowl.noise is noise and bowl == replace(bowl) and len(replace(bowl)) == 7
+    assert not hasattr(bowl, "drawn")
+
+
 def test_the_mean_of_the_bowls_is_flat_at_the_truth():
     """Also where the noise does not sum to 0. Mutations: mean of the a_i, the drift's sign, a value without 1/m."""
     problem, _, clients = Bowls.random(STREAMS, n, m, noise=1.0)

@@ -2,8 +2,8 @@
 
 import itertools
 
-from tests.numerics.gpt2_toy import problem as texts_problem
-from tests.numerics.gpt2_toy import setting as texts_setting
+from tests.numerics.lm_toy import problem as texts_problem
+from tests.numerics.lm_toy import setting as texts_setting
 from tests.numerics.split_methods import *
 from tests.unit.made import complaint
 from zofl_mpi.methods.decomfl import DeComFL

@@ -12,12 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.bench import gpu_split
 from tests.bench.gpu_split import VARIANTS, made
 from tests.conftest import Patch, start
-from tests.numerics import gpt2_toy
+from tests.numerics import lm_toy
 from tests.numerics.split_methods import *
 from zofl_mpi.engine import device as devices
 from zofl_mpi.engine import messages
 from zofl_mpi.methods.decomfl import DeComFL
-from zofl_mpi.problems import device_cache, layers, split, split_gpt2
+from zofl_mpi.problems import device_cache, layers, split, split_lm
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.rounds.split.client import drawn
 
@@ -40,8 +40,8 @@ class Asked(TorchDispatchMode):
         monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
         for owner, name in (
             (LocalSteps, "inputs"),
-            (split_gpt2.SplitGPT2, "samples"),
-            (split_gpt2.SplitGPT2, "placed"),
+            (split_lm.SplitLM, "samples"),
+            (split_lm.SplitLM, "placed"),
             (messages, "_host_dtype"),
             (layers, "one_hot"),  # which looks at its labels on the CPU alone
         ):
@@ -277,7 +277,7 @@ def test_the_kernel_of_a_result_tells_its_arithmetic() -> None:
 
 def test_attention_is_held_to_the_same_bits() -> None:
     """Mutation: a language model whose kernels may warn."""
-    own = gpt2_toy.problem()
+    own = lm_toy.problem()
     assert own.local._strict and own.top._strict and not setting().problem.local._strict
 
 

@@ -13,6 +13,7 @@ import zofl_mpi
 from zofl_mpi.engine.fields import described
 from zofl_mpi.engine.fleet import Spent
 from zofl_mpi.engine.setting import Method
+from zofl_mpi.rounds import privacy
 from zofl_mpi.rounds.local_sgd import State
 from zofl_mpi.run import flags
 from zofl_mpi.run.plan import HOOKS, groups_of
@@ -116,6 +117,7 @@ def columns() -> Iterator[str]:
         "Under `/rounds`, each with its unit and a description; `seconds` in every result. Vectors: `/final`.\n"
         "Before the columns of a state its class, whose name a checkpoint holds.\n"
         f"With `--devices`: {listed(described(Spent))}.\n"
+        f"With `--clip`: {listed(described(privacy.Spent))}.\n"
     )
     for family, module in modules():
         told: dict[str, list[str]] = {}

@@ -133,6 +133,8 @@ heron_sfl ho_sfl-seeds-exact* {C} --method ho_sfl --exact-layers 1 --mu 0.013 --
 heron_sfl decomfl* {C} --method decomfl --n-p 2 --mu 0.013 --augment crop-flip
 heron_sfl decomfl-central* {C} --method decomfl --estimate central --batchnorm running --optimiser sgd --momentum 0.5
 heron_sfl decomfl-robust* {C} --method decomfl --n-p 2 --mu 0.013 --beta 1 --aggregate median --attackers 0.3
+heron_sfl hiso* {C} --method hiso --h 2 --mu 0.013
+heron_sfl fedkseed* {C} --method fedkseed --seeds 30 --mu 0.013 --seed-weights magnitude
 heron_sfl splitlora* {C} --method splitlora --warmup 2
 heron_sfl fsl_sage* {C} --method fsl_sage --k 2 --l 2 --align-epochs 2 --buffer 40
 """

@@ -60,6 +60,10 @@ def test_the_virtual_seconds_of_three_clients_by_hand() -> None:
     assert spent.joules == 3 * ((2 * 60 + 3 * 6) + (60 + 6))
     assert fleet.spent(1).virtual_seconds * 3 == spent.virtual_seconds  # in any order
     assert fleet.spent(3) == spent
+    each = fleet.by_client(2)
+    assert each["virtual_seconds"].tolist() == [2 * 2.4, 2 * 16.0, 2 * 1.2]
+    assert each["joules"].tolist() == [2 * 138.0, 2 * 66.0, 0.0]
+    assert fleet.spent(3) == spent
 
 
 def test_uploads_that_stream_and_the_server_overlap() -> None:
@@ -90,6 +94,9 @@ def test_late_clients_are_dropped_and_the_server_waits_for_them_until_the_deadli
     spent = fleet.spent(2)
     assert spent.virtual_seconds == 10.0 and spent.clients_dropped == 3
     assert spent.joules == 2 * (2 * 138 + 3 * 66)
+    each = fleet.by_client(2)
+    assert each["asked"].tolist() == [2] * 5 and each["dropped"].tolist() == [0, 2, 0, 2, 2]
+    assert each["virtual_seconds"].tolist() == pytest.approx([4.8, 32, 4.8, 32, 32]) and not each["excluded"].any()
     _, just = bound(SLOW, of=[0, 0], deadline=16.0)
     assert len(just.round_work(0).clients) == 2
     _, alone = bound(SLOW, of=[0, 0], deadline=5.0)
@@ -124,11 +131,26 @@ def test_clients_that_are_away_are_not_asked() -> None:
     assert fleet.spent(2).clients_dropped == 0
 
 
+@pytest.mark.parametrize("limits", [{}, {"over_select": 1.4}, {"deadline": 3.0}], ids=str)
+@pytest.mark.parametrize("available", [1.0, 0.6, 1e-9])
+def test_how_many_take_part_is_known_without_drawing_who(limits: Any, available: float) -> None:
+    """Mutations: the excluded counted; more than are needed; none where all are away; the late ones counted."""
+    away, small = replace(FAST, available=available), replace(SLOW, available=available)
+    for needs in (Needs(6.0), Needs(6.0, bytes=65.0)):
+        _, asks = bound(away, small, of=[0, 1, 1] * 4, needs=needs, method={"beta": 0.5}, **limits)
+        sampling = Sampling(asks.setting, 0.5)
+        assert [sampling.size(r) for r in range(30)] == [len(sampling(r)) for r in range(30)]
+    bare = Sampling(replace(asks.setting, fleet=None), 0.3)
+    assert bare.size(4) == len(bare(4)) == 4
+
+
 def test_a_device_that_cannot_hold_a_step_takes_no_part() -> None:
     """Mutation: below for above; the excluded asked. Its lack is told in bytes."""
     fleet, asks = bound(FAST, SLOW, of=[0, 1, 1, 0], needs=Needs(1.0, bytes=65.0))
     assert asks.round_work(3).clients == [0, 3]
     assert [row["lacks"] for row in fleet.lines()] == [0.0, 1.0]
+    assert fleet.by_client(3)["excluded"].tolist() == [0, 1, 1, 0]
+    assert fleet.by_client(3)["asked"].tolist() == [3, 0, 0, 3]
     fits, all_take_part = bound(FAST, SLOW, of=[0, 1], needs=Needs(1.0, bytes=64.0))
     assert all_take_part.round_work(0).clients == [0, 1] and (fits.way == 0).all()
     sentence = complaint(bound, SLOW, of=[0], needs=Needs(1.0, bytes=100.0))

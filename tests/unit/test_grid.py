@@ -208,6 +208,17 @@ def test_a_result_of_another_configuration_is_named_and_no_work(one: grid.Grid, 
     )
 
 
+def test_what_followed_from_a_budget_is_no_other_configuration(one: grid.Grid) -> None:
+    """Mutations: every flag that differs is free; z of --epsilon is compared with the 0 that was typed."""
+    path = write(one, 6, "done", tau=[4.0], eval_every=5)
+    with h5py.File(path, "r+") as file:
+        set_attributes(file.attrs, {"settled": "tau"})
+    assert "--eval-every was 5, is now 2; remove" in state(one)[1]
+    with h5py.File(path, "r+") as file:
+        set_attributes(file.attrs, {"settled": "tau eval_every"})
+    assert state(one)[0] == "finished"
+
+
 def test_a_flag_that_an_older_result_lacks_counts_only_if_the_grid_sets_it(one: grid.Grid) -> None:
     path = write(one, 6, "done")
     with h5py.File(path, "r+") as file:

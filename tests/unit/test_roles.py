@@ -203,13 +203,14 @@ ALLOWED = {
     "engine/memory.py": {"features"},  # of the data, of whatever kind
     "engine/messages.py": {"__spec__", "_initializing"},  # of torch while it is imported
     "numerics/optimisers.py": {"clone"},  # tensors and arrays
-    "problems/gpt2.py": {"get_delta_weight"},  # peft's layers
-    "problems/split_gpt2.py": {"predicted"},  # a note on a tensor
+    "problems/adapters.py": {"get_delta_weight", "get_base_layer", "lora_A"},  # layers of peft and torch
+    "problems/lm_models.py": {"max_position_embeddings"},  # a configuration of transformers
+    "problems/split_lm.py": {"predicted"},  # a note on a tensor
     "problems/stacked.py": {"pattern"},  # a filter of warnings
     "rounds/split/server.py": {"double"},  # tensors and numbers
     "run/mpi/communicator.py": {"rank", "size", "Test"},  # communicators and requests
     "run/questions.py": {"__self__"},  # the object of a bound method
-    "settings/split_gpt2.py": {"trained_on"},  # a model's configuration, maybe of others
+    "settings/split_lm.py": {"trained_on"},  # a model's configuration, maybe of others
 }
 """Names that are looked up on objects of Python, of libraries or of the system; none on a problem or a method."""
 

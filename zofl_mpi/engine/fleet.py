@@ -107,6 +107,26 @@ class Taken(NamedTuple):
     ends: float
 
 
+class Cost(NamedTuple):
+    """A round: its seconds; of the clients asked (k,) each one's seconds and joules, and whether it counts."""
+
+    seconds: float
+    asked: NDArray[np.int64]
+    busy: Numbers
+    joules: Numbers
+    counts: NDArray[np.bool]
+
+
+BY_CLIENT = {
+    "virtual_seconds": ("s", "virtual seconds of each client in the rounds that it was asked in, dropped or not"),
+    "joules": ("J", "energy that each client's device took"),
+    "asked": ("1", "rounds in which each client was asked"),
+    "dropped": ("1", "of these, rounds in which it was late, or more than were needed"),
+    "excluded": ("1", "whether each client's device cannot hold a step: 1, else 0"),
+}
+"""{name: unit and description} of `Fleet.by_client`."""
+
+
 @final
 @dataclass(frozen=True)
 class Spent:
@@ -145,7 +165,11 @@ class Fleet:
         self._streams, self._server_speed = streams, server_speed
         self._method: Asking | None = None
         self._rounds = dict[int, Taken]()
-        self._spent = (0, 0.0, 0.0)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begins to count what is spent anew."""
+        self._spent, self._each = (0, 0.0, 0.0), np.zeros((4, len(self.of)))
 
     def bind(self, method: Asking, needs: Sequence[Needs]) -> None:
         """Knows the method from here on; until then every client can hold its step and is in time.
@@ -164,7 +188,7 @@ class Fleet:
             )
         self._method = method
         self._rounds.clear()
-        self._spent = (0, 0.0, 0.0)
+        self._forget()
         asks = len(method.round_work(0).clients) > 0
         limits = {
             "a device that cannot hold its step": bool((self.way < 0).any()),
@@ -203,12 +227,22 @@ class Fleet:
             self._rounds[r] = self._taken(r, count)
         return self._rounds[r].counted
 
+    def number(self, r: int, count: int) -> int:
+        """How many `participants` there are."""
+        if self._method is None or self.deadline < math.inf:
+            return len(self.participants(r, count))
+        return min(count, max(1, int(((self.way >= 0) & self._there(r)).sum())))
+
+    def _there(self, r: int) -> NDArray[np.bool]:
+        """(m,) whether each client is available in round r."""
+        return self._streams(Purpose.AVAILABLE, r=r).random(len(self.of)) < self.each("available")
+
     def _taken(self, r: int, count: int) -> Taken:
         order = self._streams(Purpose.PARTICIPANTS, r=r).permutation(len(self.of))
         if self._method is None:
             return Taken(order[:count], np.sort(order[:count]).tolist(), 0.0)
         able = order[self.way[order] >= 0]
-        there = able[self._streams(Purpose.AVAILABLE, r=r).random(len(self.of))[able] < self.each("available")[able]]
+        there = able[self._there(r)[able]]
         asked = (there if len(there) else able[:1])[: math.ceil(self.over_select * count - 1e-9)]
         seconds = self.seconds(self._method.round_work(r, asked.tolist())).total
         if len(asked) <= count and self.deadline == math.inf:
@@ -231,27 +265,39 @@ class Fleet:
 
     def spent(self, done: int) -> Spent:
         """Virtual seconds and joules of the first `done` rounds, and the clients dropped in the last of them."""
-        first, seconds, joules = self._spent if self._spent[0] <= done else (0, 0.0, 0.0)
+        if self._spent[0] > done:
+            self._forget()
+        first, seconds, joules = self._spent
         dropped = 0
         for r in range(min(first, done - 1), done):
-            one, energy, dropped = self._cost(r)
+            cost = self._cost(r)
+            dropped = int((~cost.counts).sum())
             if r >= first:
-                seconds, joules = seconds + one, joules + energy
+                seconds, joules = seconds + cost.seconds, joules + float(cost.joules.sum())
+                self._each[:, cost.asked] += cost.busy, cost.joules, np.ones(len(cost.asked)), ~cost.counts
         self._spent = done, seconds, joules
         return Spent(seconds, joules, dropped)
 
-    def _cost(self, r: int) -> tuple[float, float, int]:
-        """Seconds and joules of round r, and how many clients were dropped."""
+    def by_client(self, done: int) -> dict[str, NDArray[Any]]:
+        """{name: (m,)} of BY_CLIENT, in the first `done` rounds."""
+        self.spent(done)
+        busy, joules, asked, dropped = self._each
+        counts = (each.astype(np.int64) for each in (asked, dropped, self.way < 0))
+        return dict(zip(BY_CLIENT, (busy, joules, *counts), strict=True))
+
+    def _cost(self, r: int) -> Cost:
         assert self._method is not None
         work = self._method.round_work(r)
         taken = self._rounds.get(r)
         whole = work if taken is None else self._method.round_work(r, taken.asked.tolist())
         ids = np.asarray(whole.clients, np.int64)
         macs, moved = whole.samples * self.macs(ids), whole.down + whole.up
-        joules = float((self.each("joules_mac")[ids] * macs + self.each("joules_byte")[ids] * moved).sum())
-        clients = float(self.seconds(work).total.max(initial=0.0)) if taken is None else taken.ends
+        joules = self.each("joules_mac")[ids] * macs + self.each("joules_byte")[ids] * moved
+        busy = self.seconds(whole).total
+        clients = float(busy.max(initial=0.0)) if taken is None else taken.ends
         server = work.server_samples * self.needs[0].server_macs / self._server_speed
-        return (max(clients, server) if work.streams else clients + server), joules, len(ids) - len(work.clients)
+        seconds = max(clients, server) if work.streams else clients + server
+        return Cost(seconds, ids, busy, joules, np.isin(ids, work.clients))
 
     # --- reports
 
@@ -259,8 +305,9 @@ class Fleet:
         """What a run spends, from as many of its rounds, at equal distances, as ask `most` clients at most."""
         assert self._method is not None
         taken = max(1, min(rounds, most // max(1, len(self._method.round_work(0).clients))))
-        costs = [self._cost(k * rounds // taken) for k in range(taken)]
-        seconds, joules, dropped = (math.fsum(column) * rounds / taken for column in zip(*costs, strict=True))
+        costs = (self._cost(k * rounds // taken) for k in range(taken))
+        sums = ((cost.seconds, float(cost.joules.sum()), int((~cost.counts).sum())) for cost in costs)
+        seconds, joules, dropped = (math.fsum(column) * rounds / taken for column in zip(*sums, strict=True))
         return taken, Spent(seconds, joules, round(dropped))
 
     def lines(self) -> list[dict[str, Any]]:

@@ -153,6 +153,28 @@ class PlansLoads(Protocol):
         return None
 
 
+@runtime_checkable
+class Budget(Protocol):
+    """A part of a method that accounts for what rounds cost, and may end the run; asked at rank 0 alone."""
+
+    def settled(self, rounds: int, before: int) -> Mapping[str, Any]:
+        """{flag: value} that follow from the planned rounds, fewer `rounds` among them; tells what one must know.
+
+        Args:
+            before: rounds for which the run that is continued was planned; 0 for a new one.
+        """
+
+    def spent(self, done: int, evaluated: bool) -> Any:
+        """A dataclass of columns after `done` rounds; None: none."""
+
+    def lines(self, rounds: int) -> Mapping[str, str]:
+        """Lines of --dry-run."""
+
+    @staticmethod
+    def lacking(uploads: str) -> str:
+        """Why one would want the part in a method that lacks it, whose clients send these; see `Method.uploads`."""
+
+
 class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     """A federated method: a frozen dataclass with a field `setting`, and the paper's parameters, which are flags.
 
@@ -164,6 +186,8 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
+    uploads: ClassVar[str] = "replies"
+    """Words for what leaves its clients unclipped, where it cannot clip it; "": nothing does."""
     needs: ClassVar[type[Any] | str | None] = None
     """The role of a problem that the method runs on, a protocol of `zofl_mpi.problems` or its name; None: any."""
 

@@ -54,6 +54,8 @@ class Purpose(IntEnum):
     DEVICES = 31  # class of each client's device
     AVAILABLE = 32  # clients that can be asked in a round
     ATTACK = 33  # who lies, and the noise that liars send
+    PRIVACY = 34  # noise on clipped replies: of client i, or of the server, i = m
+    SEEDS = 35  # which of K directions a local step takes
 
 
 @final

@@ -13,7 +13,8 @@ import numpy as np
 from zofl_mpi import Client, Clients, at_least, demand, given, part
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds.base import Effort, descended
-from zofl_mpi.rounds.local_sgd import Compression, Decompressed, FirstOrder, State
+from zofl_mpi.rounds.local_sgd import NONE, Compression, Decompressed, FirstOrder, State
+from zofl_mpi.rounds.privacy import Clipped, Privacy
 from zofl_mpi.rounds.report import GlobalModel
 
 
@@ -27,21 +28,25 @@ class FedAvg(FirstOrder):
     mu: float = given(default=0.0)  # FedProx's flag
     compression: Compression = part()
     server_rule: ServerRule = part()
+    privacy: Privacy = part()
 
     def __post_init__(self) -> None:
+        self.privacy.begin(self.local.sampling, {**self.local.leaks, "--compress": self.compression.compress != NONE})
         robust, sparse = self.local.robust, self.compression.compress.startswith("topk")
         allowed = "mean or clip:C: of uploads by --compress topk most numbers are 0, and their middle is"
         demand(not (robust.sorts and sparse), "aggregate", robust.aggregate, allowed)
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' local models."""
-        return self.local.average(clients, self.train, state, r, self.server_rule)
+        return self.local.average(clients, self.train, state, r, self.server_rule, self.privacy)
 
-    def train(self, client: Client, message: GlobalModel) -> Decompressed:
+    def train(self, client: Client, message: GlobalModel) -> Decompressed | Clipped:
         """y <- y - gamma~_t (g_i(y) + mu (y - x)) from y = x, t = 0, ..., H_{i,r} - 1, g_i on mini-batch t."""
         x, r = message.x, message.r
         batches, gammas = self.local.batches(client, r), self.local.steps.sizes(client.i, r)
         y = descended(self.problem, client.data, x, batches, gammas, mu=self.mu)
+        if self.privacy.clips:
+            return self.privacy.reply(client, y - x, r)
         return self.compression.upload(client, x, y, r)
 
     @property

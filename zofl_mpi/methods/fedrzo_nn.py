@@ -11,9 +11,10 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from zofl_mpi import Array, Client, Clients, Directions, Purpose, at_least
+from zofl_mpi import Array, Client, Clients, Directions, Purpose, at_least, part
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.base import Effort
+from zofl_mpi.rounds.privacy import Clipped, Privacy
 from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.rounds.zeroth_order import Iterates, LipschitzReports, Stepped, finite_losses
 
@@ -46,6 +47,10 @@ class FedRZONN(LipschitzReports):
     grows_with: ClassVar[tuple[str, ...]] = ("n_p", "probe")
     n_p: int = at_least(1, 1, "a whole number of directions")
     estimate: Literal["one-sided", "central"] = "one-sided"
+    privacy: Privacy = part()
+
+    def __post_init__(self) -> None:
+        self.privacy.begin(self.sampling, {"--weights size": self.local.weights == "size"})
 
     def start(self) -> State:
         x = self.setting.first_model(self.local.x0)
@@ -54,18 +59,25 @@ class FedRZONN(LipschitzReports):
     def round(self, state: State, r: int, clients: Clients) -> State:
         """One round of Algorithm 1: the participants' H local steps, then the mean of their iterates."""
         S, shares = self.sampling(r), self.local.shares()
-        x = clients.mean(self.step, GlobalModel(state.x, r), to=S, weights=shares).x
+        if self.privacy.clips:
+            change = self.privacy.mean(clients, self.step, GlobalModel(state.x, r), S, len(state.x))
+            x = np.asarray(state.x + change).astype(state.x.dtype)
+        else:
+            x = clients.mean(self.step, GlobalModel(state.x, r), to=S, weights=shares).x
 
         drawn, k = state.drawn, self.local.drawn_step(state.steps, r)
-        if k is not None:
+        if k is not None and self.privacy.clips:
+            drawn = x  # the iterate in the middle of a round would be one more answer of the clients
+        elif k is not None:
             asked = Partial(state.x, r, k)
             drawn = clients.mean(self.partial, asked, to=S, weights=shares, counted=False).x
         steps = state.steps + self.local.steps()
         return State(x, drawn, steps, float(np.linalg.norm(x.astype(np.float64) - state.x)))
 
-    def step(self, client: Client, message: GlobalModel) -> Stepped:
+    def step(self, client: Client, message: GlobalModel) -> Stepped | Clipped:
         """Takes the H local steps."""
-        return self.stepped(client, message, self.local.steps())
+        new = self.stepped(client, message, self.local.steps())
+        return self.privacy.reply(client, new.x - message.x, message.r) if self.privacy.clips else new
 
     def partial(self, client: Client, message: Partial) -> Stepped:
         """Takes the first of the local steps once more, up to the iterate that is drawn."""
@@ -93,7 +105,7 @@ class FedRZONN(LipschitzReports):
 
     def directions(self, rounds: int) -> Directions:
         """n_p directions for each participant and local step."""
-        return Directions(rounds * len(self.sampling(0)) * self.local.steps() * self.n_p, self.problem.n)
+        return Directions(round(rounds * self.sampling.expected) * self.local.steps() * self.n_p, self.problem.n)
 
     @property
     def effort(self) -> Effort:

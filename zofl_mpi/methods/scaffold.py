@@ -15,6 +15,7 @@ from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds import local_sgd
 from zofl_mpi.rounds.base import Effort, descended
 from zofl_mpi.rounds.local_sgd import FirstOrder
+from zofl_mpi.rounds.privacy import Clipped, Privacy
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,13 @@ class Scaffold(FirstOrder):
 
     option: Literal["I", "II"] = "II"
     server_rule: ServerRule = part()
+    privacy: Privacy = part()
 
     def __post_init__(self) -> None:
         allowed, steps = "above 0: SCAFFOLD's c_i is the mean of the gradients used", self.local.steps
         demand(all(tau > 0 for tau in steps.tau), "tau", steps.tau, allowed)
         demand(steps.gamma_local > 0, "gamma_local", steps.gamma_local, allowed)
+        self.privacy.begin(self.local.sampling, self.local.leaks)
 
     def start(self) -> State:
         x = self.setting.first_model(self.local.server.x0)
@@ -71,13 +74,18 @@ class Scaffold(FirstOrder):
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Samples clients and adds up their changes: Algorithm 1, lines 3, 4, 15 to 17."""
         S, shares = self.local.sampling(r), self.local.shares()
-        message = Controlled(state.x, state.c, r)
-        mean = self.local.robust.mean(clients, self.train, message, to=S, weights=shares, dy=0.0, dc=0.0)
-        new = self.local.step(state, state.x + mean.dy, r, S, self.server_rule)
-        c = state.c + math.fsum(shares[i] for i in S) * mean.dc.astype(np.float64)
+        message, share = Controlled(state.x, state.c, r), math.fsum(shares[i] for i in S)
+        if self.privacy.clips:
+            dy, dc = np.split(self.privacy.mean(clients, self.train, message, S, 2 * len(state.x)), 2)
+            share = self.privacy.denominator(len(S)) / self.setting.m
+        else:
+            mean = self.local.robust.mean(clients, self.train, message, to=S, weights=shares, dy=0.0, dc=0.0)
+            dy, dc = mean.dy, mean.dc.astype(np.float64)
+        new = self.local.step(state, state.x + dy, r, S, self.server_rule)
+        c = state.c + share * dc
         return State(**vars(new), c=c.astype(state.c.dtype))
 
-    def train(self, client: Client, message: Controlled) -> Update:
+    def train(self, client: Client, message: Controlled) -> Update | Clipped:
         """Takes the local steps and renews c_i: Algorithm 1, lines 7 to 13."""
         x, c, r = message.x, message.c, message.r
         c_i = client.memory.get("c_i", np.zeros_like(c))
@@ -87,6 +95,10 @@ class Scaffold(FirstOrder):
             new = self.problem.gradient(x, client.data)
         else:
             new = (c_i - c + (x - y) / gammas.sum()).astype(c.dtype)
+        if self.privacy.clips:
+            sent = self.privacy.reply(client, np.concatenate([y - x, new - c_i]), r)
+            client.memory["c_i"] = (c_i + sent.change[len(x) :]).astype(c.dtype)  # so that c stays their mean
+            return sent
         client.memory["c_i"] = new
         return Update(y - x, new - c_i)
 

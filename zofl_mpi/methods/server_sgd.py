@@ -23,6 +23,7 @@ class ServerSGD(Costed[Smooth]):
     """
 
     needs: ClassVar[type] = Smooth
+    uploads: ClassVar[str] = ""
     server: ServerStep = part(gamma=0.01)
     reporting: Reporting = part()
 

@@ -21,6 +21,7 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Hierarchical
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shaped
 from zofl_mpi.rounds.local_sgd import LocalSolve
+from zofl_mpi.rounds.privacy import Clipped, Privacy
 from zofl_mpi.rounds.report import GlobalModel, Measured, hierarchical_report, measure_personal
 from zofl_mpi.rounds.report import HierarchicalReport as Report
 from zofl_mpi.rounds.robust import MEDIAN, Robust
@@ -62,18 +63,23 @@ class ZOHFL(Costed[Hierarchical]):
     divide: Literal["m", "participants"] = "m"
     exchange: Literal["scalars", "solutions"] = "scalars"
     robust: Robust = part()
+    privacy: Privacy = part()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1, lines 3 to 9: the server descends its own gradient and the clients' estimates."""
         x, S = state.x, self.sampling(r)
-        estimates = self.robust.sum(clients, self.solve, GlobalModel(x, r), self.estimate, to=S)
+        message, unit = GlobalModel(x, r), len(x) / (2 * self.eta)  # of an estimate along a v of norm 1
+        if self.privacy.clips:
+            estimates = self.privacy.sum(clients, self.solve, message, self.estimate, S, len(x), unit)
+        else:
+            estimates = self.robust.sum(clients, self.solve, message, self.estimate, to=S)
         g1 = self.gradient_f1(x, r)  # while the clients compute
-        g2 = estimates() / (self.setting.m if self.divide == "m" else len(S))
+        g2 = estimates() / (self.setting.m if self.divide == "m" else self.privacy.denominator(len(S)))
 
-        steps = int(self.steps(np.array(S), r).sum())
+        steps = int(np.broadcast_to(self.steps(np.array(S, np.int64), r), len(S)).sum())
         return State(self.server.step(x, g1 + g2, r), float(np.linalg.norm(g1)), float(np.linalg.norm(g2)), steps)
 
-    def solve(self, client: Client, message: GlobalModel) -> Values | Solutions:
+    def solve(self, client: Client, message: GlobalModel) -> Values | Solutions | Clipped:
         """Algorithm 1, line 4: Algorithm 2 at x + eta v and at x - eta v."""
         v = self.direction(client.i, message.r)
         x = self.pair(message.x, v)
@@ -82,11 +88,16 @@ class ZOHFL(Costed[Hierarchical]):
         solutions = Solutions(y[0], y[1])
         if self.exchange == "solutions":
             return solutions
-        return self.values(client.i, x, solutions)
+        f = self.values(client.i, x, solutions)
+        if self.privacy.clips:
+            return self.privacy.reply(client, np.array([f.plus - f.minus]), message.r, scalars=True)
+        return f
 
-    def estimate(self, i: int, message: GlobalModel, reply: Values | Solutions) -> Array:
+    def estimate(self, i: int, message: GlobalModel, reply: Values | Solutions | Clipped) -> Array:
         """Algorithm 1, line 5: (n,) client i's estimate n/(2 eta) (f+ - f-) v in float64."""
         v = self.direction(i, message.r)
+        if isinstance(reply, Clipped):
+            return self.privacy.counted(zo.estimate(reply.change[0], v, 2 * self.eta), reply)
         f = reply if isinstance(reply, Values) else self.values(i, self.pair(message.x, v), reply)
         return np.asarray(zo.estimate(f.plus - f.minus, v, 2 * self.eta))
 
@@ -111,7 +122,7 @@ class ZOHFL(Costed[Hierarchical]):
         g = self.problem.gradient_f1(x, self.setting.server, self.server.batch(r))
         return shaped(g, x.shape, "gradient_f1(x, data, batch)")
 
-    def steps(self, clients: NDArray[np.int64], r: int) -> NDArray[np.int64]:
+    def steps(self, clients: NDArray[np.int64], r: int) -> NDArray[np.int64] | int:
         """(k,) 2 H_{i,r} of clients (k,), the steps of both solves."""
         return 2 * self.local.steps.counts(clients, r)
 
@@ -119,6 +130,8 @@ class ZOHFL(Costed[Hierarchical]):
 
     def __post_init__(self) -> None:
         demand_samples(self.setting, "--method zo_hfl: f_1 is their loss")
+        leaks = {"--exchange solutions": self.exchange == "solutions", "--aggregate, --attackers": self.robust.active}
+        self.privacy.begin(self.sampling, leaks, scalars=True)
         robust, allowed = self.robust, "mean, trimmed:F or clip:C: each client's direction is its own, no two share one"
         demand(robust.aggregate != MEDIAN, "aggregate", robust.aggregate, allowed)
         allowed = "scalars with --aggregate or --attackers, which read them"
@@ -130,7 +143,7 @@ class ZOHFL(Costed[Hierarchical]):
 
     def directions(self, rounds: int) -> Directions:
         """One direction for each participant and round."""
-        return Directions(rounds * len(self.sampling(0)), self.problem.n)
+        return Directions(round(rounds * self.sampling.expected), self.problem.n)
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         return hierarchical_report(self.setting, state.x, r, clients, self.personal)
@@ -155,12 +168,13 @@ class ZOHFL(Costed[Hierarchical]):
     @property
     def effort(self) -> Effort:
         x = np.zeros(self.problem.n, self.setting.dtype)
+        scalars = Clipped(change=np.zeros(1), was=0.0) if self.privacy.clips else Values(0.0, 0.0)
         return Effort(
             participants=self.sampling,
             steps=self.steps,
             batch=self.local.batch,
             down=GlobalModel(x, 0),
-            up=Values(0.0, 0.0) if self.exchange == "scalars" else Solutions(x, x),
+            up=scalars if self.exchange == "scalars" else Solutions(x, x),
             models=2 if self.local.samples == "shared" else 1,
             server_batch=self.server.server_batch,
         )

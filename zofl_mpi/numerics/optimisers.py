@@ -5,7 +5,7 @@ change of the clients' models.
 """
 
 import math
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -60,6 +60,18 @@ class Optimiser:
     def memory_bytes(self, n: int, itemsize: int) -> int:
         """Bytes of the moments of n numbers, as they travel."""
         return len(self._vectors) * n * itemsize + 8 * (self.optimiser != "sgd")
+
+    def step_by_parts(self, theta: Tensor, estimate: Iterable[tuple[slice, Tensor]], memory: Memory, lr: float) -> None:
+        """`step` along a gradient whose parts, which cover theta, come one after the other."""
+        if not memory:
+            memory.update(self.memory(theta))
+        vectors = {name: memory[name].to(theta.device) for name in self._vectors}
+        memory.update(vectors)
+        count = {name: memory[name] for name in ("t",) if name in memory}
+        for part, g in estimate:
+            of_part = {name: vector[part] for name, vector in vectors.items()} | count
+            self.step(theta[part], g, of_part, lr)
+        memory.update({name: of_part[name] for name in count})
 
     def step(self, theta: Tensor, g: Tensor, memory: Memory, lr: float) -> None:
         """Moves theta (n,) in place by one step of size lr along -g, g (n,) the gradient.

@@ -38,20 +38,23 @@ def direction(generator: np.random.Generator, n: int, dtype: DTypeLike = np.floa
     return z.astype(dtype, copy=False)
 
 
-def estimate(difference: float | Any, v: Vector, span: float, distribution: Distribution = "sphere") -> Vector:
+def estimate(
+    difference: float | Any, v: Vector, span: float, distribution: Distribution = "sphere", n: int = 0
+) -> Vector:
     """(n,) the estimate n * difference / span * v; without the factor n for a normal v.
 
     Args:
         difference: of the two losses, formed in float64; for a tensor v possibly a tensor () of its device.
         v: (n,) of norm 1 ("sphere"), or with standard normal entries ("gaussian").
         span: how far apart the two points are in units of v: mu one-sided, 2 mu central.
+        n: where v is a part of the direction, of how many entries; 0: v is all of it.
 
     Returns:
         float64 for a NumPy v of any dtype, so that a sum over clients loses nothing; a tensor keeps its dtype.
     """
     scale = difference / span
     if distribution == "sphere":
-        scale *= len(v)
+        scale *= n or len(v)
     if isinstance(v, np.ndarray):
         return np.multiply(v, float(scale), dtype=np.float64)
     return scale * v

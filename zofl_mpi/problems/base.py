@@ -56,6 +56,11 @@ class Problem(Backend, Protocol):
         return None
 
     @attribute
+    def client_memory(self) -> str:
+        """How a backward pass holds its activations, see `problems.saving`."""
+        return "none"
+
+    @attribute
     def smooth_twin(self) -> bool:
         """Whether `loss` and `gradient` are those of a smooth stand-in for the problem's `losses`."""
         return False

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from zofl_mpi.engine import device
 
@@ -19,9 +21,9 @@ class Flat:
     """Some modules, one after the other, as a function of theta (n,) and buffers (b,).
 
     theta holds their parameters with requires_grad in the modules' own order, buffers their floating-point buffers
-    (running means and variances). Within `at` both are views of the caller's vectors: a step in place on theta moves
-    the modules, a forward pass in training mode moves buffers. Between two `at` the modules hold nothing of theta, so
-    that several clients may share them.
+    (running means and variances; not the constants that a module keeps out of its state). Within `at` both are views of
+    the caller's vectors: a step in place on theta moves the modules, a forward pass in training mode moves buffers.
+    Between two `at` the modules hold nothing of theta, so that several clients may share them.
 
     Vectors must lie in memory that torch allocated: a matrix product may round differently at an address that is not a
     multiple of 64, and NumPy's arrays start anywhere.
@@ -39,7 +41,8 @@ class Flat:
         """
         self.modules, self._strict, self._tf32 = list(modules), strict, tf32
         self.parameters = [p for m in self.modules for p in m.parameters() if p.requires_grad]
-        self._buffers = [b for m in self.modules for b in m.buffers() if b.is_floating_point()]
+        kept = {id(value) for m in self.modules for value in m.state_dict(keep_vars=True).values()}
+        self._buffers = [b for m in self.modules for b in m.buffers() if b.is_floating_point() and id(b) in kept]
         self._layout, self._buffer_layout = _Layout(self.parameters), _Layout(self._buffers)
         self.n = sum(self._layout.sizes)
         self.b = sum(self._buffer_layout.sizes)
@@ -67,10 +70,11 @@ class Flat:
         """Context manager: binds the modules to views of theta (n,) and buffers (b,); yields the parameters.
 
         Args:
+            theta: may end with a module: those after it then hold nothing.
             buffers: None leaves the modules those that they have.
             running: BatchNorm normalises by its running statistics, and leaves them as they are.
         """
-        for parameter, part in zip(self.parameters, self._layout.views(theta), strict=True):
+        for parameter, part in zip(self.parameters, self._layout.views(theta), strict=False):
             parameter.data = part
         if buffers is not None:
             self.swap(buffers)
@@ -108,6 +112,31 @@ class Flat:
             p.data = self._empty
 
 
+@final
+class Substituted(TorchFunctionMode):
+    """Gives torch's functions other values in place of parameters, which live as long as one call.
+
+    So a pass at a perturbed point needs the memory of the largest layer, not of the model. The modules may be bound to
+    NaN meanwhile: a function that does not come by here, in compiled code, then spoils the loss.
+    """
+
+    def __init__(self, which: Container[int], value: Callable[[Tensor], Tensor]) -> None:
+        """`value` of a parameter is what takes its place, if its id is one of `which`."""
+        super().__init__()
+        self._which, self._value = which, value
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__ == "__get__":  # of a shape or a dtype, mostly
+            found = func(*args)
+            if not isinstance(found, Tensor):
+                return found
+        args, kwargs = tree_map_only(nn.Parameter, self._substitute, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def _substitute(self, parameter: Tensor) -> Tensor:
+        return self._value(parameter) if id(parameter) in self._which else parameter
+
+
 def gradients(output: Tensor, parameters: Sequence[Tensor], slope: Tensor | None = None) -> tuple[Tensor, ...]:
     """The gradient of an output's loss with respect to each of these parameters; 0 where it depends on one of them not.
 
@@ -129,14 +158,16 @@ class _Layout:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.sizes, self.shapes = [t.numel() for t in tensors], [t.shape for t in tensors]
+        self._counts = {end: k for k, end in enumerate(itertools.accumulate(self.sizes, initial=0))}
         self._views: dict[int, tuple[weakref.ref[Tensor], list[Tensor]]] = {}
 
     def views(self, vector: Tensor) -> list[Tensor]:
-        """The parts of a vector, in these shapes."""
+        """The parts of a vector, in these shapes: of all tensors, or of the first ones."""
         key = id(vector)
         if key not in self._views:
-            parts = vector.data.split_with_sizes(self.sizes)  # of a tensor of their own: they do not keep `vector`
-            views = [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+            sizes = self.sizes[: self._counts[len(vector)]]
+            parts = vector.data.split_with_sizes(sizes)  # of a tensor of their own: they do not keep `vector`
+            views = [part.view(shape) for part, shape in zip(parts, self.shapes, strict=False)]
             self._views[key] = weakref.ref(vector, lambda _: self._views.pop(key, None)), views
         return self._views[key][1]
 

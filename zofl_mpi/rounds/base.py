@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Loads, Purpose, Setting, UserError, at_least, fraction
+from zofl_mpi import Array, Loads, Purpose, Setting, UserError, at_least, fraction, given
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.setting import Drawable, P, Passes, Work
@@ -52,16 +52,32 @@ class Sampling:
 
     setting: Setting
     beta: float = fraction(1.0, "a fraction of the clients")
+    poisson: bool = given(default=False)  # each client by itself with probability beta: see `privacy`
+
+    @property
+    def expected(self) -> float:
+        """E |S_r|: round(beta m), halves up, at least 1; of Poisson sampling beta m."""
+        count = Decimal(str(self.beta)) * self.setting.m  # 50 * 0.57 is 28.5
+        return float(count) if self.poisson else max(1, int(count.to_integral_value(ROUND_HALF_UP)))
 
     def __call__(self, r: int) -> list[int]:
-        """S_r: round(beta m) clients, halves up, at least one, uniformly without replacement; ascending."""
+        """S_r: `expected` clients, uniformly without replacement, or each with probability beta; ascending."""
         m = self.setting.m
-        count = max(1, int((Decimal(str(self.beta)) * m).to_integral_value(ROUND_HALF_UP)))  # 50 * 0.57 is 28.5
+        if self.poisson:
+            return np.flatnonzero(self.setting.streams(Purpose.PARTICIPANTS, r=r).random(m) < self.beta).tolist()
+        count = int(self.expected)
         if self.setting.fleet is not None:
             return self.setting.fleet.participants(r, count)
         if count == m:
             return list(range(m))
         return sorted(self.setting.streams(Purpose.PARTICIPANTS, r=r).permutation(m)[:count].tolist())
+
+    def size(self, r: int) -> int:
+        """|S_r|, where it can be without drawing who they are."""
+        fleet, count = self.setting.fleet, int(self.expected)
+        if self.poisson:
+            return len(self(r))
+        return count if fleet is None else fleet.number(r, count)
 
 
 @final
@@ -224,10 +240,7 @@ class Costed(OnProblem[P], ABC):
     def plan(self, rounds: int) -> dict[str, str | float]:
         """The lines of --dry-run."""
         effort, problem = self.effort, cast(Any, self.problem)
-        asked = steps = samples = 0
-        for r in range(rounds):
-            S, H, each_samples = self._steps(effort, r)
-            asked, steps, samples = asked + len(S), steps + int(H.sum()), samples + int(each_samples.sum())
+        asked, steps, samples = map(sum, zip(*(self._totals(effort, r) for r in range(rounds)), strict=True))
         down, up = (0 if message is None else messages.size(message) for message in (effort.down, effort.up))
         each = (effort.points or 1) * self._flops()
         lines: dict[str, str | float] = {
@@ -268,6 +281,16 @@ class Costed(OnProblem[P], ABC):
         ids = np.arange(m) if everyone else np.array(asked, np.int64)
         steps = np.broadcast_to(effort.steps(ids, r), ids.shape)
         return ids, steps, np.broadcast_to(effort.samples(steps, self._sizes[ids]), ids.shape)
+
+    def _totals(self, effort: Effort, r: int) -> tuple[int, int, int]:
+        """How many participants round r has, and their local steps and the samples of these, in all."""
+        H = effort.steps(np.zeros(0, np.int64), r)
+        alike = (effort.batch and not effort.full_pass) or self._sizes.min() == self._sizes.max()
+        if isinstance(effort.participants, Sampling) and isinstance(H, int) and alike:
+            count = effort.participants.size(r)
+            return count, count * H, count * int(effort.samples(np.array([H]), self._sizes[:1])[0])
+        S, H, samples = self._steps(effort, r)
+        return len(S), int(H.sum()), int(samples.sum())
 
     @cached_property
     def _sizes(self) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Loads, Purpose, UserError, at_least, column, part
 from zofl_mpi.engine import messages
-from zofl_mpi.engine.fleet import Needs
+from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.setting import Passes
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Bilevel, SecondOrder
@@ -60,6 +60,14 @@ class TwoLevels(OnProblem[B]):
     def flops(self) -> float:
         """FLOPs of a pass, taken as those of a product with each entry of x and y."""
         return 2.0 * (self.problem.n + self.problem.n_lower)
+
+    def work_of(self, samples: Sequence[float], sizes: Sequence[tuple[int, int]], clients: Any) -> RoundWork:
+        """All clients' work in a round: samples (m,) of each, and the bytes of each exchange, down and up."""
+        ids = list(range(self.setting.m) if clients is None else clients)
+        down, up, two = (
+            np.full(len(ids), float(total)) for total in (*map(sum, zip(*sizes, strict=True)), 2 * len(sizes))
+        )
+        return RoundWork(ids, np.array(samples, float)[ids], down, up, two)
 
     def parts(self, client: Client) -> tuple[Any, Any]:
         """The samples that f_i and h_i see."""
@@ -187,8 +195,18 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
         return self.local.effort(lambda r: range(self.setting.m), 2)
 
     def device_needs(self) -> Sequence[Needs]:
-        """Not known: how often the lower level communicates depends on x."""
-        return ()
+        """MACs of a sample's two passes; refused where the lower level's steps depend on x."""
+        if self.solver.lower != "exact" and not self.solver.T_lower.isdecimal():
+            how = f"--T-lower {self.solver.T_lower} takes as many local steps as L_h/mu_h at x asks for"
+            raise UserError(f"--devices: {how}, which no one knows before the round; give --T-lower a whole number")
+        return [Needs(self.flops())]
+
+    def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
+        x, y = np.zeros(self.problem.n, self.setting.dtype), np.zeros(self.problem.n_lower, self.setting.dtype)
+        w, own = np.stack([y] * self.solver.sequences), self.effort
+        calls = 2 * self.first_schedule.rounds * [(messages.size(Iterate(w, 0, 0)), messages.size(Moved(w)))]
+        ends = [(messages.size(own.down), messages.size(Placed())), (2 * y.nbytes, messages.size(Stepped(x)))]
+        return self.work_of(self.loads().work, [*ends, *calls], clients)
 
     def sample_passes(self, rounds: int, asked: int) -> Passes:
         """In each round as many as the lower level takes at x_0."""
@@ -299,11 +317,22 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
 
     def loads(self) -> Loads:
         """Samples of the derivatives that each client takes in a round with all terms of the series."""
+        return Loads(self._samples(self.exchanges(None)))
+
+    def _samples(self, exchanges: Sequence[Exchange]) -> list[int]:
+        """(m,) samples of the derivatives that each client takes."""
         upper, lower = step_samples(self.setting, self.batch), step_samples(self.setting, self.batch_lower)
-        outer, inner = (
-            sum(numbers) for numbers in zip(*((e.upper, e.lower) for e in self.exchanges(None)), strict=True)
-        )
-        return Loads([outer * f + inner * h for f, h in zip(upper, lower, strict=True)])
+        outer, inner = (sum(numbers) for numbers in zip(*((e.upper, e.lower) for e in exchanges), strict=True))
+        return [outer * f + inner * h for f, h in zip(upper, lower, strict=True)]
+
+    def device_needs(self) -> Sequence[Needs]:
+        """MACs of a sample's derivative."""
+        return [Needs(GRADIENT * self.flops() / 2)]
+
+    def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
+        exchanges = self.exchanges(r)
+        sizes = [(messages.size(each.message), messages.size(each.reply)) for each in exchanges]
+        return self.work_of(self._samples(exchanges), sizes, clients)
 
     def sample_passes(self, rounds: int, asked: int) -> Passes:
         """In each round with all terms of the series."""

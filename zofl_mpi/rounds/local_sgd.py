@@ -19,6 +19,7 @@ from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes, to_number
 from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shaped, shares
+from zofl_mpi.rounds.privacy import Privacy
 from zofl_mpi.rounds.report import GlobalModel, Measured, Report, Reporting
 from zofl_mpi.rounds.robust import Robust
 
@@ -75,10 +76,13 @@ class StepSchedule:
         """H_{i,r}."""
         return local_steps(self.schedule_h, self.tau[i % len(self.tau)], r)
 
-    def counts(self, clients: NDArray[np.int64], r: int) -> NDArray[np.int64]:
-        """(k,) H_{i,r} of clients (k,)."""
-        each = np.array([local_steps(self.schedule_h, tau, r) for tau in self.tau])
-        return each[clients % len(each)]
+    def counts(self, clients: NDArray[np.int64], r: int) -> NDArray[np.int64] | int:
+        """(k,) H_{i,r} of clients (k,); a number where it is that of all."""
+        if len(self.tau) == 1:
+            return self.count(0, r)
+        taus = [self.tau[i] for i in clients.tolist()]
+        each = {tau: local_steps(self.schedule_h, tau, r) for tau in set(taus)}
+        return np.array([each[tau] for tau in taus], np.int64)
 
     def sizes(self, i: int, r: int) -> NDArray[np.float64]:
         """(H,) step sizes gamma~_t of client i in round r."""
@@ -153,6 +157,11 @@ class LocalSGD:
         if self.server.gamma:
             demand_samples(self.setting, "--gamma")
 
+    @property
+    def leaks(self) -> dict[str, bool]:
+        """What would leave a client, for `Privacy`."""
+        return {"--weights size": self.weights == "size", "--aggregate, --attackers": self.robust.active}
+
     def shares(self) -> dict[int, float]:
         """{i: w_i} of all clients, summing to 1."""
         return shares(self.setting, self.weights)
@@ -161,10 +170,20 @@ class LocalSGD:
         """(H, batch) the client's mini-batches of round r, the same for every method."""
         return minibatches(self.setting, client, r, self.steps.count(client.i, r), self.batch)
 
-    def average(self, clients: Clients, train: Step, state: State, r: int, rule: ServerRule = SGD) -> State:
-        """`step` towards sum over S_r of w_i y_i, y_i the replies to `train`."""
-        S = self.sampling(r)
-        mean = self.robust.mean(clients, train, GlobalModel(state.x, r), to=S, weights=self.shares(), y=state.x)
+    def average(
+        self,
+        clients: Clients,
+        train: Step,
+        state: State,
+        r: int,
+        rule: ServerRule = SGD,
+        privacy: Privacy | None = None,
+    ) -> State:
+        """`step` towards sum over S_r of w_i y_i, y_i the replies to `train`; x + those of `privacy` where it clips."""
+        S, message = self.sampling(r), GlobalModel(state.x, r)
+        if privacy is not None and privacy.clips:
+            return self.step(state, state.x + privacy.mean(clients, train, message, S, len(state.x)), r, S, rule)
+        mean = self.robust.mean(clients, train, message, to=S, weights=self.shares(), y=state.x)
         return self.step(state, mean.y, r, S, rule)
 
     def step(self, state: State, y: Array, r: int, to: list[int], rule: ServerRule = SGD) -> State:
@@ -174,7 +193,7 @@ class LocalSGD:
         new, moments = rule.step(x, y, self.eta_g, state.moments)
         if self.server.gamma:
             new = self.server.step(new, self.server.gradient(x, r), r)
-        steps = int(self.steps.counts(np.array(to), r).sum())
+        steps = int(np.broadcast_to(self.steps.counts(np.array(to, np.int64), r), len(to)).sum())
         return State(new.astype(x.dtype), steps, moments=moments)
 
 
@@ -182,6 +201,7 @@ class LocalSGD:
 class FirstOrder(Costed[Smooth]):
     """Base of the methods that average local models: they add `round` and the clients' step."""
 
+    uploads: ClassVar[str] = "local models"
     needs: ClassVar[type] = Smooth
     local: LocalSGD = part()
     reporting: Reporting = part()

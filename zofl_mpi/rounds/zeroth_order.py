@@ -75,7 +75,7 @@ class Local:
     def __post_init__(self) -> None:
         demand(self.probe == 0 or self.probe >= 3, "probe", self.probe, "a number of directions, at least 3, or 0")
         parse_decay(self.schedule, "--schedule")
-        memory = getattr(self.setting.problem, "client_memory", "none")
+        memory = self.setting.problem.client_memory
         demand(memory == "none", "client_memory", memory, "none: these clients take no backward pass")
         object.__setattr__(self, "sets", self._sets())
 

@@ -189,6 +189,11 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
             method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
         if N and world.rank == 0 and not (values["quiet"] or values["dry_run"]):
             print(evaluation.line(N, data.test), flush=True)
+    settled = world.bcast(at_server(world, lambda: plans.settled(method, plan)))
+    follow = [name for name, value in settled.values.items() if value != values[name]]  # from a budget and the rounds
+    if follow:
+        plan = settled
+        method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
     devices.bind(world, method, values["method"], speaks=not values["dry_run"])
     fault = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
     _check_equal(world, method.kernel, f"{fault} --kernel numpy")
@@ -209,6 +214,7 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     stop.listen()
     attrs: dict[str, Any] = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
     attrs |= {"eval_samples": setting.eval_samples, **({"kernel_choice": reason} if reason else {})}
+    attrs |= {"settled": " ".join(follow)} if follow else {}
     attrs |= {"devices": setting.fleet.lines()} if setting.fleet is not None else {}
     loads = world.bcast(loads)  # rank 0's: ranks that looked for a client on different ones would hang
     clients = _clients_per_rank(world, values["server_ranks"], data.m, loads)

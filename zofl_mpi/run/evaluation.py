@@ -1,6 +1,7 @@
 """--eval-samples: how many samples an evaluation reads, fixed by the configuration and the seed."""
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,8 @@ def auto(method: Method[Any], rounds: int, every: int) -> int:
     setting, between = method.setting, range(every, rounds, every)
     evaluations = len({1, rounds}) + len(between) - (1 in between)  # see `loop.Schedule`
     parts = (setting.test, setting.validation), (setting.server,), setting.data
-    held_out, of_server, of_clients = ([len(data) for data in part if isinstance(data, Drawable)] for part in parts)
+    kinds = {type(data): isinstance(data, Drawable) for part in parts for data in _kinds(part)}
+    held_out, of_server, of_clients = ([len(data) for data in part if kinds[type(data)]] for part in parts)
     asked = min(setting.eval_clients or setting.m, setting.m)
     passes = method.sample_passes(rounds, asked)
     if passes is None or not (held_out or of_server):
@@ -43,6 +45,11 @@ def auto(method: Method[Any], rounds: int, every: int) -> int:
     if cost(high) <= allowed:
         return 0
     return max(1, bisect_right(range(1, high), allowed, key=cost))
+
+
+def _kinds(part: Iterable[Any]) -> Iterable[Any]:
+    """An example of each class: to ask each of many clients' data for a protocol's members takes long."""
+    return {type(data): data for data in part}.values()
 
 
 def limited(setting: Setting[Any], N: int) -> Setting[Any]:

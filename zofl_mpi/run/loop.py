@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine import device, memory, messages
 from zofl_mpi.engine.clients import ClientError, Clients
-from zofl_mpi.engine.fields import check_finite, described, numbers, reported, without_warnings
+from zofl_mpi.engine.fields import check_finite, described, numbers, parts_of, reported, without_warnings
+from zofl_mpi.engine.fleet import BY_CLIENT
 from zofl_mpi.engine.ledger import KINDS, Row, overlap
-from zofl_mpi.engine.setting import Directions, Method
+from zofl_mpi.engine.setting import Budget, Directions, Method
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import records
 from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
@@ -153,8 +154,12 @@ class Rounds:
             if stop and done < schedule.rounds:
                 recorder.close("interrupted", **totals.explored(self.method))
                 return totals, False
+        fleet = self.method.setting.fleet
+        if fleet is not None:
+            recorder.describe({f"clients/{name}": about for name, about in BY_CLIENT.items()})
+        each = {} if fleet is None else {f"clients/{name}": value for name, value in fleet.by_client(done).items()}
         try:
-            recorder.finish(messages.named(messages.leaves(state)), **totals.explored(self.method))
+            recorder.finish(messages.named(messages.leaves(state)) | each, **totals.explored(self.method))
         except records.DamagedError:
             if not schedule.saves(done):  # else its last checkpoint is this one
                 clients.steadily(partial(self._save, done, state))
@@ -184,6 +189,11 @@ class Rounds:
             spent = method.setting.fleet.spent(r + 1)
             columns |= dict(numbers(spent))
             self.recorder.describe(described(spent))
+        for each in parts_of(method):
+            cost = each.spent(r + 1, self.schedule.evaluates(r + 1)) if isinstance(each, Budget) else None
+            if cost is not None:
+                columns |= dict(numbers(cost))
+                self.recorder.describe(described(cost))
         if self.schedule.evaluates(r + 1):
             name = f"evaluation after round {r + 1}"
             self.progress.step(name)

@@ -8,12 +8,12 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass, replace
 from typing import Any, Literal, TypeVar, final, get_type_hints
 
 from zofl_mpi.engine.fields import at_least, between, check_ranges, parts_of
 from zofl_mpi.engine.roles import with_base
-from zofl_mpi.engine.setting import Directions, Loads, Method, PlansLoads, PlansWork, Work
+from zofl_mpi.engine.setting import Budget, Directions, Loads, Method, PlansLoads, PlansWork, Work
 from zofl_mpi.errors import UserError, nearest
 from zofl_mpi.run import flags, stored
 from zofl_mpi.run.family import Choice, Family
@@ -96,6 +96,7 @@ class Plan:
     command: str  # as it was typed
     kernel_before: str = ""  # the kernel of the run that --resume names; "" for a new run
     eval_samples_before: int | None = None  # the samples of its evaluations, 0 for all; None for a new run
+    rounds_before: int = 0  # for which that run was planned; 0 for a new run
     usual: str = ""  # the problem that the method has where no other is named
 
     @property
@@ -134,12 +135,13 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
         raise UserError(f"--method {method} on --problem {problem}: {exc}") from exc
     words = [*flags.to_arguments(table, known, config or resume), *arguments]
     program = f"python -m {family.__spec__.name}"
-    values = flags.parse(groups, words, program, _opening(family, method), lambda name: owners_of(family, name))
+    values = flags.parse(groups, words, program, _opening(family, method), lambda name: owners_of(family, name, method))
     check_ranges(RunFlags, values)
     if before:
         _check_same(before, values, resume)
     command = shlex.join(["python", "-m", family.__spec__.name, *arguments])
-    return Plan(values, command, kernel, samples, _usual_problem(family, method))
+    rounds = int(before.get("rounds", 0))
+    return Plan(values, command, kernel, samples, rounds, _usual_problem(family, method))
 
 
 def _opening(family: Family, method: str) -> str:
@@ -184,8 +186,8 @@ def groups_of(family: Family, method: str, problem: str) -> dict[str, type[Any]]
     return {**groups, "method": method_class}
 
 
-def owners_of(family: Family, name: str) -> list[str]:
-    """The family's methods and problems that have a flag of this name, as they are chosen on the command line."""
+def owners_of(family: Family, name: str, method: str) -> list[str]:
+    """The family's methods and problems with a flag of this name, as they are typed; last, why `method` has none."""
 
     def has(classes: Iterable[type[Any]]) -> bool:
         return any(leaf.name == name for cls in classes for leaf in flags.leaves(cls))
@@ -193,7 +195,11 @@ def owners_of(family: Family, name: str) -> list[str]:
     methods = [f"--method {method}" for method, cls in family.METHODS.items() if has([cls])]
     groups = {problem: (choice.groups, *choice.roles.values()) for problem, choice in family.PROBLEMS.items()}
     problems = [f"--problem {problem}" for problem, all_of in groups.items() if any(has(g.values()) for g in all_of)]
-    return [*methods, *problems]
+    owners = {leaf.owner for cls in family.METHODS.values() for leaf in flags.leaves(cls) if leaf.name == name}
+    sent = method_of(family, method).uploads
+    why = [owner.lacking(sent) for owner in owners if sent and issubclass(owner, Budget)]
+    places = [*methods, *problems]
+    return [*places[:-1], "; ".join([places[-1], *why])] if why else places
 
 
 def role_of(method_class: type[Method[Any]]) -> str | None:
@@ -326,8 +332,18 @@ def print_plan(plan: Plan, method: Method[Any]) -> None:
     shared = (
         {f"uploads of a step on each of {S} server ranks, at most": -(-method.server_uploads // S)} if S > 1 else {}
     )
-    for name, value in {**method.plan(rounds), **shared, **explored, **evaluated, **method.costs()}.items():
+    accounts = {k: v for each in parts_of(method) if isinstance(each, Budget) for k, v in each.lines(rounds).items()}
+    for name, value in {**method.plan(rounds), **accounts, **shared, **explored, **evaluated, **method.costs()}.items():
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
+
+
+def settled(method: Method[Any], plan: Plan) -> Plan:
+    """The plan with the values that budgets of the method's parts give, such as fewer rounds."""
+    values = dict(plan.values)
+    for each in parts_of(method):
+        if isinstance(each, Budget):
+            values |= each.settled(values["rounds"], plan.rounds_before)
+    return replace(plan, values=values)
 
 
 def work_of(method: Method[Any], rounds: int) -> Work | None:

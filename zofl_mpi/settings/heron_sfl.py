@@ -12,11 +12,11 @@ from zofl_mpi.problems import Split
 from zofl_mpi.problems.split_images import ConvNet, ResNet, SplitMLP
 from zofl_mpi.run.family import Choice, Site
 from zofl_mpi.run.flags import Groups
-from zofl_mpi.settings import split_gpt2
+from zofl_mpi.settings import split_lm
 from zofl_mpi.settings.adaptation import Adaptation
 from zofl_mpi.settings.networks import fingerprint_of, shape_of
 from zofl_mpi.settings.samples import ClientSamples, Samples, setting_on
-from zofl_mpi.settings.split_gpt2 import GPT2
+from zofl_mpi.settings.split_lm import LM
 from zofl_mpi.settings.texts import Texts
 
 Factory = Callable[[Site, tuple[int, ...], int], tuple[Any, Any, Any]]
@@ -94,5 +94,5 @@ PROBLEMS = {
     "split_resnet": _network(ResNet),
     "split_cnn": _network(ConvNet),
     "split_mlp": _network(SplitMLP),
-    "split_gpt2": Choice({"data": Texts, "problem": GPT2}, split_gpt2.build, {"Split": {}}, gpu=True),
+    "split_lm": Choice({"data": Texts, "problem": LM}, split_lm.build, {"Split": {}}, gpu=True),
 }

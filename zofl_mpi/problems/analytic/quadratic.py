@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
 import numpy as np
 
@@ -31,6 +31,31 @@ class Bowl(Noisy):
     A: Vector
     a: Vector
     noise: Vector
+
+    @classmethod
+    def random(cls, streams: Streams, i: int, n: int, samples: int, noise: float) -> Bowl:
+        """Bowl number i: random axes, eigenvalues spread evenly, noise with mean 0; drawn when it is first looked at,
+        so that a rank draws those of its own clients.
+        """
+        bowl = object.__new__(cls)
+        vars(bowl)["_drawn_from"] = streams, i, n, samples, noise
+        return bowl
+
+    def __len__(self) -> int:
+        own = vars(self)
+        return own["_drawn_from"][3] if "_drawn_from" in own else len(self.noise)
+
+    def __getattr__(self, name: str) -> Any:
+        """A, a or noise of a random bowl, where they are not drawn yet."""
+        if name not in ("A", "a", "noise"):
+            raise AttributeError(name)
+        streams, i, n, samples, noise = vars(self)["_drawn_from"]
+        generator = streams(Purpose.SYNTHETIC, i=i, t=1)
+        axes, _ = np.linalg.qr(generator.standard_normal((n, n)))
+        a = generator.standard_normal(n)
+        table = noise * streams(Purpose.NOISE, i=i).standard_normal((samples, n))
+        vars(self).update(A=axes * np.linspace(0.5, 2.0, n) @ axes.T, a=a, noise=table - table.mean(axis=0))
+        return vars(self)[name]
 
     def gradient(self, y: Vector, batch: Batch | None = None) -> Vector:
         """(k, n) mean gradients at the rows of y over the samples at positions `batch` (B,), or over all."""
@@ -97,7 +122,7 @@ class Quadratic(SmoothBowls, KnownHierarchical):
         generator = streams(Purpose.SYNTHETIC)
         weights = 0.7 * generator.dirichlet(np.full(m, 2.0))  # 30% of the samples are the server's in [A]
         mu = generator.uniform(0.5, 2.0, m)
-        server, *clients = (_bowl(streams, i, n, samples, noise) for i in range(m + 1))
+        server, *clients = (Bowl.random(streams, i, n, samples, noise) for i in range(m + 1))
         return cls(n, weights, mu, **terms), server, tuple(clients)
 
     def f1(self, x: Array, data: Bowl) -> float:
@@ -162,12 +187,3 @@ class Corner(KnownHierarchical):
 
     def score(self, x: Array, data: object, mix: Vector | None = None) -> dict[str, float]:
         return {"loss": self.f2(0, x, np.maximum(x, 0))}
-
-
-def _bowl(streams: Streams, i: int, n: int, samples: int, noise: float) -> Bowl:
-    """Bowl number i: random axes, eigenvalues spread evenly, noise with mean 0 over the samples."""
-    generator = streams(Purpose.SYNTHETIC, i=i, t=1)
-    axes, _ = np.linalg.qr(generator.standard_normal((n, n)))
-    a = generator.standard_normal(n)
-    table = noise * streams(Purpose.NOISE, i=i).standard_normal((samples, n))
-    return Bowl(axes * np.linspace(0.5, 2.0, n) @ axes.T, a, table - table.mean(axis=0))

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, TypeVar, cast, final
 
 import numpy as np
@@ -99,20 +99,25 @@ class Joined:
         self._problem = problem
         self.n = problem.n_client + problem.top.n
         self.b = problem.local.b + problem.top.b
-        self._local = problem.placed(problem.local.initial()[0]).clone()  # with a head, which must lie somewhere
 
     def initial(self) -> tuple[Tensor, Tensor]:
         """(n,) and (b,) what the modules came with."""
         (theta, buffers), (theta_s, buffers_s) = self._problem.local.initial(), self._problem.top.initial()
         return torch.cat([theta[: self._problem.n_client], theta_s]), torch.cat([buffers, buffers_s])
 
+    @cached_property
+    def places(self) -> dict[int, slice]:
+        """{id of a parameter: where it lies in theta}."""
+        n, (client, server) = self._problem.n_client, (self._problem.local.places(), self._problem.top.places())
+        places = {key: part for key, (part, _) in client.items() if part.stop <= n}
+        return places | {key: slice(n + part.start, n + part.stop) for key, (part, _) in server.items()}
+
     @contextmanager
     def at(self, theta: Tensor, buffers: Tensor | None = None, running: bool = False) -> Iterator[list[Any]]:
-        """Context manager: see `problems.flat.Flat.at`."""
+        """Context manager: see `problems.flat.Flat.at`; the auxiliary head holds nothing."""
         problem, n, b = self._problem, self._problem.n_client, self._problem.local.b
-        self._local[:n] = theta[:n]
         client, server = (None, None) if buffers is None else (buffers[:b], buffers[b:])
-        with problem.local.at(self._local, client, running) as below, problem.top.at(theta[n:], server, running) as top:
+        with problem.local.at(theta[:n], client, running) as below, problem.top.at(theta[n:], server, running) as top:
             yield [*below, *top]
 
 
@@ -167,21 +172,30 @@ class LocalSteps:
     """
 
     def __init__(
-        self, training: Training, client: Client, message: Model, loss: Loss, parts: Sequence[slice], scalars: int = 0
+        self,
+        training: Training,
+        client: Client,
+        message: Model,
+        loss: Loss,
+        parts: Sequence[slice],
+        scalars: int = 0,
+        moves: bool = True,
     ) -> None:
         """`message.theta` may be theta's first entries only, where no step depends on the others.
 
         Args:
             parts: of theta, each of which steps with moments of its own.
             scalars: of each step, that go up in place of the model; 0: the model does.
+            moves: whether there are steps; else the model is the message's, all of theta, and no copy.
         """
         self.training, self.client, self.r, self.loss = training, client, message.r, loss
         self.problem, self.parts, self.scalars = loss.problem, parts, scalars
         theta, self.buffers = self.problem.placed(message.theta), self.problem.placed(message.buffers).clone()
-        self.theta = theta.new_zeros(loss.flat.n)
-        self.theta[: len(theta)] = theta
+        self.theta = theta
+        if moves:
+            self.theta = theta.new_zeros(loss.flat.n)
+            self.theta[: len(theta)] = theta
         self.scratch = self.buffers.clone()
-        self.perturbed_theta = torch.empty_like(self.theta)
         self.moments = [
             moments_of(training, client, message, name) for name in ("moments", "exact_moments")[: len(self.parts)]
         ]
@@ -211,6 +225,11 @@ class LocalSteps:
         return self.training.timetable.uploads(q)
 
     # --- passes
+
+    @cached_property
+    def perturbed_theta(self) -> Tensor:
+        """(n,) memory of a perturbed point."""
+        return torch.empty_like(self.theta)
 
     def at(self, buffers: Tensor) -> AbstractContextManager[list[Any]]:
         """Context manager: binds the modules to this client's theta, with these buffers (b,)."""

@@ -26,7 +26,12 @@ STEP_BYTES = "peak bytes of a client's step, beyond its model"
 STEP_COUNTED = STEP_MACS + ", its backward pass as computed"
 RECOMPUTED = ", if it computes its blocks again"  # gradient checkpointing
 PARTS, HEADS, SMASHED = "the clients' parts", "auxiliary heads", "smashed samples"
-GRADIENTS, LABELS, NUMBERS = "gradients at the cut", "labels", "rounds and losses"
+SCALARS, GRADIENTS, LABELS, NUMBERS = (
+    "scalars in place of models",
+    "gradients at the cut",
+    "labels",
+    "rounds and losses",
+)
 
 
 @final
@@ -41,6 +46,7 @@ class Traffic:
     last: int = 0  # numbers of theta_l, the last of those that travel, that go up beside scalars
     aligned: int = 0  # every so many rounds each participant gets a new head; 0: never
     unsplit: bool = False  # clients hold both parts: scalars travel, down those of all rounds since a client's last
+    sums: tuple[int, int] | None = None  # bytes (down, up) of sums in place of the scalars of steps
     _clients: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, compare=False)  # by client
     _batches: dict[Any, tuple[int, int]] = field(default_factory=dict, init=False, compare=False)  # by size
 
@@ -58,7 +64,7 @@ class Traffic:
             HEADS: ((self.head or aligns) * head, self.head * (head if dense else of_head)),
             "BatchNorm's statistics": (statistics, statistics),
             "the optimisers' moments": (moments, dense * moments),
-            "scalars in place of models": (missed * each, each),
+            SCALARS: self.sums or (missed * each, each),
             SMASHED: (0, smashed),
             GRADIENTS: (self.returned * smashed, 0),
             LABELS: (0, labels),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast, final
 
 from zofl_mpi import Purpose, UserError, above, at_least
@@ -41,9 +41,10 @@ class Estimate(GradientRule):
         return drawn(key(Purpose.DIRECTION), like, self.n_p, self.distribution, self.draw)
 
     def term(self, difference: float | Tensor, u: Tensor) -> Tensor:
-        """(d,) a direction's share of the estimate."""
+        """A direction's share of the estimate, (d,) or where u is a part of it."""
         kind: zo.Distribution = "sphere" if self.distribution == "sphere" else "gaussian"  # sqrt(d) u has its d
-        return cast("Tensor", zo.estimate(difference, u, self.span * self.n_p, kind))
+        d = self.part.stop - self.part.start
+        return cast("Tensor", zo.estimate(difference, u, self.span * self.n_p, kind, d))
 
     def replay(self, moving: Tensor, differences: Sequence[float], key: Key) -> Tensor:
         g = moving.new_zeros(moving.shape)
@@ -67,7 +68,6 @@ class TwoPoint(Estimate):
 
     mu: float = 1e-3  # in the unit of the distribution
     central: bool = False  # both sides of the point, else one side and the point itself
-    factors: Tensor | None = field(default=None, compare=False)  # (d,) of the directions' entries; None: 1
 
     @property
     def needs_point(self) -> bool:
@@ -80,10 +80,6 @@ class TwoPoint(Estimate):
     @property
     def span(self) -> float:
         return 2 * self.mu if self.central else self.mu
-
-    def directions(self, like: Tensor, key: Key) -> Iterator[Tensor]:
-        for u in super().directions(like, key):
-            yield u if self.factors is None else u * self.factors.to(u.device)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         """d/mu (F(theta + mu u) - F(theta)) u, or d/(2 mu) (F(theta + mu u) - F(theta - mu u)) u, averaged over u."""

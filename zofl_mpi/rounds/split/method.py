@@ -40,6 +40,7 @@ class SplitMethod(OnProblem[Split]):
     """A method of split training: all but its round."""
 
     needs: ClassVar[type] = Split
+    uploads: ClassVar[str] = "smashed activations and labels"
     training: Training = part()
     loss: Loss = field(init=False, repr=False, compare=False)
     rule: GradientRule = field(init=False, repr=False, compare=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, final
 
 import numpy as np
@@ -33,7 +34,12 @@ class Timetable:
 
     def participants(self, r: int) -> list[int]:
         """S_r, ascending."""
-        return Sampling(self.setting, self.beta)(r)
+        return self.sampling(r)
+
+    @cached_property
+    def sampling(self) -> Sampling:
+        """How S_r is drawn."""
+        return Sampling(self.setting, self.beta)
 
     def groups(self, r: int) -> list[list[int]]:
         """S_r in groups that are asked one after the other, each in the order in which the server takes its uploads."""
@@ -90,7 +96,7 @@ class Timetable:
 
     def server_steps(self, r: int) -> int:
         """The steps of a server with one part in round r: of the q-th uploads each `merge`, for each q."""
-        uploads = np.array([self._uploads(i) for i in self.participants(r)])
+        uploads = np.array([self._uploads(i) for i in self.participants(r)], np.int64)
         still = np.bincount(uploads)[:0:-1].cumsum()  # clients with more than q uploads, from the last q on
         return int((-(-still // self.merge)).sum())
 

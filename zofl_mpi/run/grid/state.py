@@ -43,7 +43,8 @@ def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
     planned = resolved(grid.module, run.flags)
     before = result.config
     kept = {k: v for k, v in planned.items() if k in before or k in run.flags}  # a later 1.x may have more flags
-    names = [k for k in {**before, **kept} if k not in FREE | {"rounds"} and before.get(k) != kept.get(k)]
+    free = FREE | {"rounds", *str(result.attrs.get("settled", "")).split()}  # what follows from a budget is no choice
+    names = [k for k in {**before, **kept} if k not in free and before.get(k) != kept.get(k)]
     if names:
         return "other", _other(flags.changes(names, before, kept))
     return _how_far(result, planned["rounds"])

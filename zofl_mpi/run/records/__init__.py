@@ -7,6 +7,7 @@
 /ranks/seconds_staging   (R, steps, ranks)  of copies between a GPU and the host, apart from these
 /ranks/table     a row a rank and session: from_round, rank, host, device, uuid, gpus, cores, threads, clients, role
 /partition/counts  (m, classes)          /final/<field>  of the last state
+/final/clients/virtual_seconds, joules, asked, dropped, excluded  (m,)  of a run with --devices
 
 Rows of rounds shorter than 0.25 s reach the file together, at most that much later, and all before a checkpoint, the
 end or a stop. A killed process loses those that waited: a resume computes their rounds again, from the last checkpoint.

@@ -1,4 +1,4 @@
-"""[C] VI-C: GPT-2 cut in three (see `Split`), with LoRA, on texts of a context and its completion.
+"""[C] VI-C: a language model cut in three (see `Split`), on texts of a context and its completion.
 
 A loss is the mean cross-entropy of the tokens of a batch's completions, each predicted from all before it. Training
 losses have labels smoothed, zeroth-order ones too; those of reports have not. Texts are padded on the right to the
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn, final
 
 import numpy as np
@@ -21,9 +22,10 @@ from torch.nn.functional import cross_entropy
 from zofl_mpi.data import Dataset, texts
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Batch
+from zofl_mpi.problems.adapters import save_adapter
 from zofl_mpi.problems.device_cache import to_device
 from zofl_mpi.problems.flat import Flat
-from zofl_mpi.problems.gpt2 import Back, Parts, joined, narrow_frozen
+from zofl_mpi.problems.lm import Back, Parts, joined, narrow_frozen
 from zofl_mpi.problems.split import TorchSplit
 
 NONE = texts.NONE  # the label of a position that predicts nothing: of contexts and padding
@@ -32,8 +34,8 @@ ROWS = 32  # texts of a report whose logits are computed at once
 
 @final
 @dataclass(frozen=True)
-class SplitGPT2(TorchSplit):
-    """A `Split` problem of GPT-2. The methods that train it hold all vectors; frozen weights are in no vector.
+class SplitLM(TorchSplit):
+    """A `Split` problem of a language model. Methods that train it hold all vectors; frozen weights are in no vector.
 
     Attributes:
         report_batch: texts of a batch of a report, as in validation batches of LoRA's and SplitLoRA's codes by default.
@@ -54,12 +56,6 @@ class SplitGPT2(TorchSplit):
 
     def __post_init__(self) -> None:
         demand(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "from 0 to below 1")
-        places = self.parts.client.places.num_embeddings
-        if self.longest > places:
-            raise UserError(
-                f"the longest text has {self.longest} tokens, the model's context is {places}: take a model "
-                "with a longer context, or leave such texts out"
-            )
         for part in (self.parts.client, self.parts.auxiliary, self.parts.server):
             part.eval()  # nothing of it depends on that, but for transformers' own gradient checkpointing
         if self.bf16 and self.dtype == "float32":  # autocast leaves float64 as it is
@@ -71,7 +67,7 @@ class SplitGPT2(TorchSplit):
 
     @property
     def width(self) -> int:
-        return self.parts.client.words.embedding_dim
+        return int(self.parts.model.config.get_text_config().hidden_size)
 
     @property
     def smashed_shape(self) -> tuple[int, int]:
@@ -207,11 +203,16 @@ class SplitGPT2(TorchSplit):
         }
 
     def joined(self, theta: Tensor, theta_s: Tensor) -> Any:
-        """The GPT2LMHeadModel of `transformers` at theta (n_l,), of which the client's part counts, and theta_s (n_s,),
-        LoRA added into its weights; it writes by `generate`.
+        """The model of `transformers` at theta (n_l,), of which the client's part counts, and theta_s (n_s,), with LoRA
+        in its weights; it writes by `generate`.
         """
         with self.local.at(self.placed(theta)), self.top.at(self.placed(theta_s)):
             return joined(self.parts)
+
+    def save_adapter(self, theta: Tensor, theta_s: Tensor, folder: Path, base: str) -> None:
+        """Writes LoRA's part of that model into a new folder, for `peft` to load onto the model `base`."""
+        with self.local.at(self.placed(theta)), self.top.at(self.placed(theta_s)):
+            save_adapter(self.parts.model, folder, base)
 
 
 def predicted(labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""`--problem split_gpt2` by the command line: bits, continued runs, a model pretrained, kept and tuned, refusals."""
+"""`--problem split_lm` by the command line: bits, continued runs, a model pretrained, kept and tuned, refusals."""
 
 import sys
 from itertools import pairwise
@@ -39,7 +39,7 @@ def texts(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]
             for k in range(each * 2 // len(places))
         ]
         (folder / f"{file}.csv").write_text("\n".join(["mr,ref", *rows, ""]))
-    usual = ["--problem", "split_gpt2", "--data", folder, "--data-dir", data_dir, "--vocabulary", "e2e", "--batch", "4"]
+    usual = ["--problem", "split_lm", "--data", folder, "--data-dir", data_dir, "--vocabulary", "e2e", "--batch", "4"]
     return [*map(str, usual), "--m", "3", "--h", "2", "--eval-every", "1", "--eval-samples", "8", "--quiet"]
 
 
@@ -117,17 +117,18 @@ def test_what_is_no_model_is_refused(texts: list[str], capsys: Capsys, monkeypat
     """In a sentence that says what to do, without a look at the network."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    for folder, config in (("empty", None), ("llama", '{"model_type": "llama"}'), ("bad", '{"model_type": "gpt2"}')):
+    for folder, config in (("empty", None), ("vit", '{"model_type": "vit"}'), ("bad", '{"model_type": "gpt2"}')):
         Path(folder).mkdir()
         if config:
             Path(folder, "config.json").write_text(config)
     Path("bad/model.safetensors").write_text("no weights")
     for name, sentence in (
         ("./none", "--model ./none: there is no such folder; allowed are random:tiny, random:small, random:medium"),
-        ("empty", "--model empty: the folder holds no GPT-2 that transformers reads: "),
-        ("bad", "--model bad: the folder holds no GPT-2 that transformers reads: "),
-        ("llama", "--model llama is of type llama; it must be gpt2"),
-        ("random:huge", "--model random:huge: must be random:tiny, random:small, random:medium, a folder, or a name"),
+        ("empty", "--model empty: the folder holds no causal language model that transformers reads: "),
+        ("bad", "--model bad: the folder holds no causal language model that transformers reads: "),
+        ("vit", "--model vit: the folder holds no causal language model that transformers reads: "),
+        ("random:huge", "--model random:huge: must be random:tiny, random:small, random:medium, random:FOLDER, a fol"),
+        ("random:empty", "--model random:empty: the folder holds no causal language model that transformers reads: "),
         ("gpt2-none", "--model gpt2-none: no such folder, and the hub does not give it"),
     ):
         assert here(FAMILY, *texts, "--model", name) == 2
@@ -150,7 +151,7 @@ def test_libraries_that_are_not_installed_are_named(texts: list[str], capsys: Ca
             patched.setitem(sys.modules, module, None)
             assert here(FAMILY, *texts, *RANDOM) == 2
         told = capsys.readouterr().err
-        assert "--problem split_gpt2 needs" in told and "which is not installed: pip install 'zofl_mpi[lm]'" in told
+        assert "--problem split_lm needs" in told and "which is not installed: pip install 'zofl_mpi[lm]'" in told
 
 
 def test_a_step_that_is_too_large_ends_in_a_sentence(texts: list[str], capsys: Capsys) -> None:

@@ -12,8 +12,8 @@ from tests.numerics.split_methods import STREAMS, seeded
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.problems import gpt2
-from zofl_mpi.problems.split_gpt2 import SplitGPT2
+from zofl_mpi.problems import adapters, lm, lm_models
+from zofl_mpi.problems.split_lm import SplitLM
 
 VOCABULARY, WIDTH, DEPTH, CONTEXT, RANK, ALPHA, END = 37, 16, 4, 24, 2, 6.0, 5
 SIZES, TEST = (6, 10, 15), 11
@@ -22,7 +22,8 @@ SHAPE = {"n_layer": DEPTH, "n_embd": WIDTH, "n_head": 2, "n_positions": CONTEXT}
 
 def whole(**changed: Any) -> Any:
     """A model of transformers as it comes, in float64: attention by matrices, GPT-2's own activation."""
-    GPT2Config, GPT2LMHeadModel = gpt2._transformers()  # an import of seconds, which waits until it is needed
+    from transformers import GPT2Config, GPT2LMHeadModel  # an import of seconds, which waits until it is needed
+
     config = GPT2Config(vocab_size=VOCABULARY, bos_token_id=END, eos_token_id=END, initializer_range=0.2, **SHAPE)
     for name, value in changed.items():
         setattr(config, name, value)
@@ -30,21 +31,17 @@ def whole(**changed: Any) -> Any:
     return seeded(lambda: GPT2LMHeadModel(config)).double().eval()
 
 
-def problem(cut: int = 2, blocks: int = 1, train: Any = "lora", alpha: float = ALPHA, **flags: Any) -> SplitGPT2:
+def problem(cut: int = 2, blocks: int = 1, train: Any = "lora", alpha: float = ALPHA, **flags: Any) -> SplitLM:
     """The same weights, cut."""
     own = whole()
-    _, GPT2LMHeadModel = gpt2._transformers()
-    config = copy.deepcopy(own.config)
-    config.activation_function, config._attn_implementation = "gelu_pytorch_tanh", "sdpa"
-    for name in gpt2.OFF:
-        setattr(config, name, 0.0)
-    model = GPT2LMHeadModel(config)
-    model.load_state_dict(own.state_dict())
+    model = lm_models._one_operation(copy.deepcopy(own))
+    model.config._attn_implementation = "sdpa"
     if train == "lora":
-        seeded(lambda: gpt2.add_lora(model, RANK, alpha))  # type: ignore[func-returns-value,return-value]
+        seeded(lambda: adapters.add_lora(model, RANK, alpha))  # type: ignore[func-returns-value,return-value]
+    layers = lm.outline(model)
     model.to(flags.get("device", "cpu"), getattr(torch, flags.get("dtype", "float64")))
-    parts = gpt2.cut_model(model, cut, blocks, train)
-    return SplitGPT2(parts, CONTEXT - 2, 9, **{"dtype": "float64", **flags})
+    parts = lm.cut_model(model, layers, cut, blocks, CONTEXT - 2)
+    return SplitLM(parts, CONTEXT - 2, 9, **{"dtype": "float64", **flags})
 
 
 def texts(count: int, seed: int) -> Dataset:
@@ -65,7 +62,7 @@ def tokens(data: Dataset, k: int) -> tuple[Tensor, int]:
     return torch.tensor(rest[:length]), context
 
 
-def setting(own: SplitGPT2 | None = None, clients: int = 3, dtype: str = "float64") -> Setting:
+def setting(own: SplitLM | None = None, clients: int = 3, dtype: str = "float64") -> Setting:
     """Clients of 6, 10 and 15 texts."""
     data = tuple(texts(size, k) for k, size in enumerate(SIZES[:clients]))
     chosen = own or problem(dtype=dtype)

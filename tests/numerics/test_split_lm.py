@@ -1,18 +1,18 @@
-"""GPT-2 in parts is GPT-2 of transformers; LoRA by peft is LoRA by hand; the split methods train it, and only it."""
+"""A model in parts is that of transformers; LoRA by peft is LoRA by hand; the split methods train it, and only it."""
 
 import math
 from dataclasses import replace
 
 import pytest
 
-from tests.numerics.gpt2_toy import *
+from tests.numerics.lm_toy import *
 from tests.numerics.split_methods import close, method, run, training
 from tests.numerics.test_costs import step_of
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
-from zofl_mpi.problems import split_gpt2
+from zofl_mpi.problems import split_lm
 from zofl_mpi.problems.counting import Allocations
 from zofl_mpi.problems.saving import recomputing
 from zofl_mpi.rounds.split import method as split_method
@@ -24,7 +24,7 @@ BLOCK = 4 * RANK * WIDTH
 DATA = texts(12, 4)
 
 
-def at(own: SplitGPT2, theta: torch.Tensor, theta_s: torch.Tensor) -> Any:
+def at(own: SplitLM, theta: torch.Tensor, theta_s: torch.Tensor) -> Any:
     """Both parts bound."""
     from contextlib import ExitStack
 
@@ -34,11 +34,11 @@ def at(own: SplitGPT2, theta: torch.Tensor, theta_s: torch.Tensor) -> Any:
     return stack
 
 
-def vectors(own: SplitGPT2) -> tuple[torch.Tensor, torch.Tensor]:
+def vectors(own: SplitLM) -> tuple[torch.Tensor, torch.Tensor]:
     return own.local.initial()[0], own.top.initial()[0]
 
 
-def uncut(own: SplitGPT2, theta: torch.Tensor, theta_s: torch.Tensor) -> Lora:
+def uncut(own: SplitLM, theta: torch.Tensor, theta_s: torch.Tensor) -> Lora:
     return Lora(torch.cat([theta[: own.n_client], theta_s]))
 
 
@@ -77,8 +77,8 @@ def test_lora_begins_as_nothing_on_one_tensor_of_frozen_weights() -> None:
     assert (theta.reshape(-1, RANK * WIDTH)[1::2] == 0).all() and (theta.reshape(-1, RANK * WIDTH)[::2] != 0).all()
     own = problem()
     client, auxiliary, server = own.parts[:3]
-    assert client.words.weight is auxiliary.last.unembedding.weight is server.last.unembedding.weight
-    assert auxiliary.last.norm.weight is server.last.norm.weight
+    assert client.body.wte.weight is auxiliary.last.unembedding.weight is server.last.unembedding.weight
+    assert auxiliary.last.behind[0].weight is server.last.behind[0].weight
     assert auxiliary.blocks[0].mlp.c_fc.weight is server.blocks[0].mlp.c_fc.weight
     adapters = [part.blocks[0].attn.c_attn.q.lora_A["default"].weight for part in (auxiliary, server)]
     assert adapters[0] is not adapters[1]
@@ -126,7 +126,7 @@ def test_perplexities(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks of 8 and logits of 4 texts at once. Mutations: smoothing in reports; a mean over texts; batches of other
     sizes, of each client's own texts, or cut by a block; a last text that nobody scores; validation scored as test."""
     monkeypatch.setattr(split_method, "BLOCK", 8)
-    monkeypatch.setattr(split_gpt2, "ROWS", 4)
+    monkeypatch.setattr(split_lm, "ROWS", 4)
     of = method(HERON, training(replace(setting(), test=texts(37, 8))))
     own = of.setting.problem
     state = run(of, 1)
@@ -193,8 +193,8 @@ def test_logits_are_looked_at_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
     x, labels = own.samples(DATA, np.arange(5))
     found, rows = [], list[int]()
     own.parts.auxiliary.last.register_forward_hook(lambda part, given, losses: rows.append(len(losses)))
-    for logits in (gpt2.LOGITS, 7 * VOCABULARY):
-        monkeypatch.setattr(gpt2, "LOGITS", logits)
+    for logits in (lm.LOGITS, 7 * VOCABULARY):
+        monkeypatch.setattr(lm, "LOGITS", logits)
         with own.local.at(theta):
             loss = own.local_loss(own.smash(x), labels)
             found.append((loss.detach(), own.local.gradient(loss)))
@@ -206,7 +206,7 @@ def test_logits_are_looked_at_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("step", ["forward", "auxiliary"])
 def test_the_account_of_many_texts_is_that_of_computing_them(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From two and three texts, in pieces of the logits as for all. Mutations: pieces of the few; one piece."""
-    monkeypatch.setattr(gpt2, "LOGITS", 16 * VOCABULARY)
+    monkeypatch.setattr(lm, "LOGITS", 16 * VOCABULARY)
     own = problem()
     computed = _counted(*step_of(own, step), 16, Allocations()).peak + 16 * (CONTEXT - 2) * 8
     assert own.targets * 16 % 16 == 0  # a piece is a whole number of positions of each text
@@ -228,7 +228,7 @@ def test_frozen_weights_are_stored_in_bfloat16(monkeypatch: pytest.MonkeyPatch) 
     """With the bits of weights that each pass rounds anew. Mutations: embeddings or norms rounded; LoRA rounded; a
     matrix of its own for each part; float64 rounded; a joined model of two kinds of numbers."""
 
-    def found() -> tuple[SplitGPT2, list[bytes]]:
+    def found() -> tuple[SplitLM, list[bytes]]:
         own = problem(dtype="float32", bf16=True)
         theta, theta_s = (moved(vector).float() for vector in vectors(own))
         x, labels = own.samples(DATA, np.arange(5))
@@ -242,7 +242,7 @@ def test_frozen_weights_are_stored_in_bfloat16(monkeypatch: pytest.MonkeyPatch) 
     frozen = [p for part in own.parts[:3] for p in part.parameters() if p.dtype == torch.bfloat16]
     assert len({id(p) for p in frozen}) == len({p.data_ptr() for p in frozen}) == DEPTH * 12 + 1
     assert {p.dtype for p in own.joined(*vectors(own)).parameters()} == {torch.float32}
-    monkeypatch.setattr(split_gpt2, "narrow_frozen", lambda parts: None)
+    monkeypatch.setattr(split_lm, "narrow_frozen", lambda parts: None)
     assert found()[1] == narrow
     monkeypatch.undo()
     assert not [p for p in problem(bf16=True).parts.client.parameters() if p.dtype == torch.bfloat16]
@@ -258,7 +258,7 @@ def test_the_joined_model_computes_what_the_parts_do() -> None:
         close(model(text[None]).logits[0], own.parts.server(own.smash(text[None]), torch.arange(len(text))))
         close(model(text[None]).logits[0], uncut(own, theta, theta_s).logits(text))
     assert model.lm_head.weight is model.transformer.wte.weight
-    assert not any(p.data_ptr() == own.parts.client.words.weight.data_ptr() for p in model.parameters())
+    assert not any(p.data_ptr() == own.parts.client.body.wte.weight.data_ptr() for p in model.parameters())
 
 
 @pytest.mark.parametrize("train", ["all", "lora"])
@@ -267,10 +267,10 @@ def test_a_model_that_is_kept_is_read_again(tmp_path: Any, train: Any) -> None:
     own = problem(train=train)
     theta, theta_s = map(moved, vectors(own))
     own.joined(theta, theta_s).save_pretrained(tmp_path)
-    model = gpt2.stored_model(str(tmp_path)).double()
+    model = lm_models.stored_model(str(tmp_path)).double()
     assert (model.lm_head.weight is model.transformer.wte.weight) == (train == "lora")
-    seeded(lambda: gpt2.add_lora(model, RANK, ALPHA))  # type: ignore[func-returns-value,return-value]
-    other = SplitGPT2(gpt2.cut_model(model, 1, 0, "lora"), CONTEXT - 2, 9, dtype="float64")
+    seeded(lambda: adapters.add_lora(model, RANK, ALPHA))  # type: ignore[func-returns-value,return-value]
+    other = SplitLM(lm.cut_model(model, lm.outline(model), 1, 0, CONTEXT - 2), CONTEXT - 2, 9, dtype="float64")
     with at(own, theta, theta_s):
         told = own.score(*own.samples(DATA, np.arange(12)))
     with at(other, *vectors(other)):
@@ -310,7 +310,7 @@ def test_all_parameters_train() -> None:
     [
         (lambda: problem(4, 0), "--cut 4: must be from 1 to 3: the model has 4 blocks"),
         (lambda: problem(3, 2), "--auxiliary-blocks 2: must be from 0 to 1: after --cut 3 of 4 blocks the server has"),
-        (lambda: SplitGPT2(problem().parts, 25, 9), "25 tokens, the model's context is 24"),
+        (lambda: lm.cut_model(whole(), lm.outline(whole()), 1, 0, 25), "25 tokens, the model's context is 24"),
         (lambda: training(setting(), augment="crop-flip"), "--augment crop-flip: texts are no images"),
     ],
 )
@@ -325,11 +325,11 @@ def test_the_activation_is_gpt_2s(tmp_path: Any, stored: bool) -> None:
     the exact GELU, a ReLU, SiLU; dropout."""
     if stored:
         whole().float().save_pretrained(tmp_path)
-        model = gpt2.stored_model(str(tmp_path))
+        model = lm_models.stored_model(str(tmp_path))
     else:
-        model = gpt2.random_model("tiny", VOCABULARY, END)
+        model = lm_models.random_model(lm_models.random_config("tiny"), VOCABULARY, END)
     x = torch.linspace(-6, 6, 1001, dtype=torch.float64)
     expected = x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     for block in model.transformer.h:
         assert torch.allclose(block.mlp.act(x), expected, rtol=1e-12, atol=1e-12)
-    assert {getattr(model.config, name) for name in gpt2.OFF} == {0.0}
+    assert {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)} == {0.0}

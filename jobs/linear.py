@@ -1,0 +1,49 @@
+"""Softmax regression as a network cut in two, for --problem jobs.linear:Linear of zofl_mpi.heron_sfl."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class Some(nn.Module):
+    """The scores of some of the classes, appended to what came."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        """From the first `inputs` numbers, beginning at 0."""
+        super().__init__()
+        self.inputs = inputs
+        self.layer = nn.Linear(inputs, classes, bias=False)
+        nn.init.zeros_(self.layer.weight)
+
+    def forward(self, given: Tensor) -> Tensor:
+        """(B, numbers + classes)."""
+        return torch.cat([given, self.layer(given[:, : self.inputs])], dim=1)
+
+
+class Scores(nn.Module):
+    """All scores, without the inputs before them."""
+
+    def __init__(self, inputs: int) -> None:
+        """For so many inputs."""
+        super().__init__()
+        self.inputs = inputs
+
+    def forward(self, given: Tensor) -> Tensor:
+        """(B, classes) logits."""
+        return given[:, self.inputs :]
+
+
+class Linear:
+    """The model of --problem softmax, from 0: half of the classes at the client, the others at the server.
+
+    For --method decomfl, which trains both parts as one and to which cut and auxiliary head mean nothing.
+    """
+
+    def __init__(self, shape: Sequence[int], classes: int) -> None:
+        """For inputs of `shape` (features,), or images."""
+        n, first = math.prod(shape), classes // 2
+        self.client = nn.Sequential(nn.Flatten(), Some(n, first))
+        self.auxiliary = nn.Linear(n + first, classes)
+        self.server = nn.Sequential(Some(n, classes - first), Scores(n))

@@ -1,0 +1,143 @@
+"""Privacy through the command line: budgets of continued runs, lost ranks, a missing package, refusals."""
+
+import sys
+
+from tests.e2e.made import *
+from tests.fates import Death, Fate
+
+FAMILY = "zofl_mpi.zo_hfl"
+FEDAVG = ["--method", "fedavg", "--weights", "uniform"]
+PRIVATE = ["--clip", 0.2, "--participation", "poisson", "--beta", 0.3]
+TOY = ["--problem", "toy", "--m", 40, "--tau", 1, "--eval-every", 2, "--quiet"]
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 5])
+def test_a_continued_run_draws_the_same_noise_and_counts_on(tmp_path: Path, ranks: int) -> None:
+    """Mutations: an account from 0 again; noise of a generator's state; participants by what was drawn before."""
+    flags = [*FEDAVG, *TOY, *PRIVATE, "--noise-multiplier", 1, "--out"]
+    assert here(FAMILY, *flags, tmp_path / "whole.h5", "--rounds", 8) == 0
+    assert run_module(3, FAMILY, *flags, tmp_path / "part.h5", "--rounds", 4) == 0
+    assert run_module(ranks, FAMILY, "--resume", tmp_path / "part.h5", "--rounds", 8, "--quiet") == 0
+    assert differences(tmp_path / "whole.h5", tmp_path / "part.h5") == []
+    epsilon = records.load(tmp_path / "part.h5").rounds["epsilon"]
+    assert (np.diff(epsilon[[0, 1, 3, 5, 7]]) > 0).all()
+
+
+def test_a_budget_ends_the_run_before_the_round_that_would_exceed_it(tmp_path: Path, capsys: Capsys) -> None:
+    """z follows from the planned rounds and stays; a longer run pays what is left, says so, is evaluated at its end.
+
+    Mutations: z of the longer run; a round too many; an interrupted result; a run that goes on to --rounds."""
+    out = tmp_path / "run.h5"
+    assert here(FAMILY, *FEDAVG, *TOY, *PRIVATE, "--epsilon", 2, "--rounds", 6, "--out", out) == 0
+    first = json.loads(records.load(out).attrs["config"])["noise_multiplier"]
+    capsys.readouterr()
+    assert run_module(3, FAMILY, "--resume", out, "--rounds", 60, "--quiet") == 0
+    told, found = capsys.readouterr().err, records.load(out)
+    config = json.loads(found.attrs["config"])
+    assert (
+        config["noise_multiplier"] == first
+        and config["rounds"] == found.length < 60
+        and found.attrs["status"] == "done"
+    )
+    assert f"--epsilon 2: the run ends after round {found.length}" in told and "--rounds 60: epsilon " in told
+    assert 1.9 < found.rounds["epsilon"][-1] <= 2.0 and np.isfinite(found.rounds["test_loss"][-1])
+    assert here(FAMILY, "--resume", out, "--rounds", 60, "--quiet") == 0
+    assert "nothing was left to do" in capsys.readouterr().out
+
+
+def test_a_dry_run_tells_the_account_of_half_and_of_twice_the_rounds(capsys: Capsys) -> None:
+    """Mutation: the account of --noise-multiplier 0."""
+    assert here(FAMILY, *FEDAVG, *TOY, *PRIVATE, "--epsilon", 2, "--rounds", 6, "--dry-run") == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epsilon, delta")]
+    values = [float(line.split()[-2].rstrip(",")) for line in lines]
+    assert [line.split(" of ")[1].split()[0] for line in lines] == ["3", "6", "12"]
+    assert values[0] < 1.97 < values[1] <= 2 < values[2] and all(line.endswith(f"{40**-1.1:.3g}") for line in lines)
+
+
+@pytest.mark.parametrize("call", [3, 9])
+def test_a_round_that_is_begun_again_draws_the_same_noise_and_costs_once(tmp_path: Path, call: int) -> None:
+    """Mutations: noise of a generator that goes on; an account that counts repetitions; participants drawn anew."""
+    flags = [*FEDAVG, *TOY, *PRIVATE, "--noise-multiplier", 1, "--rounds", 4, "--out"]
+    assert here(FAMILY, *flags, tmp_path / "whole.h5") == 0
+    fate = Fate({2: Death(2, call, after=True)})
+    assert run_module(4, FAMILY, *flags, tmp_path / "run.h5", "--survive", fate=fate) == 0
+    lost = json.loads(records.load(tmp_path / "run.h5").attrs["lost"])
+    assert [(loss["ranks"], loss["round"]) for loss in lost] == [([2], 2)]
+    assert differences(tmp_path / "whole.h5", tmp_path / "run.h5") == []
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_without_its_package_noise_is_refused_in_a_sentence_and_no_rank_hangs(
+    ranks: int, tmp_path: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    """At the start; clipping alone needs no account. Mutation: the first evaluation finds out."""
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    out = tmp_path / "run.h5"
+    assert run_module(ranks, FAMILY, *FEDAVG, *TOY, *PRIVATE, "--noise-multiplier", 1, "--out", out) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and told.endswith("pip install 'zofl_mpi[privacy]'\n") and not out.exists()
+    assert run_module(ranks, FAMILY, *FEDAVG, *TOY, *PRIVATE, "--rounds", 2, "--out", out) == 0
+    assert "epsilon" not in records.load(out).rounds
+
+
+def test_rounds_without_clients_are_rounds(tmp_path: Path) -> None:
+    """Mutations: a question to nobody; 0 clipped of 0."""
+    flags = [*FEDAVG, *TOY, "--clip", 0.2, "--participation", "poisson", "--beta", 0.01, "--rounds", 9, "--out"]
+    assert here(FAMILY, *flags, tmp_path / "alone.h5") == 0
+    assert run_module(3, FAMILY, *flags, tmp_path / "ranks.h5") == 0
+    assert differences(tmp_path / "alone.h5", tmp_path / "ranks.h5") == []
+    found = records.load(tmp_path / "ranks.h5")
+    nobody = found.clients["messages"].sum(axis=(1, 2)) == 0
+    assert nobody.any() and not nobody.all() and np.array_equal(np.isnan(found.rounds["clipped"]), nobody)
+
+
+UNIFORM = "--method fedavg --weights uniform --clip 1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (f"{UNIFORM} --epsilon 0", "--epsilon 0.0: must be none or a number above 0"),
+        (f"{UNIFORM} --epsilon nan", "--epsilon nan: must be none or a number above 0"),
+        (f"{UNIFORM} --epsilon 1 --delta 1", "--delta 1.0: must be a probability below 1"),
+        (
+            f"{UNIFORM} --epsilon 1 --m 1",
+            "--delta 1.0: must be a probability below 1 (auto is 1/m^1.1, for two clients",
+        ),
+        (f"{UNIFORM} --delta 0", "--delta 0.0: must be auto or a probability above 0"),
+        ("--clip 0", "--clip 0.0: must be none or a norm above 0"),
+        ("--clip inf", "--clip inf: must be none or a norm above 0"),
+        (f"{UNIFORM} --noise-multiplier -1", "--noise-multiplier -1.0: must be a noise multiplier, at least 0"),
+        (f"{UNIFORM} --noise-multiplier 1 --epsilon 1", "one follows from the other; give one of them"),
+        ("--epsilon 1", "--epsilon 1.0: must be none without --clip C, a norm"),
+        ("--participation poisson", "--participation poisson: must be fixed without --clip C, a norm"),
+        ("--method fedavg --clip 1", "--weights size with --clip: a client's weight tells how many samples it has"),
+        (f"{UNIFORM} --compress topk:0.1", "--compress with --clip: what error feedback keeps"),
+        (f"{UNIFORM} --trust nobody", "it is for zo_hfl, decomfl and hiso"),
+        (f"{UNIFORM} --aggregate median", "--aggregate, --attackers with --clip: the account is that of a sum"),
+        ("--clip 1 --exchange solutions", "--exchange solutions with --clip: a client's solutions would leave it"),
+        ("--clip 1 --mechanism laplace --delta 0.1", "--delta 0.1: must be left out: --mechanism laplace has no delta"),
+        ("--clip 1 --devices phones", "--devices with --clip: who is off, late or too small depends on a client"),
+        ("--method ditto --clip 1", "--method scaffold; local models leave this method's clients as they are"),
+    ],
+)
+def test_what_does_not_protect_is_refused_in_one_sentence(capsys: Capsys, arguments: str, words: str) -> None:
+    assert words in refused(capsys, FAMILY, *arguments.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            "--method sflv2 --clip 1",
+            "--method hiso; smashed activations and labels leave this method's clients as they",
+        ),
+        (
+            "--method decomfl --clip 1",
+            "BatchNorm with --clip: its running statistics leave a client; take --norm group",
+        ),
+        ("--method decomfl --clip 1 --norm group --weights size", "--weights size with --clip"),
+    ],
+)
+def test_split_learning_says_what_leaves_its_clients(capsys: Capsys, arguments: str, words: str) -> None:
+    assert words in refused(capsys, "zofl_mpi.heron_sfl", *arguments.split())

@@ -1,0 +1,194 @@
+"""Any causal model: its halves are the model, LoRA and export are those of its family; others are refused by name."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.numerics.lm_toy import *
+from zofl_mpi.errors import UserError
+from zofl_mpi.settings.split_lm import LM
+
+SHARED = {"vocab_size": VOCABULARY, "bos_token_id": END, "eos_token_id": END, "pad_token_id": None}
+WIDE = {"hidden_size": WIDTH, "num_hidden_layers": DEPTH, "max_position_embeddings": CONTEXT, **SHARED}
+OPT = {"ffn_dim": 24, "num_attention_heads": 2, **WIDE}
+LLAMA = {"intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, **WIDE}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("gpt2", SHAPE | SHARED),
+    "opt": ("opt", OPT),
+    "opt with projections and norm after": ("opt", OPT | {"word_embed_proj_dim": 8, "do_layer_norm_before": False}),
+    "llama": ("llama", LLAMA),
+    "qwen2": ("qwen2", LLAMA),
+    "qwen3": ("qwen3", LLAMA | {"head_dim": 8}),
+    "mistral": ("mistral", LLAMA),
+    "mistral with a short window": ("mistral", LLAMA | {"sliding_window": 6}),
+    "gemma": ("gemma", LLAMA | {"head_dim": 8}),
+    "gpt_neox": ("gpt_neox", {"intermediate_size": 24, "num_attention_heads": 4, **WIDE}),
+}
+"""{name: type and numbers of a configuration of `transformers`}."""
+
+
+def made(kind: str, numbers: dict[str, Any]) -> Any:
+    """A model of `transformers` with random weights that matter, normalisations' too, in float32."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    model = seeded(lambda: AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **numbers)))
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn(p.shape, generator=generator), alpha=0.2)
+    return model.eval()
+
+
+@pytest.fixture(params=FAMILIES)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """One of the family, as it is stored."""
+    made(*FAMILIES[request.param]).save_pretrained(tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+def read(folder: str, dtype: str = "float64") -> Any:
+    """The model as `transformers` reads and computes it; in float32 by matrices, whose softmax is always in float32."""
+    from transformers import AutoModelForCausalLM
+
+    kind = "eager" if dtype == "float32" else "sdpa"
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=kind, dtype=torch.float32)
+    return model.to(getattr(torch, dtype)).eval()
+
+
+def cut(folder: str, dtype: str = "float64", longest: int = CONTEXT, **flags: Any) -> SplitLM:
+    """The problem of a stored model."""
+    flags = {"lora_rank": RANK, "lora_alpha": ALPHA, "label_smoothing": 0.0, **flags}
+    own = LM(folder, **flags)
+    return own.problem(own.uncut(own.begun(), STREAMS, VOCABULARY, END), longest, 9, dtype)
+
+
+def vectors(own: SplitLM) -> tuple[Tensor, Tensor]:
+    """Other numbers than the parts begin with."""
+    found = own.local.initial()[0], own.top.initial()[0]
+    return tuple(moved(theta.double()).to(theta) for theta in found)  # type: ignore[return-value]
+
+
+def logits_of(own: SplitLM, theta: Tensor, theta_s: Tensor, text: Tensor) -> Tensor:
+    """(B, T, V) of the two halves."""
+    with torch.no_grad(), own.local.at(theta), own.top.at(theta_s):
+        return own.parts.server(own.smash(text), torch.arange(text.numel())).view(*text.shape, VOCABULARY)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-12), ("float32", 1e-5)])
+def test_the_halves_are_the_model(folder: str, dtype: str, bound: float) -> None:
+    """Cut after each block; texts at the context's end, alone and 4 at once; others padded on the right, their loss as
+    `transformers` has it for each alone, in float32. Mutations: positions that begin anew, or are added twice; an
+    embedding's factor in the second half; a window left out; a norm left out; padding that is looked at."""
+    model = read(folder, dtype)
+    text = torch.from_numpy(STREAMS(Purpose.SYNTHETIC, i=3).integers(0, VOCABULARY, (4, CONTEXT)))
+    with torch.no_grad():
+        expected = model(text, use_cache=False).logits
+    for k in range(1, DEPTH):
+        own = cut(folder, dtype, cut=k, auxiliary_blocks=0)
+        begun = own.local.initial()[0], own.top.initial()[0]
+        found = logits_of(own, *begun, text)
+        assert float((found - expected).abs().max()) <= bound * float(expected.abs().max())
+        assert float((logits_of(own, *begun, text[:1]) - found[:1]).abs().max()) <= bound * float(expected.abs().max())
+    data = texts(12, 4)
+    for positions in (np.array([3]), np.arange(4)):
+        inputs, labels = own.samples(data, positions)
+        with torch.no_grad(), own.local.at(begun[0]), own.top.at(begun[1]):
+            loss = float(own.server_loss(own.smash(inputs), labels))
+        sums, count = 0.0, 0.0
+        for row in map(int, positions):
+            one, context = tokens(data, row)
+            target = one.clone()
+            target[:context] = -100
+            with torch.no_grad():
+                mean = model(one[None], labels=target[None]).loss
+            sums, count = sums + float(mean) * (len(one) - context), count + len(one) - context
+        assert loss == pytest.approx(sums / count, rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # which peft still looks at
+def test_lora_trains_and_opens_in_transformers_and_peft(folder: str, tmp_path: Path) -> None:
+    """Merged into a folder of the family's class; as an adapter of peft on the stored model. A client's vectors hold
+    LoRA alone, no constant of rotary positions. Mutations: the client's LoRA left out; GPT-2's queries and values
+    exchanged, or another alpha, in the adapter; a tied matrix stored twice; the name of our attention kept."""
+    from peft import PeftModel
+
+    own = cut(folder, "float32")
+    theta, theta_s = vectors(own)
+    text = torch.arange(2 * CONTEXT).view(2, -1) % VOCABULARY
+    found = logits_of(own, theta, theta_s, text)
+    scale = float(found.abs().max())
+    assert own.local.b == own.top.b == 0
+    assert 0 < own.n_client < own.local.n and own.top.n == (DEPTH - 1) * own.n_client
+    own.joined(theta, theta_s).save_pretrained(tmp_path / "merged")
+    own.save_adapter(theta, theta_s, tmp_path / "adapter", folder)
+    merged, stored = read(str(tmp_path / "merged"), "float32"), read(folder, "float32")
+    assert type(merged) is type(stored) and merged.config.tie_word_embeddings == stored.config.tie_word_embeddings
+    with torch.no_grad():
+        begun = stored(text).logits
+        adapted = PeftModel.from_pretrained(stored, str(tmp_path / "adapter"))
+        for model in (merged, adapted):
+            assert float((model(text).logits - found).abs().max()) <= 1e-5 * scale
+    assert float((begun - found).abs().max()) > 1e-2 * scale
+
+
+@pytest.mark.parametrize("train", ["norm", "all"])
+def test_other_parts_train(folder: str, train: Any, tmp_path: Path) -> None:
+    """Gradients by backpropagation through the halves = those of the whole model; export keeps what moved.
+    Mutations: a frozen norm; an embedding that trains and is tied to the unembedding."""
+    own = cut(folder, train=train, auxiliary_blocks=0)
+    theta, theta_s = vectors(own)
+    model = own.joined(theta, theta_s)
+    inputs, labels = own.samples(texts(6, 4), np.arange(3))
+    with own.local.at(theta), own.top.at(theta_s):
+        loss = own.server_loss(own.smash(inputs), labels)
+        gradient = own.local.gradient(loss)[: own.n_client]
+        names = {id(p): name for name, p in own.parts.model.named_parameters()}
+        mine = [names[id(p)] for p in own.parts.client.parameters() if p.requires_grad]
+    whole = dict(model.named_parameters())
+    at = labels.flatten() != -100
+    logits = model(inputs, use_cache=False).logits.flatten(0, 1)[at]
+    cross_entropy(logits, labels.flatten()[at]).backward()
+    expected = torch.cat([whole[name].grad.flatten() for name in mine])
+    assert float((gradient - expected).norm()) <= 1e-9 * float(expected.norm()) > 0
+    if train == "norm":
+        assert all("norm" in name or ".ln_" in name for name in mine)
+    model.save_pretrained(tmp_path / "kept")
+    kept = dict(read(str(tmp_path / "kept")).named_parameters())
+    for name in mine:
+        np.testing.assert_allclose(kept[name].detach(), whole[name].detach(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "sentence"),
+    [
+        (
+            "gemma2",
+            LLAMA | {"head_dim": 8},
+            "a Gemma2ForCausalLM cannot be cut after a block: the halves do not give",
+        ),
+        ("llama", LLAMA | {"num_hidden_layers": 1}, "a LlamaForCausalLM cannot be cut after a block: it has a single"),
+    ],
+)
+def test_a_model_that_cannot_be_cut_is_refused_by_name(kind: str, numbers: Any, sentence: str, tmp_path: Path) -> None:
+    """Logits with a soft cap. Mutation: a looser comparison."""
+    made(kind, numbers).save_pretrained(tmp_path / "model")
+    with pytest.raises(UserError, match=f"--model {tmp_path}/model: {sentence}"):
+        cut(str(tmp_path / "model"))
+
+
+def test_targets_of_lora_are_layers_of_the_model(tmp_path: Path) -> None:
+    """Mutations: targets that are passed over; peft's own words."""
+    made(*FAMILIES["llama"]).save_pretrained(tmp_path / "model")
+    own = cut(str(tmp_path / "model"), lora_targets=("down_proj",))
+    assert own.n_client == RANK * (24 + WIDTH)
+    with pytest.raises(UserError, match="--lora-targets mlp7: must be some of the layers of a LlamaF"):
+        cut(str(tmp_path / "model"), lora_targets=("mlp7",))
+
+
+def test_a_configuration_is_enough_for_random_weights(tmp_path: Path) -> None:
+    """By the seed. Mutation: the configuration's own number of tokens."""
+    made(*FAMILIES["llama"]).config.save_pretrained(tmp_path)
+    flags = LM(f"random:{tmp_path}")
+    models = [flags.uncut(flags.begun(), STREAMS, 29, 28)[0] for _ in range(2)]
+    assert type(models[0]).__name__ == "LlamaForCausalLM" and models[0].config.vocab_size == 29
+    assert all(torch.equal(a, b) for a, b in zip(*(m.state_dict().values() for m in models), strict=True))

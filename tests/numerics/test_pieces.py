@@ -1,0 +1,134 @@
+"""Forward passes at inference memory: directions by pieces, layers that are perturbed where they compute."""
+
+from tests.conftest import Patch
+from tests.numerics.split_methods import *
+from zofl_mpi.methods.decomfl import DeComFL, HiSo, Missed
+from zofl_mpi.methods.fedkseed import FedKSeed
+from zofl_mpi.problems.counting import Allocations
+from zofl_mpi.rounds.split import pieces
+from zofl_mpi.rounds.split.client import drawn
+from zofl_mpi.rounds.split.pieces import Pieces
+from zofl_mpi.rounds.split.unsplit import Current
+
+PLAIN, ADAMW = Optimiser("sgd"), Optimiser("adamw", weight_decay=0.1)
+
+
+@pytest.mark.parametrize("distribution", ["gaussian", "sphere", "sqrt_d_sphere"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("d", [5, 31, 47, 48, 100, 192])
+def test_directions_by_pieces_are_those_of_whole_draws(
+    monkeypatch: Patch, d: int, dtype: torch.dtype, distribution: str
+) -> None:
+    """To the bit, in any order of reading; on a sphere to the rounding of a norm that is summed by pieces. Mutations: a
+    last piece of fewer than 16 numbers; a state that a piece was not drawn from; the next direction from the end of a
+    piece; a piece of another direction that is taken for this one."""
+    monkeypatch.setattr(pieces, "PIECE", 32)
+    whole = list(drawn(STREAMS(Purpose.DIRECTION), torch.zeros(d, dtype=dtype), 3, distribution))
+    us = Pieces(STREAMS(Purpose.DIRECTION), torch.zeros(d, dtype=dtype), distribution)
+    assert us.parts[0].start == 0 and us.parts[-1].stop == d and all(a.stop == b.start for a, b in pairwise(us.parts))
+    assert len(us.parts) == {5: 1, 31: 1, 47: 1, 48: 2, 100: 3, 192: 6}[d]
+    keys = [(p, j) for p in range(3) for j in range(len(us.parts))]
+    for p, j in [*reversed(keys), *keys, *sorted(keys, key=lambda key: key[::-1])]:
+        piece, expected = us(p, j), whole[p][us.parts[j]]
+        if distribution == "gaussian" or len(us.parts) == 1:
+            assert torch.equal(piece, expected)
+        close(piece, expected, 4 * torch.finfo(dtype).eps)
+
+
+class Tied(nn.Module):
+    """A weight that is used twice, once transposed, and asked for its shape and type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(5, SIDE * SIDE) / 8), nn.Parameter(torch.zeros(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        width = self.weight.shape[1]
+        y = nn.functional.linear(x.reshape(-1, width).to(self.weight.dtype), weight=self.weight, bias=self.bias)
+        back = torch.tanh(y) @ torch.stack([self.weight, self.weight.mT.mT]).mean(dim=0)
+        return torch.cat([torch.tanh(y), back[:, :3] * self.bias.sum()], dim=1)
+
+
+def tied() -> Parts:
+    return Tied(), nn.Linear(8, C), nn.Sequential(nn.Linear(8, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, C))
+
+
+@pytest.mark.parametrize("make", [mlp, resnet, convolutions, tokens, groups, tied], ids=lambda make: make.__name__)
+def test_a_layer_that_is_perturbed_where_it_computes_gives_the_loss_of_the_perturbed_vector(
+    monkeypatch: Patch, make: Make
+) -> None:
+    """And theta and the running statistics stay, to the bit. Mutations: a bias that stays; a weight's second use, or
+    its transpose, at theta; a part of another layer; the client's part alone; mu for -mu; statistics that move."""
+    monkeypatch.setattr(pieces, "PIECE", 32)
+    plan = training(setting(make), h=1)
+    of = method(DeComFL, plan, n_p=2, mu=0.1)
+    x, buffers = of.loss.flat.initial()
+    of.hold(Client(0, ()), Current(x, {}))
+    local = of.local(Client(0, plan.setting.data[0]), buffers, 0)
+    assert local.theta.data_ptr() == of._held["x"].data_ptr()
+    _, inputs, labels = next(iter(local))
+    us, whole = of.rule.draw_pieces(x, of.key(0, 0)), list(of.rule.directions(x, of.key(0, 0)))
+    kept = x.clone()
+    for p, mu in ((0, 0.1), (1, -0.1), (0, -0.3)):
+        found = of.rule._shifted_loss(local, inputs, labels, us, p, mu)
+        close(found, local.perturbed(inputs, labels, whole[p], mu), 1e-12)
+        assert found != of.rule._shifted_loss(local, inputs, labels, us, p, 0.0)
+    assert torch.equal(local.theta, kept) and torch.equal(local.buffers, buffers)
+
+
+@pytest.mark.parametrize(
+    ("cls", "rule"),
+    [*((cls, rule) for cls in (DeComFL, HiSo) for rule in (PLAIN, SGD, ADAMW)), (FedKSeed, PLAIN)],
+    ids=lambda value: getattr(value, "__name__", None) or str(value)[:40],
+)
+def test_a_run_does_not_depend_on_the_size_of_a_piece(monkeypatch: Patch, cls: Any, rule: Optimiser) -> None:
+    """To rounding (here to the bit; a processor may round the last numbers of a vector otherwise). Mutations: moments
+    that a piece begins anew; a count of steps that grows by each piece; K renewed before a piece is drawn; K's piece of
+    another part; a direction's norm of its last piece alone; n for that of a piece in a sphere's factor."""
+    flags: dict[Any, dict[str, Any]] = {
+        DeComFL: {"distribution": "sphere", "mu": 0.1, "n_p": 2},
+        HiSo: {"n_p": 2},
+        FedKSeed: {"seeds": 5, "distribution": "sphere", "mu": 0.1},
+    }
+    plan, found = training(setting(mlp), rule, h=3, lr_client=0.05), []
+    for size in (2**18, 48):
+        monkeypatch.setattr(pieces, "PIECE", size)
+        found.append(run(method(cls, plan, **flags[cls]), 3))
+    for name, tensor in vectors(found[0]).items():
+        close(tensor, vectors(found[1])[name], 1e-10)
+    assert apart(found[0].theta, method(cls, plan, **flags[cls]).start().theta)
+
+
+def wide() -> Parts:
+    client = nn.Sequential(nn.Flatten(), nn.Linear(SIDE * SIDE, 96), nn.Tanh(), nn.Linear(96, 96), nn.Tanh())
+    server = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(96, 96), nn.Tanh())), nn.Linear(96, C))
+    return client, nn.Linear(96, C), server
+
+
+@pytest.mark.parametrize("flags", [{}, {"estimate": "central"}, {"distribution": "sphere"}], ids=str)
+@pytest.mark.parametrize("cls", [DeComFL, HiSo])
+def test_a_step_needs_the_memory_of_a_forward_pass_and_of_its_largest_layer(
+    monkeypatch: Patch, cls: Any, flags: dict[str, Any]
+) -> None:
+    """Passes, and the step along them: beyond inference and theta, at most the largest layer (weight and bias), and
+    some pieces. d is 8 layers. Mutations: a copy of theta; a whole direction; a perturbed vector; layers that live on;
+    an estimate as a whole."""
+    monkeypatch.setattr(pieces, "PIECE", 512)
+    plan = training(setting(wide), PLAIN, h=1)
+    of = method(cls, plan, n_p=2, mu=1e-3, **flags)
+    state = of.start()
+    x = torch.cat([state.theta[: plan.setting.problem.n_client], state.theta_s])
+    buffers, data, memory = torch.empty(0, dtype=x.dtype), plan.setting.data[0], of.first_moments(x)
+    of.hold(Client(0, data), Current(x, memory))
+    local = of.local(Client(0, data), buffers, 0)
+    _, inputs, labels = next(iter(local))
+    with Allocations() as plain:
+        local.forward(inputs, labels)
+    with Allocations() as passes:
+        told = of.train(Client(0, data), Missed(state.scalars, buffers, 0))
+    with Allocations() as step:
+        of.replay(x, memory, 0, told.differences)
+    layer, piece, states = 8 * (96 * 97), 8 * 512, 5056 * 2 * (len(x) // 512 + 2)
+    assert len(x) * 8 > 7 * layer
+    assert passes.peak <= plain.peak + layer + 4 * piece + states, (passes.peak, plain.peak, layer, states)
+    assert step.peak <= 5 * piece + states

@@ -1,0 +1,166 @@
+"""FedKSeed: clients train the entire network along K directions that all know, and exchange K numbers.
+
+Qin, Chen, Qian, Ding, Li, Deng, "Federated Full-Parameter Tuning of Billion-Sized Language Models with Communication
+Cost under 18 Kilobytes", ICML 2024, arXiv:2312.06353.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Literal, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi import Client, Clients, Directions, Purpose, at_least, column, demand
+from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.rounds.split.costs import Traffic
+from zofl_mpi.rounds.split.messages import State
+from zofl_mpi.rounds.split.pieces import Pieces, Piecewise
+from zofl_mpi.rounds.split.rules import Lines
+from zofl_mpi.rounds.split.unsplit import Averaged, UnsplitMethod, Uploaded
+
+
+@final
+@dataclass(frozen=True)
+class FedKSeed(UnsplitMethod):
+    """The whole network along K fixed directions u_k, by forward passes: the model is x_0 - sum_k c_k u_k in any round.
+
+    Each local step draws a seed k, and moves along u_k by the step size times the two-point estimate. A participant
+    gets the K numbers c_k, from which it makes the server's model to the bit, and sends its steps' differences of
+    losses times step sizes, summed by seed; the server adds their mean to c. Both sides send K numbers in the run's
+    precision, however many rounds or steps there were. Only plain SGD's model depends on sums alone.
+
+    Attributes:
+        seeds: K; a model is made from x_0 in one pass over those that have been used.
+        seed_weights: probabilities of the seeds at a local step: uniform, or magnitude (FedKSeed-Pro): softmax of the
+            mean magnitude of a seed's differences of losses so far (0 before the first), scaled to 0...1 over the
+            seeds. K numbers more go down for these, 2 K up: sums of magnitudes, and counts.
+    """
+
+    seeds: int = at_least(1, 4096, "a whole number of seeds")
+    seed_weights: Literal["uniform", "magnitude"] = "uniform"
+
+    # --- the server
+
+    def round(self, state: KSeedState, r: int, clients: Clients) -> KSeedState:
+        """Asks the participants for their sums, adds the mean to c, and makes the model of it."""
+        to = self.training.timetable.participants(r)
+        self.held_by(to, state, clients)
+        message = Sums(self.known(state.sums), torch.cat([state.buffers, state.buffers_s]), r)
+        replies = dict(clients.ask(self.train, message, to=to))
+        average, loss = self.averaged(r, replies, Averaged(differences=0 * state.sums, buffers=message.buffers))
+        sums = state.sums + average.differences
+        x = self.model(self.known(sums)[0])
+        fields = self.parted(state, x, average.buffers)
+        return self.made(x, KSeedState(**fields, optimiser=state.optimiser, local_loss=loss, sums=sums))
+
+    def start(self) -> KSeedState:
+        return KSeedState(
+            **vars(super().start()), sums=np.zeros((1 if self.seed_weights == "uniform" else 3, self.seeds))
+        )
+
+    def known(self, sums: NDArray[np.float64]) -> NDArray[Any]:
+        """(1, K) c as it travels; (2, K) with the seeds' mean magnitudes too."""
+        known = sums[:1] if len(sums) == 1 else np.stack([sums[0], sums[1] / np.maximum(sums[2], 1e-300)])
+        return known.astype(self.setting.dtype)
+
+    def model(self, c: NDArray[Any]) -> Tensor:
+        """(d,) x_0 - sum_k c_k u_k."""
+        x = self.problem.placed(self.loss.flat.initial()[0])
+        for k in np.flatnonzero(c).tolist():
+            self.step(x, self.direction(x, k), [float(c[k])], 1.0)
+        return x
+
+    # --- a client
+
+    def train(self, client: Client, message: Sums) -> Uploaded:
+        """Takes local steps along the directions of seeds that it draws."""
+        training, h, rule = self.training, self.training.h, cast(Piecewise, self.rule)
+        local, sums = self.local(client, message.buffers, message.r), np.zeros((3, self.seeds))
+        drawn, kept = self.drawn(message, client.i).tolist(), list[Tensor]()
+        sizes = [training.timetable.client_size(message.r, client.i, q) for q in range(h)]
+        for q, inputs, labels in local:
+            point, us = (
+                rule.forward(local, inputs, labels, self.moves_statistics),
+                self.direction(local.theta, drawn[q]),
+            )
+            kept += rule.differences(local, point, labels, us)
+            if q < h - 1:
+                self.step(local.theta, us, kept[-1:], sizes[q])
+        differences = torch.stack(kept).double().cpu().numpy()
+        for row, values in enumerate((differences * sizes, np.abs(differences), np.ones(h))):
+            np.add.at(sums[row], drawn, values)
+        return Uploaded(
+            differences=sums[: len(message.sums) * 2 - 1].astype(self.setting.dtype),
+            buffers=local.buffers,
+            loss=local.done().loss,
+            arithmetic=self.problem.arithmetic,
+        )
+
+    def drawn(self, message: Sums, i: int) -> NDArray[np.int64]:
+        """(h,) the seeds of client i's local steps."""
+        weights = None
+        if len(message.sums) > 1:
+            a = message.sums[1].astype(np.float64)
+            e = np.exp((a - a.min()) / max(a.max() - a.min(), 1e-300))
+            weights = e / e.sum()
+        return self.setting.streams(Purpose.SEEDS, r=message.r, i=i).choice(self.seeds, self.training.h, p=weights)
+
+    # --- both
+
+    def direction(self, like: Tensor, k: int) -> Pieces:
+        """The direction of seed k."""
+        return cast(Piecewise, self.rule).draw_pieces(like, partial(self.setting.streams, t=k))
+
+    def step(self, x: Tensor, us: Pieces, differences: Sequence[float | Tensor], size: float) -> None:
+        """Moves x (d,) by a step of a size along minus the estimate."""
+        self.training.optimiser.step_by_parts(x, cast(Piecewise, self.rule).estimate(us, differences), {}, size)
+
+    # --- refusals and reports
+
+    def __post_init__(self) -> None:
+        optimiser, words = self.training.optimiser, "the model is made from sums of plain SGD's steps"
+        demand(optimiser.optimiser == "sgd", "optimiser", optimiser.optimiser, f"sgd: {words}")
+        demand(optimiser.momentum == 0, "momentum", optimiser.momentum, f"0: {words}")
+        demand(optimiser.weight_decay == 0, "weight_decay", optimiser.weight_decay, f"0: {words}")
+        super().__post_init__()
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """K numbers each way, or as many more as the seeds' weights take."""
+        rows, itemsize = (1, 1) if self.seed_weights == "uniform" else (2, 3), np.dtype(self.setting.dtype).itemsize
+        return Traffic(self.training, scalars=1, unsplit=True, sums=tuple(row * self.seeds * itemsize for row in rows))
+
+    def plan(self, rounds: int) -> Lines:
+        return {**super().plan(rounds), "directions from which a model is made": self.directions(rounds).drawn}
+
+    def directions(self, rounds: int) -> Directions:
+        """At most: K, or as many as there are local steps."""
+        steps = sum(len(self.training.timetable.participants(r)) for r in range(rounds)) * self.training.h
+        return Directions(min(self.seeds, steps), self.loss.flat.n)
+
+
+# --- messages and state
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Server to client: the model, as its distance from x_0 along each direction."""
+
+    sums: NDArray[Any]  # (1, K) c; (2, K) with the seeds' mean magnitudes
+    buffers: Tensor  # (b_l + b_s,) BatchNorm's running statistics, which no scalars give
+    r: int  # the round
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class KSeedState(State):
+    """The server's state after a round; its theta_a stays."""
+
+    sums: NDArray[np.float64] = column(
+        "1",
+        "c of each seed; with --seed-weights magnitude also the sum of its differences' magnitudes, and their number",
+    )

@@ -1,0 +1,149 @@
+"""Parts of a language model that train: LoRA by `peft`, or the normalisations' scales and shifts.
+
+Hu and others, "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022: W x becomes W x + (alpha / r) B A x,
+with A drawn at random, B = 0, and W frozen. For which layers `peft` knows by the family; of GPT-2 they are the queries
+and values of every block, for which it has one layer with the keys, here three: two of them get LoRA, each its own A.
+"""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast, final
+
+import torch
+from torch import Tensor, nn
+
+from zofl_mpi.errors import UserError
+
+
+def missing(exc: ModuleNotFoundError) -> UserError:
+    """The refusal where a package is not installed."""
+    return UserError(f"--problem split_lm needs {exc.name}, which is not installed: pip install 'zofl_mpi[lm]'")
+
+
+def only_norms(model: Any) -> None:
+    """Freezes all but the scales and shifts of normalisations."""
+    model.requires_grad_(False)
+    for module in model.modules():
+        if "norm" in type(module).__name__.lower():
+            for p in module.parameters(recurse=False):
+                p.requires_grad_()
+
+
+def add_lora(model: Any, rank: int, alpha: float, targets: Sequence[str] = ()) -> None:
+    """Freezes the model and adds LoRA, whose A is drawn by torch's generator.
+
+    Args:
+        targets: ends of the names of the layers that are adapted; () for those of the family.
+
+    Raises:
+        UserError: there are no such layers, none are known for the family, or peft is not installed.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ModuleNotFoundError as exc:
+        raise missing(exc) from exc
+    model.requires_grad_(False)
+    if model.config.model_type == "gpt2" and not targets:
+        targets = ["q", "v"]
+        for block in model.transformer.h:
+            block.attn.c_attn = Projections(block.attn.c_attn)
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=cast(int, alpha),  # any number will do
+        target_modules=list(targets) or None,
+        lora_dropout=0.0,
+        bias="none",
+        fan_in_fan_out=any(type(module).__name__ == "Conv1D" for module in model.modules()),
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # where a family has layers of both layouts
+            inject_adapter_in_model(config, model)
+    except ValueError as exc:  # peft's words would name its own arguments
+        known = (m for m in model.named_modules() if isinstance(m[1], nn.Linear) or type(m[1]).__name__ == "Conv1D")
+        layers = ", ".join(sorted({name.rpartition(".")[2] for name, _ in known}))
+        fault = f" {' '.join(targets)}: must be" if targets else ": peft knows none for it; name"
+        raise UserError(f"--lora-targets{fault} some of the layers of a {type(model).__name__}: {layers}") from exc
+
+
+def merge(model: Any) -> None:
+    """Adds LoRA into the weights of a model, which then has the layers of its family."""
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, Projections):
+                setattr(module, name, child.merged())
+            elif hasattr(child, "get_base_layer"):
+                child.merge()
+                setattr(module, name, child.get_base_layer())
+
+
+def save_adapter(model: Any, folder: Path, base: str) -> None:
+    """Writes LoRA's matrices, bound by `at`, into a folder as an adapter of `peft` for the model `base`.
+
+    Those of q and v of GPT-2 become one pair of twice the rank for its one layer.
+    """
+    from peft import LoraConfig
+    from safetensors.torch import save_file
+
+    tensors, targets, rank, scaling = dict[str, Tensor](), set[str](), 0, 1.0
+    for path, module in model.named_modules():
+        whole = isinstance(module, Projections)
+        if not (whole or hasattr(module, "lora_A")) or path.rpartition(".")[0] in targets:
+            continue
+        own = [module.q, module.v] if whole else [module]
+        a, b = ([getattr(layer, name)["default"].weight.detach() for layer in own] for name in ("lora_A", "lora_B"))
+        up = torch.block_diag(*b)  # type: ignore[no-untyped-call]
+        if whole:  # nothing is added to the keys, which lie between
+            up = torch.cat([up[: len(b[0])], torch.zeros_like(up[: len(b[0])]), up[len(b[0]) :]])
+        matrices = {"lora_A": torch.cat(a), "lora_B": up}
+        tensors |= {f"base_model.model.{path}.{key}.weight": value.contiguous() for key, value in matrices.items()}
+        targets.add(path)
+        rank, scaling = len(matrices["lora_A"]), own[0].scaling["default"]
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=cast(int, scaling * rank),
+        target_modules=sorted(targets),
+        fan_in_fan_out=any(type(module).__name__ == "Conv1D" for module in model.modules()),
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base,
+    )
+    folder.mkdir(parents=True)
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config.save_pretrained(str(folder))
+
+
+@final
+class Projections(nn.Module):
+    """c_attn of a block of GPT-2 as three layers: LoRA on q and v."""
+
+    def __init__(self, fused: Any) -> None:
+        """`fused` is a Conv1D of `transformers`, whose weight is (d, 3 d)."""
+        super().__init__()
+        d = fused.weight.shape[0]
+        self.q, self.k, self.v = (_columns(fused, start, d) for start in (0, d, 2 * d))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., 3 d) queries, keys, values."""
+        return torch.cat([self.q(x), self.k(x), self.v(x)], dim=-1)
+
+    def merged(self) -> nn.Module:
+        """The one layer that these three are, LoRA added in; its tensors are copies."""
+        layers: list[Any] = [self.q, self.k, self.v]
+        deltas = [layer.get_delta_weight("default") if hasattr(layer, "get_delta_weight") else 0.0 for layer in layers]
+        weight = torch.cat([layer.weight + delta for layer, delta in zip(layers, deltas, strict=True)], dim=1)
+        return _conv1d(type(self.k), weight, torch.cat([layer.bias for layer in layers]))
+
+
+def _columns(fused: Any, start: int, count: int) -> nn.Module:
+    """Some columns of a Conv1D as a layer of its own."""
+    weight, bias = (values.detach()[..., start : start + count] for values in (fused.weight, fused.bias))
+    return _conv1d(type(fused), weight.contiguous(), bias.contiguous())
+
+
+def _conv1d(kind: Any, weight: Tensor, bias: Tensor) -> nn.Module:
+    """A frozen Conv1D of `transformers` of this weight (inputs, outputs) and bias."""
+    with torch.device("meta"):  # its own random numbers are not wanted
+        layer = kind(weight.shape[1], weight.shape[0])
+    layer.weight, layer.bias = (nn.Parameter(values, requires_grad=False) for values in (weight, bias))
+    return cast(nn.Module, layer)

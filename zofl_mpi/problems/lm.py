@@ -1,0 +1,323 @@
+"""Causal language models of `transformers`, cut after a block; their parts, and the parts joined.
+
+One way for all families, without a look at any one's code: the model's own forward pass runs without its blocks, embeds
+the tokens and shows with what it calls each block, masks and rotary positions among it; so each part then calls its own
+(`Segment`). `outline` finds a model's blocks and the layers behind them by a pass on a few tokens, and refuses a model
+whose two halves do not give its own logits.
+
+Causal attention takes no mask where no window is shorter than the texts: to make one waits for a GPU.
+"""
+
+import copy
+from collections.abc import Iterable
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from zofl_mpi.errors import UserError, demand
+from zofl_mpi.problems.adapters import merge
+from zofl_mpi.problems.lm_models import context_of
+
+LOGITS = 1 << 22  # logits that are computed at once: 16 MiB in float32, 83 positions of GPT-2
+PROBE = 8  # tokens of the pass that finds a model's layers
+EXACT = 1e-6  # largest error of the halves' logits there, relative to the largest logit
+CAUSAL = "causal"  # the attention without masks, by a name of its own among those of `transformers`
+
+
+# --- its layers
+
+
+class Outline(NamedTuple):
+    """Where the layers of a model are, all by name.
+
+    Attributes:
+        body: path of the module whose forward pass runs the blocks.
+        blocks: name of their list in it.
+        before: names of its layers with parameters that come before the blocks.
+        behind: those of the layers behind the blocks, in order, but for the unembedding.
+        returns: of how many values a block returns a tuple; 0: it returns a tensor.
+    """
+
+    body: str
+    blocks: str
+    before: tuple[str, ...]
+    behind: tuple[str, ...]
+    returns: int
+
+    def of(self, model: Any) -> list[nn.Module]:
+        """The model's blocks."""
+        return list(getattr(model.get_submodule(self.body), self.blocks))
+
+
+def outline(model: Any, name: str = "") -> Outline:
+    """Finds the layers of a model on the CPU (UserError: one that cannot be cut).
+
+    Args:
+        name: of the model, for the sentence.
+    """
+    where = f"--model {name or model.config.name_or_path}: a {type(model).__name__} cannot be cut after a block"
+    try:
+        found = _traced(model)
+        tokens = torch.arange(2 * PROBE).view(2, -1) % model.config.vocab_size
+        with torch.no_grad():
+            whole = model(tokens, use_cache=False).logits.flatten(0, 1)
+            client, back = Segment(model, found, 0, 1), Back(model, found, 1, len(found.of(model)))
+            parts = back(client(tokens), torch.arange(len(whole)))
+    except UserError as exc:
+        raise UserError(f"{where}: {exc}") from exc
+    except Exception as exc:  # the model's code, called in a way that it may not know
+        reason = f"its forward pass does not run in parts ({type(exc).__name__}: {exc})"
+        raise UserError(f"{where}: {reason}".splitlines()[0]) from exc
+    if not float((parts - whole).abs().max()) <= EXACT * float(whole.abs().max()):
+        raise UserError(f"{where}: the halves do not give its logits, which are more than a product behind its blocks")
+    return found
+
+
+def _traced(model: Any) -> Outline:
+    """The layers, by a pass on a few tokens."""
+    depth = model.config.get_text_config().num_hidden_layers
+    lists = (
+        (path, name, module)
+        for path, module in model.named_modules()
+        for name, child in module.named_children()
+        if isinstance(child, nn.ModuleList) and len(child) == depth
+    )
+    path, blocks, body = next(lists, ("", "", None))
+    if body is None or depth < 2:
+        raise UserError(f"it has no list of {depth} blocks" if body is None else "it has a single block")
+    called, outputs = list[str](), list[Any]()
+    children = {name: child for name, child in body.named_children() if name != blocks}
+    hooks = [child.register_forward_hook(lambda *_, name=name: called.append(name)) for name, child in children.items()]
+    last = getattr(body, blocks)[-1]
+    hooks += [last.register_forward_hook(lambda *told: outputs.append(told[-1]))]
+    hooks += [last.register_forward_hook(lambda *_: called.append(""))]
+    try:
+        with torch.no_grad():
+            model(torch.arange(PROBE)[None] % model.config.vocab_size, use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if called.count("") != 1:
+        raise UserError("a forward pass does not call its last block once")
+    behind = called[called.index("") + 1 :]
+    before = [name for name, child in children.items() if name not in behind and any(True for _ in child.parameters())]
+    returns = 0 if isinstance(outputs[0], Tensor) else len(outputs[0])
+    return Outline(path, blocks, tuple(before), tuple(behind), returns)
+
+
+# --- parts
+
+
+@final
+class Note(nn.Module):
+    """Takes a block's place: notes with what it is called, and passes its input on."""
+
+    def __init__(self, returns: int) -> None:
+        super().__init__()
+        self.returns = returns
+        self.call: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """As a block returns it."""
+        self.call = args, kwargs
+        return (x, *[None] * (self.returns - 1)) if self.returns else x
+
+    def taken(self) -> Any:
+        """What was noted, which is then forgotten."""
+        call, self.call = self.call, ((), {})
+        return call
+
+
+@final
+class Zero(nn.Module):
+    """Takes the place of a layer before the blocks where these are not the first: 0, whatever it is asked."""
+
+    def __init__(self, like: Tensor) -> None:
+        super().__init__()
+        self.zero = like.new_zeros(())
+
+    def forward(self, *_: Any, **__: Any) -> Tensor:
+        """()."""
+        return self.zero
+
+
+@final
+class Segment(nn.Module):
+    """Some consecutive blocks of a model, called as its own forward pass calls them; the first with the embedding."""
+
+    def __init__(self, model: Any, layers: Outline, first: int, last: int) -> None:
+        super().__init__()
+        body, blocks = model.get_submodule(layers.body), layers.of(model)
+        self.body: Any = copy.copy(body)  # the forward pass of its class, on modules of our own choice
+        self.body._modules = dict(body._modules)
+        notes = [Note(layers.returns) for _ in blocks]
+        setattr(self.body, layers.blocks, nn.ModuleList(notes))
+        for name in layers.behind:
+            setattr(self.body, name, nn.Identity())
+        for name in layers.before if first else ():
+            setattr(self.body, name, Zero(next(getattr(body, name).parameters())))
+        self.blocks = nn.ModuleList(blocks[first:last])
+        self._first, self._notes = first, notes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, d) of tokens (B, T), or of the previous part's output (B, T, d)."""
+        if not self._first:
+            x = self.body(input_ids=x, use_cache=False).last_hidden_state
+        elif self.blocks:  # of x only shape and kind matter here
+            self.body(inputs_embeds=x.detach()[..., :1], use_cache=False)
+        calls = [note.taken() for note in self._notes]
+        for block, (args, kwargs) in zip(self.blocks, calls[self._first :], strict=False):
+            output = block(x, *args, **kwargs)
+            x = output if isinstance(output, Tensor) else output[0]
+        return x
+
+
+@final
+class Back(nn.Module):
+    """The auxiliary and the server's part: smashed activations (B, T, d) to logits of the next token.
+
+    Attributes:
+        pieces: number of pieces in which the logits are computed; 0: by `pieces_of`.
+    """
+
+    def __init__(self, model: Any, layers: Outline, first: int, last: int) -> None:
+        super().__init__()
+        body = model.get_submodule(layers.body)
+        self.segment = Segment(model, layers, first, last)
+        self.last = Unembedding([getattr(body, name) for name in layers.behind], model.get_output_embeddings())
+        self.pieces = 0
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """Its blocks."""
+        return self.segment.blocks
+
+    def forward(self, x: Tensor, at: Tensor) -> Tensor:
+        """(k, V) the logits at the positions `at` (k,), of B T: the unembedding is multiplied with no others."""
+        return self.last.logits(self._before(x, at))
+
+    def losses(self, x: Tensor, at: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        """(k,) cross-entropies at the positions `at` (k,), of B T, where `targets` (k,) come; see `Unembedding`."""
+        rows = self._before(x, at)
+        count = self.pieces or self.pieces_of(len(at))
+        pieces = zip(rows.tensor_split(count), targets.tensor_split(count), strict=True)
+        return torch.cat([self.last(*piece, smoothing) for piece in pieces])
+
+    def pieces_of(self, positions: int) -> int:
+        """Number of pieces for so many positions."""
+        step = max(1, LOGITS // int(self.last.unembedding.out_features))  # its weight may be released
+        return max(1, -(-positions // step))
+
+    def _before(self, x: Tensor, at: Tensor) -> Tensor:
+        """(k, d) the blocks' output for x (B, T, d), at these positions."""
+        return self.segment(x).flatten(0, 1).index_select(0, at)  # type: ignore[no-any-return]
+
+
+@final
+class Unembedding(nn.Module):
+    """The layers behind the blocks and the logits, a few positions at a time.
+
+    Logits of all positions are more than all else that a small part of the model holds; a forward pass without a graph
+    needs those of one piece only, and so does one that computes them anew.
+    """
+
+    def __init__(self, behind: Iterable[nn.Module], unembedding: nn.Module) -> None:
+        super().__init__()
+        self.behind = nn.Sequential(*behind)
+        self.unembedding: Any = unembedding
+
+    def logits(self, x: Tensor) -> Tensor:
+        """(k, V) of x (k, d)."""
+        return self.unembedding(self.behind(x))  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        """(k,) cross-entropies at x (k, d), in float32 at least, labels smoothed."""
+        logits = self.logits(x)
+        own = logits.float() if logits.dtype == torch.bfloat16 else logits
+        return cross_entropy(own, targets, label_smoothing=smoothing, reduction="none")
+
+
+class Parts(NamedTuple):
+    """A model cut in three.
+
+    Attributes:
+        model: the whole one, of the client's and the server's modules.
+    """
+
+    client: Segment
+    auxiliary: Back
+    server: Back
+    model: Any
+
+
+def cut_model(model: Any, layers: Outline, cut: int, auxiliary_blocks: int, longest: int) -> Parts:
+    """Cuts the model in three parts, which take its modules over (UserError: too few blocks, or a short context).
+
+    The auxiliary part is a copy of the server's first blocks, of the layers behind them and of the unembedding; frozen
+    tensors are shared. An embedding that trains (the client's) and an unembedding (the server's) are two matrices.
+
+    Args:
+        cut: blocks of the client's part.
+        auxiliary_blocks: of the auxiliary part.
+        longest: T, input tokens of the longest text.
+    """
+    depth, context = len(layers.of(model)), context_of(model.config)
+    demand(0 < cut < depth, "cut", cut, f"from 1 to {depth - 1}: the model has {depth} blocks")
+    left = depth - cut
+    what = f"from 0 to {left}: after --cut {cut} of {depth} blocks the server has {left}"
+    demand(0 <= auxiliary_blocks <= left, "auxiliary_blocks", auxiliary_blocks, what)
+    if context is not None and longest > context:
+        raise UserError(
+            f"the longest text has {longest} tokens, the model's context is {context}: take a model "
+            "with a longer context, or leave such texts out"
+        )
+    weight, unembedding = model.get_input_embeddings().weight, model.get_output_embeddings()
+    if weight.requires_grad and unembedding.weight is weight:
+        model.set_output_embeddings(copy.deepcopy(unembedding))
+        model.config.tie_word_embeddings = False
+    _without_masks(model, longest)
+    client, server = Segment(model, layers, 0, cut), Back(model, layers, cut, depth)
+    frozen = {id(p): p for p in server.parameters() if not p.requires_grad}
+    auxiliary = copy.deepcopy(Back(model, layers, cut, cut + auxiliary_blocks), frozen)
+    return Parts(client, auxiliary, server, model)
+
+
+def _without_masks(model: Any, longest: int) -> None:
+    """Lets causal attention do without masks, whose making waits for a GPU, where no window cuts such texts short."""
+    config = model.config.get_text_config()
+    windows = [getattr(config, name, None) or longest for name in ("sliding_window", "attention_chunk_size")]
+    if model._supports_attention_backend and config._attn_implementation == "sdpa" and min(windows) >= longest:
+        from transformers import AttentionInterface
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        AttentionInterface.register(CAUSAL, sdpa_attention_forward)
+        config._attn_implementation = CAUSAL
+
+
+def narrow_frozen(parts: Parts) -> None:
+    """Stores the frozen weights of products in bfloat16, as autocast would round them in each pass.
+
+    Embeddings and norms, which it computes in float32, stay as they are; the unembedding has a matrix of its own then.
+    """
+    narrowed: dict[nn.Parameter, nn.Parameter] = {}  # parts share frozen ones
+    for module in (m for part in (parts.client, parts.auxiliary, parts.server) for m in part.modules()):
+        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D":  # that of `transformers`
+            for name, p in list(module.named_parameters(recurse=False)):
+                if p.requires_grad:
+                    continue
+                if p not in narrowed:
+                    narrowed[p] = nn.Parameter(p.bfloat16(), requires_grad=False)
+                setattr(module, name, narrowed[p])
+
+
+def joined(parts: Parts) -> Any:
+    """The whole model, its parts bound to some vectors by `at`, without LoRA's layers; tensors are copies."""
+    model = copy.deepcopy(parts.model).to(parts.model.get_input_embeddings().weight.dtype)
+    if model.config.get_text_config()._attn_implementation == CAUSAL:
+        model.config.get_text_config()._attn_implementation = "sdpa"
+    with torch.no_grad():
+        merge(model)
+    model.tie_weights()
+    return model.requires_grad_().eval()

@@ -1,0 +1,263 @@
+"""Client-level differential privacy: replies clipped at the client, noise, and the account of what rounds cost.
+
+Neighbouring: one client with all its data more or less (--participation poisson), or one for another (fixed). McMahan,
+Ramage, Talwar, Zhang, "Learning Differentially Private Recurrent Language Models", ICLR 2018. Of scalars: DPZero (Zhang
+et al. 2023, 2310.09639), DP-ZO (Tang et al. 2024, 2401.04343). What is guaranteed, and what is not:
+`zofl_mpi/methods/README.md#privacy`.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, above, at_least, column, demand, finite
+from zofl_mpi.engine.messages import APART
+from zofl_mpi.errors import warn
+from zofl_mpi.numerics.accounting import Account
+from zofl_mpi.rounds.base import Sampling
+
+NONE = "none"
+LEAKS = {
+    "--weights size": "a client's weight tells how many samples it has; take --weights uniform",
+    "--compress": "what error feedback keeps of one round comes in a later one, beyond C; take one of the two",
+    "--exchange solutions": "a client's solutions would leave it; take --exchange scalars",
+    "BatchNorm": "its running statistics leave a client; take --norm group",
+    "--aggregate, --attackers": "the account is that of a sum of honest replies; take one of the two",
+    "--devices": "who is off, late or too small depends on a client, which the account does not know; leave it out",
+}
+"""{what would leave a client: why that is refused}."""
+DELTA = "a probability below 1 (auto is 1/m^1.1, for two clients or more)"
+Vector = NDArray[np.float64]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Clipped:
+    """Client to server: a clipped reply."""
+
+    change: Array = finite("a client's reply is not finite, so it cannot be clipped; a smaller step size may help")
+    was: float = field(metadata=APART)  # 1.0: it was longer than C; the experimenter's, not communication
+
+
+@final
+@dataclass(frozen=True)
+class Spent:
+    """Columns of a run whose replies are clipped."""
+
+    clipped: float = column("1", "share of the round's replies that were clipped; nan where nobody took part")
+    epsilon: float | None = column("1", "privacy spent since the start, at --delta: see --clip", None)
+
+
+@final
+@dataclass(frozen=True)
+class Privacy:
+    """Clipped replies D_i <- D_i min(1, C/|D_i|), their sum noised once, and the account (epsilon, delta) of that.
+
+    All clients weigh the same, and the sum's denominator is fixed: beta m. `D_i` is a change of the model (of
+    SCAFFOLD's c_i, too), or the scalars of a method that sends some.
+
+    Attributes:
+        clip: C, the norm to which a client's reply is clipped: none, or a number. The other flags here need one.
+        noise_multiplier: z: the sum's noise has standard deviation z C in each number.
+        epsilon: the budget E, in place of z, which the account of the planned rounds then gives; none: no budget.
+        delta: of the account; auto: 1/m^1.1.
+        participation: fixed (beta m clients a round) or poisson (each client by itself with probability beta: some
+            rounds have more, some none; the account is tighter).
+        trust: server (it adds the noise, after the sum) or nobody (each client adds it to its scalars).
+        mechanism: gaussian, or laplace: pure epsilon, by Laplace noise of scale z C on scalars clipped in l1, and on
+            vectors by the K-norm mechanism (uniform direction, radius Gamma(n, z C)).
+    """
+
+    setting: Setting[Any]
+    clip: Literal["none"] | float = above(0, NONE, "none or a norm")
+    noise_multiplier: float = at_least(0, 0.0, "a noise multiplier")
+    epsilon: Literal["none"] | float = above(0, NONE, "none or a number")
+    delta: Literal["auto"] | float = above(0, "auto", "auto or a probability")
+    participation: Literal["fixed", "poisson"] = "fixed"
+    trust: Literal["server", "nobody"] = "server"
+    mechanism: Literal["gaussian", "laplace"] = "gaussian"
+    _known: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    @property
+    def clips(self) -> bool:
+        """Whether replies are clipped."""
+        return self.clip != NONE
+
+    @property
+    def C(self) -> float:
+        """The norm to which a reply is clipped."""
+        return float(self.clip)
+
+    @property
+    def local(self) -> bool:
+        """Whether each client adds noise."""
+        return self.trust == "nobody"
+
+    def begin(self, sampling: Sampling, leaks: Mapping[str, bool], scalars: bool = False) -> None:
+        """Takes part in a method with these participants, once it is made.
+
+        Args:
+            leaks: {one of LEAKS: whether the method's flags say so}.
+            scalars: whether its clients send scalars, to which they can add noise themselves.
+
+        Raises:
+            UserError: a flag needs --clip, contradicts another, or leaves a client unprotected.
+        """
+        self._known["sampling"] = sampling
+        vars(sampling)["poisson"] = self.participation == "poisson"
+        given, noised = self.delta != "auto", self.noise_multiplier > 0 or self.epsilon != NONE
+        for f in fields(self) if not self.clips else ():
+            value = vars(self)[f.name]
+            demand(not f.init or f.default in (MISSING, value), f.name, value, f"{f.default} without --clip C, a norm")
+        if self.mechanism == "laplace":
+            demand(not given, "delta", self.delta, "left out: --mechanism laplace has no delta")
+        else:
+            demand(self._delta < 1 or not (given or noised), "delta", self._delta, DELTA)
+        if self.local and not scalars:
+            raise UserError("--trust nobody: this method's clients send vectors; it is for zo_hfl, decomfl and hiso")
+        for flags, met in {**leaks, "--devices": self.setting.fleet is not None}.items() if self.clips else ():
+            if met:
+                raise UserError(f"{flags} with --clip: {LEAKS[flags]}")
+
+    # --- a client
+
+    def reply(self, client: Client, values: Array, r: int, scalars: bool = False) -> Clipped:
+        """The client's values (k,) of round r, clipped; noised where nobody is trusted."""
+        exact = np.asarray(values, np.float64)
+        norm = float(np.abs(exact).sum() if scalars and self.mechanism == "laplace" else np.linalg.norm(exact))
+        most = self.C * (1 - 4 * float(np.finfo(self.setting.dtype).eps))  # rounding then makes none longer than C
+        if norm > most:
+            values = (exact * (most / norm)).astype(values.dtype)
+        if self.local:
+            values = values + self._noise(client.i, r, len(values), scalars)
+        return Clipped(change=values, was=float(norm > most))
+
+    # --- the server
+
+    def mean(self, clients: Clients, step: Step, message: Any, to: list[int], n: int) -> Vector:
+        """(n,) the sum of the replies to `step`, noised, over beta m."""
+        return self.sum(clients, step, message, self.clipped_change, to, n)() / self.denominator(len(to))
+
+    def clipped_change(self, i: int, message: Any, reply: Clipped) -> Vector:
+        """(n + 1,) a client's reply, and whether it was clipped."""
+        return self.counted(reply.change, reply)
+
+    def counted(self, values: Array, reply: Clipped) -> Vector:
+        """(n + 1,) the values, and C where the reply was clipped: an entry as large as theirs, which `sum` counts."""
+        return np.append(np.asarray(values, np.float64), self.C * reply.was)
+
+    def sum(
+        self,
+        clients: Clients,
+        step: Step,
+        message: Any,
+        term: Callable[..., Any],
+        to: list[int],
+        n: int,
+        unit: float = 1,
+    ) -> Callable[[], Vector]:
+        """`Clients.sum` of (n,) `counted` terms, `unit` times as long as the replies to message.r, noised."""
+        read = clients.sum(step, message, term, to=to) if to else lambda: np.zeros(n + 1)
+
+        def noised() -> Vector:
+            total = read()
+            return self.released(total[:-1], total[-1] / self.C, len(to), message.r, unit=unit)
+
+        return noised
+
+    def released(
+        self, total: Vector, clipped: float, asked: int, r: int, scalars: bool = False, unit: float = 1
+    ) -> Vector:
+        """The sum of round r as it may be published, `unit` times the replies'; keeps the share that were clipped."""
+        self._known["clipped"] = round(clipped) / asked if asked else math.nan
+        noise = 0.0 if self.local else self._noise(self.setting.m, r, total.size, scalars).reshape(total.shape)
+        return np.asarray(total + unit * noise)
+
+    def denominator(self, asked: int) -> float:
+        """Of the sum over `asked` clients: their number, which by Poisson sampling would tell of them: beta m."""
+        return float(self._known["sampling"].expected) if self.participation == "poisson" else asked
+
+    def _noise(self, i: int, r: int, n: int, scalars: bool) -> Vector:
+        """(n,) the noise of client i in round r; of m: the server's."""
+        scale = self.noise_multiplier * self.C
+        if not scale:
+            return np.zeros(n)
+        generator = self.setting.streams(Purpose.PRIVACY, r=r, i=i)
+        if self.mechanism == "laplace" and scalars:
+            return generator.laplace(scale=scale, size=n)
+        v = generator.standard_normal(n)
+        length = scale if self.mechanism == "gaussian" else generator.gamma(n, scale) / np.linalg.norm(v)
+        return np.asarray(length * v)
+
+    # --- the account
+
+    @property
+    def _delta(self) -> float:
+        if self.mechanism == "laplace":
+            return 0.0
+        return self.setting.m**-1.1 if self.delta == "auto" else float(self.delta)
+
+    def cost(self, rounds: int, z: float | None = None) -> float:
+        """Epsilon of so many rounds; where nobody is trusted, of the client that takes part most often in them."""
+        return self._account.epsilon(self.noise_multiplier if z is None else z, self._times(rounds))
+
+    @property
+    def _account(self) -> Account:
+        m, sampling = self.setting.m, self._known["sampling"]
+        return Account(m, m if self.local else sampling.expected, sampling.poisson and not self.local, self._delta)
+
+    def _times(self, rounds: int) -> int:
+        """Rounds that count for a client: all, or where nobody is trusted, those of the busiest client."""
+        counts, most = self._known.setdefault("taken", (np.zeros(self.setting.m, np.int64), [0]))
+        for r in range(len(most) - 1, rounds if self.local else 0):
+            counts[self._known["sampling"](r)] += 1
+            most.append(int(counts.max()))
+        return most[rounds] if self.local else rounds
+
+    def settled(self, rounds: int, before: int) -> dict[str, Any]:
+        """z, and the rounds within the budget; see `Budget`.
+
+        Raises:
+            UserError: a new run has both z and a budget; the account's package is missing.
+        """
+        z, budget = self.noise_multiplier, math.inf if self.epsilon == NONE else float(self.epsilon)
+        if not z and budget == math.inf:
+            return {}
+        if z and budget < math.inf and not before:
+            raise UserError(
+                f"--epsilon {budget:g} and --noise-multiplier {z:g}: one follows from the other; give one of them"
+            )
+        z = z or self._account.noise(budget, self._times(rounds))
+        whole = self.cost(rounds, z)
+        if 0 < before < rounds:
+            less = f"{self.cost(before, z):.4g} for {before}"
+            warn(f"--rounds {rounds}: epsilon {whole:.4g} at delta {self._delta:.3g}, in place of {less}")
+        if whole > budget:
+            rounds = max(before, bisect_right(range(rounds + 1), budget, key=lambda r: self.cost(r, z)) - 1)
+            warn(f"--epsilon {budget:g}: the run ends after round {rounds}; the next one would exceed it")
+        return {"noise_multiplier": z, "rounds": rounds}
+
+    def spent(self, done: int, evaluated: bool) -> Spent | None:
+        """The columns after `done` rounds; epsilon where the run is evaluated."""
+        if not self.clips:
+            return None
+        epsilon = self.cost(done) if evaluated and self.noise_multiplier else None
+        return Spent(self._known.get("clipped", math.nan), epsilon)
+
+    @staticmethod
+    def lacking(uploads: str) -> str:
+        """What of a method without the part leaves a client unprotected."""
+        return f"{uploads} leave this method's clients as they are"
+
+    def lines(self, rounds: int) -> dict[str, str]:
+        """Lines of --dry-run: the account of the run, of half and of twice its rounds."""
+        if not self.clips or not self.noise_multiplier:
+            return {}
+        who = "one client for another" if self.local or self.participation == "fixed" else "one client more or less"
+        planned = sorted({max(1, rounds // 2), rounds, 2 * rounds})
+        return {f"epsilon, delta ({who}) of {T} rounds": f"{self.cost(T):.4g}, {self._delta:.3g}" for T in planned}

@@ -1,0 +1,157 @@
+"""Forward passes at the memory of inference: directions that are drawn a piece at a time, and the estimate along them.
+
+A perturbed pass reads theta + mu u layer by layer: each layer's values are made when it computes, from pieces of u that
+are drawn for it, and are gone when it has. theta stays where it is, to the bit, and the losses are those of the whole
+vector theta + mu u. A step draws the pieces once more and moves theta in place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import cast, final
+
+import numpy as np
+
+from zofl_mpi import Purpose
+from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, NetworkLoss, Point, generator_of
+from zofl_mpi.rounds.split.estimates import TwoPoint
+
+Parts = Iterator[tuple[slice, Tensor]]
+"""An estimate, part by part of theta."""
+PIECE = 2**18
+"""Numbers that a CPU draws at once, which its caches hold; a multiple of 16, in which torch draws normal numbers."""
+PIECE_OF_A_GPU = 2**24
+"""Likewise of a GPU, whose numbers depend on how many are drawn at once."""
+
+
+@final
+class Pieces:
+    """Directions u_1, ..., u_P (d,) of a step, those of `client.drawn`, of which one piece at a time is in memory.
+
+    The generator's state at the start of each piece is kept (5 KB of a CPU's), so that it can be drawn again.
+    """
+
+    def __init__(
+        self,
+        seed: np.random.Generator,
+        like: Tensor,
+        distribution: str,
+        draw: Draw = "device",
+        K: Tensor | None = None,
+    ) -> None:
+        """Directions of the kind of `like` (d,); with K (d,) divided by its root, entry by entry."""
+        self._like, self._distribution, self._K = like, distribution, K
+        self._generator = generator_of(seed, like, draw)
+        d, size = len(like), PIECE if self._generator.device.type == "cpu" else PIECE_OF_A_GPU
+        starts = [j * size for j in range(max(1, -(-(d - 15) // size)))]  # torch draws the last 16 numbers together
+        self._size = size
+        self.parts = [slice(*ends) for ends in zip(starts, [*starts[1:], d], strict=True)]
+        self._states = [self._generator.get_state()]
+        self._factors: dict[int, Tensor] = {}
+        self._last: tuple[int, int, Tensor] = (-1, -1, like[:0])
+
+    def __call__(self, p: int, j: int) -> Tensor:
+        """The part `parts[j]` of u_p."""
+        if self._last[:2] != (p, j):
+            self._last = (-1, -1, self._like[:0])
+            u = self._drawn(p, j)
+            if self._distribution != "gaussian":
+                u.mul_(self._factor(p))
+            u = u.to(self._like.device, non_blocking=True)
+            self._last = p, j, u if self._K is None else u * self._K[self.parts[j]].rsqrt()
+        return self._last[2]
+
+    def shifted(self, x: Tensor, part: slice, p: int, mu: float) -> Tensor:
+        """A part of x + mu u_p, at an address that is to a multiple of 64 as that of x's part: see `problems.flat`."""
+        lead = part.start % 64
+        found = x.new_empty(lead + part.stop - part.start)[lead:]
+        for j in range(min(part.start // self._size, len(self.parts) - 1), len(self.parts)):
+            own = self.parts[j]
+            start, stop = max(part.start, own.start), min(part.stop, own.stop)
+            if start >= stop:
+                break
+            u = self(p, j)[start - own.start : stop - own.start]
+            torch.add(x[start:stop], u, alpha=mu, out=found[start - part.start : stop - part.start])
+        return found
+
+    def _drawn(self, p: int, j: int) -> Tensor:
+        """The piece as the generator gives it: after all before it, if these were not drawn yet."""
+        wanted, place = p * len(self.parts) + j, self._generator.device
+        while True:
+            k = min(wanted, len(self._states) - 1)
+            part = self.parts[k % len(self.parts)]
+            self._generator.set_state(self._states[k])
+            u = torch.randn(
+                part.stop - part.start,
+                generator=self._generator,
+                device=place,
+                dtype=self._like.dtype,
+                pin_memory=place != self._like.device,
+            )
+            if k + 1 == len(self._states):
+                self._states.append(self._generator.get_state())
+            if k == wanted:
+                return u
+            del u
+
+    def _factor(self, p: int) -> Tensor:
+        """() what brings u_p to the sphere."""
+        if p not in self._factors:
+            norms = [torch.linalg.vector_norm(self._drawn(p, j), dtype=torch.float64) for j in range(len(self.parts))]
+            norm = torch.linalg.vector_norm(torch.stack(norms)) if len(norms) > 1 else norms[0]
+            radius = math.sqrt(len(self._like)) if self._distribution == "sqrt_d_sphere" else 1.0
+            self._factors[p] = norm.reciprocal_().mul_(radius)
+        return self._factors[p]
+
+
+@final
+@dataclass(frozen=True)
+class Piecewise(TwoPoint):
+    """The two-point estimate of all of theta, whose directions are never there as a whole but in `directions`."""
+
+    K: Tensor | None = field(default=None, compare=False)  # (d,) by whose root directions are divided; None: 1
+
+    def draw_pieces(self, like: Tensor, key: Key) -> Pieces:
+        """The directions of a step, for theta like (d,)."""
+        return Pieces(key(Purpose.DIRECTION), like, self.distribution, self.draw, self.K)
+
+    def directions(self, like: Tensor, key: Key) -> Iterator[Tensor]:
+        us = self.draw_pieces(like, key)
+        for p in range(self.n_p):
+            yield torch.cat([us(p, j) for j in range(len(us.parts))])
+
+    def differences(self, model: LocalSteps, point: Point, target: Tensor, us: Pieces) -> list[Tensor]:
+        """The n_p differences of losses () along u_1, ..., u_{n_p}."""
+        base, found = None if self.central else self._base(model, point, target), list[Tensor]()
+        for p in range(self.n_p):
+            plus = self._shifted_loss(model, point.x, target, us, p, self.mu)
+            other = self._shifted_loss(model, point.x, target, us, p, -self.mu) if base is None else base
+            model.compare(plus, other)
+            found.append(plus - other)
+        return found
+
+    def estimate(self, us: Pieces, differences: Sequence[float | Tensor]) -> Parts:
+        """(part of theta, the step's estimate there), piece by piece."""
+        for j, part in enumerate(us.parts):
+            g = us(0, j).new_zeros(part.stop - part.start)
+            for p, difference in enumerate(differences):
+                g += self.term(difference, us(p, j))
+            yield part, g
+
+    @staticmethod
+    def _shifted_loss(model: LocalSteps, x: Tensor, target: Tensor, us: Pieces, p: int, mu: float) -> Tensor:
+        """() the loss at theta + mu u_p, of which one layer at a time is in memory."""
+        from zofl_mpi.problems.flat import Substituted
+
+        theta, flat = model.theta, cast("NetworkLoss", model.loss).flat
+        nowhere = theta.new_full((1,), math.nan).expand(len(theta))
+
+        def layer(parameter: Tensor) -> Tensor:
+            return us.shifted(theta, flat.places[id(parameter)], p, mu).view(parameter.shape)
+
+        bound = flat.at(nowhere, model.unmoved(), model.training.running)
+        with torch.no_grad(), bound, Substituted(flat.places, layer):
+            return model.loss(model.problem.smash(x), target)

@@ -1,0 +1,198 @@
+"""Base of the methods whose clients train the whole network by forward passes, from scalars alone."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeVar, cast
+
+from numpy.typing import NDArray
+
+from zofl_mpi import Client, Clients, above, demand, finite, part
+from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.engine.messages import APART
+from zofl_mpi.numerics.optimisers import copied
+from zofl_mpi.rounds.robust import Robust
+from zofl_mpi.rounds.split.client import Draw, LocalSteps, Loss, NetworkLoss
+from zofl_mpi.rounds.split.costs import SCALARS, plan_of, unsplit_costs
+from zofl_mpi.rounds.split.estimating import check_arithmetic
+from zofl_mpi.rounds.split.messages import Ask, Model, State
+from zofl_mpi.rounds.split.method import SplitMethod
+from zofl_mpi.rounds.split.pieces import Piecewise
+from zofl_mpi.rounds.split.rules import Lines, StepCost
+from zofl_mpi.rounds.split.training import Training
+
+S = TypeVar("S", bound=State)
+
+
+# --- messages
+
+
+@dataclass(frozen=True)
+class Current:
+    """Server to ranks: the model before the round."""
+
+    x: Tensor  # (d,)
+    moments: dict[str, Any]  # of the optimiser; K of HiSo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaged:
+    """The part of `Uploaded` that is averaged."""
+
+    # of the losses of each step's passes: DeComFL's (h, n_p), or sums
+    differences: NDArray[Any] = finite("a loss is not finite; a smaller --lr-client or a larger --mu may help")
+    buffers: Tensor  # (b_l + b_s,) BatchNorm's running statistics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uploaded(Averaged):
+    """Client to server."""
+
+    loss: float  # mean over the local steps of the loss; nan where no step computes it
+    arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
+    clipped: float = field(default=0.0, metadata=APART)  # see `privacy.Clipped`
+
+
+# --- methods
+
+
+@dataclass(frozen=True)
+class UnsplitMethod(SplitMethod):
+    """Each client holds theta_c and theta_s; there is no cut and no head.
+
+    All clients of a rank share one copy of the model x = (theta_c, theta_s), which each would have to the bit by what
+    it gets. Local steps move a copy, in place; where there is but one, none is made.
+
+    Attributes:
+        training: the round; its lr_client is the one step size. Its lr_server, k, order, state and freeze have no
+            meaning here.
+        mu: smoothing radius, in the unit of the distribution.
+        distribution: of the directions; see --method heron.
+        estimate: one-sided, the paper's, or central (of each direction one pass more; and one more where there is a
+            BatchNorm, whose statistics that one moves).
+        draw: where directions are drawn: device or host; see --method heron.
+    """
+
+    uploads: ClassVar[str] = "scalars"
+    training: Training = part(batch=8, h=1, optimiser="sgd", weights="uniform")
+    mu: float = above(0, 1e-3, "a smoothing radius")
+    distribution: Literal["gaussian", "sqrt_d_sphere", "sphere"] = "gaussian"
+    estimate: Literal["one-sided", "central"] = "one-sided"
+    draw: Draw = "device"
+    robust: Robust = part()
+    _held: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    # --- the server
+
+    def joined(self, state: State) -> Tensor:
+        """(d,) theta_c and theta_s of the state; without a copy where it was `made` last."""
+        if self._held.get("state") is not state:
+            theta, theta_s = (self.problem.placed(t) for t in (state.theta, state.theta_s))
+            self._held.update(state=state, whole=torch.cat([theta[: self.problem.n_client], theta_s]))
+        return cast("Tensor", self._held["whole"])
+
+    def held_by(self, to: Sequence[int], state: State, clients: Clients) -> Tensor:
+        """(d,) the model before a round, which the ranks of its participants then hold too."""
+        current = Current(self.joined(state), state.optimiser)
+        for _ in clients.ask(self.hold, current, to=to, counted=False) if to else ():
+            pass
+        return current.x
+
+    def averaged(self, r: int, replies: Mapping[int, Uploaded], nobodys: Averaged) -> tuple[Averaged, float]:
+        """The mean of the participants' scalars and statistics, robustly, and of their losses; `nobodys` of none."""
+        for i, reply in replies.items():
+            remedy = "processors of one kind, or --device cpu"
+            check_arithmetic(self.problem, i, reply.arithmetic, type(self).__name__, remedy)
+        if not replies:
+            return nobodys, math.nan
+        kept = {i: Averaged(differences=reply.differences, buffers=reply.buffers) for i, reply in replies.items()}
+        loss = math.fsum(reply.loss for reply in replies.values()) / len(replies)
+        return self.robust.of_replies(kept, r, self.training.shares(), differences=0.0), loss
+
+    def parted(self, before: State, x: Tensor, buffers: Tensor) -> dict[str, Any]:
+        """Fields of the state after a round whose model is x (d,), with BatchNorm's statistics; the head stays."""
+        n, b, theta = self.problem.n_client, self.problem.local.b, self.problem.placed(before.theta)
+        return {
+            "theta": torch.cat([x[:n], theta[n:]]) if len(theta) > n else x[:n],
+            "theta_s": x[n:],
+            "buffers": buffers[:b].clone(),
+            "buffers_s": buffers[b:].clone(),
+        }
+
+    def made(self, x: Tensor, state: S) -> S:
+        """The state, whose model is x (d,)."""
+        self._held.update(state=state, whole=x)
+        return state
+
+    # --- a client
+
+    def hold(self, client: Client, message: Current) -> Ask:
+        """Keeps the model before the round: one copy a rank, where each of its clients would have the same to the bit.
+
+        A client has it by what it gets, whose bytes are counted; this question is not counted.
+        """
+        if self._held.get("message", lambda: None)() is not message:
+            x = self.problem.placed(message.x)
+            x = x.clone() if x.data_ptr() % 64 else x  # products round by the address: see `problems.flat`
+            self._held.update(message=weakref.ref(message), x=x, moments=copied(message.moments))
+        return Ask()
+
+    def local(self, client: Client, buffers: Tensor, r: int) -> LocalSteps:
+        """The client's model for its local steps, which are forgotten: a copy unless there is but one."""
+        visited, model = Client(client.i, client.data), Model(self._held["x"], buffers, r)
+        return LocalSteps(self.training, visited, model, self.loss, self.rule.parts, moves=self.training.h > 1)
+
+    @property
+    def moves_statistics(self) -> bool:
+        """Whether a pass at the model itself moves BatchNorm's running statistics."""
+        return self.loss.flat.b > 0 and not self.training.running
+
+    # --- the step, and refusals
+
+    def __post_init__(self) -> None:
+        training = self.training
+        demand(training.h >= 1, "h", training.h, "at least 1: the scalars of equally many steps are averaged")
+        demand(training.k == 1, "k", training.k, "1: it has no meaning here")
+        for flag, value, only in (
+            ("merge", training.merge, 1),
+            ("freeze", training.freeze, "none"),
+            ("state", training.state, "keep"),
+            ("client_parts", training.client_parts, "average"),
+        ):
+            demand(value == only, flag, value, f"{only}: it has no meaning here")
+        self.robust.demand_replies(len(training.timetable.participants(0)))
+        super().__post_init__()
+
+    def chosen(self) -> tuple[Loss, Piecewise]:
+        return self.two_point(1)
+
+    def two_point(self, n_p: int) -> tuple[Loss, Piecewise]:
+        """The whole network's loss, and its estimate from n_p directions."""
+        loss, central = NetworkLoss(self.problem), self.estimate == "central"
+        return loss, Piecewise(slice(0, loss.flat.n), n_p, self.distribution, self.draw, self.mu, central)
+
+    # --- reports
+
+    @property
+    def server_uploads(self) -> int:
+        """None: the server replays scalars."""
+        return 0
+
+    @property
+    def kernel(self) -> str:
+        return super().kernel + ", directions from whole states"
+
+    @property
+    def passes(self) -> int:
+        """Forward passes of a local step."""
+        return self.rule.passes + (self.rule.needs_point or self.moves_statistics)
+
+    def plan(self, rounds: int) -> Lines:
+        asked, (_, up) = len(self.training.timetable.participants(0)), self.traffic.of(0, 0)[SCALARS]
+        return plan_of(self.traffic, rounds, StepCost(self.passes)) | self.robust.lines(asked, up)
+
+    def costs(self) -> Lines:
+        return unsplit_costs(self.training, self.loss, self.rule, self.passes)

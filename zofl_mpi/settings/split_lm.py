@@ -1,0 +1,157 @@
+"""`split_lm` on a command line: a causal model of `transformers`, cut in three, with LoRA of `peft`, on texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, final
+
+from zofl_mpi.data import texts
+from zofl_mpi.engine.fields import at_least
+from zofl_mpi.engine.lazy import torch
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
+from zofl_mpi.engine.world import run_or_fail_all
+from zofl_mpi.errors import UserError
+from zofl_mpi.run.family import Site
+from zofl_mpi.run.flags import flag
+from zofl_mpi.settings.networks import fingerprint_of
+from zofl_mpi.settings.samples import setting_on
+from zofl_mpi.settings.texts import Texts
+
+if TYPE_CHECKING:
+    from zofl_mpi.problems.lm import Outline
+    from zofl_mpi.problems.split_lm import SplitLM
+
+TRAINED_ON = ("data", "text", "vocabulary", "part")
+"""Flags of the texts that a model which was trained here keeps in its configuration."""
+
+
+@final
+@dataclass(frozen=True)
+class LM:
+    """A causal language model, cut in three, with LoRA; dropout is off.
+
+    Attributes:
+        model: a folder with a causal model of transformers, its name on the hub (gpt2, facebook/opt-125m), or one with
+            random weights: GPT-2 as random:tiny (4 blocks of width 192, context 256), random:small, random:medium (its
+            own sizes), or random:FOLDER for the config.json in a folder.
+        cut: blocks at the client; 0: a quarter of all ([C]'s 3 of small, 6 of medium).
+        auxiliary_blocks: blocks of the auxiliary head before its norm and unembedding, which begin as a copy of the
+            server's.
+        lora_rank: r of LoRA.
+        lora_alpha: alpha of LoRA, by which over r its product is multiplied.
+        lora_targets: layers that LoRA adapts, by the last part of their names; auto: peft's own for the family, of
+            GPT-2 the queries and values of every block.
+        train: lora (all else is frozen), norm (the scales and shifts of normalisations alone) or all (every parameter
+            and no LoRA, for pretraining; embedding and unembedding are then two matrices).
+        label_smoothing: share of a label that is spread over the vocabulary, in training losses, zeroth-order ones too;
+            reports have none.
+        bf16: forward passes and smashed samples in bfloat16; losses and their differences in float32 or better.
+        tf32: on a GPU, products of float32 as TF32: 10 bits of each factor, several times as fast.
+    """
+
+    model: str = "gpt2"
+    cut: int = at_least(0, 0, remark="(0: a quarter of the blocks)")
+    auxiliary_blocks: int = at_least(0, 1)
+    lora_rank: int = at_least(1, 8)
+    lora_alpha: float = at_least(0, 32.0)
+    lora_targets: tuple[str, ...] = ("auto",)
+    train: Literal["lora", "norm", "all"] = "lora"
+    label_smoothing: float = 0.1
+    bf16: bool = False
+    tf32: bool = False
+
+    @property
+    def random(self) -> bool:
+        """Whether the weights are random."""
+        return self.model.startswith("random:")
+
+    def begun(self) -> Any:
+        """The model of a folder or of the hub, in float32; the configuration of one with random weights.
+
+        Raises:
+            UserError: it is not there.
+        """
+        from zofl_mpi.problems import lm_models as models
+
+        return models.random_config(self.model.partition(":")[2]) if self.random else models.stored_model(self.model)
+
+    def config(self, begun: Any) -> Any:
+        """The configuration of the model from `begun`."""
+        return begun if self.random else begun.config
+
+    def uncut(self, begun: Any, streams: Streams, vocabulary: int, end: int) -> tuple[Any, Outline]:
+        """The model before it is cut, on the CPU in float32, with LoRA if LoRA is trained; and where its layers are.
+
+        Args:
+            begun: from `begun`; not to be used afterwards.
+            vocabulary: V, number of tokens of the data, of which `end` ends a text.
+
+        Raises:
+            UserError: the model has another vocabulary, or cannot be cut; peft is not installed.
+        """
+        from zofl_mpi.problems import adapters, lm, lm_models
+        from zofl_mpi.problems.network import seeded
+
+        made = streams(Purpose.MODULE)
+        model = seeded(lambda: lm_models.random_model(begun, vocabulary, end), made) if self.random else begun
+        if model.config.vocab_size != vocabulary:
+            raise UserError(
+                f"--model {self.model} knows {model.config.vocab_size} tokens, the data have {vocabulary}: take the "
+                "--vocabulary that it was trained with"
+            )
+        if self.train == "lora":  # by a stream apart, so that A does not depend on the model's draws
+            targets = () if self.lora_targets == ("auto",) else self.lora_targets
+            add = partial(adapters.add_lora, model, self.lora_rank, self.lora_alpha, targets)
+            seeded(add, streams(Purpose.MODULE, t=1))
+        elif self.train == "norm":
+            adapters.only_norms(model)
+        return model, lm.outline(model, self.model)
+
+    def problem(
+        self, uncut: tuple[Any, Outline], longest: int, targets: int, dtype: str = "float32", device: str = "cpu"
+    ) -> SplitLM:
+        """The problem of a model from `uncut`, which is not to be used afterwards; see `SplitLM`."""
+        from zofl_mpi.problems.lm import cut_model
+        from zofl_mpi.problems.split_lm import SplitLM
+
+        model, layers = uncut
+        model.to(torch.device(device), getattr(torch, dtype))
+        cut = self.cut or max(1, len(layers.of(model)) // 4)
+        parts = cut_model(model, layers, cut, self.auxiliary_blocks, longest)
+        own: dict[str, Any] = {"dtype": dtype, "device": device, "bf16": self.bf16, "tf32": self.tf32}
+        return SplitLM(parts, longest, targets, self.label_smoothing, **own)
+
+
+def build(site: Site) -> Setting[Any]:
+    """The setting on a data set of texts."""
+    from zofl_mpi.problems.lm_models import context_of
+
+    flags, texts_of = site.group(LM), site.group(Texts)
+    begun = run_or_fail_all(site.world, flags.begun)
+    config = flags.config(begun)
+    run_or_fail_all(site.world, lambda: _check_texts(flags.model, config, texts_of))
+    corpus = texts_of.corpus(site.world, site.streams, context_of(config))
+    vocabulary = corpus.vocabulary
+    uncut = run_or_fail_all(site.world, lambda: flags.uncut(begun, site.streams, vocabulary.size, vocabulary.end))
+    fingerprint = f"{corpus.division}, {fingerprint_of(uncut[0])}"
+    longest = texts.longest(corpus.federation.test)
+    problem = run_or_fail_all(site.world, lambda: flags.problem(uncut, *longest, site.dtype, site.device))
+    return setting_on(site, problem, corpus.federation, fingerprint)
+
+
+def _check_texts(name: str, config: Any, own: Texts) -> None:
+    """Refuses texts that the model was trained on already, and texts written in another way."""
+    trained: dict[str, Any] = getattr(config, "trained_on", {})
+    if trained.get("data") != own.data:
+        return
+    differing = [key for key in TRAINED_ON if key != "part" and trained[key] != getattr(own, key)]
+    if differing:
+        flags = ", ".join(f"--{flag(key)} {trained[key]}" for key in differing)
+        raise UserError(f"--model {name} was trained with {flags}: take the same")
+    others = ("finetune",) if trained["part"] == "pretrain" else ()
+    if own.part not in (trained["part"], *others):
+        advice = ", or finetune, which has none of them" if others else ""
+        fault = f"--part {own.part}: --model {name} was trained on --part {trained['part']} of these texts"
+        raise UserError(f"{fault}; take this{advice}")
