@@ -108,7 +108,7 @@ UNIFORM = "--method fedavg --weights uniform --clip 1"
         ("--clip 0", "--clip 0.0: must be none or a norm above 0"),
         ("--clip inf", "--clip inf: must be none or a norm above 0"),
         (f"{UNIFORM} --noise-multiplier -1", "--noise-multiplier -1.0: must be a noise multiplier, at least 0"),
-        (f"{UNIFORM} --noise-multiplier 1 --epsilon 1", "one follows from the other; give one of them"),
+        (f"{UNIFORM} --noise-multiplier 1 --epsilon 1", "one follows from the other; give one"),
         ("--epsilon 1", "--epsilon 1.0: must be none without --clip C, a norm"),
         ("--participation poisson", "--participation poisson: must be fixed without --clip C, a norm"),
         ("--method fedavg --clip 1", "--weights size with --clip: a client's weight tells how many samples it has"),

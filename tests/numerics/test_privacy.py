@@ -334,7 +334,7 @@ def test_a_run_that_is_made_longer_ends_before_its_budget_does(capsys: pytest.Ca
     assert privacy.cost(within["rounds"]) <= 2.0 < privacy.cost(within["rounds"] + 1)
     assert within["rounds"] > 9 and within["noise_multiplier"] == 6.0
     assert f"the run ends after round {within['rounds']}" in told and f"in place of {privacy.cost(9):.4g} for 9" in told
-    with pytest.raises(UserError, match="give one of them"):
+    with pytest.raises(UserError, match="give one"):
         privacy.settled(9, 0)
 
 

@@ -53,6 +53,7 @@ A, B = "--x0 random --beta 0.6 --tau 2 --batch 8", "--x0 random --batch 8"
 ZO, NN = f"{A} --gamma 0.5 --eta 0.07", f"{B} --H 2 --eta 0.03 --gamma 0.01"
 BL = "--x0 random --H 2 --eta 0.03 --gamma 0.03 --T-lower 5 --H-lower 2 --batch-lower 4"
 C = f"{DATA} --width 2 --stages 1 1 --batch 16 --h 3 --beta 0.6 --lr-client 0.02 --lr-server 0.01"
+PRIVATE = "--noise-multiplier 1 --participation poisson"
 # Steps are larger and radii less round than is usual, so that the last bits of an estimate reach the model.
 RUNS = f"""
 zo_hfl zo_hfl {ZO} {DATA}
@@ -83,11 +84,15 @@ zo_hfl fedprox-mlp --method fedprox {A} {DATA} --problem mlp --hidden 8
 zo_hfl scaffold* --method scaffold {A} {DATA}
 zo_hfl scaffold-robust* --method scaffold {A} {DATA} --aggregate clip:0.3 --attackers 0.3 --attack scale
 zo_hfl scaffold-I --method scaffold {A} --option I --problem toy {KNOWN}
+zo_hfl zo_hfl-private* {ZO} {DATA} --clip 0.1 {PRIVATE} --y0 last
+zo_hfl fedavg-private --method fedavg {A} {DATA} --weights uniform --clip 0.3 {PRIVATE}
+zo_hfl scaffold-private* --method scaffold {A} {DATA} --weights uniform --clip 0.3 {PRIVATE} --mechanism laplace
 zo_hfl server_sgd --method server_sgd --x0 random --gamma 0.5 {DATA}
 zo_hfl server_sgd-toy --method server_sgd --x0 random --gamma 0.5 --problem toy {KNOWN}
 fedrzo fedrzo_nn* {NN} {DATA} --n-p 2 --x-set ball:2 --K 2000 --probe 3
 fedrzo fedrzo_nn-mlp {NN} {DATA} --problem mlp --hidden 8
 fedrzo fedrzo_nn-cnn {NN} --problem cnn {IMAGES}
+fedrzo fedrzo_nn-private* {NN} {DATA} --clip 0.1 {PRIVATE}
 fedrzo fedrzo_nn-bowls {NN} --problem bowls {KNOWN} --estimate central --beta 0.6 --x-set box:-1:1 ball:2 ball:3 all all
 fedrzo fedrzo_nn-max_affine {NN} --problem max_affine {KNOWN} --weights size --schedule sqrt --probe 3
 fedrzo fedrzo_bl* --method fedrzo_bl {BL} {DATA}
@@ -132,6 +137,7 @@ heron_sfl ho_sfl-signs* {C} --method ho_sfl --n-p 2 --mu 0.013 --directions per-
 heron_sfl ho_sfl-seeds-exact* {C} --method ho_sfl --exact-layers 1 --mu 0.013 --uplink seeds
 heron_sfl decomfl* {C} --method decomfl --n-p 2 --mu 0.013 --augment crop-flip
 heron_sfl decomfl-central* {C} --method decomfl --estimate central --batchnorm running --optimiser sgd --momentum 0.5
+heron_sfl hiso-private* {C} --method hiso --norm group --n-p 2 --clip 1 --noise-multiplier 1 --trust nobody
 heron_sfl decomfl-robust* {C} --method decomfl --n-p 2 --mu 0.013 --beta 1 --aggregate median --attackers 0.3
 heron_sfl hiso* {C} --method hiso --h 2 --mu 0.013
 heron_sfl fedkseed* {C} --method fedkseed --seeds 30 --mu 0.013 --seed-weights magnitude

@@ -158,11 +158,7 @@ class Budget(Protocol):
     """A part of a method that accounts for what rounds cost, and may end the run; asked at rank 0 alone."""
 
     def settled(self, rounds: int, before: int) -> Mapping[str, Any]:
-        """{flag: value} that follow from the planned rounds, fewer `rounds` among them; tells what one must know.
-
-        Args:
-            before: rounds for which the run that is continued was planned; 0 for a new one.
-        """
+        """{flag: value} that follow from the planned rounds, maybe fewer `rounds`; `before`: those continued, or 0."""
 
     def spent(self, done: int, evaluated: bool) -> Any:
         """A dataclass of columns after `done` rounds; None: none."""

@@ -38,7 +38,11 @@ class FedAvg(FirstOrder):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' local models."""
-        return self.local.average(clients, self.train, state, r, self.server_rule, self.privacy)
+        if not self.privacy.clips:
+            return self.local.average(clients, self.train, state, r, self.server_rule)
+        S, x = self.local.sampling(r), state.x
+        y = x + self.privacy.mean(clients, self.train, GlobalModel(x, r), S, len(x))
+        return self.local.step(state, y, r, S, self.server_rule)
 
     def train(self, client: Client, message: GlobalModel) -> Decompressed | Clipped:
         """y <- y - gamma~_t (g_i(y) + mu (y - x)) from y = x, t = 0, ..., H_{i,r} - 1, g_i on mini-batch t."""

@@ -1,9 +1,8 @@
 """Privacy accounts: the epsilon of so many noised rounds, by the package dp-accounting; never by formulas of our own.
 
-Poisson participation: one client more or less, by a privacy loss distribution (Sommer, Meiser, Mohammadi, PoPETs 2019;
-Koskela, Jaelkoe, Honkela, AISTATS 2020). A fixed number: one client for another, so twice the sensitivity, by Renyi
-differential privacy (Mironov, CSF 2017; Wang, Balle, Kasiviswanathan, AISTATS 2019), which is looser. Pure epsilon is
-added up over rounds, amplified by sampling (Balle, Barthe, Gaboardi, NeurIPS 2018).
+Poisson participation: one client more or less, by a privacy loss distribution (Koskela et al., AISTATS 2020). A fixed
+number: one client for another, so twice the sensitivity, by Renyi differential privacy (Wang et al., AISTATS 2019),
+which is looser. Pure epsilon adds up over rounds, amplified by sampling (Balle et al., NeurIPS 2018).
 """
 
 import functools
@@ -51,11 +50,7 @@ class Account:
         return found
 
     def noise(self, epsilon: float, rounds: int) -> float:
-        """The least z, to a thousandth of it, by which so many rounds stay within epsilon.
-
-        Raises:
-            UserError: there is none below 2^30.
-        """
+        """The least z, to a thousandth of it, by which so many rounds cost epsilon (UserError: none below 2^30)."""
         low, high = 0.0, 1.0
         while self.epsilon(high, rounds) > epsilon:
             low, high = high, 2 * high

@@ -19,7 +19,6 @@ from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes, to_number
 from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shaped, shares
-from zofl_mpi.rounds.privacy import Privacy
 from zofl_mpi.rounds.report import GlobalModel, Measured, Report, Reporting
 from zofl_mpi.rounds.robust import Robust
 
@@ -170,19 +169,9 @@ class LocalSGD:
         """(H, batch) the client's mini-batches of round r, the same for every method."""
         return minibatches(self.setting, client, r, self.steps.count(client.i, r), self.batch)
 
-    def average(
-        self,
-        clients: Clients,
-        train: Step,
-        state: State,
-        r: int,
-        rule: ServerRule = SGD,
-        privacy: Privacy | None = None,
-    ) -> State:
-        """`step` towards sum over S_r of w_i y_i, y_i the replies to `train`; x + those of `privacy` where it clips."""
+    def average(self, clients: Clients, train: Step, state: State, r: int, rule: ServerRule = SGD) -> State:
+        """`step` towards sum over S_r of w_i y_i, y_i the replies to `train`."""
         S, message = self.sampling(r), GlobalModel(state.x, r)
-        if privacy is not None and privacy.clips:
-            return self.step(state, state.x + privacy.mean(clients, train, message, S, len(state.x)), r, S, rule)
         mean = self.robust.mean(clients, train, message, to=S, weights=self.shares(), y=state.x)
         return self.step(state, mean.y, r, S, rule)
 

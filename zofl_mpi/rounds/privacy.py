@@ -21,7 +21,7 @@ from zofl_mpi.errors import warn
 from zofl_mpi.numerics.accounting import Account
 from zofl_mpi.rounds.base import Sampling
 
-NONE = "none"
+NONE, LOCAL = "none", "nobody"
 LEAKS = {
     "--weights size": "a client's weight tells how many samples it has; take --weights uniform",
     "--compress": "what error feedback keeps of one round comes in a later one, beyond C; take one of the two",
@@ -93,20 +93,12 @@ class Privacy:
         """The norm to which a reply is clipped."""
         return float(self.clip)
 
-    @property
-    def local(self) -> bool:
-        """Whether each client adds noise."""
-        return self.trust == "nobody"
-
     def begin(self, sampling: Sampling, leaks: Mapping[str, bool], scalars: bool = False) -> None:
-        """Takes part in a method with these participants, once it is made.
+        """Takes part in a method with these participants (UserError: flags contradict each other or protect nobody).
 
         Args:
             leaks: {one of LEAKS: whether the method's flags say so}.
             scalars: whether its clients send scalars, to which they can add noise themselves.
-
-        Raises:
-            UserError: a flag needs --clip, contradicts another, or leaves a client unprotected.
         """
         self._known["sampling"] = sampling
         vars(sampling)["poisson"] = self.participation == "poisson"
@@ -118,7 +110,7 @@ class Privacy:
             demand(not given, "delta", self.delta, "left out: --mechanism laplace has no delta")
         else:
             demand(self._delta < 1 or not (given or noised), "delta", self._delta, DELTA)
-        if self.local and not scalars:
+        if self.trust == LOCAL and not scalars:
             raise UserError("--trust nobody: this method's clients send vectors; it is for zo_hfl, decomfl and hiso")
         for flags, met in {**leaks, "--devices": self.setting.fleet is not None}.items() if self.clips else ():
             if met:
@@ -133,7 +125,7 @@ class Privacy:
         most = self.C * (1 - 4 * float(np.finfo(self.setting.dtype).eps))  # rounding then makes none longer than C
         if norm > most:
             values = (exact * (most / norm)).astype(values.dtype)
-        if self.local:
+        if self.trust == LOCAL:
             values = values + self._noise(client.i, r, len(values), scalars)
         return Clipped(change=values, was=float(norm > most))
 
@@ -152,14 +144,7 @@ class Privacy:
         return np.append(np.asarray(values, np.float64), self.C * reply.was)
 
     def sum(
-        self,
-        clients: Clients,
-        step: Step,
-        message: Any,
-        term: Callable[..., Any],
-        to: list[int],
-        n: int,
-        unit: float = 1,
+        self, clients: Clients, step: Step, message: Any, term: Any, to: list[int], n: int, unit: float = 1
     ) -> Callable[[], Vector]:
         """`Clients.sum` of (n,) `counted` terms, `unit` times as long as the replies to message.r, noised."""
         read = clients.sum(step, message, term, to=to) if to else lambda: np.zeros(n + 1)
@@ -175,7 +160,7 @@ class Privacy:
     ) -> Vector:
         """The sum of round r as it may be published, `unit` times the replies'; keeps the share that were clipped."""
         self._known["clipped"] = round(clipped) / asked if asked else math.nan
-        noise = 0.0 if self.local else self._noise(self.setting.m, r, total.size, scalars).reshape(total.shape)
+        noise = 0.0 if self.trust == LOCAL else self._noise(self.setting.m, r, total.size, scalars).reshape(total.shape)
         return np.asarray(total + unit * noise)
 
     def denominator(self, asked: int) -> float:
@@ -209,29 +194,24 @@ class Privacy:
     @property
     def _account(self) -> Account:
         m, sampling = self.setting.m, self._known["sampling"]
-        return Account(m, m if self.local else sampling.expected, sampling.poisson and not self.local, self._delta)
+        asked, poisson = (m, False) if self.trust == LOCAL else (sampling.expected, sampling.poisson)
+        return Account(m, asked, poisson, self._delta)
 
     def _times(self, rounds: int) -> int:
         """Rounds that count for a client: all, or where nobody is trusted, those of the busiest client."""
         counts, most = self._known.setdefault("taken", (np.zeros(self.setting.m, np.int64), [0]))
-        for r in range(len(most) - 1, rounds if self.local else 0):
+        for r in range(len(most) - 1, rounds if self.trust == LOCAL else 0):
             counts[self._known["sampling"](r)] += 1
             most.append(int(counts.max()))
-        return most[rounds] if self.local else rounds
+        return most[rounds] if self.trust == LOCAL else rounds
 
     def settled(self, rounds: int, before: int) -> dict[str, Any]:
-        """z, and the rounds within the budget; see `Budget`.
-
-        Raises:
-            UserError: a new run has both z and a budget; the account's package is missing.
-        """
+        """z, and the rounds within the budget (UserError: a new run has both; the account's package is missing)."""
         z, budget = self.noise_multiplier, math.inf if self.epsilon == NONE else float(self.epsilon)
         if not z and budget == math.inf:
             return {}
         if z and budget < math.inf and not before:
-            raise UserError(
-                f"--epsilon {budget:g} and --noise-multiplier {z:g}: one follows from the other; give one of them"
-            )
+            raise UserError(f"--epsilon {budget:g}, --noise-multiplier {z:g}: one follows from the other; give one")
         z = z or self._account.noise(budget, self._times(rounds))
         whole = self.cost(rounds, z)
         if 0 < before < rounds:
@@ -258,6 +238,6 @@ class Privacy:
         """Lines of --dry-run: the account of the run, of half and of twice its rounds."""
         if not self.clips or not self.noise_multiplier:
             return {}
-        who = "one client for another" if self.local or self.participation == "fixed" else "one client more or less"
+        who = "one client more or less" if self._account.poisson else "one client for another"
         planned = sorted({max(1, rounds // 2), rounds, 2 * rounds})
         return {f"epsilon, delta ({who}) of {T} rounds": f"{self.cost(T):.4g}, {self._delta:.3g}" for T in planned}

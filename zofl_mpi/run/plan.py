@@ -198,8 +198,7 @@ def owners_of(family: Family, name: str, method: str) -> list[str]:
     owners = {leaf.owner for cls in family.METHODS.values() for leaf in flags.leaves(cls) if leaf.name == name}
     sent = method_of(family, method).uploads
     why = [owner.lacking(sent) for owner in owners if sent and issubclass(owner, Budget)]
-    places = [*methods, *problems]
-    return [*places[:-1], "; ".join([places[-1], *why])] if why else places
+    return [*methods[:-1], "; ".join([methods[-1], *why]), *problems] if why else [*methods, *problems]
 
 
 def role_of(method_class: type[Method[Any]]) -> str | None:
