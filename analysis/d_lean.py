@@ -292,7 +292,8 @@ def draw_map(cells: Sequence[Cell]) -> Any:
     for panel in panels[-1]:
         panel.set_xlabel("uplink (Mbit/s)")
     handles = [Patch(facecolor=colour[name], label=name) for name in names]
-    title = f"{wording.spelled(data)}: most accurate at half of CSE-FSL's time; number: its lead in standard deviations"
+    title = f"{wording.spelled(data)}: most accurate at half of CSE-FSL's time, by what fits into a small device\n"
+    title += "number: its lead over the next one, in standard deviations"
     figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, title=title, title_fontsize=8)
     return figure
 
