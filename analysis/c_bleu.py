@@ -26,6 +26,7 @@ from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.run import evaluation
+from zofl_mpi.settings.split_lm import tokeniser_of
 from zofl_mpi.settings.texts import Corpus, Texts
 
 NOTE = (
@@ -75,7 +76,7 @@ def main(words: list[str] | None = None) -> None:
 def scored(path: Path, flags: Any) -> tuple[dict[str, Any], list[Prompt], Written]:
     """The row of a result; the contexts, and what its model wrote to them."""
     run, model = model_of(path, flags.data_dir, flags.own)
-    corpus = corpus_of(run.config, flags.data_dir)
+    corpus = corpus_of(run.config, flags.data_dir, model.config)
     chosen = prompts(corpus, flags.part, flags.contexts)
     written = write(model, corpus, chosen, flags.beams)
     row = {
@@ -91,7 +92,7 @@ def scored(path: Path, flags: Any) -> tuple[dict[str, Any], list[Prompt], Writte
     return row, chosen, written
 
 
-def corpus_of(config: dict[str, Any], data_dir: str | None) -> Corpus:
+def corpus_of(config: dict[str, Any], data_dir: str | None, of_model: Any) -> Corpus:
     """The texts of a result.
 
     Raises:
@@ -100,7 +101,9 @@ def corpus_of(config: dict[str, Any], data_dir: str | None) -> Corpus:
     flags = {field.name: config[field.name] for field in fields(Texts) if field.name != "data_dir"}
     texts = Texts(**flags | ({"data_dir": data_dir} if data_dir else {}))
     streams, N = Streams(int(config["seed"])), config["eval_samples"]
-    corpus = texts.corpus(SingleProcess(), streams)
+    corpus = texts.corpus(SingleProcess(), streams, None, tokeniser_of(config["model"], of_model))
+    if len(corpus.files) == 1:
+        raise UserError(f"--data {config['data']}: BLEU is of E2E's contexts, each with all its references")
     whole = corpus.federation
     test, validation = evaluation.held_out(whole.test, whole.validation, streams, 0 if N == "auto" else int(N))
     return replace(corpus, federation=replace(whole, test=test, validation=validation))

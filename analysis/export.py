@@ -10,6 +10,9 @@ says on which texts the model was trained.
 from __future__ import annotations
 
 import argparse
+import copy
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,12 +76,54 @@ def export(
         raise UserError(f"--adapter: {result} has {trained}, no LoRA of a stored model; export the whole model")
     try:
         if adapter:
-            return problem.save_adapter(*vectors, folder, base)  # type: ignore[no-any-return]
+            return save_adapter(problem, *vectors, folder, base)
         model = problem.joined(*vectors)
         model.config.trained_on = {name: run.config[name] for name in TRAINED_ON}
         model.save_pretrained(folder)
+        if os.path.isfile(own_tokens := Path(base).expanduser() / "tokenizer.json"):
+            shutil.copy(own_tokens, folder)
     except OSError as exc:
         raise UserError(f"{folder} cannot be written ({exc.strerror or exc})") from exc
+
+
+def save_adapter(problem: Any, theta: Any, theta_s: Any, folder: Path, base: str) -> None:
+    """Writes LoRA's matrices at theta and theta_s into a new folder as an adapter of `peft` for the model `base`.
+
+    Those of q and v of GPT-2 become one pair of twice the rank for its one layer.
+    """
+    import torch
+    from peft import LoraConfig
+    from safetensors.torch import save_file
+
+    from zofl_mpi.problems.adapters import Projections
+
+    tensors, targets, rank, scaling = dict[str, Any](), set[str](), 0, 1.0
+    with problem.local.at(problem.placed(theta)), problem.top.at(problem.placed(theta_s)):
+        model = copy.deepcopy(problem.parts.model)
+    for path, module in model.named_modules():
+        whole = isinstance(module, Projections)
+        if not (whole or hasattr(module, "lora_A")) or path.rpartition(".")[0] in targets:
+            continue
+        own = [module.q, module.v] if whole else [module]
+        a, b = ([getattr(layer, name)["default"].weight.detach() for layer in own] for name in ("lora_A", "lora_B"))
+        up = torch.block_diag(*b)  # type: ignore[no-untyped-call]
+        if whole:  # nothing is added to the keys, which lie between
+            up = torch.cat([up[: len(b[0])], torch.zeros_like(up[: len(b[0])]), up[len(b[0]) :]])
+        matrices = {"lora_A": torch.cat(a), "lora_B": up}
+        tensors |= {f"base_model.model.{path}.{key}.weight": value.contiguous() for key, value in matrices.items()}
+        targets.add(path)
+        rank, scaling = len(matrices["lora_A"]), own[0].scaling["default"]
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=scaling * rank,  # type: ignore[arg-type]  # any number will do
+        target_modules=sorted(targets),
+        fan_in_fan_out=any(type(module).__name__ == "Conv1D" for module in model.modules()),
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base,
+    )
+    folder.mkdir(parents=True)
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config.save_pretrained(str(folder))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

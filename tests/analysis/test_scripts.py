@@ -7,7 +7,7 @@ from tests.analysis.made import *
 from tests.conftest import run_process
 from zofl_mpi.run.records.hdf5 import set_attributes
 
-SCRIPTS = sorted(path.stem for path in (ROOT / "analysis").glob("[abc]_*.py"))
+SCRIPTS = sorted(path.stem for path in (ROOT / "analysis").glob("[abcd]_*.py"))
 OF_B = {"b_fig1": "b_figure", "b_methods": "b_methods"}
 OF_C = dict.fromkeys(("c_budget", "c_fig2", "c_table2"), "c_methods") | {"c_fig3": "c_clients", "c_fig4": "c_estimates"}
 """Script -> its grid."""

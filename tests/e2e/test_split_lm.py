@@ -7,6 +7,8 @@ import torch
 
 from tests.e2e.made import *
 from tests.launch import Runs
+from tests.numerics.test_lm_families import FAMILIES, made
+from tests.unit.test_lines import tokenizer
 from zofl_mpi.data import bpe
 
 sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
@@ -50,7 +52,27 @@ RANDOM = ["--model", "random:tiny", "--lr-client", "0.01", "--lr-server", "0.01"
 def results(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Runs:
     usual = [*texts, *RANDOM, "--rounds", 2]
     commands = {name: (FAMILY, ["--method", name, *usual, *own]) for name, own in METHODS.items()}
+    own = tmp_path_factory.mktemp("lines")
+    made(*FAMILIES["llama"]).save_pretrained(own)
+    tokenizer(own, [f"<{k}>" for k in range(37)])
+    rows = [
+        json.dumps({"context": f"<{k % 9}> <8>", "completions": ["<30>", "<31> <32>"], "label": k % 2, "client": k % 4})
+        for k in range(80)
+    ]
+    (own / "own.jsonl").write_text("\n".join(rows))
+    words = ["--data", own / "own.jsonl", "--vocabulary", "auto", "--model", own, "--partition", "natural"]
+    commands["lines"] = (FAMILY, ["--method", "heron", *usual, *words])
     return Runs(tmp_path_factory.mktemp("gpt2"), commands)
+
+
+@pytest.mark.slow
+def test_lines_of_a_folders_own_model_have_the_same_bits_on_three_ranks(results: Runs) -> None:
+    """Choices, clients by name, a family with rotary positions. Mutations: clients numbered by each rank; a draw of the
+    test part that differs."""
+    assert differences(results("lines", 0), results("lines", 3)) == []
+    run = records.load(results("lines", 0))
+    assert ", clients crc32 " in run.attrs["data"] and run.config["model"].endswith("lines0")
+    assert set(run.rounds["test_accuracy"]) <= {0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0}
 
 
 @pytest.mark.slow

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import export
 import pytest
 
 from tests.numerics.lm_toy import *
+from zofl_mpi.data import texts as encoding
 from zofl_mpi.errors import UserError
 from zofl_mpi.settings.split_lm import LM
 
@@ -12,6 +14,7 @@ SHARED = {"vocab_size": VOCABULARY, "bos_token_id": END, "eos_token_id": END, "p
 WIDE = {"hidden_size": WIDTH, "num_hidden_layers": DEPTH, "max_position_embeddings": CONTEXT, **SHARED}
 OPT = {"ffn_dim": 24, "num_attention_heads": 2, **WIDE}
 LLAMA = {"intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, **WIDE}
+WINDOWS = {"sliding_window": 6, "layer_types": ["full_attention", "sliding_attention"] * 2}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("gpt2", SHAPE | SHARED),
     "opt": ("opt", OPT),
@@ -19,6 +22,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", LLAMA),
     "qwen2": ("qwen2", LLAMA),
     "qwen3": ("qwen3", LLAMA | {"head_dim": 8}),
+    "qwen3 with windows in some blocks": ("qwen3", LLAMA | {"head_dim": 8, "use_sliding_window": True, **WINDOWS}),
     "mistral": ("mistral", LLAMA),
     "mistral with a short window": ("mistral", LLAMA | {"sliding_window": 6}),
     "gemma": ("gemma", LLAMA | {"head_dim": 8}),
@@ -119,8 +123,10 @@ def test_lora_trains_and_opens_in_transformers_and_peft(folder: str, tmp_path: P
     scale = float(found.abs().max())
     assert own.local.b == own.top.b == 0
     assert 0 < own.n_client < own.local.n and own.top.n == (DEPTH - 1) * own.n_client
-    own.joined(theta, theta_s).save_pretrained(tmp_path / "merged")
-    own.save_adapter(theta, theta_s, tmp_path / "adapter", folder)
+    joined = own.joined(theta, theta_s)
+    assert joined.config._attn_implementation == "sdpa"  # with masks: it may write to padded texts
+    joined.save_pretrained(tmp_path / "merged")
+    export.save_adapter(own, theta, theta_s, tmp_path / "adapter", folder)
     merged, stored = read(str(tmp_path / "merged"), "float32"), read(folder, "float32")
     assert type(merged) is type(stored) and merged.config.tie_word_embeddings == stored.config.tie_word_embeddings
     with torch.no_grad():
@@ -156,6 +162,33 @@ def test_other_parts_train(folder: str, train: Any, tmp_path: Path) -> None:
     kept = dict(read(str(tmp_path / "kept")).named_parameters())
     for name in mine:
         np.testing.assert_allclose(kept[name].detach(), whole[name].detach(), rtol=1e-6, atol=1e-7)
+
+
+def test_a_choice_is_scored_by_the_least_mean_loss(tmp_path: Path) -> None:
+    """Of each text all completions, by the whole model; losses are the right one's. Mutations: a sum for the mean,
+    which prefers short ones; ties that count; tokens of wrong completions in the loss; a batch that cuts a choice."""
+    made(*FAMILIES["llama"]).save_pretrained(tmp_path / "model")
+    flags = LM(str(tmp_path / "model"), label_smoothing=0.0)
+    own = flags.problem(flags.uncut(flags.begun(), STREAMS, VOCABULARY, END), CONTEXT, 9, "float64", choices=3)
+    generator = STREAMS(Purpose.SYNTHETIC, i=6)
+    sizes = [(4, *generator.integers(1, 6, 3).tolist()) for _ in range(14)]
+    runs = [[generator.integers(0, VOCABULARY, size).tolist() for size in row] for row in sizes]
+    runs.append([runs[0][0], runs[0][1], runs[0][1], runs[0][1]])
+    data = Dataset(encoding._packed(runs, np.arange(VOCABULARY)), np.zeros(15, np.int64), 3)
+    model, losses = read(str(tmp_path / "model")), []
+    for context, *options in runs:
+        with torch.no_grad():
+            found = [model(torch.tensor([context + option])).logits[0, len(context) - 1 : -1] for option in options]
+        pairs = zip(found, options, strict=True)
+        losses.append([cross_entropy(logits, torch.tensor(option), reduction="none") for logits, option in pairs])
+    right = [min(float(each.mean()) for each in row[1:]) > float(row[0].mean()) for row in losses]
+    assert not right[-1] and right != [min(each.sum() for each in row[1:]) > row[0].sum() for row in losses]
+    with torch.no_grad(), own.local.at(own.local.initial()[0]), own.top.at(own.top.initial()[0]):
+        told = own.score(*own.scored(data, np.arange(15)))
+    nats = torch.cat([row[0] for row in losses])
+    assert (told["texts"], told["right"], told["tokens"]) == (15, sum(right), len(nats))
+    assert told["nats"] == pytest.approx(float(nats.sum()), rel=1e-12)
+    assert own.quality(told)["accuracy"] == sum(right) / 15
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ ALLOWED = {
     "engine/memory.py": {"features"},  # of the data, of whatever kind
     "engine/messages.py": {"__spec__", "_initializing"},  # of torch while it is imported
     "numerics/optimisers.py": {"clone"},  # tensors and arrays
-    "problems/adapters.py": {"get_delta_weight", "get_base_layer", "lora_A"},  # layers of peft and torch
+    "problems/adapters.py": {"get_delta_weight", "get_base_layer"},  # peft's layers
     "problems/lm_models.py": {"max_position_embeddings"},  # a configuration of transformers
     "problems/split_lm.py": {"predicted"},  # a note on a tensor
     "problems/stacked.py": {"pattern"},  # a filter of warnings

@@ -253,7 +253,7 @@ def test_files_that_one_rank_lacks_end_all_ranks_with_a_sentence(
     sentence = {
         "gpt2-bpe": f"--vocabulary: GPT-2's vocabulary, encoder.json and vocab.bpe, is not in {empty / 'gpt2-bpe'}",
         "e2e": f"--data e2e: no trainset.csv, devset.csv, testset_w_refs.csv in {empty / 'e2e'} or {empty}; fetch it",
-        "own": f"--data {empty}: it must be e2e, or a folder with trainset.csv, devset.csv, testset_w_refs.csv; there",
+        "own": f"--data {empty}: it must be e2e, FILE.jsonl, or a folder with trainset.csv, devset.csv, testset_w_refs",
     }[lacks]
     where = {"gpt2-bpe": {"data_dir": empty}, "e2e": {"data_dir": empty, "data": "e2e"}, "own": {"data": empty}}[lacks]
 

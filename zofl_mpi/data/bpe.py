@@ -1,6 +1,6 @@
-"""GPT-2's byte-pair encoding (BPE), from its two files: texts to numbers and back.
+"""Texts to numbers and back, by `tokenizers`: GPT-2's byte-pair encoding (BPE) from its two files, or a tokenizer.json.
 
-A. Radford and others, Language models are unsupervised multitask learners (2019). The work is done by `tokenizers`.
+A. Radford and others, Language models are unsupervised multitask learners (2019).
 """
 
 from __future__ import annotations
@@ -42,23 +42,30 @@ class Vocabulary:
     """Map between texts and the numbers of their tokens.
 
     Attributes:
-        files: GPT-2's, as `find` gives them.
-        kept: (V,) ascending numbers of GPT-2's tokens that are kept, the last END: number k stands for token kept[k].
-            None for all, by GPT-2's own numbers.
+        files: GPT-2's, as `find` gives them; or a tokenizer.json.
+        kept: (V,) ascending numbers of the tokens that are kept, END among them: number k stands for token kept[k].
+            None for all, by their own numbers.
+        known: how many tokens the model knows, and the one that ends a text.
     """
 
     files: tuple[Path, ...]
     kept: NDArray[np.int64] | None = None
+    known: tuple[int, int] = (SIZE, END)
 
     @property
     def size(self) -> int:
         """Number of tokens."""
-        return SIZE if self.kept is None else len(self.kept)
+        return self.known[0] if self.kept is None else len(self.kept)
 
     @property
     def end(self) -> int:
-        """Number of the token that ends a context and a text."""
-        return self.size - 1
+        """Number of the token that ends a text."""
+        return self.known[1] if self.kept is None else int(np.searchsorted(self.kept, self.known[1]))
+
+    @cached_property
+    def begin(self) -> list[int]:
+        """The token that every text begins with, if there is one."""
+        return self._tokenizer.encode("").ids[:1]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokens of each text (UserError: a token is not among `kept`; the files are damaged)."""
@@ -74,7 +81,7 @@ class Vocabulary:
         """The text of some tokens, without the tokens that end texts."""
         numbers = np.asarray(list(tokens), np.int64)
         gpt2_tokens = numbers if self.kept is None else self.kept[numbers]
-        return self._tokenizer.decode(gpt2_tokens[gpt2_tokens != END].tolist(), skip_special_tokens=False)
+        return self._tokenizer.decode(gpt2_tokens[gpt2_tokens != self.known[1]].tolist(), skip_special_tokens=False)
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
@@ -83,6 +90,15 @@ class Vocabulary:
         except ImportError as exc:
             raise UserError("texts need the package tokenizers: pip install 'zofl_mpi[lm]'") from exc
 
+        if len(self.files) == 1:
+            with reading_file(self.files[0], "it must be a tokenizer.json, as transformers saves one"):
+                tokenizer = Tokenizer.from_file(str(self.files[0]))
+            if tokenizer.get_vocab_size() > self.known[0]:
+                many = f"{self.files[0]} has {tokenizer.get_vocab_size()} tokens, its model knows {self.known[0]}"
+                raise UserError(f"{many}: take the tokenizer.json of this model")
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
+            return tokenizer
         encoder, merges = map(str, self.files)
         with reading_file(self.files[0].parent, fetch_again(FOLDER)):
             tokenizer = Tokenizer(models.BPE.from_file(encoder, merges))

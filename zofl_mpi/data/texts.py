@@ -4,22 +4,24 @@ As in the codes of LoRA and SplitLoRA: the tokens of the context and END, then t
 The loss counts the tokens behind the context, the last END among them. Unlike theirs, a batch is as long as its longest
 text.
 
-A row of the inputs (N, 2 + L) uint16: the number of tokens of the context with its end; of all; the tokens; zeros. A
-label is the type of the meaning representation, the set of its slots.
+A row of the inputs (N, 2 + L) uint16 (uint32 for more tokens): the number of tokens of the context; of all; the tokens;
+of each other completion of a choice the number of its tokens and these; zeros. A label is the type of the meaning
+representation, the set of its slots, or that of a choice.
 """
 
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.data import Dataset, Federation, Raw, bpe, cache, e2e, partition
+from zofl_mpi.data import Dataset, Federation, Raw, cache, e2e, lines, partition
 from zofl_mpi.data.bpe import Vocabulary
 from zofl_mpi.data.cache import Sources
-from zofl_mpi.data.e2e import Pipeline, Sample
+from zofl_mpi.data.e2e import Pipeline
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
@@ -28,7 +30,7 @@ HEAD = 2  # columns before the tokens
 ENCODING = 2  # a new number makes all cache entries of texts anew
 
 Rows = NDArray[np.int64]
-Tokens = Literal["gpt2", "e2e"]
+Tokens = Literal["gpt2", "e2e", "model"]
 Part = Literal["all", "pretrain", "finetune"]
 
 
@@ -49,67 +51,158 @@ def batch(data: Dataset, positions: Rows) -> tuple[NDArray[np.int64], NDArray[np
     return tokens[:, :-1].copy(), np.where((at >= context) & (at < length), tokens[:, 1:], NONE)
 
 
-def longest(data: Dataset | Raw) -> tuple[int, int]:
-    """T of the longest of all N texts, and the most labels besides NONE that a text has."""
+def longest(data: Dataset | Raw, is_choice: bool = False) -> tuple[int, int]:
+    """T of the longest of all N texts, with whichever completion, and the most labels that a text is trained on."""
     context, length = (np.asarray(data.inputs[:, k], np.int64) for k in range(HEAD))
-    return int(length.max()) - 1, int((length - context).max())
+    return int(_ends(data.inputs, is_choice).max()) - 1, int((length - context).max())
 
 
-def sources(
-    data: str, files: Sequence[Path], vocabulary: Sequence[Path], pipeline: Pipeline, tokens: Tokens
-) -> Sources:
+def _ends(inputs: NDArray[Any], is_choice: bool) -> Rows:
+    """(N,) numbers of tokens of the texts, each with its longest completion."""
+    ends = np.asarray(inputs[:, 1], np.int64)
+    for k, row in enumerate(inputs if is_choice else ()):
+        at, context = HEAD + int(row[1]), int(row[0])
+        while at < len(row) and (size := int(row[at])):
+            ends[k] = max(ends[k], context + size)
+            at += 1 + size
+    return ends
+
+
+class Text(NamedTuple):
+    """A context with what may follow it.
+
+    Attributes:
+        completions: the right one first.
+        kind: its class among the clients: the type of its meaning representation, or the label of a choice.
+        client: whose it is; None where the data do not say.
+        line: where it ends in its file, counted from 1.
+    """
+
+    context: str
+    completions: tuple[str, ...]
+    kind: Any
+    client: str | None
+    line: int
+
+
+def parts_of(files: Sequence[Path], pipeline: Pipeline) -> list[list[Text]]:
+    """The texts of training, validation and test part, of three CSV files as E2E's or of a single file of lines.
+
+    Lines that do not say of which part they are train; where none says it, a tenth of them, always the same, tests.
+    """
+    if len(files) == len(e2e.FILES):
+        read = [e2e.read(path, pipeline, part) for part, path in enumerate(files)]
+        return [[Text(own.context, (f" {own.text}",), own.slots, None, own.line) for own in part] for part in read]
+    found = lines.read(files[0])
+    splits = [line.split or "train" for line in found]
+    if not any(line.split for line in found):
+        for k in Streams(0)(Purpose.SPLIT).permutation(len(found))[: max(1, len(found) // 10)]:
+            splits[k] = "test"
+    parts: list[list[Text]] = [[], [], []]
+    for line, split in zip(found, splits, strict=True):
+        parts[lines.SPLITS.index(split)].append(Text(*line[:4], line.line))
+    for part, name in ((0, "train"), (2, "test")):
+        if not parts[part]:
+            raise UserError(f'{files[0]} has no lines to {name} on: give some "split": "{name}"')
+    return parts
+
+
+def sources(data: str, files: Sequence[Path], vocabulary: Vocabulary, pipeline: Pipeline, tokens: Tokens) -> Sources:
     """Sources of the encoded texts for the cache: files and options.
 
     Args:
         data: the data set, by the name that the user gave.
-        files: training, validation and test part, CSV files as E2E's.
-        vocabulary: GPT-2's files, see `bpe.find`.
-        tokens: all of GPT-2's, or only those that occur in the files, and END.
+        files: as in `parts_of`.
+        tokens: all of GPT-2's or of the model's, or only those that occur in the files, and END.
     """
-    read = partial(encoded, tuple(files), tuple(vocabulary), pipeline, tokens)
-    return cache.identify(f"{data} {pipeline} {tokens}", read, [*files, *vocabulary], {"encoding": ENCODING})
+    read = partial(encoded, tuple(files), vocabulary, pipeline, tokens)
+    numbers = {"encoding": ENCODING} | ({"size": vocabulary.size, "end": vocabulary.end} if tokens == "model" else {})
+    return cache.identify(f"{data} {pipeline} {tokens}", read, [*files, *vocabulary.files], numbers)
 
 
-def encoded(files: Sequence[Path], vocabulary: Sequence[Path], pipeline: Pipeline, tokens: Tokens) -> Raw:
+def encoded(files: Sequence[Path], vocabulary: Vocabulary, pipeline: Pipeline, tokens: Tokens) -> Raw:
     """The texts of training, validation and test part, one after the other; see `sources` (about ten seconds)."""
-    parts = [e2e.read(path, pipeline, part) for part, path in enumerate(files)]
+    parts = parts_of(files, pipeline)
     samples = [sample for part in parts for sample in part]
-    types = {slots: k for k, slots in enumerate(sorted({sample.slots for sample in samples}))}
-    labels = np.array([types[sample.slots] for sample in samples], np.int64)
-    inputs = _inputs(samples, Vocabulary(tuple(vocabulary)))
-    kept = np.arange(bpe.SIZE)
+    rows = _rows(samples, vocabulary, is_e2e=len(files) > 1)
+    kept = np.arange(vocabulary.size)
     if tokens == "e2e":
-        is_token = np.arange(inputs.shape[1] - HEAD) < inputs[:, 1:HEAD]
-        kept = np.unique(np.append(inputs[:, HEAD:][is_token], bpe.END)).astype(np.int64)
-        inputs[:, HEAD:] = np.searchsorted(kept, inputs[:, HEAD:])  # of padding 0, as before
-    sizes = [len(part) for part in parts]
-    return Raw(inputs, labels, len(types), sizes[2], official_validation=sizes[1], tokens=kept)
+        kept = np.unique([token for row in rows for run in row for token in run] + [vocabulary.end]).astype(np.int64)
+    kinds = {kind: k for k, kind in enumerate(sorted({sample.kind for sample in samples}))}
+    labels, classes = np.array([kinds[sample.kind] for sample in samples], np.int64), len(kinds)
+    if choices := len(samples[0].completions) - 1:  # labels are these places, whether each occurs or not
+        labels, classes = np.array([sample.kind for sample in samples], np.int64), choices + 1
+    names = sorted({sample.client for sample in samples if sample.client is not None})
+    numbers = {name: k for k, name in enumerate(names)}
+    clients = np.array([numbers[sample.client] for sample in samples if sample.client is not None], np.int64)
+    held: dict[str, Any] = {"official_validation": len(parts[1]), "tokens": kept, "clients": clients if names else None}
+    return Raw(_packed(rows, kept), labels, classes, len(parts[2]), **held)
 
 
-def _inputs(samples: Sequence[Sample], vocabulary: Vocabulary) -> NDArray[np.uint16]:
-    """(N, 2 + L) with GPT-2's own numbers."""
+def _rows(samples: Sequence[Text], vocabulary: Vocabulary, is_e2e: bool) -> list[list[list[int]]]:
+    """Of each text the tokens of its context and those of each completion, the right one first.
+
+    Of E2E an END follows both, as in LoRA's code. Else a text begins as the tokeniser begins one, and an END follows a
+    completion that is to be written, none one that is to be chosen.
+    """
+    begin, end = [] if is_e2e else vocabulary.begin, [vocabulary.end]
     contexts = list(dict.fromkeys(sample.context for sample in samples))
-    heads = dict(zip(contexts, vocabulary.encode(contexts), strict=True))
-    tails = vocabulary.encode([f" {sample.text}" for sample in samples])
-    rows = [[*heads[sample.context], bpe.END, *tail, bpe.END] for sample, tail in zip(samples, tails, strict=True)]
-    inputs = np.zeros((len(rows), HEAD + max(map(len, rows))), np.uint16)
-    for row, sample, own in zip(inputs, samples, rows, strict=True):
-        row[:HEAD], row[HEAD : HEAD + len(own)] = (len(heads[sample.context]) + 1, len(own)), own
+    heads = {
+        context: [*begin, *own, *(end if is_e2e else [])]
+        for context, own in zip(contexts, vocabulary.encode(contexts), strict=True)
+    }
+    tails, rows = iter(vocabulary.encode([text for sample in samples for text in sample.completions])), []
+    for sample in samples:
+        own = [next(tails) for _ in sample.completions]
+        rows.append([heads[sample.context], *([*tail, *(end if len(own) == 1 else [])] for tail in own)])
+        if not all(rows[-1]):
+            raise UserError(f"line {sample.line}: its context or a completion has no tokens: give each some text")
+    return rows
+
+
+def _packed(rows: Sequence[Sequence[list[int]]], kept: NDArray[np.int64]) -> NDArray[Any]:
+    """(N, 2 + L) the rows as this module describes them, tokens by their place among `kept`."""
+    place = np.zeros(int(kept.max()) + 1, np.int64)
+    place[kept] = np.arange(len(kept))
+    flat = [[*row[0], *row[1], *(n for own in row[2:] for n in (-len(own), *own))] for row in rows]
+    kind = np.uint16 if len(kept) <= 1 << 16 else np.uint32
+    inputs = np.zeros((len(rows), HEAD + max(map(len, flat))), kind)
+    for row, own, runs in zip(inputs, flat, rows, strict=True):
+        numbers = np.array(own)
+        row[:HEAD] = len(runs[0]), len(runs[0]) + len(runs[1])
+        row[HEAD : HEAD + len(own)] = np.where(numbers < 0, -numbers, place[np.maximum(numbers, 0)])
     return inputs
 
 
+def choices(data: Dataset, positions: Rows, number: int) -> Dataset:
+    """The samples at `positions`, each of its `number` completions in a row of its own, the right one first."""
+    rows = list[NDArray[Any]]()
+    for row in data.inputs[data.rows_of(positions)]:
+        context, at = int(row[0]), HEAD + int(row[1])
+        rows.append(row[:at])
+        for _ in range(number - 1):
+            size = int(row[at])
+            head = np.array([context, context + size], row.dtype)
+            rows.append(np.concatenate([head, row[HEAD : HEAD + context], row[at + 1 : at + 1 + size]]))
+            at += 1 + size
+    inputs = np.zeros((len(rows), max(map(len, rows))), data.inputs.dtype)
+    for whole, own in zip(inputs, rows, strict=True):
+        whole[: len(own)] = own
+    return Dataset(inputs, np.zeros(len(rows), np.int64), 1)
+
+
 def check_lengths(raw: Raw, most: int, files: Sequence[Path], pipeline: Pipeline) -> None:
-    """Refuses texts that have more than `most` tokens without their last END; names the line of the first."""
-    used = raw.inputs[:, 1].astype(np.int64) - 1
+    """Refuses texts that have more than `most` tokens without their last one; names the line of the first."""
+    used = _ends(raw.inputs, len(files) == 1) - 1
     if used.max() <= most:
         return
     row = int(np.argmax(used > most))
     starts = np.cumsum([0, *part_sizes(raw)])
     part = int(np.searchsorted(starts, row, side="right")) - 1
-    line = e2e.read(files[part], pipeline, part)[row - starts[part]].line
+    line = parts_of(files, pipeline)[part][row - starts[part]].line
     raise UserError(
-        f"{files[part]}, line {line}: context and text have {used[row]} tokens, the model takes {most} at most: "
-        "shorten or remove the line, or take a model with a longer context"
+        f"{files[min(part, len(files) - 1)]}, line {line}: context and text have {used[row]} tokens, the model takes "
+        f"{most} at most: shorten or remove the line, or take a model with a longer context"
     )
 
 
@@ -170,4 +263,6 @@ def shared_out(
     held = np.split(np.arange(train, len(raw.labels)), [validation])
     chosen, test = map(data.subset, held)
     clients = tuple(map(data.subset, shares))
-    return Federation(data.subset(rows[:0]), clients, test, validation=chosen if validates else None)
+    whose = "" if raw.clients is None else f"clients crc32 {crc32(raw.clients.tobytes()):08x}"
+    has = chosen if validates and validation else None
+    return Federation(data.subset(rows[:0]), clients, test, validation=has, whose=whose)

@@ -7,7 +7,6 @@ and values of every block, for which it has one layer with the keys, here three:
 
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, cast, final
 
 import torch
@@ -76,41 +75,6 @@ def merge(model: Any) -> None:
             elif hasattr(child, "get_base_layer"):
                 child.merge()
                 setattr(module, name, child.get_base_layer())
-
-
-def save_adapter(model: Any, folder: Path, base: str) -> None:
-    """Writes LoRA's matrices, bound by `at`, into a folder as an adapter of `peft` for the model `base`.
-
-    Those of q and v of GPT-2 become one pair of twice the rank for its one layer.
-    """
-    from peft import LoraConfig
-    from safetensors.torch import save_file
-
-    tensors, targets, rank, scaling = dict[str, Tensor](), set[str](), 0, 1.0
-    for path, module in model.named_modules():
-        whole = isinstance(module, Projections)
-        if not (whole or hasattr(module, "lora_A")) or path.rpartition(".")[0] in targets:
-            continue
-        own = [module.q, module.v] if whole else [module]
-        a, b = ([getattr(layer, name)["default"].weight.detach() for layer in own] for name in ("lora_A", "lora_B"))
-        up = torch.block_diag(*b)  # type: ignore[no-untyped-call]
-        if whole:  # nothing is added to the keys, which lie between
-            up = torch.cat([up[: len(b[0])], torch.zeros_like(up[: len(b[0])]), up[len(b[0]) :]])
-        matrices = {"lora_A": torch.cat(a), "lora_B": up}
-        tensors |= {f"base_model.model.{path}.{key}.weight": value.contiguous() for key, value in matrices.items()}
-        targets.add(path)
-        rank, scaling = len(matrices["lora_A"]), own[0].scaling["default"]
-    config = LoraConfig(
-        r=rank,
-        lora_alpha=cast(int, scaling * rank),
-        target_modules=sorted(targets),
-        fan_in_fan_out=any(type(module).__name__ == "Conv1D" for module in model.modules()),
-        task_type="CAUSAL_LM",
-        base_model_name_or_path=base,
-    )
-    folder.mkdir(parents=True)
-    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    config.save_pretrained(str(folder))
 
 
 @final

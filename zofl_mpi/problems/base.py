@@ -149,6 +149,10 @@ class SplitProblem(Backend, Protocol):
         """How many terms the mean has that the loss of a mini-batch with these labels is."""
         return len(labels)
 
+    def scored(self, data: Any, positions: Any) -> tuple[Any, Any]:
+        """Inputs and labels that a report scores for the samples of `data` at `positions`."""
+        return self.samples(data, positions)  # type: ignore[attr-defined, no-any-return]
+
     @attribute
     def report_batch(self) -> int:
         """Consecutive samples of a report that one client scores together."""

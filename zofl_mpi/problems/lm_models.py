@@ -9,6 +9,7 @@ import copy
 import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 import torch
@@ -23,6 +24,7 @@ SIZES = {
 }
 """GPT-2s with random weights; small and medium are its own sizes."""
 T = TypeVar("T")
+LOCK = Lock()
 
 
 def random_config(name: str) -> Any:
@@ -61,7 +63,8 @@ def stored_model(name: str) -> Any:
         transformers = _transformers()
         config = _without_dropout(transformers.AutoConfig.from_pretrained(where, local_files_only=local_files_only))
         kind = transformers.AutoModelForCausalLM
-        return kind.from_pretrained(where, config=config, local_files_only=local_files_only, dtype=torch.float32)
+        with LOCK:  # meanwhile it replaces functions of its own, for all threads
+            return kind.from_pretrained(where, config=config, local_files_only=local_files_only, dtype=torch.float32)
 
     return _one_operation(_read(name, load, str(place) if folder else name, folder))
 

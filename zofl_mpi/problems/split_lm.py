@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar, NoReturn, final
 
 import numpy as np
@@ -22,7 +21,6 @@ from torch.nn.functional import cross_entropy
 from zofl_mpi.data import Dataset, texts
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Batch
-from zofl_mpi.problems.adapters import save_adapter
 from zofl_mpi.problems.device_cache import to_device
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.lm import Back, Parts, joined, narrow_frozen
@@ -43,6 +41,7 @@ class SplitLM(TorchSplit):
         longest: T, input tokens of the longest text.
         targets: completion tokens of the text that has most.
         label_smoothing: share of a label that is spread over the whole vocabulary, in training losses.
+        choices: completions of each text, of which a report scores all and training takes the right one.
         bf16: as in `TorchSplit`, smashed samples too; frozen weights of products are then stored so.
     """
 
@@ -53,6 +52,7 @@ class SplitLM(TorchSplit):
     longest: int
     targets: int
     label_smoothing: float = 0.1
+    choices: int = 1
 
     def __post_init__(self) -> None:
         demand(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "from 0 to below 1")
@@ -111,6 +111,13 @@ class SplitLM(TorchSplit):
         tokens, labels = texts.batch(data, positions)
         return to_device(torch.from_numpy(tokens), self.device), self._noted(torch.from_numpy(labels))
 
+    def scored(self, data: Dataset, positions: Batch) -> tuple[Tensor, Tensor]:
+        """The same of texts to score, of a choice all completions one after the other, the right one first."""
+        if self.choices == 1:
+            return self.samples(data, positions)
+        rows = texts.choices(data, positions, self.choices)
+        return self.samples(rows, np.arange(len(rows)))
+
     def _noted(self, labels: Tensor) -> Tensor:
         """The labels on the device, with a note of what `predicted` finds: else the host would wait for the GPU."""
         if labels.device.type != "cpu":
@@ -164,17 +171,23 @@ class SplitLM(TorchSplit):
 
     def score(self, inputs: Tensor, labels: Tensor) -> dict[str, float]:
         """Completion tokens, the sum of their cross-entropies, how many are the likeliest one; batches of
-        `report_batch` texts, and the sum of their means.
+        `report_batch` texts, and the sum of their means; of a choice the texts, and how many are chosen rightly.
         """
         rows = [torch.zeros(3, 0, dtype=torch.float64)]
         for x, y in zip(torch.split(inputs, ROWS), torch.split(labels, ROWS), strict=True):
             used = int(y.ne(NONE).any(dim=0).nonzero().max()) + 1  # of this part the longest
             rows.append(self._rows(x[:, :used], y[:, :used]))
-        each = torch.cat(rows, dim=1)
+        whole = torch.cat(rows, dim=1)
+        each = whole[:, :: self.choices]  # the right ones
         tokens, nats, hits = each.sum(dim=1).tolist()
         batches = [part.sum(dim=1).tolist() for part in torch.split(each, self.report_batch, dim=1)]
         means = math.fsum(own / count for count, own, _ in batches)
-        return {"tokens": tokens, "nats": nats, "hits": hits, "batches": len(batches), "means": means}
+        sums = {"tokens": tokens, "nats": nats, "hits": hits, "batches": len(batches), "means": means}
+        if self.choices > 1:
+            first, *others = (whole[1] / whole[0]).view(-1, self.choices).T
+            right = torch.stack(others).gt(first).all(dim=0)
+            sums |= {"texts": len(right), "right": float(right.sum())}
+        return sums
 
     def _rows(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """(3, B) of each text: completion tokens, the sum of their cross-entropies, how many are the likeliest."""
@@ -192,14 +205,14 @@ class SplitLM(TorchSplit):
     def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Mean cross-entropy of a token ("loss") and its exponential ("perplexity"); the exponential of the mean over
         batches of their means, which the reference codes print ("perplexity_batches"); and the share of tokens that are
-        the likeliest one ("accuracy").
+        the likeliest one, of choices that of texts whose right completion has the least mean ("accuracy").
         """
         loss = sums["nats"] / sums["tokens"]
         return {
             "loss": loss,
             "perplexity": _exp(loss),
             "perplexity_batches": _exp(sums["means"] / sums["batches"]),
-            "accuracy": sums["hits"] / sums["tokens"],
+            "accuracy": sums["right"] / sums["texts"] if self.choices > 1 else sums["hits"] / sums["tokens"],
         }
 
     def joined(self, theta: Tensor, theta_s: Tensor) -> Any:
@@ -208,11 +221,6 @@ class SplitLM(TorchSplit):
         """
         with self.local.at(self.placed(theta)), self.top.at(self.placed(theta_s)):
             return joined(self.parts)
-
-    def save_adapter(self, theta: Tensor, theta_s: Tensor, folder: Path, base: str) -> None:
-        """Writes LoRA's part of that model into a new folder, for `peft` to load onto the model `base`."""
-        with self.local.at(self.placed(theta)), self.top.at(self.placed(theta_s)):
-            save_adapter(self.parts.model, folder, base)
 
 
 def predicted(labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from zofl_mpi.data import texts
@@ -99,7 +101,7 @@ class LM:
         if model.config.vocab_size != vocabulary:
             raise UserError(
                 f"--model {self.model} knows {model.config.vocab_size} tokens, the data have {vocabulary}: take the "
-                "--vocabulary that it was trained with"
+                "--vocabulary that it was trained with, or a folder with the model and its tokenizer.json"
             )
         if self.train == "lora":  # by a stream apart, so that A does not depend on the model's draws
             targets = () if self.lora_targets == ("auto",) else self.lora_targets
@@ -110,7 +112,13 @@ class LM:
         return model, lm.outline(model, self.model)
 
     def problem(
-        self, uncut: tuple[Any, Outline], longest: int, targets: int, dtype: str = "float32", device: str = "cpu"
+        self,
+        uncut: tuple[Any, Outline],
+        longest: int,
+        targets: int,
+        dtype: str = "float32",
+        device: str = "cpu",
+        choices: int = 1,
     ) -> SplitLM:
         """The problem of a model from `uncut`, which is not to be used afterwards; see `SplitLM`."""
         from zofl_mpi.problems.lm import cut_model
@@ -121,7 +129,15 @@ class LM:
         cut = self.cut or max(1, len(layers.of(model)) // 4)
         parts = cut_model(model, layers, cut, self.auxiliary_blocks, longest)
         own: dict[str, Any] = {"dtype": dtype, "device": device, "bf16": self.bf16, "tf32": self.tf32}
-        return SplitLM(parts, longest, targets, self.label_smoothing, **own)
+        return SplitLM(parts, longest, targets, self.label_smoothing, choices, **own)
+
+
+def tokeniser_of(model: str, config: Any) -> tuple[Path, int, int] | None:
+    """The tokenizer.json in a model's folder, how many tokens it knows, and the one that ends a text; None for none."""
+    place, end = Path(model).expanduser() / "tokenizer.json", config.get_text_config().eos_token_id
+    if not os.path.isfile(place) or end is None:
+        return None
+    return place, int(config.get_text_config().vocab_size), int(end[0] if isinstance(end, list) else end)
 
 
 def build(site: Site) -> Setting[Any]:
@@ -132,12 +148,13 @@ def build(site: Site) -> Setting[Any]:
     begun = run_or_fail_all(site.world, flags.begun)
     config = flags.config(begun)
     run_or_fail_all(site.world, lambda: _check_texts(flags.model, config, texts_of))
-    corpus = texts_of.corpus(site.world, site.streams, context_of(config))
+    corpus = texts_of.corpus(site.world, site.streams, context_of(config), tokeniser_of(flags.model, config))
     vocabulary = corpus.vocabulary
     uncut = run_or_fail_all(site.world, lambda: flags.uncut(begun, site.streams, vocabulary.size, vocabulary.end))
     fingerprint = f"{corpus.division}, {fingerprint_of(uncut[0])}"
-    longest = texts.longest(corpus.federation.test)
-    problem = run_or_fail_all(site.world, lambda: flags.problem(uncut, *longest, site.dtype, site.device))
+    longest = texts.longest(corpus.federation.test, corpus.choices > 1)
+    make = partial(flags.problem, uncut, *longest, site.dtype, site.device, corpus.choices)
+    problem = run_or_fail_all(site.world, make)
     return setting_on(site, problem, corpus.federation, fingerprint)
 
 

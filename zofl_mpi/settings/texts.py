@@ -1,11 +1,11 @@
 """`Texts`: the flags of a data set of texts and of its division among clients."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, final
 
-from zofl_mpi.data import Federation, bpe, e2e, texts
+from zofl_mpi.data import Federation, bpe, e2e, lines, texts
 from zofl_mpi.data.bpe import Vocabulary
 from zofl_mpi.data.published import default_data_dir, find_files, missing_files
 from zofl_mpi.engine.fields import at_least
@@ -23,25 +23,29 @@ class Corpus:
     federation: Federation
     vocabulary: Vocabulary
     division: str  # description of the training texts that the clients share, for the record
-    files: tuple[Path, ...]  # training, validation and test part
+    files: tuple[Path, ...]  # training, validation and test part, or one of lines
     pipeline: e2e.Pipeline
+    choices: int = 1  # completions of each text
 
 
 @final
 @dataclass(frozen=True)
 class Texts:
-    """A data set of texts and its division among clients. The test part is testset_w_refs.csv.
+    """A data set of texts and its division among clients. The test part of E2E is testset_w_refs.csv.
 
     Attributes:
-        data: e2e, or a folder with trainset.csv, devset.csv and testset_w_refs.csv as E2E's are (columns mr and ref).
+        data: e2e; a folder with trainset.csv, devset.csv and testset_w_refs.csv as E2E's are (columns mr and ref); or
+            FILE.jsonl, on each line a context and a completion, or a choice of completions.
         data_dir: the folder with e2e/ and gpt2-bpe/, or with their files; else $ZOFL_DATA, else the user's cache.
-        text: official (as in the files) or tokenised (as in the codes of LoRA and SplitLoRA: by Moses's rules, the test
-            part by spaCy's).
-        vocabulary: gpt2 (all 50,257 tokens), or e2e (only those that occur in the data, renumbered; for tiny models).
+        text: of E2E, official (as in the files) or tokenised (as in the codes of LoRA and SplitLoRA: by Moses's rules,
+            the test part by spaCy's).
+        vocabulary: auto (by the tokenizer.json in --model's folder where there is one, else gpt2), gpt2 (all 50,257
+            tokens), or e2e (only those of gpt2 that occur in the data, renumbered; for tiny models).
         m: number of clients.
         alpha: Dirichlet concentration of the clients' classes, the types of meaning representations, above 0; inf for
             iid.
-        partition: by_class (each class is spread over the clients) or by_mix (each client draws its mix; equal sizes).
+        partition: by_class (each class is spread over the clients), by_mix (each client draws its mix; equal sizes) or
+            natural (by the clients that lines name; --m is not used).
         min_samples: least number of samples of a client; the partition is redrawn until every client has that many.
         part: all training contexts, or pretrain (half of them, the same for all seeds) or finetune (the others).
         validation: dev (devset.csv is reported beside the test part) or none.
@@ -50,25 +54,33 @@ class Texts:
     data: str = "e2e"
     data_dir: str = ""
     text: Literal["official", "tokenised"] = "tokenised"
-    vocabulary: Literal["gpt2", "e2e"] = "gpt2"
+    vocabulary: Literal["auto", "gpt2", "e2e"] = "auto"
     m: int = at_least(1, 3, "a number of clients")
     alpha: float = math.inf
-    partition: Literal["by_class", "by_mix"] = "by_class"
+    partition: Literal["by_class", "by_mix", "natural"] = "by_class"
     min_samples: int = at_least(1, 10, "a number of samples")
     part: Literal["all", "pretrain", "finetune"] = "all"
     validation: Literal["dev", "none"] = "dev"
 
-    def corpus(self, world: World, streams: Streams, most: int | None = None) -> Corpus:
+    def corpus(
+        self, world: World, streams: Streams, most: int | None = None, model: tuple[Path, int, int] | None = None
+    ) -> Corpus:
         """The texts, encoded once on each node, and their division among clients.
 
         Args:
             most: tokens that the model can look at; texts that are longer are refused.
+            model: a tokenizer.json, how many tokens its model knows, and the one that ends a text; None for none.
 
         Raises:
             UserError: on every rank, if a file is missing or damaged on one, a flag out of range, or a text too long.
         """
-        files, vocabulary = run_or_fail_all(world, self._files)
-        stored = run_or_fail_all(world, lambda: texts.sources(self.data, files, vocabulary, self.text, self.vocabulary))
+        files, data_dir = run_or_fail_all(world, self._files)
+        tokens: texts.Tokens = self.vocabulary if self.vocabulary != "auto" else "model" if model else "gpt2"
+        if tokens == "model" and model:
+            vocabulary = Vocabulary(model[:1], None, model[1:])
+        else:
+            vocabulary = Vocabulary(run_or_fail_all(world, lambda: bpe.find(data_dir)))
+        stored = run_or_fail_all(world, lambda: texts.sources(self.data, files, vocabulary, self.text, tokens))
         raw = cached(world, stored)
 
         def shared() -> Corpus:
@@ -78,22 +90,26 @@ class Texts:
             shares = {name: vars(self)[name] for name in ("m", "alpha", "min_samples")}
             dev = self.validation == "dev"
             federation = texts.shared_out(raw, rows, streams, by=self.partition, validates=dev, **shares)
-            kept = None if self.vocabulary == "gpt2" else raw.tokens
-            return Corpus(federation, Vocabulary(vocabulary, kept), division + e2e.RULES[self.text], files, self.text)
+            kept, own = raw.tokens if tokens == "e2e" else None, len(files) == 1
+            told = division + ("" if own else e2e.RULES[self.text])
+            number = raw.classes if own and raw.classes > 1 else 1
+            return Corpus(federation, replace(vocabulary, kept=kept), told, files, self.text, number)
 
         return run_or_fail_all(world, shared)
 
-    def _files(self) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-        """The three CSV files, and GPT-2's two."""
+    def _files(self) -> tuple[tuple[Path, ...], Path]:
+        """The three CSV files or the one of lines, and the folder with GPT-2's two."""
         data_dir = Path(self.data_dir).expanduser() if self.data_dir else default_data_dir()
+        if self.data.endswith(lines.SUFFIX):
+            return (Path(self.data).expanduser(),), data_dir
         named = self.data == "e2e"
         folders = (data_dir / "e2e", data_dir) if named else (Path(self.data).expanduser(),)
         paths, lacking = find_files(e2e.FILES, folders)
         if not lacking:
-            return paths, bpe.find(data_dir)
+            return paths, data_dir
         if named:
             raise UserError(missing_files("e2e", f"no {', '.join(lacking)}", data_dir))
         raise UserError(
-            f"--data {self.data}: it must be e2e, or a folder with {', '.join(e2e.FILES)}; there is no "
+            f"--data {self.data}: it must be e2e, FILE.jsonl, or a folder with {', '.join(e2e.FILES)}; there is no "
             f"{', '.join(lacking)} in it (a path is relative to {Path.cwd()})"
         )

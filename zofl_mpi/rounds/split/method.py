@@ -156,7 +156,7 @@ class SplitMethod(OnProblem[Split]):
         rows = np.arange(0 if data is None else len(data))
         positions = rows[rows // problem.report_batch % step == first]
         for start in range(0, len(positions), BLOCK):
-            x, labels = problem.samples(data, positions[start : start + BLOCK])
+            x, labels = problem.scored(data, positions[start : start + BLOCK])
             score = problem.score(problem.sensed(x, i), labels)
             sums = {name: sums.get(name, 0.0) + value for name, value in score.items()}
         return {name: float(value) for name, value in sums.items()}

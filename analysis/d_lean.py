@@ -1,0 +1,333 @@
+"""Lean clients: who is ahead where some devices have no room for a backward pass, by accuracy, virtual minutes, joules.
+
+python analysis/d_lean.py [--grid jobs/d_lean.toml jobs/d_lean_fedavg.toml] [--results DIR] [--out NAME] [--partial]
+
+A way is a method and what becomes of clients without room: left out, or taking part, since the method needs no room or
+takes the same gradient in parts. Without deadlines no iterate depends on speeds and bandwidths, so virtual time and
+joules are computed for phones and sensors and four uplinks from one run each (`shared/virtual.py`). Prints tables of
+accuracy, on all test samples and on the classes that only small devices hold, of costs and of who is ahead; writes
+NAME.txt, NAME.csv (a row per place and way), NAME_virtual.csv (the same on each federation and uplink), NAME_map.csv,
+NAME_memory.csv, NAME.pdf and .png (accuracy against virtual minutes), NAME_map.pdf and .png (who is ahead).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import NullFormatter
+from shared import command, figures, files, wording
+from shared.groups import Array, Group, mean_sd, split
+from shared.lean import APART, CASES, ROOM, UPLINKS, Line, Place, Way, family, lines_of
+from shared.reading import read
+from shared.study import counts, spread
+from shared.virtual import SIDES, in_less_memory
+
+GRIDS = ["d_lean.toml", "d_lean_fedavg.toml"]
+AXES = ("data", "room", "method")
+TARGETS = (70, 80)
+"""Test accuracies in % to which virtual time is counted."""
+PARTS = "accumulate:2"
+REMEDIES = ("none", "checkpoint", PARTS, "accumulate:4")
+WAYS = (
+    Way("frozen client", "frozen", "none"),
+    Way("HERON, 8 directions", "heron-head-8"),
+    Way("HO-SFL, 8 directions", "ho_sfl-8"),
+    Way("last stage exact", "exact"),
+    Way("CSE-FSL, left out", "cse_fsl", "without"),
+    Way("SFLV2, left out", "sflv2", "without"),
+    Way("FedAvg, left out", "fedavg", "without"),
+    Way("CSE-FSL, uploads only", "upload", "without"),
+    Way("mixed, estimates", "mixed", "without"),
+    Way("mixed, last stage", "mixed-exact", "without"),
+    Way("CSE-FSL, all", "cse_fsl", "all", PARTS),
+    Way("SFLV2, all", "sflv2", "all", PARTS),
+    Way("FedAvg, all", "fedavg", "all", PARTS),
+)
+"""In the order of the tables; small devices take part in all but those that leave them out."""
+POOLS: Mapping[str, tuple[str, ...]] = {
+    "forward passes alone": ("last stage exact", "mixed, last stage", *(way.name for way in WAYS if way.memory)),
+    "and the last stage's backward pass": tuple(way.name for way in WAYS if way.memory),
+    "and a backward pass in two parts": (),
+}
+"""What fits into a small device, and the ways that do not."""
+TAKING_PART = ("mixed", "mixed-exact", "upload")
+"""Of first order where there is room, and otherwise where there is none."""
+DRAWN = (
+    "HERON, 8 directions",
+    "FedAvg, all",
+    "HO-SFL, 8 directions",
+    "last stage exact",
+    "SFLV2, left out",
+    "SFLV2, all",
+    "mixed, estimates",
+    "frozen client",
+)
+"""Ways in the figure against virtual minutes, in the order of their looks."""
+COLOURS = ("#88CCEE", "#F0A878", "#88D0B0", "#E0B0D0", "#F5D76E", "#BBBBBB", "#9FB4E8", "#D8C8A8", "#F4A6A6")
+FLAGS = {"h": "h", "batch": "batch", "beta": "participating fraction", "mu": "mu"}
+NOTE = (
+    "Test accuracy after the last round, mean ± sd over seeds; apart: small devices alone hold the classes 7 to 9, "
+    "else all clients hold the same mix. left out: small devices take no part; all: they do, with each mini-batch in "
+    "two parts; mixed: those with room backpropagate, the others estimate, or backpropagate through the last stage; "
+    "uploads only: the others send smashed samples and do not train. Minutes are virtual, to the first evaluation at "
+    "70 and at 80 %, uplinks of 0.1 and 10 Mbit/s, - where a seed does not get there; joules and KiB up of all clients "
+    "in all rounds. The map: the highest accuracy at half the virtual time of CSE-FSL's rounds with everybody."
+)
+
+
+def main(words: list[str] | None = None) -> None:
+    """Print and write the tables, draw the figures; exit status 2 if a result is missing."""
+    flags = command.parser("d_lean", __doc__, GRIDS).parse_args(words)
+    with command.refusals("d_lean"):
+        lines = list(lines_of(read("d_lean", flags, AXES, ("method", "room")), WAYS))
+        cells = list(cells_of(lines))
+        needs = list(steps(lines))
+        tables = [accuracies(lines, data) for data in dict.fromkeys(line.place.data for line in lines)]
+        text = "\n\n".join([*tables, costs(lines), memory(needs), winners(cells)])
+        files.publish(flags.out, text, note(lines), [row(line) for line in lines], draw(lines))
+        further = {
+            "virtual": [r for line in lines for r in virtual(line)],
+            "map": [c.row for c in cells],
+            "memory": needs,
+        }
+        for name, rows in further.items():
+            files.write_csv(flags.out.with_name(f"{flags.out.name}_{name}"), rows)
+        files.keep(draw_map(cells), flags.out.with_name(f"{flags.out.name}_map"))
+
+
+# --- rows
+
+
+def row(line: Line) -> dict[str, Any]:
+    """A row of the CSV."""
+    directions = [float(run.attrs.get("directions_per_parameter", math.nan)) for run in line.group.runs]
+    sent = [run.clients["bytes_up"].sum() for run in line.group.runs]
+    return {
+        **line.place._asdict(),
+        "way": line.way.name,
+        "takes_part": "all" if line.way.room != "without" or line.way.method in TAKING_PART else "with room",
+        **spread("accuracy", 100 * line.group.last("test_accuracy"), "_percent"),
+        **spread("lacked", line.lacked, "_percent"),
+        "directions_per_parameter": float(np.mean(directions)),
+        "bytes_up": float(np.mean(sent)),
+        "bytes_up_a_round": float(np.mean(sent)) / line.group.rounds,
+        "step_bytes": line.step_bytes,
+        **counts(line.group),
+    }
+
+
+def virtual(line: Line) -> Iterator[dict[str, Any]]:
+    """The rows of NAME_virtual.csv: a way's times and joules on each federation and uplink."""
+    for fleet in SIDES:
+        for up in UPLINKS:
+            told = {**line.place._asdict(), "way": line.way.name, "federation": fleet, "uplink": up}
+            told |= spread("minutes", line.minutes(fleet, up)) | spread("joules", line.joules(fleet, up))
+            for word, target in zip(("low", "high"), TARGETS, strict=True):
+                found = line.minutes_to(target, fleet, up)
+                told |= {f"{word}_target": target, f"reached_{word}": int(np.isfinite(found).sum())}
+                told |= spread(f"minutes_to_{word}", found if np.isfinite(found).all() else np.array([math.nan]))
+            yield told
+
+
+# --- tables
+
+
+def accuracies(lines: Sequence[Line], data: str) -> str:
+    """Two tables of a data set: the last test accuracy by way and place, on all samples and on the lacked classes."""
+    own = [line for line in lines if line.place.data == data]
+    places = list(dict.fromkeys(line.place for line in own))
+    columns = [f"{10 * p.small} % {'apart' * (p.classes == APART)}".strip() for p in places]
+    on_all = {(line.way.name, line.place): told(100 * line.group.last("test_accuracy"), line.group) for line in own}
+    on_three = {(line.way.name, line.place): told(line.lacked, line.group) for line in own}
+    text = []
+    for title, cells in (("test accuracy (%)", on_all), ("the same, classes 7 to 9", on_three)):
+        names = [way.name for way in WAYS if any(key[0] == way.name for key in cells)]
+        rows = [[name, *(cells.get((name, place), "") for place in places)] for name in names]
+        text.append(wording.aligned([f"{wording.spelled(data)}, {title}", *columns], rows))
+    return "\n\n".join(text)
+
+
+def told(values: Array, group: Group) -> str:
+    """A mean with its deviation."""
+    return wording.percent(*mean_sd(values), group.note)
+
+
+def costs(lines: Sequence[Line]) -> str:
+    """Virtual minutes to fixed accuracies, and joules and bytes of all rounds, where six small devices lie apart."""
+    own = [line for line in lines if line.place.small == 6 and line.place.classes == APART]
+    rows = []
+    for line in own:
+        cells = []
+        for fleet in SIDES:
+            times = [mean_sd(line.minutes_to(t, fleet, up))[0] for up in (1e5, 1e7) for t in TARGETS]
+            cells += ["-" if not math.isfinite(t) else f"{t:.2f}" for t in times]
+            cells.append(wording.digits(mean_sd(line.joules(fleet, 1e6))[0])[0])
+        kept = row(line)
+        numbers = wording.digits(kept["bytes_up"] / 2**10, kept["directions_per_parameter"])
+        rows.append([wording.spelled(line.place.data), line.way.name, *numbers, *cells])
+    header = ["60 % small, apart", "way", "KiB up", "directions"]
+    for fleet in SIDES:
+        header += [f"{fleet}, 0.1, {TARGETS[0]} %", f"{TARGETS[1]} %", *(f"10, {t} %" for t in TARGETS), "joules"]
+    return wording.aligned(header, rows, left=2)
+
+
+def steps(lines: Sequence[Line]) -> Iterator[dict[str, Any]]:
+    """The rows of NAME_memory.csv: what a client's step needs, of first order also in less memory."""
+    for data, own in split(lines, lambda line: line.place.data).items():
+        there = {line.way.method: line for line in own if line.place.small == 0}
+        for method, line in there.items():
+            kinds = REMEDIES if line.way.memory else ("none",)
+            run = line.group.runs[0]
+            for kind in kinds:
+                needs = line.needs[-1] if kind == "none" else in_less_memory(run, family(run), kind)
+                size = {"step_bytes": needs.bytes, "fits": needs.bytes <= ROOM}
+                macs = needs.macs * int(run.config["batch"])
+                yield {"data": data, "method": method, "client_memory": kind, **size, "step_macs": macs}
+
+
+def memory(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Bytes and multiply-accumulates of a client's step, and whether it fits into a small device."""
+    names = {way.method: way.name.rpartition(", ")[0] if way.memory else way.name for way in WAYS}
+    cells = []
+    for r in rows:
+        size = (f"{r['step_bytes'] / 2**10:.0f}", "yes" if r["fits"] else "no", *wording.digits(r["step_macs"] / 1e6))
+        cells.append([wording.spelled(r["data"]), names[r["method"]], r["client_memory"], *size])
+    header = ["a client's step", "method", "--client-memory", "KiB", f"fits into {ROOM / 2**10:.0f}", "M MAC"]
+    return wording.aligned(header, cells, left=3)
+
+
+# --- who is ahead
+
+
+@final
+@dataclass(frozen=True)
+class Cell:
+    """A cell of the map: who has the highest accuracy when the time is over.
+
+    Attributes:
+        minutes: half of what CSE-FSL with everybody takes for its rounds.
+        lead: over the next way, in points; deviations: the same over the root mean square of both deviations.
+    """
+
+    place: Place
+    fleet: str
+    pool: str
+    uplink: float
+    minutes: float
+    best: str
+    second: str
+    accuracy: float
+    lead: float
+    deviations: float
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """A row of NAME_map.csv."""
+        return {**self.place._asdict(), **{k: v for k, v in vars(self).items() if k != "place"}}
+
+
+def cells_of(lines: Sequence[Line]) -> Iterator[Cell]:
+    """The cells of the map, where CSE-FSL with everybody has results."""
+    for place in dict.fromkeys(line.place for line in lines):
+        own = [line for line in lines if line.place == place]
+        clock = [line for line in own if line.way.name == "CSE-FSL, all"]
+        for fleet in SIDES if clock else ():
+            for pool, without in POOLS.items():
+                allowed = [line for line in own if place.small == 0 or line.way.name not in without]
+                for up in UPLINKS if len(allowed) > 1 else ():
+                    minutes = float(clock[0].minutes(fleet, up).mean()) / 2
+                    ranked = [(mean_sd(line.accuracy_in(minutes, fleet, up)), line.way.name) for line in allowed]
+                    ((one, sd), best), ((two, other), second) = sorted(ranked, reverse=True)[:2]
+                    scale, lead = math.sqrt((sd**2 + other**2) / 2), one - two
+                    deviations = lead / scale if scale else math.inf
+                    yield Cell(place, fleet, pool, up, minutes, best, second, one, lead, deviations)
+
+
+def winners(cells: Sequence[Cell]) -> str:
+    """How many cells of the map each way has, by what fits."""
+    rows = []
+    for pool in POOLS:
+        own = [cell for cell in cells if cell.pool == pool and cell.place.small]
+        for name in (way.name for way in WAYS):
+            counted = [cell for cell in own if cell.best == name]
+            clear = sum(cell.deviations >= 2 for cell in counted)
+            if counted:
+                rows.append([pool, name, f"{len(counted)} of {len(own)}", str(clear)])
+    return wording.aligned(["what fits into a small device", "ahead", "cells", "by two deviations"], rows, left=2)
+
+
+# --- figures
+
+
+@figures.styled
+def draw_map(cells: Sequence[Cell]) -> Any:
+    """Draws who is ahead: uplink x share of small devices, a panel for what fits (columns), case and federation."""
+    data = cells[0].place.data
+    own = [cell for cell in cells if cell.place.data == data]
+    rows = [(case, fleet) for case in CASES for fleet in SIDES]
+    shares = sorted({cell.place.small for cell in own})
+    figure, panels = figures.canvas(len(rows), len(POOLS), figures.PAGE, 1.3, sharex=True, sharey=True)
+    names = [way.name for way in WAYS if any(cell.best == way.name for cell in own)]
+    colour = {name: COLOURS[k % len(COLOURS)] for k, name in enumerate(names)}
+    for line, (case, fleet) in zip(panels, rows, strict=True):
+        for panel, pool in zip(line, POOLS, strict=True):
+            for cell in own:
+                if (cell.fleet, cell.pool) == (fleet, pool) and (cell.place.classes == case or cell.place.small == 0):
+                    x, y = UPLINKS.index(cell.uplink), shares.index(cell.place.small)
+                    panel.add_patch(Rectangle((x, y), 1, 1, facecolor=colour[cell.best], edgecolor="white"))
+                    word = f"{cell.deviations:.1f}" if cell.deviations < 99 else ">99"
+                    panel.text(x + 0.5, y + 0.5, word, ha="center", va="center", fontsize=7)
+            panel.set(xlim=(0, len(UPLINKS)), ylim=(0, len(shares)))
+            panel.set_xticks(np.arange(len(UPLINKS)) + 0.5, [f"{up / 1e6:g}" for up in UPLINKS])
+            panel.set_yticks(np.arange(len(shares)) + 0.5, [f"{10 * small}" for small in shares])
+            panel.grid(visible=False)
+        line[0].set_ylabel(f"{fleet}, {case}\nsmall devices (%)")
+    for panel, pool in zip(panels[0], POOLS, strict=True):
+        panel.set_title(pool, fontsize=7)
+    for panel in panels[-1]:
+        panel.set_xlabel("uplink (Mbit/s)")
+    handles = [Patch(facecolor=colour[name], label=name) for name in names]
+    title = f"{wording.spelled(data)}: most accurate at half of CSE-FSL's time, by what fits into a small device\n"
+    title += "number: its lead over the next one, in standard deviations"
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, title=title, title_fontsize=8)
+    return figure
+
+
+@figures.styled
+def draw(lines: Sequence[Line]) -> Any:
+    """Draws accuracy against virtual minutes, six of ten devices small: a row per case, a column per uplink; phones."""
+    data = lines[0].place.data
+    own = [line for line in lines if line.place.small == 6 and line.place.data == data and line.way.name in DRAWN]
+    uplinks = (1e5, 1e6, 1e8)
+    figure, panels = figures.canvas(len(CASES), len(uplinks), figures.PAGE, 2.2, sharey=True, sharex="col")
+    for line, case in zip(panels, CASES, strict=True):
+        for panel, up in zip(line, uplinks, strict=True):
+            for each in own:
+                if each.place.classes == case:
+                    times, values = zip(*each.curves("phones", up), strict=True)
+                    figures.band(
+                        panel, np.mean(times, axis=0), np.array(values), each.way.name, DRAWN.index(each.way.name)
+                    )
+            panel.set_xscale("log")
+            panel.xaxis.set_major_formatter("{x:g}")
+            panel.xaxis.set_minor_formatter(NullFormatter())
+            panel.set_title(f"{case}, {up / 1e6:g} Mbit/s up", loc="left")
+        line[0].set_ylabel("test accuracy (%)")
+    for panel in panels[-1]:
+        panel.set_xlabel("virtual minutes")
+    figures.legend(figure, panels, 4, f"{wording.spelled(data)}, phones, 60 % small; {figures.BAND}")
+    return figure
+
+
+def note(lines: Sequence[Line]) -> str:
+    """What the tables tell."""
+    return f"{NOTE} {wording.caption([line.group for line in lines], flags=FLAGS)}."
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""A control of jobs/d_lean.toml, for --method jobs.lean_clients:UploadOnly: small devices only send smashed samples."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from zofl_mpi import Client, Clients
+from zofl_mpi.engine.fleet import RoundWork
+from zofl_mpi.rounds.split.client import HeadLoss, Loss
+from zofl_mpi.rounds.split.costs import HEADS, PARTS
+from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State, Trained, Update
+from zofl_mpi.rounds.split.method import SplitMethod, with_head
+from zofl_mpi.rounds.split.rules import Frozen, GradientRule, backprop
+
+
+@final
+@dataclass(frozen=True)
+class UploadOnly(SplitMethod):
+    """CSE-FSL whose clients without room for a backward pass take no steps: they send smashed samples to the server.
+
+    They send no model, and the mean goes over the others. Where nobody has room the client's part stays as it came: a
+    frozen client, at the cost of one forward pass a step.
+    """
+
+    def chosen(self) -> tuple[Loss, GradientRule]:
+        """CSE-FSL's loss; a forward pass alone."""
+        self.training.check_local()
+        return HeadLoss(self.problem), Frozen(self.training.trainable())
+
+    @cached_property
+    def rules(self) -> tuple[GradientRule, ...]:
+        """CSE-FSL's, where a client's device can hold its step."""
+        return backprop(self.training, self.loss), self.rule
+
+    def round(self, state: State, r: int, clients: Clients) -> State:
+        """As CSE-FSL's, with the mean of the models that were trained."""
+        main, local_loss = self.train_server(state, r, clients, self.train)
+        trained = [i for i in self.training.timetable.participants(r) if self.has_room(i)]
+        mean = Update(state.theta, state.buffers)
+        if trained:
+            mean = clients.mean(self.update, Ask(), to=trained, weights=self.training.shares())
+        return main.state(with_head(state, mean), local_loss)
+
+    def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
+        """Takes the local steps, if there is room, and uploads."""
+        model, rule = self.steps(client, message), self.rule_of(client.i)
+        for q, x, labels in model:
+            point = rule.forward(model, x, labels)
+            if model.uploads(q):
+                yield point.upload(labels)
+            model.step(rule(model, point, labels, model.key(q)))
+        return model.done()
+
+    # --- by device
+
+    def has_room(self, i: int) -> bool:
+        """Whether client i's device can hold a backward pass."""
+        fleet = self.setting.fleet
+        return fleet is not None and bool(fleet.way[i] == 0)
+
+    def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
+        """No model comes up from those without room."""
+        work = super().round_work(r, clients)
+        kept = [sum(self.traffic.of(r, i)[kind][1] for kind in (PARTS, HEADS)) for i in work.clients]
+        room = np.array([self.has_room(i) for i in work.clients])
+        return work._replace(up=work.up - np.where(room, 0, kept))

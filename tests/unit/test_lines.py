@@ -1,0 +1,190 @@
+"""Texts of one's own, on lines of JSON: tokens, clients, parts; choices; hostile lines; tokenizer.json."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+from tests.unit.made import complaint
+from zofl_mpi.data import lines, texts
+from zofl_mpi.data.bpe import Vocabulary
+from zofl_mpi.engine.streams import Streams
+from zofl_mpi.engine.world import SingleProcess
+from zofl_mpi.settings.texts import Corpus, Texts
+
+tokenizers = pytest.importorskip("tokenizers", reason="the extra lm is not installed")
+WORDS = ["<s>", "</s>", "good", "bad", "film", "a", "very", "it", "is", ":"]
+START, END = 0, 1
+
+
+def tokenizer(folder: Path, words: list[str]) -> Path:
+    """A tokenizer.json of these words, in a folder; each text begins with the first."""
+    own = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: k for k, word in enumerate(words)}, unk_token=words[1])
+    )
+    own.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    own.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{words[0]} $A", special_tokens=[(words[0], START)]
+    )
+    own.save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> tuple[Path, int, int]:
+    """A tokeniser of words that begins each text with <s>, of a model that knows two tokens more."""
+    return tokenizer(tmp_path, WORDS), len(WORDS) + 2, END
+
+
+def test_the_pages_conversions_give_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of files as the sets are published. Mutation: labels the other way round."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("SST-2", "boolq"):
+        Path(folder).mkdir()
+    Path("SST-2/train.tsv").write_text('sentence\tlabel\na "fine film \t1\ndull \t0\n')
+    asked = {"question": "is it", "title": "T", "answer": True, "passage": "It is."}
+    Path("boolq/train.jsonl").write_text(json.dumps(asked) + "\n")
+    row = {"instruction": "Say it.", "input": "", "output": "It."}
+    Path("alpaca_data.json").write_text(json.dumps([row, row | {"output": " "}, row | {"input": "Now."}]))
+    page = (ROOT / "zofl_mpi/problems/README.md").read_text()
+    for code in re.findall(r"^```py\n(.*?)^```$", page, re.S | re.M):
+        exec(code, {})
+    told = [lines.read(Path(f"{name}.jsonl")) for name in ("sst2", "boolq", "alpaca")]
+    assert [(own.context, own.completions[0]) for part in told for own in part] == [
+        ('a "fine film It was', " great"),
+        ("dull It was", " terrible"),
+        ("It is. is it?", " Yes"),
+        ("Say it.\nAnswer:", " It."),
+        ("Say it.\nNow.\nAnswer:", " It."),
+    ]
+
+
+@pytest.fixture(autouse=True)
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
+
+
+def written(folder: Path, *rows: Any) -> Path:
+    """A file of these objects; bytes as they are."""
+    path = folder / "own.jsonl"
+    path.write_bytes(b"\n".join(row if isinstance(row, bytes) else json.dumps(row).encode() for row in rows))
+    return path
+
+
+def corpus(path: Path, model: Any, most: int | None = None, **flags: Any) -> Corpus:
+    own = Texts(**{"data": str(path), "m": 1, "min_samples": 1, **flags})
+    return own.corpus(SingleProcess(), Streams(0), most, model)
+
+
+def text(context: str, completion: str, **more: Any) -> dict[str, Any]:
+    return {"context": context, "completion": completion, **more}
+
+
+def test_a_text_is_encoded_by_the_models_own_tokeniser(tmp_path: Path, model: Any) -> None:
+    """A context begins a text, a completion ends with END; others as many as there are. Mutations: an END behind the
+    context; a completion that begins as a text; parts exchanged; the tokens that occur renumbered."""
+    rows = [text("film : it", "is good"), text("a film", "bad", split="test"), text("film", "it", split="validation")]
+    made = corpus(written(tmp_path, *rows), model)
+    tokens, labels = texts.batch(made.federation.clients[0], np.array([0]))
+    assert tokens.tolist() == [[START, 4, 9, 7, 8, 2]]
+    assert labels.tolist() == [[texts.NONE] * 3 + [8, 2, END]]
+    assert made.federation.validation is not None
+    assert made.vocabulary.size == len(WORDS) + 2 and made.choices == 1
+    held = [texts.batch(part, np.array([0]))[0].tolist() for part in (made.federation.validation, made.federation.test)]
+    assert held == [[[START, 4, 7]], [[START, 5, 4, 3]]]
+
+
+def test_a_tenth_tests_where_no_line_says_so(tmp_path: Path, model: Any) -> None:
+    """The same for every seed. Mutations: by the run's seed; the first lines."""
+    path = written(tmp_path, *(text("film", "very " * (k + 1)) for k in range(40)))
+    made = [Texts(data=str(path), m=2).corpus(SingleProcess(), Streams(seed), None, model) for seed in (0, 1)]
+    held = [part.federation.test.rows.tolist() for part in made]
+    assert held[0] == held[1] == [36, 37, 38, 39] and made[0].federation.validation is None
+    lengths = texts.lengths(made[0].federation.test, np.arange(4)) - 3
+    assert sorted(lengths.tolist()) != [37, 38, 39, 40] and sum(map(len, made[0].federation.clients)) == 36
+
+
+def test_lines_name_their_clients(tmp_path: Path, model: Any) -> None:
+    """Mutations: clients in the order of their lines; 10 and "10" apart; test lines a client's."""
+    owners = ["b", 10, "b", "10", "a"]
+    rows = [text("film", "good", client=own) for own in owners] + [text("film", "bad", client="a", split="test")]
+    made = corpus(written(tmp_path, *rows), model, partition="natural")
+    held = [part.rows_of(np.arange(len(part))).tolist() for part in made.federation.clients]
+    assert held == [[1, 3], [4], [0, 2]] and made.federation.whose.startswith("clients crc32 ")
+    with_m = corpus(written(tmp_path, *rows), model, m=2)
+    assert len(with_m.federation.clients) == 2
+
+
+def test_a_choice_has_its_completions_beside_each_other(tmp_path: Path, model: Any) -> None:
+    """The right one first, without END; labels are classes, though one does not occur. Mutations: the first completion
+    for the right one; a context that is lost; lengths exchanged."""
+    options = ["good", "very bad", "it"]
+    chosen = ((1, "train"), (0, "test"), (1, "test"))
+    rows = [{"context": "film :", "completions": options, "label": k, "split": split} for k, split in chosen]
+    made = corpus(written(tmp_path, *rows), model)
+    assert made.choices == made.federation.test.classes == 3
+    assert made.federation.clients[0].labels[made.federation.clients[0].rows_of(np.arange(1))].tolist() == [1]
+    tokens, labels = texts.batch(made.federation.clients[0], np.array([0]))
+    assert tokens.tolist() == [[START, 4, 9, 6]] and labels.tolist() == [[texts.NONE, texts.NONE, 6, 3]]
+    every = texts.choices(made.federation.test, np.arange(2), 3)
+    found = [texts.batch(every, np.array([k]))[1][0] for k in range(6)]
+    assert [own[own != texts.NONE].tolist() for own in found] == [[2], [6, 3], [7], [6, 3], [2], [7]]
+    assert all(texts.batch(every, np.array([k]))[0][0][:3].tolist() == [START, 4, 9] for k in range(6))
+
+
+GOOD = {"context": "film", "completion": "good"}
+CHOICE = {"context": "film", "completions": ["good", "bad"], "label": 0}
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        (b"\xff", "line 2: it is not UTF-8 from byte 0 on"),
+        (b"{", "line 2: it is no JSON (Expecting property name enclosed in double quotes"),
+        (b"[" * 100_000, "line 2: it is no JSON ("),
+        (b'"' + b"x" * 10_000_000 + b'"', "line 2: it is longer than 1048576 bytes: shorten or remove it"),
+        ([], 'line 2: it must be {"context": TEXT, "completion": TEXT} or'),
+        ({"context": "film"}, "line 2: it must be"),
+        (GOOD | {"completion": ""}, "line 2: it must be"),
+        (GOOD | {"completion": 3}, "line 2: it must be"),
+        (GOOD | {"context": "\ud800"}, "texts of whole characters"),
+        (GOOD | {"client": 1.5}, 'line 2: "client" is 1.5: must be a text or a whole number'),
+        (GOOD | {"client": "a"}, 'line 2: either all lines have a "client", or none'),
+        (GOOD | {"split": "dev"}, "line 2: \"split\" is 'dev': must be one of train, validation, test"),
+        (CHOICE | {"label": 2}, 'line 2: "label" is 2: must be a whole number from 0 to 1'),
+        (CHOICE | {"label": True}, 'line 2: "label" is True: must be'),
+        (CHOICE | {"completions": []}, "line 2: it must be"),
+        (CHOICE, "line 2: it has 2 completions, line 1 has 1: give each as many"),
+    ],
+)
+def test_a_hostile_line_is_refused_by_its_number(tmp_path: Path, row: Any, sentence: str) -> None:
+    told = complaint(lines.read, written(tmp_path, GOOD, row))
+    assert sentence in told and str(tmp_path) in told and "\n" not in told and len(told) < 400
+
+
+def test_other_faults_are_sentences(tmp_path: Path, model: Any) -> None:
+    assert "own.jsonl has no lines" in complaint(lines.read, written(tmp_path))
+    assert "cannot be read (No such file" in complaint(lines.read, tmp_path / "none.jsonl")
+    told = complaint(corpus, written(tmp_path, GOOD, GOOD | {"completion": "very " * 9}, *[GOOD] * 20), model, most=6)
+    assert "own.jsonl, line 2: context and text have 11 tokens, the model takes 6 at most" in told
+    wrong = CHOICE | {"completions": ["good", "very " * 9], "label": 0}
+    told = complaint(corpus, written(tmp_path, *[CHOICE] * 20, wrong), model, most=9)
+    assert "own.jsonl, line 21: context and text have 10 tokens, the model takes 9 at most" in told
+    made = corpus(written(tmp_path, *[CHOICE] * 20, wrong), model, most=10)
+    assert texts.longest(made.federation.test, True) == (10, 1)
+    told = complaint(corpus, written(tmp_path, GOOD | {"split": "train"}), model)
+    assert 'own.jsonl has no lines to test on: give some "split": "test"' in told
+    told = complaint(corpus, written(tmp_path, *[GOOD] * 20), (model[0], 5, END))
+    assert "tokenizer.json has 10 tokens, its model knows 5: take the tokenizer.json of this model" in told
+    model[0].write_text("{}")
+    assert "it must be a tokenizer.json, as transformers saves one" in complaint(Vocabulary(model[:1]).encode, ["a"])
+
+
+def test_more_tokens_than_16_bits_hold(tmp_path: Path, model: Any) -> None:
+    """Mutation: uint16 for every model."""
+    made = corpus(written(tmp_path, *[GOOD] * 20), (model[0], 70_000, 69_999))
+    assert texts.batch(made.federation.test, np.array([0]))[1].max() == 69_999

@@ -1,0 +1,90 @@
+"""Texts of one's own: a file of JSON objects, one a line.
+
+Each has a context and a completion, `{"context": ..., "completion": ...}`, or is a choice, `{"context": ...,
+"completions": [...], "label": k}` with as many completions as every other; and may say whose it is (`"client"`) and of
+which part (`"split"`: train, validation or test). Other keys are passed over.
+"""
+
+import json
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zofl_mpi.data.published import reading_file
+from zofl_mpi.errors import UserError
+
+SUFFIX = ".jsonl"
+LONGEST = 1 << 20  # bytes of a line
+SPLITS = ("train", "validation", "test")
+FORM = 'it must be {"context": TEXT, "completion": TEXT} or {"context": TEXT, "completions": [TEXT, ...], "label": K}'
+
+
+class Line(NamedTuple):
+    """A context with what may follow it.
+
+    Attributes:
+        completions: the right one first.
+        label: its place in the file.
+        client: whose the line is; None where it does not say.
+        split: one of `SPLITS`; "" where it does not say.
+        line: its number, from 1 on.
+    """
+
+    context: str
+    completions: tuple[str, ...]
+    label: int
+    client: str | None
+    split: str
+    line: int
+
+
+def read(path: Path) -> list[Line]:
+    """The lines of a file, in its order (UserError: it cannot be read, or a line is not of this form)."""
+    lines = list[Line]()
+    with reading_file(path, FORM), path.open("rb") as file:
+        for number in count(1):
+            raw = file.readline(LONGEST + 1)
+            if not raw:
+                break
+            if raw.strip():
+                lines.append(_line(raw, f"{path}, line {number}", number))
+    if not lines:
+        raise UserError(f"{path} has no lines: on each {FORM}")
+    for line in lines:
+        if len(line.completions) != len(lines[0].completions):
+            fault = f"{path}, line {line.line}: it has {len(line.completions)} completions"
+            raise UserError(f"{fault}, line {lines[0].line} has {len(lines[0].completions)}: give each as many")
+        if (line.client is None) != (lines[0].client is None):
+            raise UserError(f'{path}, line {line.line}: either all lines have a "client", or none')
+    return lines
+
+
+def _line(raw: bytes, where: str, number: int) -> Line:
+    if len(raw) > LONGEST:
+        raise UserError(f"{where}: it is longer than {LONGEST} bytes: shorten or remove it")
+    try:
+        found: Any = json.loads(raw.decode())
+    except UnicodeDecodeError as exc:
+        raise UserError(f"{where}: it is not UTF-8 from byte {exc.start} on: write the file in UTF-8") from exc
+    except (ValueError, RecursionError) as exc:
+        raise UserError(f"{where}: it is no JSON ({str(exc).partition(':')[0]}): {FORM}") from exc
+    found = found if isinstance(found, dict) else {}
+    several = "completions" in found
+    texts = found["completions"] if several else [found.get("completion")]
+    context, label, client, split = (found.get(key) for key in ("context", "label", "client", "split"))
+    if not (_is_text(context) and isinstance(texts, list) and texts and all(map(_is_text, texts)) and all(texts)):
+        raise UserError(f"{where}: {FORM}, texts of whole characters, no completion empty")
+    at = label if several else 0
+    if not (type(at) is int and 0 <= at < len(texts)):
+        raise UserError(f'{where}: "label" is {label!r}: must be a whole number from 0 to {len(texts) - 1}')
+    if not (client is None or type(client) is int or _is_text(client)):
+        raise UserError(f'{where}: "client" is {client!r}: must be a text or a whole number')
+    if not (split is None or split in SPLITS):
+        raise UserError(f'{where}: "split" is {split!r}: must be one of {", ".join(SPLITS)}')
+    right = (texts[at], *texts[:at], *texts[at + 1 :])
+    return Line(context, right, at, None if client is None else str(client), split or "", number)
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is a string without halves of surrogate pairs, which JSON lets through."""
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
