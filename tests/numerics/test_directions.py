@@ -1,5 +1,6 @@
 """torch's random numbers from the streams: HERON's directions and the first parameters of modules."""
 
+import itertools
 import math
 from statistics import NormalDist
 
@@ -11,6 +12,7 @@ from torch import nn
 from zofl_mpi.engine.streams import WORDS, Purpose, Streams, seed_torch
 from zofl_mpi.problems.network import seeded
 from zofl_mpi.rounds.split.client import drawn
+from zofl_mpi.rounds.split.estimates import TwoPoint
 
 STREAMS = Streams(1)
 Key = tuple[int, int, int]
@@ -88,3 +90,32 @@ def test_entries_are_standard_normal_and_those_of_other_keys_unrelated() -> None
         assert np.abs(cosines).max() * math.sqrt(d) < beyond(len(cosines))
         each = (one * other).sum(axis=0) * d / math.sqrt(len(one))  # each entry over the keys: variance about 1
         assert np.abs(each).max() < beyond(d) * 1.1
+
+
+def test_random_signs_have_the_identity_as_their_covariance() -> None:
+    """u u' has ones on its diagonal in every draw, and off it the mean of all of them is 0 to sampling: the signs are
+    independent within a word, across words and draws; one half are +1. Mutations: a bit that is used twice; bits of 31;
+    words of one draw again; a float64 of other signs."""
+    d, count = 150, 4000
+    us = directions((0, 0, 1), d, count, "rademacher")
+    assert (us.abs() == 1).all()
+    covariance = (us.T @ us) / count
+    off = covariance - torch.eye(d).double()
+    assert float(off.abs().max()) < beyond(d * d) / math.sqrt(count) and not off.diagonal().any()
+    assert float(us.mean(dim=0).abs().max()) < beyond(d) / math.sqrt(count)
+    assert float((us[1:] * us[:-1]).mean(dim=1).abs().max()) < beyond(count) / math.sqrt(d)
+    wide = torch.stack(list(drawn(generator((0, 0, 1)), torch.zeros(d, dtype=torch.float64), count, "rademacher")))
+    assert wide.dtype == torch.float64 and torch.equal(wide, us)
+
+
+def test_over_all_signs_the_estimate_of_a_quadratic_is_its_gradient() -> None:
+    """Exactly, for any radius: the mean of the central estimates over the 2^d sign vectors, since that of u u' is the
+    identity. Mutations: the sphere's factor d; a span of mu."""
+    d, mu = 6, 0.7
+    rule = TwoPoint(slice(0, d), 1, "rademacher", "device", mu, True)
+    draws = torch.stack([torch.tensor(signs) for signs in itertools.product((-1.0, 1.0), repeat=d)]).double()
+    A, b = torch.randn(2, d, d, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    x, A, b = b[0], A @ A.T, b[1]
+    F = lambda y: 0.5 * y @ A @ y + b @ y  # noqa: E731
+    g = sum(rule.term(F(x + mu * u) - F(x - mu * u), u) for u in draws) / len(draws)
+    torch.testing.assert_close(g, A @ x + b, rtol=1e-12, atol=1e-12)

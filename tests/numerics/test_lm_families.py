@@ -123,7 +123,9 @@ def test_lora_trains_and_opens_in_transformers_and_peft(folder: str, tmp_path: P
     scale = float(found.abs().max())
     assert own.local.b == own.top.b == 0
     assert 0 < own.n_client < own.local.n and own.top.n == (DEPTH - 1) * own.n_client
-    own.joined(theta, theta_s).save_pretrained(tmp_path / "merged")
+    joined = own.joined(theta, theta_s)
+    assert joined.config._attn_implementation == "sdpa"  # with masks: it may write to padded texts
+    joined.save_pretrained(tmp_path / "merged")
     export.save_adapter(own, theta, theta_s, tmp_path / "adapter", folder)
     merged, stored = read(str(tmp_path / "merged"), "float32"), read(folder, "float32")
     assert type(merged) is type(stored) and merged.config.tie_word_embeddings == stored.config.tie_word_embeddings

@@ -171,6 +171,11 @@ def test_other_faults_are_sentences(tmp_path: Path, model: Any) -> None:
     assert "cannot be read (No such file" in complaint(lines.read, tmp_path / "none.jsonl")
     told = complaint(corpus, written(tmp_path, GOOD, GOOD | {"completion": "very " * 9}, *[GOOD] * 20), model, most=6)
     assert "own.jsonl, line 2: context and text have 11 tokens, the model takes 6 at most" in told
+    wrong = CHOICE | {"completions": ["good", "very " * 9], "label": 0}
+    told = complaint(corpus, written(tmp_path, *[CHOICE] * 20, wrong), model, most=9)
+    assert "own.jsonl, line 21: context and text have 10 tokens, the model takes 9 at most" in told
+    made = corpus(written(tmp_path, *[CHOICE] * 20, wrong), model, most=10)
+    assert texts.longest(made.federation.test, True) == (10, 1)
     told = complaint(corpus, written(tmp_path, GOOD | {"split": "train"}), model)
     assert 'own.jsonl has no lines to test on: give some "split": "test"' in told
     told = complaint(corpus, written(tmp_path, *[GOOD] * 20), (model[0], 5, END))

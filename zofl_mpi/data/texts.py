@@ -51,10 +51,21 @@ def batch(data: Dataset, positions: Rows) -> tuple[NDArray[np.int64], NDArray[np
     return tokens[:, :-1].copy(), np.where((at >= context) & (at < length), tokens[:, 1:], NONE)
 
 
-def longest(data: Dataset | Raw) -> tuple[int, int]:
-    """T of the longest of all N texts, and the most labels besides NONE that a text has."""
+def longest(data: Dataset | Raw, is_choice: bool = False) -> tuple[int, int]:
+    """T of the longest of all N texts, with whichever completion, and the most labels that a text is trained on."""
     context, length = (np.asarray(data.inputs[:, k], np.int64) for k in range(HEAD))
-    return int(length.max()) - 1, int((length - context).max())
+    return int(_ends(data.inputs, is_choice).max()) - 1, int((length - context).max())
+
+
+def _ends(inputs: NDArray[Any], is_choice: bool) -> Rows:
+    """(N,) numbers of tokens of the texts, each with its longest completion."""
+    ends = np.asarray(inputs[:, 1], np.int64)
+    for k, row in enumerate(inputs if is_choice else ()):
+        at, context = HEAD + int(row[1]), int(row[0])
+        while at < len(row) and (size := int(row[at])):
+            ends[k] = max(ends[k], context + size)
+            at += 1 + size
+    return ends
 
 
 class Text(NamedTuple):
@@ -182,7 +193,7 @@ def choices(data: Dataset, positions: Rows, number: int) -> Dataset:
 
 def check_lengths(raw: Raw, most: int, files: Sequence[Path], pipeline: Pipeline) -> None:
     """Refuses texts that have more than `most` tokens without their last one; names the line of the first."""
-    used = raw.inputs[:, 1].astype(np.int64) - 1  # of a choice the right completion
+    used = _ends(raw.inputs, len(files) == 1) - 1
     if used.max() <= most:
         return
     row = int(np.argmax(used > most))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -14,6 +14,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from zofl_mpi.engine import device
+
+SMALL = 2**16
+"""Numbers of small layers, as norms, that a pass keeps beside its largest one."""
 
 
 @final
@@ -114,16 +117,18 @@ class Flat:
 
 @final
 class Substituted(TorchFunctionMode):
-    """Gives torch's functions other values in place of parameters, which live as long as one call.
+    """Gives torch's functions other values in place of parameters, made when a function asks for them.
 
-    So a pass at a perturbed point needs the memory of the largest layer, not of the model. The modules may be bound to
-    NaN meanwhile: a function that does not come by here, in compiled code, then spoils the loss.
+    So a pass at a perturbed point needs the memory of the largest layer, not of the model: values are kept while, with
+    those that follow, they are not more than it has. (Logits that come in pieces ask for one matrix again and again.)
+    The modules may be bound to NaN meanwhile: a function that does not come by here, in compiled code, spoils the loss.
     """
 
-    def __init__(self, which: Container[int], value: Callable[[Tensor], Tensor]) -> None:
-        """`value` of a parameter is what takes its place, if its id is one of `which`."""
+    def __init__(self, sizes: Mapping[int, int], value: Callable[[Tensor], Tensor]) -> None:
+        """`value` of a parameter is what takes its place, if its id is one of `sizes`: {id: numbers}."""
         super().__init__()
-        self._which, self._value = which, value
+        self._sizes, self._value, self._room = sizes, value, max(sizes.values(), default=0) + SMALL
+        self._kept: dict[int, Tensor] = {}  # the oldest first
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.__name__ == "__get__":  # of a shape or a dtype, mostly
@@ -134,7 +139,15 @@ class Substituted(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _substitute(self, parameter: Tensor) -> Tensor:
-        return self._value(parameter) if id(parameter) in self._which else parameter
+        key, kept = id(parameter), self._kept
+        if key not in self._sizes:
+            return parameter
+        if key not in kept:
+            while kept and sum(map(self._sizes.__getitem__, [*kept, key])) > self._room:
+                del kept[next(iter(kept))]
+            kept[key] = self._value(parameter)
+        kept[key] = value = kept.pop(key)  # now the newest
+        return value
 
 
 def gradients(output: Tensor, parameters: Sequence[Tensor], slope: Tensor | None = None) -> tuple[Tensor, ...]:

@@ -101,7 +101,7 @@ class LM:
         if model.config.vocab_size != vocabulary:
             raise UserError(
                 f"--model {self.model} knows {model.config.vocab_size} tokens, the data have {vocabulary}: take the "
-                "--vocabulary that it was trained with"
+                "--vocabulary that it was trained with, or a folder with the model and its tokenizer.json"
             )
         if self.train == "lora":  # by a stream apart, so that A does not depend on the model's draws
             targets = () if self.lora_targets == ("auto",) else self.lora_targets
@@ -152,7 +152,7 @@ def build(site: Site) -> Setting[Any]:
     vocabulary = corpus.vocabulary
     uncut = run_or_fail_all(site.world, lambda: flags.uncut(begun, site.streams, vocabulary.size, vocabulary.end))
     fingerprint = f"{corpus.division}, {fingerprint_of(uncut[0])}"
-    longest = texts.longest(corpus.federation.test)
+    longest = texts.longest(corpus.federation.test, corpus.choices > 1)
     make = partial(flags.problem, uncut, *longest, site.dtype, site.device, corpus.choices)
     problem = run_or_fail_all(site.world, make)
     return setting_on(site, problem, corpus.federation, fingerprint)

@@ -338,15 +338,25 @@ def drawn(
 
     From the host they come through pinned memory: while a GPU takes one step, the host draws for the next.
     """
-    generator = generator_of(seed, like, draw)
-    d, place = like.numel(), generator.device
-    pinned = place != like.device
+    generator, d = generator_of(seed, like, draw), like.numel()
     for _ in range(count):
-        u = torch.randn(d, generator=generator, device=place, dtype=like.dtype, pin_memory=pinned)
-        if distribution != "gaussian":
+        u = numbers(d, generator, like, distribution)
+        if "sphere" in distribution:
             norm = torch.linalg.vector_norm(u, dtype=torch.float64)
             u.mul_(norm.reciprocal_().mul_(math.sqrt(d) if distribution == "sqrt_d_sphere" else 1.0))
         yield u.to(like.device, non_blocking=True)
+
+
+def numbers(count: int, generator: torch.Generator, like: Tensor, distribution: str) -> Tensor:
+    """(count,) independent numbers of mean 0 and variance 1, where the generator is: normal ones, or random signs."""
+    place, pinned = generator.device, generator.device != like.device
+    if distribution != "rademacher":
+        return torch.randn(count, generator=generator, device=place, dtype=like.dtype, pin_memory=pinned)
+    words = torch.empty(-(-count // 64), device=place, dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    signs = words.view(torch.int32)[:, None] << torch.arange(32, device=place, dtype=torch.int32)  # each bit, in front
+    ones = signs.bitwise_and_(-(2**31)).bitwise_or_(0x3F800000).view(torch.float32)  # 1.0 is 0x3F800000
+    u = ones.flatten()[:count].to(like.dtype)
+    return u.pin_memory() if pinned else u
 
 
 def generator_of(seed: np.random.Generator, like: Tensor, draw: Draw) -> torch.Generator:

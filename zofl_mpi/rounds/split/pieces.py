@@ -16,13 +16,13 @@ import numpy as np
 
 from zofl_mpi import Purpose
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, NetworkLoss, Point, generator_of
+from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, NetworkLoss, Point, generator_of, numbers
 from zofl_mpi.rounds.split.estimates import TwoPoint
 
 Parts = Iterator[tuple[slice, Tensor]]
 """An estimate, part by part of theta."""
 PIECE = 2**18
-"""Numbers that a CPU draws at once, which its caches hold; a multiple of 16, in which torch draws normal numbers."""
+"""Numbers that a CPU draws at once, which its caches hold; a multiple of 64, as many as one word has signs."""
 PIECE_OF_A_GPU = 2**24
 """Likewise of a GPU, whose numbers depend on how many are drawn at once."""
 
@@ -58,7 +58,7 @@ class Pieces:
         if self._last[:2] != (p, j):
             self._last = (-1, -1, self._like[:0])
             u = self._drawn(p, j)
-            if self._distribution != "gaussian":
+            if "sphere" in self._distribution:
                 u.mul_(self._factor(p))
             u = u.to(self._like.device, non_blocking=True)
             self._last = p, j, u if self._K is None else u * self._K[self.parts[j]].rsqrt()
@@ -79,18 +79,12 @@ class Pieces:
 
     def _drawn(self, p: int, j: int) -> Tensor:
         """The piece as the generator gives it: after all before it, if these were not drawn yet."""
-        wanted, place = p * len(self.parts) + j, self._generator.device
+        wanted = p * len(self.parts) + j
         while True:
             k = min(wanted, len(self._states) - 1)
             part = self.parts[k % len(self.parts)]
             self._generator.set_state(self._states[k])
-            u = torch.randn(
-                part.stop - part.start,
-                generator=self._generator,
-                device=place,
-                dtype=self._like.dtype,
-                pin_memory=place != self._like.device,
-            )
+            u = numbers(part.stop - part.start, self._generator, self._like, self._distribution)
             if k + 1 == len(self._states):
                 self._states.append(self._generator.get_state())
             if k == wanted:
@@ -152,6 +146,7 @@ class Piecewise(TwoPoint):
         def layer(parameter: Tensor) -> Tensor:
             return us.shifted(theta, flat.places[id(parameter)], p, mu).view(parameter.shape)
 
+        sizes = {key: part.stop - part.start for key, part in flat.places.items()}
         bound = flat.at(nowhere, model.unmoved(), model.training.running)
-        with torch.no_grad(), bound, Substituted(flat.places, layer):
+        with torch.no_grad(), bound, Substituted(sizes, layer):
             return model.loss(model.problem.smash(x), target)

@@ -79,7 +79,7 @@ class UnsplitMethod(SplitMethod):
     uploads: ClassVar[str] = "scalars"
     training: Training = part(batch=8, h=1, optimiser="sgd", weights="uniform")
     mu: float = above(0, 1e-3, "a smoothing radius")
-    distribution: Literal["gaussian", "sqrt_d_sphere", "sphere"] = "gaussian"
+    distribution: Literal["gaussian", "sqrt_d_sphere", "sphere", "rademacher"] = "gaussian"
     estimate: Literal["one-sided", "central"] = "one-sided"
     draw: Draw = "device"
     robust: Robust = part()
