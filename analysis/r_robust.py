@@ -1,6 +1,6 @@
 """Accuracy against the share of clients that lie, for each robust mean and each attack.
 
-python analysis/r_robust.py [--grid jobs/r_robust.toml] [--out NAME] [--partial]
+python analysis/r_robust.py [--grid jobs/r_robust.toml jobs/r_robust_scalars.toml] [--out NAME] [--partial]
 
 Prints, for each method, cell and attack, a table with a row per aggregate and a column per share F, at the step that
 was chosen without liars; below it what was tried without liars; writes NAME.txt and NAME.csv, a row per group.
@@ -32,20 +32,20 @@ Row = Mapping[str, Any]
 
 def main(words: list[str] | None = None) -> None:
     """Print and write the tables; exit status 2 if a result is missing."""
-    flags = command.parser("r_robust", __doc__, ["r_robust.toml"]).parse_args(words)
+    flags = command.parser("r_robust", __doc__, ["r_robust.toml", "r_robust_scalars.toml"]).parse_args(words)
     with command.refusals("r_robust"):
         groups = read("r_robust", flags, COMMON, COMMON)
-        rows = rows_of(groups, choosing.step_axes(flags, "local".__eq__))
+        rows = rows_of(groups)
         files.publish(flags.out, text(rows), f"{NOTE} {wording.caption(groups, ('gamma', 'gamma_local'))}.", rows)
 
 
-def rows_of(groups: Sequence[Group], axes: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+def rows_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """The rows of the CSV: a row per group; `best` of the steps of one aggregate under one attack."""
     tried = choosing.choices(
         groups,
         lambda g: " ".join(g.entry(axis) for axis in COMMON if axis != "local"),
         lambda same: choosing.means(same, lambda run: 100 * choosing.at_the_end(run, VALIDATION)),
-        axes,
+        choosing.by_size(["local"]),
     )
     return [
         {axis: choice.group.entry(axis) for axis in COMMON}

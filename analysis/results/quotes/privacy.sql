@@ -57,3 +57,5 @@ join told h on (h.method, h.cell, h.aggregate, h.attack, h.share) = (k.method, k
 
 -- | FedAvg's clients, attack | no liar | 20 % | 40 % |
 select name, none, fifth, most from lies where method = 'fedavg';
+-- | DeComFL's clients, attack | no liar | 20 % | 40 % |
+select name, none, fifth, most from lies where method = 'decomfl';
