@@ -164,7 +164,7 @@ def costs(lines: Sequence[Line]) -> str:
     for line in own:
         cells = []
         for fleet in SIDES:
-            times = [mean_sd(line.minutes_to(t, fleet, up))[0] for up in (1e5, 1e7) for t in TARGETS]
+            times = [float(line.minutes_to(t, fleet, up).mean()) for up in (1e5, 1e7) for t in TARGETS]
             cells += ["-" if not math.isfinite(t) else f"{t:.2f}" for t in times]
             cells.append(wording.digits(mean_sd(line.joules(fleet, 1e6))[0])[0])
         kept = row(line)

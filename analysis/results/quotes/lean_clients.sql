@@ -84,3 +84,31 @@ where classes = 'apart' and small = 6 and federation = 'sensors' and uplink = 10
 select nth(method, 'heron | heron-8 | decomfl-8') as k, accuracy_mean_percent from d_lean_steps where best and data = 'mnist-0';
 -- with one direction is at an edge of what was tried.
 select count(*) = 1 and min(method = 'heron') from d_lean_steps where best and at_edge <> '';
+create view fashion_rows as
+select *, accuracy_mean_percent as mean, accuracy_sd_percent as sd, small + 10 * (classes = 'apart') as place from d_lean_fashion;
+create view fashion_ahead as
+select *, best in ('HERON, 8 directions', 'HO-SFL, 8 directions', 'mixed, estimates') as zeroth from d_lean_fashion_map where small > 0;
+-- A frozen client has # ± # % where it had # ± #, so
+select 1 as k, mean, sd from fashion_rows where way = 'frozen client' and place = 16 union all
+select 2, mean, sd from lean_rows where way = 'frozen client' and place = 16;
+-- | Fashion-MNIST, test accuracy in %
+select way, mean, sd from fashion_rows order by place;
+-- or mixed) is first in # of # cells, by two deviations in #.
+select sum(zeroth), count(*), sum(zeroth and deviations > 2) from fashion_ahead where pool = 'forward passes alone';
+-- At 60 % apart uploads alone have # ± # %, mixed with estimates # ± #, HERON with everybody # ± #, # deviations ahead of the frozen client.
+select k, mean, sd from (
+    select nth(way, 'CSE-FSL, uploads only | mixed, estimates | HERON, 8 directions') as k, mean, sd from fashion_rows where place = 16 union all
+    select 4, (a.mean - b.mean) / sqrt((a.sd * a.sd + b.sd * b.sd) / 2), null from fashion_rows a join fashion_rows b using (place)
+    where place = 16 and a.way = 'HERON, 8 directions' and b.way = 'frozen client'
+) where k is not null;
+-- Mixed with it is first in # of # cells, by two deviations in #; zeroth order in #.
+select sum(best = 'mixed, last stage'), count(*), sum(best = 'mixed, last stage' and deviations > 2), sum(zeroth)
+from fashion_ahead where pool like '%last stage%';
+-- FedAvg is first in # of # cells, mixed with the last stage in #; zeroth order in #.
+select sum(best = 'FedAvg, all'), count(*), sum(best = 'mixed, last stage'), sum(zeroth) from fashion_ahead where pool like '%two parts';
+-- CSE-FSL in two parts has # ± # %, SFLV2 # ± #, FedAvg # ± #.
+select k, mean, sd from (
+    select nth(way, 'CSE-FSL, all | SFLV2, all | FedAvg, all') as k, mean, sd from fashion_rows where place = 16
+) where k is not null;
+-- HERON with one direction (# %) and DeComFL (#) have
+select nth(method, 'heron | decomfl-8') as k, accuracy_mean_percent from d_lean_fashion_steps where best and data = 'fashion-mnist-0';
