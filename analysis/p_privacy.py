@@ -20,7 +20,7 @@ from shared.reading import read
 from shared.study import accuracy, counts
 
 COMMON = ("cell", "method", "epsilon", "step")
-GRIDS = [f"p_privacy{name}.toml" for name in ("", "_zo", "_pure", "_cells", "_many")]
+GRIDS = [f"p_privacy{name}.toml" for name in ("", "_zo", "_pure", "_cells", "_mlp", "_many")]
 NAMES = {
     "fedavg-1": "FedAvg, one step",
     "fedavg": "FedAvg",
@@ -37,6 +37,7 @@ CELLS = {
     "fashion-170": "Fashion-MNIST, n = 170",
     "mnist-170": "MNIST, n = 170",
     "fashion-7840": "Fashion-MNIST, n = 7,840",
+    "fashion-mlp": "Fashion-MNIST, a network, n = 906",
     "fashion-170-10000": "Fashion-MNIST, 10,000 clients",
 }
 ROOM = 16

@@ -23,7 +23,7 @@ group by n.k;
 -- | cell, method | ε 0.3 | 1 | no noise | bytes up |
 with n(k, name, method) as (values (1, 'FedAvg, one step', 'fedavg-1'), (2, '64 scalars', 'scalars-64'), (3, '8 scalars', 'scalars-8')),
     c(j, place, cell) as (values (10, 'MNIST, n = 170', 'mnist-170'), (20, 'Fashion-MNIST, n = 7,840', 'fashion-7840'),
-    (30, 'Fashion-MNIST, 10,000 clients', 'fashion-170-10000'))
+    (30, 'Fashion-MNIST, a network', 'fashion-mlp'), (40, 'Fashion-MNIST, 10,000 clients', 'fashion-170-10000'))
 select j + n.k as k, place || ': ' || n.name, group_concat(accuracy_mean_percent || ' ' || accuracy_sd_percent, ' '), max(bytes_up_each)
 from n join (select * from private order by nth(epsilon, 'e0.3 | e1 | inf')) using (method) join c using (cell)
 where nth(epsilon, 'e0.3 | e1 | inf') > 0 group by j, n.k;
@@ -38,6 +38,9 @@ select min(points), max(points) from behind where cell = 'fashion-170' and K = 6
 select (select max(bytes_up_each) from private where cell = 'fashion-7840' and method = 'scalars-64'),
     (select max(bytes_up_each) from private where cell = 'fashion-7840' and method = 'fedavg-1'), group_concat(points, ' ')
 from (select points from behind where cell = 'fashion-7840' and K = 64 and epsilon <> 'inf' order by epsilon);
+-- on a network of # they are # and # behind
+select (select max(n) from private where cell = 'fashion-mlp'), group_concat(points, ' ')
+from (select points from behind where cell = 'fashion-mlp' and K = 64 and epsilon <> 'inf' order by epsilon);
 -- **Eight scalars** are # points behind at ε = 0.1, # to # at 0.3 to 10, and # where nothing is clipped
 select max(case epsilon when 'e0.1' then points end), min(case when epsilon like 'e%' and epsilon <> 'e0.1' then points end),
     max(case when epsilon like 'e%' and epsilon <> 'e0.1' then points end), max(case epsilon when 'inf' then points end)
