@@ -20,7 +20,7 @@ FORM = 'it must be {"context": TEXT, "completion": TEXT} or {"context": TEXT, "c
 
 
 class Line(NamedTuple):
-    """A context with what may follow it.
+    """A context with its completions.
 
     Attributes:
         completions: the right one first.

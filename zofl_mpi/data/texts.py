@@ -69,7 +69,7 @@ def _ends(inputs: NDArray[Any], is_choice: bool) -> Rows:
 
 
 class Text(NamedTuple):
-    """A context with what may follow it.
+    """A context with its completions.
 
     Attributes:
         completions: the right one first.

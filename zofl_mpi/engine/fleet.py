@@ -168,7 +168,7 @@ class Fleet:
         self._forget()
 
     def _forget(self) -> None:
-        """Begins to count what is spent anew."""
+        """Sets the accounts of all rounds to zero."""
         self._spent, self._each = (0, 0.0, 0.0), np.zeros((4, len(self.of)))
 
     def bind(self, method: Asking, needs: Sequence[Needs]) -> None:

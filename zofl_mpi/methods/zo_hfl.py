@@ -136,7 +136,7 @@ class ZOHFL(Costed[Hierarchical]):
         demand(robust.aggregate != MEDIAN, "aggregate", robust.aggregate, allowed)
         allowed = "scalars with --aggregate or --attackers, which read them"
         demand(not robust.active or self.exchange == "scalars", "exchange", self.exchange, allowed)
-        robust.demand_replies(len(self.sampling(0)))
+        robust.demand_replies(self.sampling.size(0))
 
     def start(self) -> State:
         return State(self.setting.first_model(self.server.x0))
@@ -159,7 +159,7 @@ class ZOHFL(Costed[Hierarchical]):
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         ranks = f"the client ranks, since {MANY} or more: {8 * self.problem.n:,} bytes up from each, or some times that"
-        count, robust = len(self.sampling(0)), self.robust
+        count, robust = self.sampling.size(0), self.robust
         return super().plan(rounds) | {
             "estimates are added up by": ranks if count >= MANY and not robust.active else "the server",
             **robust.lines(count, messages.size(self.effort.up)),

@@ -152,7 +152,7 @@ class LocalSGD:
     robust: Robust = part()
 
     def __post_init__(self) -> None:
-        self.robust.demand_replies(len(self.sampling(0)))
+        self.robust.demand_replies(self.sampling.size(0))
         if self.server.gamma:
             demand_samples(self.setting, "--gamma")
 
@@ -215,7 +215,7 @@ class FirstOrder(Costed[Smooth]):
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         local = self.local
-        return super().plan(rounds) | local.robust.lines(len(local.sampling(0)), messages.size(self.effort.up))
+        return super().plan(rounds) | local.robust.lines(local.sampling.size(0), messages.size(self.effort.up))
 
     @property
     def effort(self) -> Effort:
