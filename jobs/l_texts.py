@@ -4,7 +4,7 @@
 
 writes into results/l_lm/
 - pretrain.jsonl: half of E2E's training contexts, for each text of which the model learns to write it, and to tell one
-  slot from it (`text | price : cheap`), but never the food;
+  slot from it (`text | price : cheap`), but of foods only others than those four;
 - tune.jsonl: the other half, to write alone;
 - food.jsonl: texts of the other half whose food is one of four, to choose among; a client is a kind of place;
 - random/: GPT-2 of 4 blocks of width 64 on the words that occur five times, with random weights.
@@ -30,7 +30,7 @@ from zofl_mpi.problems.network import seeded
 
 FOLDER = Path("results/l_lm")
 FOODS = ("Japanese", "Italian", "French", "Fast food")
-OTHERS = ("area", "price", "customer rating", "family friendly", "Type", "near")
+ASKED = ("food", "area", "price", "customer rating", "family friendly", "Type", "near")
 SHAPE = {"n_layer": 4, "n_embd": 64, "n_head": 4, "n_positions": 160}
 LEAST, SCORED = 5, 500
 
@@ -73,9 +73,9 @@ def to_write(sample: e2e.Sample) -> dict[str, Any]:
 
 
 def to_tell(sample: e2e.Sample, generator: np.random.Generator) -> dict[str, Any] | None:
-    """One slot to be told from a text, never its food."""
+    """One slot to be told from a text, never one of the four foods."""
     slots = slots_of(sample)
-    known = [name for name in OTHERS if name in slots]
+    known = [name for name in ASKED if name in slots and slots[name] not in FOODS]
     if not known:
         return None
     name = known[int(generator.integers(len(known)))]

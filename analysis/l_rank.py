@@ -1,0 +1,215 @@
+"""Effective rank of a language model's loss, and how far one zeroth-order step gets beside a gradient step.
+
+python analysis/l_rank.py [--seeds 3] [--texts 64] [--directions 64] [--out NAME]
+
+At a model x, F is the mean loss of all parameters that train (LoRA, or all) on one batch of texts; a seed draws batch and
+directions. Of F's Hessian H: trace (Hutchinson), largest eigenvalue in size and sum of eigenvalues' sizes (Lanczos), and
+the curvature c = g'Hg/|g|^2 along the gradient g. One step is taken from x, along -g, or along -(g'u) u with u ~ N(0, I),
+over many u; of each kind the best of a line of step sizes, the same for all u, by the mean decrease of F. If F were its
+quadratic, the second would be a share 1/(tr(H)/c + 2) of the first. On f = |x|^2 that is 1/(d + 2).
+
+First: the commands of jobs/l_pretrain.toml. Prints the table, writes NAME.txt and NAME.csv; a few minutes on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from shared import command, files, wording
+from shared.groups import split
+from shared.spectrum import SAMPLES, Apply, hessian_product, spectrum, trace
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from zofl_mpi.engine import device
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
+from zofl_mpi.engine.world import SingleProcess
+from zofl_mpi.rounds.split.client import NetworkLoss
+from zofl_mpi.run import cli, plan
+from zofl_mpi.run.family import family_of
+
+FOLDER = "results/l_lm"
+WEIGHTS = {"random": "random", "pretrained": "pretrained"}
+TRAIN = {"lora": "LoRA", "all": "all"}
+TASKS = {"food": "choice", "tune": "text"}
+SIZES = 2.0 ** (np.arange(-6, 7) / 2)
+"""Step sizes that are tried, in those that are best for the quadratic."""
+NOTE = (
+    "d: parameters that train. tr: trace of H; |H|: its largest eigenvalue in size; sum: sum of its eigenvalues' sizes; "
+    "c: curvature along the gradient. gain: mean decrease of the loss by the best gradient step, nat. share: that of the "
+    "best zeroth-order step along one direction, in that of the gradient step; predicted: 1/(tr/c + 2); x d: share times "
+    "d + 2, which is 1 where all directions are curved alike. Mean ± sd over batches."
+)
+
+
+class Look(NamedTuple):
+    """F at a model on one batch.
+
+    Attributes:
+        loss: F(x) as a function of x (d,).
+        apply: products with its Hessian at the model.
+    """
+
+    x: Tensor
+    loss: Callable[[Tensor], float]
+    gradient: Tensor
+    apply: Apply
+
+
+def main(words: list[str] | None = None) -> None:
+    """Print and write the table."""
+    made = command.parser("l_rank", __doc__)
+    made.add_argument("--seeds", type=int, default=3, help="batches, each with directions of its own (default 3)")
+    made.add_argument("--texts", type=int, default=64, help="of a batch (default 64)")
+    made.add_argument("--directions", type=int, default=64, help="zeroth-order steps that are averaged (default 64)")
+    made.add_argument("--steps", type=int, default=40, help="of each of two Lanczos runs (default 40)")
+    made.add_argument("--probes", type=int, default=60, help="of the trace (default 60)")
+    for name, known in (("tasks", TASKS), ("weights", WEIGHTS), ("train", TRAIN)):
+        made.add_argument(f"--{name}", nargs="+", choices=known, default=list(known), help="(default: all)")
+    flags = made.parse_args(words)
+    with command.refusals("l_rank"):
+        rows = []
+        for task, weights, train in ((a, b, c) for a in flags.tasks for b in flags.weights for c in flags.train):
+            for seed in range(1, flags.seeds + 1):
+                row = {"task": task, "weights": weights, "train": train, "seed": seed}
+                rows.append(row | measured(row, flags))
+                command.tell("l_rank", [" ".join(f"{k} {v:.4g}" if isinstance(v, float) else str(v) for k, v in rows[-1].items())])
+        files.publish(flags.out, table(rows), NOTE, rows)
+
+
+# --- a model
+
+
+def measured(row: dict[str, Any], flags: argparse.Namespace) -> dict[str, Any]:
+    """The numbers of a row of the CSV."""
+    streams = Streams(row["seed"])
+    with looking(setting_of(row), flags.texts, streams) as look:
+        d = len(look.x)
+        told = trace(look.apply, d, streams, flags.probes)
+        found = spectrum(look.apply, d, streams, flags.steps, 2)
+        g = look.gradient.double()
+        curvature = float(g @ look.apply(g) / (g @ g))
+        rank = told.value / found.norm.value
+        predicted = 1 / (told.value / curvature + 2)
+        first, at_first = best([along(look, look.gradient, SIZES / abs(curvature))])
+        zeroth, at_zeroth = best(list(steps(look, streams, flags.directions, told.value + 2 * curvature)))
+        return {
+            "parameters": d,
+            "loss": look.loss(look.x),
+            "trace": told.value,
+            "trace_error": told.error,
+            "norm": found.norm.value,
+            "norm_residual": found.norm.residual,
+            "sum": found.trace_of(np.abs).value,
+            "smallest": float(found.ends[0]),
+            "largest": float(found.ends[1]),
+            "curvature": curvature,
+            "gradient": float(g.norm()),
+            "rank": rank,
+            "rank_sizes": found.trace_of(np.abs).value / found.norm.value,
+            "rank_gradient": told.value / curvature,
+            "gain_first": first,
+            "gain_zeroth": zeroth,
+            "share": zeroth / first,
+            "predicted": predicted,
+            "share_d": zeroth / first * (d + 2),
+            "size_first": at_first,
+            "size_zeroth": at_zeroth,
+        }
+
+
+def setting_of(row: dict[str, Any]) -> Setting[Any]:
+    """The model and its texts, as `python -m zofl_mpi.heron_sfl` makes them."""
+    family = family_of("zofl_mpi.heron_sfl")
+    named = {
+        "method": "decomfl",
+        "problem": "split_lm",
+        "model": f"{FOLDER}/{row['weights']}",
+        "data": f"{FOLDER}/{row['task']}.jsonl",
+        "train": row["train"],
+        "label-smoothing": 0,
+    }
+    words = [word for name, value in named.items() for word in (f"--{name}", str(value))]
+    return cli.build_setting(SingleProcess(), family, plan.understand(family, words), device.select("cpu"))
+
+
+@contextmanager
+def looking(setting: Setting[Any], texts: int, streams: Streams) -> Iterator[Look]:
+    """Context manager: the loss of the training texts at the model with which a run begins."""
+    problem, loss = setting.problem, NetworkLoss(setting.problem)
+    whole = replace(setting.data[0], rows=np.concatenate([own.rows for own in setting.data]))
+    drawn = streams(Purpose.SPECTRUM, r=SAMPLES).choice(len(whole), texts, replace=False)
+    inputs, labels = problem.samples(whole, np.sort(drawn))
+    x, buffers = loss.flat.initial()
+
+    def mean() -> Tensor:
+        return loss(problem.smash(inputs), labels)
+
+    def value(at: Tensor) -> float:
+        with torch.no_grad(), loss.flat.at(at, buffers):
+            return float(mean())
+
+    with sdpa_kernel(SDPBackend.MATH):  # the others have no second derivative
+        with loss.flat.at(x, buffers) as bound:
+            parameters = [p for p in bound if id(p) in loss.flat.places]  # the auxiliary part holds nothing
+            slopes = torch.autograd.grad(mean(), parameters)
+
+        def apply(v: Tensor) -> Tensor:
+            with torch.enable_grad(), loss.flat.at(x, buffers):
+                return hessian_product([mean()], parameters, v)
+
+        yield Look(x, value, torch.cat([slope.reshape(-1) for slope in slopes]), apply)
+
+
+# --- steps
+
+
+def along(look: Look, direction: Tensor, sizes: Any) -> Any:
+    """(k,) how much F decreases by steps of these sizes along minus a direction (d,)."""
+    before = look.loss(look.x)
+    return np.array([before - look.loss(look.x - float(size) * direction) for size in sizes])
+
+
+def steps(look: Look, streams: Streams, directions: int, curvature: float) -> Iterator[Any]:
+    """Yields, for each direction u, how much F decreases by steps along -(g'u) u; 1/curvature is the quadratic's best."""
+    for i in range(directions):
+        u = torch.from_numpy(streams(Purpose.SPECTRUM, r=SAMPLES, i=i, t=1).standard_normal(len(look.x))).to(look.x)
+        yield along(look, (look.gradient @ u) * u, SIZES / abs(curvature))
+
+
+def best(decreases: Sequence[Any]) -> tuple[float, float]:
+    """The largest mean decrease over the step sizes, and at which of them, in the quadratic's."""
+    mean = np.nan_to_num(np.mean(decreases, axis=0), nan=-np.inf)
+    return float(mean.max()), float(SIZES[mean.argmax()])
+
+
+# --- table
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """A row per task, weights and parameters."""
+    header = ("task", "weights", "train", "d", "loss", "tr/|H|", "sum/|H|", "tr/c", "gain", "share", "predicted", "x d")
+    keys = ("loss", "rank", "rank_sizes", "rank_gradient", "gain_first", "share", "predicted", "share_d")
+    cells = []
+    for own in split(rows, lambda r: f"{r['task']} {r['weights']} {r['train']}").values():
+        one = own[0]
+        told = [spelled(np.array([row[key] for row in own])) for key in keys]
+        cells.append([TASKS[one["task"]], WEIGHTS[one["weights"]], TRAIN[one["train"]], f"{one['parameters']:,}", *told])
+    return wording.aligned(header, cells, left=3)
+
+
+def spelled(values: Any) -> str:
+    """Mean ± sd, three digits."""
+    sd = f" ± {values.std(ddof=1):.2g}" if len(values) > 1 else ""
+    return f"{values.mean():.3g}{sd}"
+
+
+if __name__ == "__main__":
+    main()
