@@ -2,11 +2,11 @@
 
 python analysis/l_rank.py [--seeds 3] [--texts 64] [--directions 64] [--out NAME]
 
-At a model x, F is the mean loss of all parameters that train (LoRA, or all) on one batch of texts; a seed draws batch and
-directions. Of F's Hessian H: trace (Hutchinson), largest eigenvalue in size and sum of eigenvalues' sizes (Lanczos), and
-the curvature c = g'Hg/|g|^2 along the gradient g. One step is taken from x, along -g, or along -(g'u) u with u ~ N(0, I),
-over many u; of each kind the best of a line of step sizes, the same for all u, by the mean decrease of F. If F were its
-quadratic, the second would be a share 1/(tr(H)/c + 2) of the first. On f = |x|^2 that is 1/(d + 2).
+At a model x, F is the mean loss of one batch of texts, in the parameters that train (LoRA's, or all); a seed draws
+batch and directions. Of F's Hessian H: trace (Hutchinson), largest eigenvalue in size and sum of eigenvalues' sizes
+(Lanczos), and the curvature c = g'Hg/|g|^2 along the gradient g. One step is taken from x, along -g, or along -(g'u) u,
+u ~ N(0, I), over many u; of each kind the best of a line of step sizes, one for all u, by the mean decrease of F. If F
+were its quadratic, the second would be a share 1/(tr(H)/c + 2) of the first: 1/(d + 2) on |x|^2.
 
 First: the commands of jobs/l_pretrain.toml. Prints the table, writes NAME.txt and NAME.csv; a few minutes on one core.
 """
@@ -36,16 +36,18 @@ from zofl_mpi.run import cli, plan
 from zofl_mpi.run.family import family_of
 
 FOLDER = "results/l_lm"
-WEIGHTS = {"random": "random", "pretrained": "pretrained"}
+WEIGHTS = ("pretrained", "random")
 TRAIN = {"lora": "LoRA", "all": "all"}
 TASKS = {"food": "choice", "tune": "text"}
-SIZES = 2.0 ** (np.arange(-6, 7) / 2)
-"""Step sizes that are tried, in those that are best for the quadratic."""
+COARSE, FINE = 4.0 ** np.arange(-8, 4), 2.0 ** (np.arange(-3, 4) / 2)
+"""Step sizes that are tried, in the one that is best for the quadratic; then, in the best of these."""
+FIRST = 8
+"""Directions of the coarse search."""
 NOTE = (
-    "d: parameters that train. tr: trace of H; |H|: its largest eigenvalue in size; sum: sum of its eigenvalues' sizes; "
-    "c: curvature along the gradient. gain: mean decrease of the loss by the best gradient step, nat. share: that of the "
-    "best zeroth-order step along one direction, in that of the gradient step; predicted: 1/(tr/c + 2); x d: share times "
-    "d + 2, which is 1 where all directions are curved alike. Mean ± sd over batches."
+    "d: parameters that train. tr: trace of H; |H|: its largest eigenvalue in size; sum: that of its eigenvalues' "
+    "sizes; c: curvature along the gradient. gain: decrease of the loss by the best gradient step, nat. share: mean "
+    "decrease by the best zeroth-order step along one direction, over the gain; predicted: 1/(tr/c + 2) of each batch; "
+    "x d: share times d + 2, which is 1 where all directions are curved alike. Mean ± sd over batches."
 )
 
 
@@ -72,7 +74,7 @@ def main(words: list[str] | None = None) -> None:
     made.add_argument("--steps", type=int, default=40, help="of each of two Lanczos runs (default 40)")
     made.add_argument("--probes", type=int, default=60, help="of the trace (default 60)")
     for name, known in (("tasks", TASKS), ("weights", WEIGHTS), ("train", TRAIN)):
-        made.add_argument(f"--{name}", nargs="+", choices=known, default=list(known), help="(default: all)")
+        made.add_argument(f"--{name}", nargs="+", choices=list(known), default=list(known), help="(default: all)")
     flags = made.parse_args(words)
     with command.refusals("l_rank"):
         rows = []
@@ -80,7 +82,7 @@ def main(words: list[str] | None = None) -> None:
             for seed in range(1, flags.seeds + 1):
                 row = {"task": task, "weights": weights, "train": train, "seed": seed}
                 rows.append(row | measured(row, flags))
-                command.tell("l_rank", [" ".join(f"{k} {v:.4g}" if isinstance(v, float) else str(v) for k, v in rows[-1].items())])
+                command.tell("l_rank", [" ".join(f"{key} {value}" for key, value in rows[-1].items())])
         files.publish(flags.out, table(rows), NOTE, rows)
 
 
@@ -98,8 +100,9 @@ def measured(row: dict[str, Any], flags: argparse.Namespace) -> dict[str, Any]:
         curvature = float(g @ look.apply(g) / (g @ g))
         rank = told.value / found.norm.value
         predicted = 1 / (told.value / curvature + 2)
-        first, at_first = best([along(look, look.gradient, SIZES / abs(curvature))])
-        zeroth, at_zeroth = best(list(steps(look, streams, flags.directions, told.value + 2 * curvature)))
+        us = [direction(streams, i, look.x) for i in range(flags.directions)]
+        first, at_first = best_step(look, [look.gradient], 1 / abs(curvature))
+        zeroth, at_zeroth = best_step(look, [(look.gradient @ u) * u for u in us], 1 / abs(told.value + 2 * curvature))
         return {
             "parameters": d,
             "loss": look.loss(look.x),
@@ -171,23 +174,23 @@ def looking(setting: Setting[Any], texts: int, streams: Streams) -> Iterator[Loo
 # --- steps
 
 
-def along(look: Look, direction: Tensor, sizes: Any) -> Any:
-    """(k,) how much F decreases by steps of these sizes along minus a direction (d,)."""
+def direction(streams: Streams, i: int, like: Tensor) -> Tensor:
+    """u_i (d,) ~ N(0, I)."""
+    return torch.from_numpy(streams(Purpose.SPECTRUM, r=SAMPLES, i=i, t=1).standard_normal(len(like))).to(like)
+
+
+def best_step(look: Look, along: Sequence[Tensor], unit: float) -> tuple[float, float]:
+    """The largest mean decrease of F by steps along minus these vectors, one size for all; and that size, in `unit`."""
+    _, centre = best(look, along[:FIRST], unit, COARSE)
+    return best(look, along, unit, centre * FINE)
+
+
+def best(look: Look, along: Sequence[Tensor], unit: float, sizes: Any) -> tuple[float, float]:
+    """The same of these sizes alone."""
     before = look.loss(look.x)
-    return np.array([before - look.loss(look.x - float(size) * direction) for size in sizes])
-
-
-def steps(look: Look, streams: Streams, directions: int, curvature: float) -> Iterator[Any]:
-    """Yields, for each direction u, how much F decreases by steps along -(g'u) u; 1/curvature is the quadratic's best."""
-    for i in range(directions):
-        u = torch.from_numpy(streams(Purpose.SPECTRUM, r=SAMPLES, i=i, t=1).standard_normal(len(look.x))).to(look.x)
-        yield along(look, (look.gradient @ u) * u, SIZES / abs(curvature))
-
-
-def best(decreases: Sequence[Any]) -> tuple[float, float]:
-    """The largest mean decrease over the step sizes, and at which of them, in the quadratic's."""
+    decreases = [[before - look.loss(look.x - float(size * unit) * each) for size in sizes] for each in along]
     mean = np.nan_to_num(np.mean(decreases, axis=0), nan=-np.inf)
-    return float(mean.max()), float(SIZES[mean.argmax()])
+    return float(mean.max()), float(sizes[mean.argmax()])
 
 
 # --- table
@@ -201,7 +204,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     for own in split(rows, lambda r: f"{r['task']} {r['weights']} {r['train']}").values():
         one = own[0]
         told = [spelled(np.array([row[key] for row in own])) for key in keys]
-        cells.append([TASKS[one["task"]], WEIGHTS[one["weights"]], TRAIN[one["train"]], f"{one['parameters']:,}", *told])
+        cells.append([TASKS[one["task"]], one["weights"], TRAIN[one["train"]], f"{one['parameters']:,}", *told])
     return wording.aligned(header, cells, left=3)
 
 
