@@ -8,7 +8,8 @@ batch and directions. Of F's Hessian H: trace (Hutchinson), largest eigenvalue i
 u ~ N(0, I), over many u; of each kind the best of a line of step sizes, one for all u, by the mean decrease of F. If F
 were its quadratic, the second would be a share 1/(tr(H)/c + 2) of the first: 1/(d + 2) on |x|^2.
 
-First: the commands of jobs/l_pretrain.toml. Prints the table, writes NAME.txt and NAME.csv; a few minutes on one core.
+First: the commands of jobs/l_pretrain.toml. Takes a quarter of an hour of one core.
+Prints the table; writes NAME.txt, NAME.csv, NAME.pdf and NAME.png.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from shared import command, files, wording
+from shared import command, figures, files, wording
 from shared.groups import split
 from shared.spectrum import SAMPLES, Apply, hessian_product, spectrum, trace
 from torch import Tensor
@@ -38,7 +39,7 @@ from zofl_mpi.run.family import family_of
 FOLDER = "results/l_lm"
 WEIGHTS = ("pretrained", "random")
 TRAIN = {"lora": "LoRA", "all": "all"}
-TASKS = {"food": "choice", "tune": "text"}
+TASKS = {"food": "choice of one of four foods", "tune": "texts"}
 COARSE, FINE = 4.0 ** np.arange(-8, 4), 2.0 ** (np.arange(-3, 4) / 2)
 """Step sizes that are tried, in the one that is best for the quadratic; then, in the best of these."""
 FIRST = 8
@@ -83,7 +84,7 @@ def main(words: list[str] | None = None) -> None:
                 row = {"task": task, "weights": weights, "train": train, "seed": seed}
                 rows.append(row | measured(row, flags))
                 command.tell("l_rank", [" ".join(f"{key} {value}" for key, value in rows[-1].items())])
-        files.publish(flags.out, table(rows), NOTE, rows)
+        files.publish(flags.out, table(rows), NOTE, rows, draw(rows))
 
 
 # --- a model
@@ -204,7 +205,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     for own in split(rows, lambda r: f"{r['task']} {r['weights']} {r['train']}").values():
         one = own[0]
         told = [spelled(np.array([row[key] for row in own])) for key in keys]
-        cells.append([TASKS[one["task"]], one["weights"], TRAIN[one["train"]], f"{one['parameters']:,}", *told])
+        cells.append([one["task"], one["weights"], TRAIN[one["train"]], f"{one['parameters']:,}", *told])
     return wording.aligned(header, cells, left=3)
 
 
@@ -212,6 +213,38 @@ def spelled(values: Any) -> str:
     """Mean ± sd, three digits."""
     sd = f" ± {values.std(ddof=1):.2g}" if len(values) > 1 else ""
     return f"{values.mean():.3g}{sd}"
+
+
+# --- figure
+
+
+@figures.styled
+def draw(rows: Sequence[dict[str, Any]]) -> Any:
+    """A panel per task: the share of a zeroth-order step against the effective rank, a point per batch."""
+    panels = split(rows, lambda r: r["task"])
+    figure, axes = figures.canvas(1, len(panels), figures.PAGE, 2.4, sharey=True)
+    for panel, (task, found) in zip(axes.flat, panels.items(), strict=True):
+        kinds = split(found, lambda r: f"{r['weights']} weights, {TRAIN[r['train']]}")
+        for k, (name, own) in enumerate(kinds.items()):
+            panel.plot(
+                [row["rank_sizes"] for row in own],
+                [row["share"] for row in own],
+                label=name,
+                **figures.look(k) | {"linestyle": "", "markersize": 5},
+            )
+        line = np.geomspace(25, 500, 20)
+        panel.plot(line, 1 / (line + 2), color="0.5", linewidth=0.9, label="1/(effective rank + 2)")
+        for k, (train, own) in enumerate(split(found, lambda r: r["train"]).items()):
+            label = f"1/(d + 2), {TRAIN[train]}"
+            panel.axhline(
+                1 / (own[0]["parameters"] + 2), color="0.7", linestyle=("--", ":")[k], linewidth=0.9, label=label
+            )
+        panel.set(xscale="log", yscale="log", xlabel="effective rank of the Hessian: sum of |eigenvalues| / largest")
+        figures.ticks(panel, (25, 50, 100, 200, 400))
+        panel.set_title(TASKS[task], loc="left")
+    axes[0, 0].set_ylabel("decrease of the loss,\nshare of a gradient step's")
+    figures.legend(figure, axes, 3, "one zeroth-order step along one direction, at its best size; a point per batch")
+    return figure
 
 
 if __name__ == "__main__":

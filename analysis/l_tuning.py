@@ -116,6 +116,11 @@ def bytes_of(group: Group, way: str) -> Array:
     return np.asarray(np.cumsum(totals, axis=1).mean(axis=0), np.float64)
 
 
+def kib_up(group: Group) -> Array:
+    """(R,) the same up, in KiB."""
+    return bytes_of(group, "up") / 1024
+
+
 def size(group: Group) -> int:
     """d of the whole network: what DeComFL moves; of HERON's clients also what is in the head."""
     return sum(len(group.runs[0].final[key]) for key in ("theta", "theta_s")) if group.runs else 0
@@ -169,7 +174,7 @@ def draw(groups: Sequence[Group]) -> Any:
     blocks = split([g for g in groups if g.entry("weights") == "pretrained" and g.runs], task)
     budgets = {
         "forward passes of a client (a backward pass is two)": passes,
-        "KiB up of a client": lambda g: bytes_of(g, "up") / 1024,
+        "KiB up of a client": kib_up,
     }
     figure, panels = figures.canvas(len(blocks), 2, figures.PAGE, 2.4, sharey="row")
     ways = [way for way in NAMES if way in entries(groups, "way")]

@@ -31,7 +31,7 @@ from zofl_mpi.problems.network import seeded
 FOLDER = Path("results/l_lm")
 FOODS = ("Japanese", "Italian", "French", "Fast food")
 ASKED = ("food", "area", "price", "customer rating", "family friendly", "Type", "near")
-SHAPE = {"n_layer": 4, "n_embd": 64, "n_head": 4, "n_positions": 160}
+SHAPE: dict[str, Any] = {"n_layer": 4, "n_embd": 64, "n_head": 4, "n_positions": 160}
 LEAST, SCORED = 5, 500
 
 
