@@ -77,13 +77,15 @@ class NetworkLoss:
 
     at_cut = False
 
-    def __init__(self, problem: Split) -> None:
+    def __init__(self, problem: Split, forward_only: bool = False) -> None:
+        """`forward_only`: whether no pass has a graph."""
         self.problem, self.flat = problem, Joined(problem)
         self.travels = self.flat.n
+        self._loss = problem.forward_loss if forward_only else problem.server_loss
 
     def __call__(self, smashed: Tensor, target: Tensor) -> Tensor:
         """() the network's mean loss on the labels."""
-        return self.problem.server_loss(smashed, target)
+        return self._loss(smashed, target)
 
 
 OwnLoss = HeadLoss | CutLoss
