@@ -8,7 +8,9 @@ batch and directions. Of F's Hessian H: trace (Hutchinson), largest eigenvalue i
 u ~ N(0, I), over many u; of each kind the best of a line of step sizes, one for all u, by the mean decrease of F. If F
 were its quadratic, the second would be a share 1/(tr(H)/c + 2) of the first: 1/(d + 2) on |x|^2.
 
-First: the commands of jobs/l_pretrain.toml. Takes a quarter of an hour of one core.
+First: the commands of jobs/l_pretrain.toml, and for --weights tuned, where DeComFL of jobs/l_food.toml ends,
+python analysis/export.py results/l_food/pretrained-decomfl-local-1e-3-server-none-s1.h5 results/l_lm/tuned, with --own
+results/l_lm/food.jsonl --own results/l_lm/pretrained. Takes a quarter of an hour of one core.
 Prints the table; writes NAME.txt, NAME.csv, NAME.pdf and NAME.png.
 """
 
@@ -39,7 +41,7 @@ from zofl_mpi.run.family import family_of
 FOLDER = "results/l_lm"
 WEIGHTS = ("pretrained", "tuned", "random")
 TRAIN = {"lora": "LoRA", "all": "all"}
-TASKS = {"food": "choice of one of four foods", "tune": "texts"}
+TASKS = {"food": "to choose one of four foods", "tune": "to write a text"}
 COARSE, FINE = 4.0 ** np.arange(-8, 4), 2.0 ** (np.arange(-3, 4) / 2)
 """Step sizes that are tried, in the one that is best for the quadratic; then, in the best of these."""
 FIRST = 8
@@ -239,7 +241,7 @@ def draw(rows: Sequence[dict[str, Any]]) -> Any:
             panel.axhline(
                 1 / (own[0]["parameters"] + 2), color="0.7", linestyle=("--", ":")[k], linewidth=0.9, label=label
             )
-        panel.set(xscale="log", yscale="log", xlabel="effective rank of the Hessian: sum of |eigenvalues| / largest")
+        panel.set(xscale="log", yscale="log", xlabel="effective rank: sum of |eigenvalues| / largest")
         figures.ticks(panel, (25, 50, 100, 200, 400))
         panel.set_title(TASKS[task], loc="left")
     axes[0, 0].set_ylabel("decrease of the loss,\nshare of a gradient step's")

@@ -1,13 +1,14 @@
 -- page: analysis/results/language_tuning.md
-create view lrank as select weights, train, weights || ', ' || iif(train = 'lora', 'LoRA', 'all') as what, avg(rank) as rank, sqrt((sum(rank * rank) - 3 * avg(rank) * avg(rank)) / 2) as rank_sd,
+create view ranks as select task, weights, train, weights || ', ' || iif(train = 'lora', 'LoRA', 'all') || iif(task = 'tune', ', to write', '') as what, avg(rank) as rank, sqrt((sum(rank * rank) - 3 * avg(rank) * avg(rank)) / 2) as rank_sd,
     avg(rank_sizes) as sizes, sqrt((sum(rank_sizes * rank_sizes) - 3 * avg(rank_sizes) * avg(rank_sizes)) / 2) as sizes_sd,
     avg(gain_first) as gain, sqrt((sum(gain_first * gain_first) - 3 * avg(gain_first) * avg(gain_first)) / 2) as gain_sd,
     100 * avg(share) as share, 100 * sqrt((sum(share * share) - 3 * avg(share) * avg(share)) / 2) as share_sd,
     100 * avg(predicted) as predicted, 100 * sqrt((sum(predicted * predicted) - 3 * avg(predicted) * avg(predicted)) / 2) as predicted_sd,
-    avg(share_d) as d, avg(1.0 / (parameters + 2)) as plain from l_rank where task = 'food' group by weights, train;
+    avg(share_d) as d, avg(1.0 / (parameters + 2)) as plain from l_rank group by task, weights, train;
+create view lrank as select * from ranks where task = 'food';
 
 -- | weights, what trains | tr(H)/‖H‖
-select what, rank, rank_sd, sizes, sizes_sd, gain, gain_sd, share, share_sd, predicted, predicted_sd, d from lrank;
+select what, rank, rank_sd, sizes, sizes_sd, gain, gain_sd, share, share_sd, predicted, predicted_sd, d from ranks;
 -- One direction gains # % and # % of what a gradient step does
 select nth(train, 'lora | all') as k, share from lrank where weights = 'pretrained';
 -- where 1/(d + 2) would be # % and # %
@@ -22,6 +23,12 @@ select max(size_first) from l_rank where weights = 'random' and task = 'food';
 select max(max(predicted / share, share / predicted)) < 2 from lrank where weights <> 'random';
 -- it gains # % where DeComFL ends
 select share from lrank where weights = 'tuned';
+
+-- one direction gains # % and # %, as the quadratic says; tr(H)/‖H‖ is # there
+select share as a, (select share from ranks where task = 'tune' and train = 'all') as b, (select avg(rank) from ranks where task = 'tune') as c
+from ranks where task = 'tune' and train = 'lora';
+-- as the quadratic says
+select max(max(predicted / share, share / predicted)) < 1.5 from ranks where task = 'tune';
 
 create view ltune as select *, case way when 'none' then 'no tuning' when 'labels' then 'the training labels'' shares alone' when 'fedkseed' then 'FedKSeed, LoRA'
     when 'decomfl' then 'DeComFL, LoRA' when 'decomfl-all' then 'DeComFL, all parameters' when 'heron' then 'HERON, LoRA'
