@@ -103,10 +103,10 @@ def test_small_devices_hold_three_classes_alone(small: int) -> None:
 
 def test_the_network_in_one_piece_is_that_which_is_cut() -> None:
     """Mutation: the auxiliary head among the parameters."""
-    from jobs.lean_net import Whole
+    from jobs.lean_net import Whole, Wider
 
-    sizes = [sum(p.numel() for p in Whole(shape, 10).parameters()) for shape in ((1, 28, 28), (3, 32, 32))]
-    assert sizes == [1930, 2074]
+    nets = (Whole((1, 28, 28), 10), Wider((3, 32, 32), 10))
+    assert [sum(p.numel() for p in net.parameters()) for net in nets] == [1930, 3724]
 
 
 def test_clients_that_only_upload_are_those_of_cse_fsl_where_all_have_room(tmp_path: Path) -> None:
