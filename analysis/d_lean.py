@@ -73,8 +73,11 @@ DRAWN = (
     "frozen client",
 )
 """Ways in the figure against virtual minutes, in the order of their looks."""
-COLOURS = ("#88CCEE", "#F0A878", "#88D0B0", "#E0B0D0", "#F5D76E", "#BBBBBB", "#9FB4E8", "#D8C8A8", "#F4A6A6")
-FLAGS = {"h": "h", "batch": "batch", "beta": "participating fraction", "mu": "mu"}
+COLOURS = (
+    *("#88CCEE", "#F0A878", "#88D0B0", "#E0B0D0", "#F5D76E", "#BBBBBB", "#9FB4E8"),
+    *("#D8C8A8", "#F4A6A6", "#C5E384", "#B79AD6", "#5FB3B3", "#FFFFFF"),
+)
+FLAGS = {"h": "h", "beta": "participating fraction", "mu": "mu"}
 NOTE = (
     "Test accuracy after the last round, mean ± sd over seeds; apart: small devices alone hold the classes 7 to 9, "
     "else all clients hold the same mix. left out: small devices take no part; all: they do, with each mini-batch in "
@@ -82,7 +85,7 @@ NOTE = (
     "uploads only: the others send smashed samples and do not train. HERON's head is exact where it is not said to be "
     "estimated. Minutes are virtual, to the first evaluation at these accuracies, uplinks of 0.1 and 10 Mbit/s, - if a "
     "seed does not get there; joules and KiB up of all clients in all rounds. The map: the highest accuracy at half "
-    "the virtual time of CSE-FSL's rounds with everybody."
+    "the virtual time of CSE-FSL's rounds with everybody. Mini-batches of 32 samples, of 16 on CIFAR-10."
 )
 
 
@@ -298,19 +301,20 @@ def draw_map(cells: Sequence[Cell], data: str) -> Any:
                     x, y = UPLINKS.index(cell.uplink), shares.index(cell.place.small)
                     panel.add_patch(Rectangle((x, y), 1, 1, facecolor=colour[cell.best], edgecolor="white"))
                     word = f"{cell.deviations:.1f}" if cell.deviations < 99 else ">99"
-                    panel.text(x + 0.5, y + 0.5, word, ha="center", va="center", fontsize=7)
+                    weight = "bold" if cell.deviations >= 2 else "normal"
+                    panel.text(x + 0.5, y + 0.5, word, ha="center", va="center", fontsize=7, weight=weight)
             panel.set(xlim=(0, len(UPLINKS)), ylim=(0, len(shares)))
             panel.set_xticks(np.arange(len(UPLINKS)) + 0.5, [f"{up / 1e6:g}" for up in UPLINKS])
             panel.set_yticks(np.arange(len(shares)) + 0.5, [f"{10 * small}" for small in shares])
             panel.grid(visible=False)
         line[0].set_ylabel(f"{fleet}, {case}\nsmall devices (%)")
     for panel, pool in zip(panels[0], POOLS, strict=True):
-        panel.set_title(pool, fontsize=7)
+        panel.set_title(f"fits: {pool}", fontsize=7)
     for panel in panels[-1]:
         panel.set_xlabel("uplink (Mbit/s)")
     handles = [Patch(facecolor=colour[name], label=name) for name in names]
     title = f"{wording.spelled(data)}: most accurate at half of CSE-FSL's time, by what fits into a small device\n"
-    title += "number: its lead over the next one, in standard deviations"
+    title += "number: its lead over the next one, in standard deviations; bold: two or more"
     figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, title=title, title_fontsize=8)
     return figure
 
