@@ -309,7 +309,7 @@ def draw_map(cells: Sequence[Cell], data: str) -> Any:
             panel.grid(visible=False)
         line[0].set_ylabel(f"{fleet}, {case}\nsmall devices (%)")
     for panel, pool in zip(panels[0], POOLS, strict=True):
-        panel.set_title(f"fits: {pool}", fontsize=7)
+        panel.set_title(f"fits: {pool.removeprefix('and ')}", fontsize=7)
     for panel in panels[-1]:
         panel.set_xlabel("uplink (Mbit/s)")
     handles = [Patch(facecolor=colour[name], label=name) for name in names]
