@@ -5,7 +5,7 @@ python analysis/p_privacy.py [--grid jobs/p_privacy.toml ...] [--out NAME] [--pa
 A method's best step at each epsilon is the one of the highest last validation accuracy on seed 1. Prints, for each
 cell, accuracies (a row per method, a column per epsilon) with the bytes up of a client's reply, and beside them the
 number of directions that is predicted to be enough; at last the share of first order's progress that K scalars make,
-predicted and measured. Writes NAME.txt, NAME.csv (a row per group), NAME.pdf and NAME.png.
+predicted and measured. Writes NAME.txt, NAME.csv (a row per group), NAME_shares.csv, NAME.pdf and NAME.png.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from shared import choosing, command, edges, figures, files, wording
 from shared.groups import Array, Group, mean_sd, series, split
 from shared.reading import read
+from shared.study import spread
 
 COMMON = ("cell", "method", "epsilon", "step")
 GRIDS = [f"p_privacy{name}.toml" for name in ("", "_zo", "_many", "_shares")]
@@ -72,9 +73,13 @@ def main(words: list[str] | None = None) -> None:
         best = [row for row in rows if row["best"]]
         cells = split([row for row in best if row["cell"] != SHARES], lambda r: r["cell"])
         parts = [f"{CELLS.get(cell, cell)}\n{tables(found)}" for cell, found in cells.items()]
-        parts += [f"Progress under epsilon {e}\n{progress(shares(found))}" for e, found in shared(best).items()]
+        found = {epsilon: shares(of) for epsilon, of in shared(best).items()}
+        parts += [f"Progress under epsilon {epsilon}\n{progress(of)}" for epsilon, of in found.items()]
         note = f"{NOTE} {wording.caption(groups, ('gamma', 'method'))}."
         files.publish(flags.out, "\n\n".join(parts), note, rows, draw(best))
+        kept = [{"epsilon": e, "K": K, **progressed(*each)} for e, of in found.items() for K, each in of.items()]
+        if kept:
+            files.write_csv(flags.out.with_name(flags.out.name + "_shares"), kept)
 
 
 # --- what the runs say
@@ -201,8 +206,16 @@ def shares(rows: Sequence[Row]) -> dict[int, tuple[float, Array]]:
 
 def progress(found: Mapping[int, tuple[float, Array]]) -> str:
     """The table of shares: predicted and measured."""
-    lines = [[str(K), f"{told:.0f} %", "{:.0f} ± {:.0f} %".format(*mean_sd(own))] for K, (told, own) in found.items()]
+    lines = []
+    for K, each in found.items():
+        predicted, mean, sd = progressed(*each).values()
+        lines.append([str(K), f"{predicted:.0f} %", f"{mean:.0f} ± {sd:.0f} %"])
     return wording.aligned(["K", "predicted", "measured"], lines)
+
+
+def progressed(predicted: float, measured: Array) -> dict[str, float]:
+    """Columns of a share of progress."""
+    return {"predicted_percent": predicted, **spread("measured", measured, "_percent")}
 
 
 def numbers(row: Row, key: str) -> list[float]:
