@@ -72,6 +72,27 @@ def test_directions_have_their_norms_and_their_own_stream() -> None:
     assert float(cosines.abs().max()) < 0.5
 
 
+@pytest.mark.parametrize("room", [0, 3, 7, 100])
+def test_small_directions_are_drawn_with_those_of_later_steps(monkeypatch: Patch, room: int) -> None:
+    """The same ones, and no more than fit, none after the last step. Mutations: the first step's key for all; one
+    step's directions taken twice; drawn without end."""
+    of = method(HERON, training(setting(mlp), h=5), n_p=2)
+    local, d, h = local_of(of), of.setting.problem.local.n, of.training.h
+    monkeypatch.setattr(client_steps, "AHEAD", room * d * 8)
+    drawn, most = list[int](), 0
+
+    def draw(key: Key) -> Iterator[Tensor]:
+        drawn.append(key.t)
+        return of.rule.directions(local.theta, key)
+
+    for q in range(h):
+        for u, alone in zip(local.drawn(draw, local.key(q), 2 * d * 8), draw(local.key(q)), strict=True):
+            assert torch.equal(u, alone)
+        most = max(most, sum(map(len, local.ahead.values())))
+    assert sorted(drawn) == sorted([*range(h)] * 2) and not local.ahead
+    assert most <= room and (room < 6 or most > 0)
+
+
 @pytest.mark.parametrize("source", ["float32", "float64", "texts"])
 @pytest.mark.parametrize(("cls", "first"), [(HERON, CSEFSL), (HOSFL, SFLV2)])
 def test_clients_that_do_not_step_are_frozen_features_whatever_mu_and_n_p(cls: Any, first: Any, source: str) -> None:

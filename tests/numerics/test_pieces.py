@@ -76,6 +76,37 @@ def test_a_layer_that_is_perturbed_where_it_computes_gives_the_loss_of_the_pertu
     assert torch.equal(local.theta, kept) and torch.equal(local.buffers, buffers)
 
 
+class BiasFirst(nn.Module):
+    """A linear layer as GPT-2 computes it, whose bias a function is given before its weight."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(width, 40) / 8), nn.Parameter(torch.zeros(40))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(torch.addmm(self.bias, x.flatten(1), self.weight))
+
+
+def test_a_pass_draws_each_piece_once(monkeypatch: Patch) -> None:
+    """However many layers it lies in, and however a function orders them. Mutations: values made in the order of a
+    function's arguments; a piece that is not kept for the next layer."""
+    monkeypatch.setattr(pieces, "PIECE", 512)
+    drawn_pieces, draw = list[tuple[int, int]](), Pieces._drawn
+
+    def counted(us: Pieces, p: int, j: int) -> Tensor:
+        drawn_pieces.append((p, j))
+        return draw(us, p, j)
+
+    monkeypatch.setattr(Pieces, "_drawn", counted)
+    plan = training(
+        setting(lambda: (nn.Sequential(BiasFirst(64), BiasFirst(40)), nn.Linear(40, C), nn.Linear(40, C))), h=1
+    )
+    of = method(DeComFL, plan, n_p=2)
+    of.hold(Client(0, ()), Current(of.loss.flat.initial()[0], {}))
+    of.train(Client(0, plan.setting.data[0]), Missed(np.zeros((0, 1, 2)), torch.zeros(0), 0))
+    assert drawn_pieces == [(p, j) for p in range(2) for j in range(len(of.loss.flat.initial()[0]) // 512 + 1)]
+
+
 @pytest.mark.parametrize(
     ("cls", "rule"),
     [*((cls, rule) for cls in (DeComFL, HiSo) for rule in (PLAIN, SGD, ADAMW)), (FedKSeed, PLAIN)],

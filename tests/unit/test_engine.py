@@ -19,7 +19,7 @@ from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.mpi import gather
+from zofl_mpi.run.mpi import gather, survival
 from zofl_mpi.run.mpi.client import ClientRank
 from zofl_mpi.run.mpi.communicator import RanksLost, Wrapped
 from zofl_mpi.run.mpi.server import MPIClients
@@ -221,24 +221,27 @@ def test_a_memory_that_cannot_be_kept_is_named() -> None:
         run_ranks(3, program, fate=Fate(), patience=10)
 
 
-def test_a_round_counts_only_if_all_ranks_agree() -> None:
+def test_a_round_counts_only_if_all_ranks_agree(monkeypatch: Patch) -> None:
     """Two errors without a lost rank, each at one rank as its round ends. Mutations: an agreement that counts whatever
-    comes out; one that a rank leaves out after the first one."""
+    comes out; one that a rank leaves out after the first one; an alarm that would end a rank which has found the
+    others."""
+    alarms, after = list[Any](), survival._after
+    monkeypatch.setattr(survival, "_after", lambda *call: alarms.append(after(*call)) or alarms[-1])
 
     def program(world: MPIWorld) -> Any:
         world.survive(Watch())
-        survival = world.survival
-        assert survival is not None
-        agree, first, fails = survival.agree, survival.comm, {(2, True), (1, False)}
+        own = world.survival
+        assert own is not None
+        agree, first, fails = own.agree, own.comm, {(2, True), (1, False)}
 
         def planted() -> None:
-            moment = world.rank, survival.comm is first
+            moment = world.rank, own.comm is first
             if moment in fails:
                 fails.remove(moment)
                 raise RanksLost("planted")
             agree()
 
-        survival.agree = planted  # type: ignore[method-assign]
+        own.agree = planted  # type: ignore[method-assign]
         if world.rank:
             return ClientRank(world, steps, [None] * 3).serve()
         clients, begun = MPIClients(world, 3), list[int]()
@@ -253,6 +256,7 @@ def test_a_round_counts_only_if_all_ranks_agree() -> None:
         return len(begun)
 
     assert run_ranks(3, program, fate=Fate(), patience=10) == [3, 0, 0]
+    assert len(alarms) == 2 * 3 and all(alarm.finished.is_set() for alarm in alarms)
 
 
 def test_the_ranks_watches_follow_the_servers_rounds() -> None:

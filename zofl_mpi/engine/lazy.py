@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 class _Torch:
     def __getattr__(self, name: str) -> Any:
-        import torch  # the statement, which costs less than import_module: it is in every step
+        import torch
 
-        return getattr(torch, name)
+        value = vars(self)[name] = getattr(torch, name)  # asked for once: lookups are in every step
+        return value
 
 
 if TYPE_CHECKING:

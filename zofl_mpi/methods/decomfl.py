@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, cast, final
 
 import numpy as np
@@ -103,7 +103,7 @@ class DeComFL(UnsplitMethod):
 
     def key(self, r: int, q: int) -> Key:
         """Random numbers of local step q in round r, the same for all clients."""
-        return partial(self.setting.streams, r=r, t=q)
+        return Key(self.setting.streams, r, t=q)
 
     # --- a client
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal, cast, final
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi import Client, Clients, Directions, Purpose, at_least, column, demand
 from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.rounds.split.client import Key
 from zofl_mpi.rounds.split.costs import Traffic
 from zofl_mpi.rounds.split.messages import State
 from zofl_mpi.rounds.split.pieces import Pieces, Piecewise
@@ -113,7 +114,7 @@ class FedKSeed(UnsplitMethod):
 
     def direction(self, like: Tensor, k: int) -> Pieces:
         """The direction of seed k."""
-        return cast(Piecewise, self.rule).draw_pieces(like, partial(self.setting.streams, t=k))
+        return cast(Piecewise, self.rule).draw_pieces(like, Key(self.setting.streams, t=k))
 
     def step(self, x: Tensor, us: Pieces, differences: Sequence[float | Tensor], size: float) -> None:
         """Moves x (d,) by a step of a size along minus the estimate."""

@@ -145,6 +145,10 @@ class SplitProblem(Backend, Protocol):
         """Modules of client and auxiliary, in order, that a backward pass may compute anew to save memory."""
         return ()
 
+    def forward_loss(self, smashed: Any, labels: Any) -> Any:
+        """() `server_loss` in passes that never have a graph, and so may round otherwise."""
+        return self.server_loss(smashed, labels)  # type: ignore[attr-defined]
+
     def terms(self, labels: Any) -> int:
         """How many terms the mean has that the loss of a mini-batch with these labels is."""
         return len(labels)

@@ -11,7 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from zofl_mpi.engine import device
 
@@ -125,9 +125,13 @@ class Substituted(TorchFunctionMode):
     """
 
     def __init__(self, sizes: Mapping[int, int], value: Callable[[Tensor], Tensor]) -> None:
-        """`value` of a parameter is what takes its place, if its id is one of `sizes`: {id: numbers}."""
+        """`value` of a parameter is what takes its place, if its id is one of `sizes`: {id: numbers}.
+
+        A function's parameters are asked for in the order of `sizes`, in which their values are made soonest.
+        """
         super().__init__()
         self._sizes, self._value, self._room = sizes, value, max(sizes.values(), default=0) + SMALL
+        self._order = {key: k for k, key in enumerate(sizes)}
         self._kept: dict[int, Tensor] = {}  # the oldest first
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -135,13 +139,14 @@ class Substituted(TorchFunctionMode):
             found = func(*args)
             if not isinstance(found, Tensor):
                 return found
-        args, kwargs = tree_map_only(nn.Parameter, self._substitute, (args, kwargs or {}))
+        leaves, form = tree_flatten((args, kwargs or {}))
+        asked = {id(p): p for p in leaves if id(p) in self._order}
+        values = {key: self._value_of(asked[key]) for key in sorted(asked, key=self._order.__getitem__)}
+        args, kwargs = tree_unflatten([values.get(id(leaf), leaf) for leaf in leaves], form)
         return func(*args, **kwargs)
 
-    def _substitute(self, parameter: Tensor) -> Tensor:
+    def _value_of(self, parameter: Tensor) -> Tensor:
         key, kept = id(parameter), self._kept
-        if key not in self._sizes:
-            return parameter
         if key not in kept:
             while kept and sum(map(self._sizes.__getitem__, [*kept, key])) > self._room:
                 del kept[next(iter(kept))]

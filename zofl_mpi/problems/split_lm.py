@@ -154,10 +154,14 @@ class SplitLM(TorchSplit):
     def server_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
         return self._loss(self.parts.server, smashed, labels)
 
-    def _loss(self, back: Back, smashed: Tensor, labels: Tensor) -> Tensor:
+    def forward_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
+        return self._loss(self.parts.server, smashed, labels, forward_only=True)
+
+    def _loss(self, back: Back, smashed: Tensor, labels: Tensor, forward_only: bool = False) -> Tensor:
         at, targets = predicted(labels)
         with self.precision():
-            losses = back.losses(smashed.float() if self.bf16 else smashed, at, targets, self.label_smoothing)
+            x = smashed.float() if self.bf16 else smashed
+            losses = back.losses(x, at, targets, self.label_smoothing, forward_only)
         # in float64 the sum over tokens, not the logits: a vocabulary's worth of them for each token
         return losses.mean() if losses.requires_grad else losses.double().mean()
 

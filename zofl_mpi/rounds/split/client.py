@@ -9,17 +9,17 @@ number of theta's first entries that travel (`travels`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeVar, cast, final
 
 import numpy as np
 
 from zofl_mpi import Client, Purpose
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.engine.streams import seed_torch
+from zofl_mpi.engine.streams import Streams, seed_torch
 from zofl_mpi.errors import warn
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.problems import Batch, Split
@@ -28,7 +28,8 @@ from zofl_mpi.rounds.split.training import Training
 
 M = TypeVar("M", Model, Network)
 Draw = Literal["device", "host"]
-Key = Callable[[Purpose], np.random.Generator]  # the random numbers of one local step, by purpose
+AHEAD = 2**15
+"""Bytes of a client's directions that are drawn at once: many clients may wait in the middle of their steps."""
 _warned: list[bool] = []
 
 
@@ -77,13 +78,15 @@ class NetworkLoss:
 
     at_cut = False
 
-    def __init__(self, problem: Split) -> None:
+    def __init__(self, problem: Split, forward_only: bool = False) -> None:
+        """`forward_only`: whether no pass has a graph."""
         self.problem, self.flat = problem, Joined(problem)
         self.travels = self.flat.n
+        self._loss = problem.forward_loss if forward_only else problem.server_loss
 
     def __call__(self, smashed: Tensor, target: Tensor) -> Tensor:
         """() the network's mean loss on the labels."""
-        return self.problem.server_loss(smashed, target)
+        return self._loss(smashed, target)
 
 
 OwnLoss = HeadLoss | CutLoss
@@ -128,6 +131,18 @@ def _products(slope: Tensor, smashed: Tensor) -> Tensor:
 
 
 # --- a local step
+
+
+class Key(NamedTuple):
+    """The random numbers of one local step, by purpose."""
+
+    streams: Streams
+    r: int = 0
+    i: int = 0
+    t: int = 0
+
+    def __call__(self, purpose: Purpose) -> np.random.Generator:
+        return self.streams(purpose, *self[1:])
 
 
 @dataclass
@@ -204,6 +219,7 @@ class LocalSteps:
         self.differences: list[Tensor] = []
         self.rounding = 8 * float(torch.finfo(theta.dtype).eps)  # relative, of a loss
         self.pairs: list[tuple[Tensor, Tensor]] = []
+        self.ahead: dict[int, list[Tensor]] = {}  # directions of later steps, by step
 
     def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """(q, inputs, labels) of each local step."""
@@ -218,11 +234,21 @@ class LocalSteps:
 
     def key(self, q: int) -> Key:
         """The random numbers of step q."""
-        return partial(self.training.setting.streams, r=self.r, i=self.client.i, t=q)
+        return Key(self.training.setting.streams, self.r, self.client.i, q)
 
     def uploads(self, q: int) -> bool:
         """Whether the smashed samples of local step q are uploaded."""
         return self.training.timetable.uploads(q)
+
+    def drawn(self, draw: Callable[[Key], Iterable[Tensor]], key: Key, size: int) -> Iterable[Tensor]:
+        """draw(key), of `size` bytes; where that is little, drawn with what the next steps will ask for.
+
+        By itself, between two passes, a small draw takes three times as long: the processor's caches hold other code.
+        """
+        count = min(AHEAD // max(1, size), self.training.timetable.steps(self.client.i) - key.t)
+        if key.t not in self.ahead and count > 1:
+            self.ahead = {key.t + k: list(draw(key._replace(t=key.t + k))) for k in range(count)}
+        return self.ahead.pop(key.t, None) or draw(key)
 
     # --- passes
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast, final
 
 from zofl_mpi import Purpose, UserError, above, at_least
@@ -39,6 +40,11 @@ class Estimate(GradientRule):
     def directions(self, like: Tensor, key: Key) -> Iterator[Tensor]:
         """u_1, ..., u_{n_p} (d,) of a step, of the kind of `like` (d,)."""
         return drawn(key(Purpose.DIRECTION), like, self.n_p, self.distribution, self.draw)
+
+    def of_step(self, model: LocalSteps, key: Key) -> Iterable[Tensor]:
+        """The directions of a client's step."""
+        like = model.theta[self.part]
+        return model.drawn(partial(self.directions, like), key, self.n_p * like.nbytes)
 
     def term(self, difference: float | Tensor, u: Tensor) -> Tensor:
         """A direction's share of the estimate, (d,) or where u is a part of it."""
@@ -84,13 +90,14 @@ class TwoPoint(Estimate):
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         """d/mu (F(theta + mu u) - F(theta)) u, or d/(2 mu) (F(theta + mu u) - F(theta - mu u)) u, averaged over u."""
         base = None if self.central else self._base(model, point, target)
-        differences, g = list[Tensor](), cast("Tensor", 0.0)
-        for u in self.directions(model.theta[self.part], key):
+        differences, g = list[Tensor](), None
+        for u in self.of_step(model, key):
             plus = model.perturbed(point.x, target, u, self.mu)
             other = model.perturbed(point.x, target, u, -self.mu) if base is None else base
             model.compare(plus, other)
             differences.append(plus - other)
-            g = self.term(differences[-1], u).add_(g)
+            term = self.term(differences[-1], u)
+            g = term if g is None else term.add_(g)
         return Gradient((g,), differences)
 
     def _base(self, model: LocalSteps, point: Point, target: Tensor) -> Tensor:
@@ -116,7 +123,7 @@ class ForwardMode(Estimate):
         """<grad F(theta), u> u, averaged over u."""
         moving, differences = model.theta[self.part], []
         g = moving.new_zeros(moving.shape)
-        for u in self.directions(moving, key):
+        for u in self.of_step(model, key):
             differences.append(self.derivative(model, point.x, target, u))
             g += self.term(differences[-1], u)
         return Gradient((g,), differences)
@@ -156,7 +163,7 @@ class PerSample(TwoPoint):
         moving, x, smash = model.theta[self.part], point.x, model.problem.smash
         base = None if self.central else self._each(model, lambda: cast("Tensor", point.smashed), target)
         signs, g = generator_of(key(Purpose.SIGNS), model.theta, self.draw), moving.new_zeros(moving.shape)
-        for u in self.directions(moving, key):
+        for u in self.of_step(model, key):
             sigma = self.layers.draw(signs, len(x), u)
             plus, minus = (self.layers.perturbed(u, sigma, mu) for mu in (self.mu, -self.mu))
             losses = self._each(model, lambda: smash(x), target, plus)

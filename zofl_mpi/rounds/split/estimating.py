@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from zofl_mpi import Client, Clients, UserError
@@ -10,7 +9,7 @@ from zofl_mpi.engine import mean
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.problems import Split
-from zofl_mpi.rounds.split.client import LocalSteps, with_own_part
+from zofl_mpi.rounds.split.client import Key, LocalSteps, with_own_part
 from zofl_mpi.rounds.split.estimates import Estimation
 from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, Scalars, Smashed, State, Update
 from zofl_mpi.rounds.split.method import SplitMethod, with_head
@@ -69,7 +68,7 @@ class EstimatingMethod(SplitMethod):
         before = {"keep": state.replayed.get(str(i), {}), "reset": {}, "average": state.moments}
         moments = copied(before[training.state])
         for q, differences in enumerate(reply.differences.tolist()):
-            g = self.rule.replay(moving, differences, partial(self.setting.streams, r=r, i=i, t=q))
+            g = self.rule.replay(moving, differences, Key(self.setting.streams, r, i, q))
             training.optimiser.step(moving, g, moments, training.timetable.client_size(r, i, q))
         return theta[: self.loss.travels], moments
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import cast, final
 
 import numpy as np
@@ -130,10 +131,8 @@ class Piecewise(TwoPoint):
     def estimate(self, us: Pieces, differences: Sequence[float | Tensor]) -> Parts:
         """(part of theta, the step's estimate there), piece by piece."""
         for j, part in enumerate(us.parts):
-            g = us(0, j).new_zeros(part.stop - part.start)
-            for p, difference in enumerate(differences):
-                g += self.term(difference, us(p, j))
-            yield part, g
+            terms = (self.term(difference, us(p, j)) for p, difference in enumerate(differences))
+            yield part, reduce(torch.Tensor.add_, terms)
 
     @staticmethod
     def _shifted_loss(model: LocalSteps, x: Tensor, target: Tensor, us: Pieces, p: int, mu: float) -> Tensor:

@@ -171,7 +171,7 @@ class UnsplitMethod(SplitMethod):
 
     def two_point(self, n_p: int) -> tuple[Loss, Piecewise]:
         """The whole network's loss, and its estimate from n_p directions."""
-        loss, central = NetworkLoss(self.problem), self.estimate == "central"
+        loss, central = NetworkLoss(self.problem, forward_only=True), self.estimate == "central"
         return loss, Piecewise(slice(0, loss.flat.n), n_p, self.distribution, self.draw, self.mu, central)
 
     # --- reports

@@ -1,0 +1,84 @@
+"""Whole language models by forward passes alone: losses layer by layer, and steps piece by piece."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.numerics.lm_toy import *
+from tests.numerics.split_methods import Optimiser, close, method, run, training
+from tests.numerics.test_lm_families import FAMILIES, cut, made
+from zofl_mpi.engine.clients import Client
+from zofl_mpi.methods.decomfl import DeComFL, HiSo
+from zofl_mpi.methods.fedkseed import FedKSeed
+from zofl_mpi.rounds.split import pieces
+from zofl_mpi.rounds.split.pieces import Pieces, Piecewise
+from zofl_mpi.rounds.split.unsplit import Current
+
+CLASSES: dict[Any, dict[str, Any]] = {DeComFL: {"n_p": 2}, HiSo: {"n_p": 2}, FedKSeed: {"seeds": 3}}
+KINDS = ["gpt2", "llama", "opt with projections and norm after", "gemma"]
+OWN = pytest.mark.parametrize("cls", CLASSES)
+
+
+@pytest.fixture
+def plan(kind: str, train: str, tmp_path: Path) -> Any:
+    made(*FAMILIES[kind]).save_pretrained(tmp_path / "model")
+    own = cut(str(tmp_path / "model"), train=train, auxiliary_blocks=0, label_smoothing=0.1)
+    return training(setting(own), Optimiser("sgd"), h=2, lr_client=0.05)
+
+
+def joined(us: Pieces, p: int) -> Tensor:
+    return torch.cat([us(p, j) for j in range(len(us.parts))])
+
+
+@OWN
+@pytest.mark.parametrize("train", ["all", "lora", "norm"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loss_layer_by_layer_is_that_of_the_whole_vector(
+    plan: Any, cls: Any, train: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At theta + mu u, in float64, logits of a few tokens of the vocabulary at a time. Mutations: a norm, a bias or the
+    embedding's factor at theta; a tied matrix at another point than the embedding; K left out; a token that is
+    counted in two columns' parts, or in none; smoothing by the last part alone."""
+    monkeypatch.setattr(pieces, "PIECE", 64)
+    of = method(cls, plan, mu=0.1, **CLASSES[cls])
+    x, buffers = of.loss.flat.initial()
+    x = moved(x)
+    of.hold(Client(0, ()), Current(x, {}))
+    local, rule = of.local(Client(0, plan.setting.data[0]), buffers, 0), of.rule
+    if cls is HiSo:
+        rule = replace(rule, K=1 + torch.rand(len(x), generator=torch.Generator().manual_seed(2), dtype=x.dtype))
+    _, inputs, labels = next(iter(local))
+    us = rule.draw_pieces(x, of.key(0, 0)) if cls is not FedKSeed else of.direction(x, 1)
+    columns = lm.COLUMNS
+    for mu in (0.1, -0.2):
+        expected = local.perturbed(inputs, labels, joined(us, 0), mu)
+        monkeypatch.setattr(lm, "COLUMNS", 7)
+        close(rule._shifted_loss(local, inputs, labels, us, 0, mu), expected)
+        monkeypatch.setattr(lm, "COLUMNS", columns)
+        assert expected != local.perturbed(inputs, labels, joined(us, 0), 0.0)
+
+
+@OWN
+@pytest.mark.parametrize("train", ["all", "lora"])
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_steps_are_those_of_the_whole_vector(plan: Any, cls: Any, train: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rounds of two steps, whose losses and estimates another run makes of whole directions. Mutations: a piece
+    that is left out; the second direction's share, or K, of another piece."""
+    of, found = method(cls, plan, mu=0.1, **CLASSES[cls]), []
+
+    def loss(model: Any, x: Tensor, target: Tensor, us: Pieces, p: int, mu: float) -> Tensor:
+        return model.perturbed(x, target, joined(us, p), mu)  # type: ignore[no-any-return]
+
+    def estimate(rule: Piecewise, us: Pieces, differences: Any) -> Any:
+        g: Any = sum(rule.term(difference, joined(us, p)) for p, difference in enumerate(differences))
+        yield slice(0, len(g)), g
+
+    monkeypatch.setattr(pieces, "PIECE", 64)
+    found.append(run(of, 2))
+    monkeypatch.setattr(Piecewise, "_shifted_loss", staticmethod(loss))
+    monkeypatch.setattr(Piecewise, "estimate", estimate)
+    found.append(run(of, 2))
+    for name in ("theta", "theta_s"):
+        close(*(getattr(state, name) for state in found))
+        assert float((getattr(found[0], name) - getattr(of.start(), name)).norm()) > 1e-3
