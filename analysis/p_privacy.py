@@ -262,7 +262,7 @@ def draw(rows: Sequence[Row]) -> Any:
     """A panel per cell, one for pure epsilon, and one of shares: a line per method."""
     panels: dict[str, list[Row]] = {}
     for row in rows:
-        if row["cell"] != SHARES and (row["epsilon"] != FREE or row["method"] == "server"):
+        if row["cell"] != SHARES and row["epsilon"] != FREE:
             name = CELLS.get(row["cell"], str(row["cell"]))
             panels.setdefault(name + ", pure" * pure(row), []).append(row)
     measured = shared(rows)
@@ -288,7 +288,7 @@ def draw(rows: Sequence[Row]) -> Any:
 
 def against_epsilon(panel: Any, rows: Sequence[Row]) -> None:
     """Accuracies, a line per method; without noise at the end."""
-    finite = sorted({float(r["epsilon"][1:]) for r in rows if r["epsilon"] not in ("inf", FREE)})
+    finite = sorted({float(r["epsilon"][1:]) for r in rows if r["epsilon"] != "inf"})
     end = finite[-1] * 4
     for method in NAMES:
         line = sorted(((place(r, end), r) for r in rows if r["method"] == method), key=lambda each: each[0])
@@ -318,7 +318,7 @@ def against_K(panel: Any, found: Mapping[int, tuple[float, Array]]) -> None:
 
 def place(row: Row, end: float) -> float:
     """Where a row stands on the axis of epsilon; without noise at its end."""
-    return end if row["epsilon"] in ("inf", FREE) else float(row["epsilon"][1:])
+    return end if row["epsilon"] == "inf" else float(row["epsilon"][1:])
 
 
 def looks(method: str) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def test_the_table_has_a_row_per_method_and_the_figure_a_panel_per_cell(script: 
     study = script("p_privacy")
     rows = [row("scalars-8", e, 60.0 + k) for k, e in enumerate(("e0.3", "e1", "inf"))]
     rows += [row("fedavg-1", e, 70.0 + k, at_edge="step") for k, e in enumerate(("e0.3", "e1", "inf"))]
-    rows += [row("server", "free", 50.0), row("scalars-8", "p10", 55.0), row("fedavg-1", "p10", 52.0)]
+    rows += [row("server", "inf", 50.0), row("scalars-8", "p10", 55.0), row("fedavg-1", "p10", 52.0)]
     rows += [row("fedavg-1", "free", 75.0)]
     lines = study.tables(rows).split("\n")
     assert lines[0].split() == ["method", "0.3", "1", "none", "free", "pure", "10", "B", "up"]
