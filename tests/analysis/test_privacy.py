@@ -60,7 +60,7 @@ def test_the_table_has_a_row_per_method_and_the_figure_a_panel_per_cell(script: 
     rows += [row("server", "inf", 50.0), row("scalars-8", "p10", 55.0), row("fedavg-1", "p10", 52.0)]
     rows += [row("fedavg-1", "free", 75.0)]
     lines = study.tables(rows).split("\n")
-    assert lines[0].split() == ["method", "0.3", "1", "none", "free", "pure", "10", "B", "up"]
+    assert lines[0].split() == ["method", "0.3", "1", "none", "pure", "10", "free", "B", "up"]
     assert [line[:17].strip() for line in lines[2:5]] == ["FedAvg, one step", "8 scalars", "the server alone"]
     assert "71.00 !" in lines[2] and "61.00" in lines[3]
     figure = study.draw(rows)
