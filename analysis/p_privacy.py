@@ -57,8 +57,8 @@ NOTE = (
     "root mean square over rounds, less what chance gives; a = (s q m / z)^2; share: of the progress of first order "
     "that K scalars are predicted to make, K (a + n) / (n (a + K)), pure K (a + n^2) / (n (a + 4 K^2/pi)); less: "
     "points that K scalars are behind one step of FedAvg, mean over seeds. Measured share: rounds after which one step "
-    "of FedAvg, whose steps are chosen for so many rounds, has the test loss of K scalars after 100, in % of these, "
-    "seed by seed."
+    "of FedAvg has the test loss of K scalars after 100, in % of these, seed by seed; steps are chosen for so many "
+    "rounds, by the validation loss."
 )
 
 Row = Mapping[str, Any]
@@ -91,14 +91,21 @@ def rows_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
 
 
 def validated(same: Sequence[Group]) -> list[float]:
-    """The last validation accuracies in % of seed 1."""
-    column = "validation_accuracy"
-    return [100 * float(series(g.seeds[1], column)[-1]) if 1 in g.seeds else math.nan for g in same]
+    """What steps are chosen by: validation accuracy, and where progress is compared the loss, both on seed 1."""
+    return [
+        -first(g, "validation_loss") if g.entry("cell") == SHARES else first(g, "validation_accuracy") for g in same
+    ]
+
+
+def first(group: Group, column: str) -> float:
+    """A column's last number on seed 1; nan without it."""
+    return float(series(group.seeds[1], column)[-1]) if 1 in group.seeds else math.nan
 
 
 def columns(group: Group) -> dict[str, Any]:
     """What the CSV has of a group beside its accuracy."""
     return {
+        "validation_percent": 100 * first(group, "validation_accuracy"),
         **{name: of_all(group, name) for name in ("clipped", "signal")},
         "epsilon_spent": spent(group),
         "noise_multiplier": noise(group),
@@ -192,14 +199,14 @@ def shared(rows: Sequence[Row]) -> dict[str, list[Row]]:
 def shares(rows: Sequence[Row]) -> dict[int, tuple[float, Array]]:
     """{K: the predicted share, and (seeds,) the measured ones}, in %."""
     of = {r["method"]: r for r in rows if r["method"] != FIRST}
-    first = sorted((r for r in rows if r["method"] == FIRST), key=lambda r: r["rounds"])
-    n, a = first[0]["n"], enough(of[SCALARS[64]])
-    losses = np.array([numbers(r, "loss_by_seed") for r in first])
-    after = np.log([r["rounds"] for r in first])
+    line = sorted((r for r in rows if r["method"] == FIRST), key=lambda r: r["rounds"])
+    n, a = line[0]["n"], enough(of[SCALARS[64]])
+    losses = np.array([numbers(r, "loss_by_seed") for r in line])
+    after = np.log([r["rounds"] for r in line])
     found = {}
     for method, row in of.items():
         K, pairs = int(method.rpartition("-")[2]), zip(numbers(row, "loss_by_seed"), losses.T, strict=True)
-        rounds = np.exp([np.interp(-loss, -line, after) for loss, line in pairs])
+        rounds = np.exp([np.interp(-loss, -course, after) for loss, course in pairs])
         found[K] = 100 * share(K, n, a, False), 100 * rounds / row["rounds"]
     return dict(sorted(found.items()))
 
