@@ -192,8 +192,9 @@ def predictions(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def shared(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """{epsilon: the rows of K scalars, and of first order with fewer rounds}."""
-    return split([row for row in rows if row["cell"] == SHARES], lambda r: spelled(r["epsilon"]))
+    """{epsilon: the rows of K scalars, and of first order with fewer rounds}, where all have all of their seeds."""
+    found = split([row for row in rows if row["cell"] == SHARES], lambda r: spelled(r["epsilon"]))
+    return {e: of for e, of in found.items() if all(row["seeds"] == row["seeds_planned"] for row in of)}
 
 
 def shares(rows: Sequence[Row]) -> dict[int, tuple[float, Array]]:
