@@ -1,0 +1,200 @@
+"""A small language model tuned by forward passes alone and by backpropagation: accuracy, loss, passes, bytes.
+
+python analysis/l_tuning.py [--grid jobs/l_food.toml jobs/l_tune.toml] [--results DIR] [--out NAME] [--partial]
+
+A grid is a task: food, one of four is chosen for a text; tune, texts are written. A way's step is the one of the lowest
+validation loss after the last round on seed 1. Prints a table of each task, a row per way at its step, and what was
+tried; writes NAME.txt, NAME.csv (a row per group), NAME.pdf and NAME.png (test accuracy, or loss, against a client's
+forward passes and bytes up).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from shared import command, edges, figures, files, wording
+from shared.choosing import Choice, by_size, choices
+from shared.groups import Array, Group, entries, split
+from shared.reading import read
+from shared.study import counts, spread
+
+GRIDS = ["l_food.toml", "l_tune.toml"]
+AXES = ("weights", "way", "local", "server")
+NAMES = {
+    "none": "no tuning",
+    "decomfl": "DeComFL, LoRA",
+    "decomfl-all": "DeComFL, all parameters",
+    "fedkseed": "FedKSeed, LoRA",
+    "heron": "HERON, LoRA",
+    "heron-frozen": "HERON, frozen client",
+    "splitlora": "SplitLoRA",
+    "fedavg": "FedAvg of LoRA (SFLV1)",
+    "fedavg-all": "FedAvg, all parameters (SFLV1)",
+}
+"""In the order of their looks."""
+TASKS = {"food": "Choice of one of four foods", "tune": "Texts"}
+PASSES = {"decomfl": 2, "fedkseed": 2, "heron": 2, "splitlora": 3, "sflv1": 3}
+"""Forward passes of a client's step, a backward pass counted as two; HERON's through its own blocks and head alone."""
+NOTE = (
+    "Test part after the last round, mean ± sd over seeds, steps chosen by the validation loss of seed 1; ! the step "
+    "is an end of what was tried. D: directions per parameter; passes: forward passes of a client over the run, a "
+    "backward pass counted as two (HERON's and SplitLoRA's clients hold one block, HERON's one more in the head). "
+    "B up, B down: of a client in a round. SFLV1's iterates are FedAvg's, which would send 4 bytes a parameter "
+    "each way."
+)
+
+
+def main(words: list[str] | None = None) -> None:
+    """Print and write the tables, draw the figure; exit status 2 if a result is missing."""
+    flags = command.parser("l_tuning", __doc__, GRIDS).parse_args(words)
+    with command.refusals("l_tuning"):
+        tried = choices(
+            read("l_tuning", flags, AXES, AXES),
+            lambda g: f"{task(g)} {g.entry('weights')} {g.entry('way')}",
+            lambda same: [validation(group) for group in same],
+            by_size(["local", "server"]),
+            lowest=True,
+        )
+        rows = [row(choice) for choice in tried]
+        best = [choice.group for choice in tried if choice.best]
+        text = "\n\n".join(
+            f"{TASKS[name]}\n{table([r for r in own if r['best']])}\n\n{attempts(own)}"
+            for name, own in split(rows, lambda r: r["task"]).items()
+        )
+        about = wording.caption(
+            best, flags={"m": "m", "batch": "batch", "h": "h", "mu": "mu", "eval_samples": "texts of a report"}
+        )
+        files.publish(flags.out, text, f"{NOTE} {about}.", rows, draw(best))
+
+
+def task(group: Group) -> str:
+    """The grid's task, by its data."""
+    return str(group.config["data"]).rpartition("/")[2].removesuffix(".jsonl")
+
+
+def validation(group: Group) -> float:
+    """The last validation loss of seed 1; nan where it is not finite, or there is none."""
+    value = float(group.seeds[1].rounds["validation_loss"][-1]) if 1 in group.seeds else math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def row(choice: Choice) -> dict[str, Any]:
+    """A row of the CSV."""
+    group = choice.group
+    run = group.runs[0] if group.runs else None
+    accuracy, loss = 100 * group.last("test_accuracy"), group.last("test_loss")
+    return {
+        "task": task(group),
+        **{axis: group.entry(axis) for axis in AXES},
+        "validation_loss": choice.value,
+        **choice.row,
+        **spread("accuracy", accuracy, "_percent"),
+        **spread("loss", loss),
+        "accuracy_by_seed": " ".join(f"{value:.1f}" for value in accuracy),
+        "loss_by_seed": " ".join(f"{value:.4f}" for value in loss),
+        "steps": group.rounds * int(group.config["h"]),
+        "passes": float(passes(group)[-1]),
+        "parameters": size(group),
+        "directions_per_parameter": float(run.attrs.get("directions_per_parameter", math.nan)) if run else math.nan,
+        **{f"bytes_{way}_a_round": float(bytes_of(group, way)[-1]) / max(1, group.rounds) for way in ("up", "down")},
+        **counts(group),
+    }
+
+
+def passes(group: Group) -> Array:
+    """(R,) forward passes of a client so far."""
+    each = PASSES[str(group.config["method"])] * int(group.config["h"])
+    return each * np.arange(1.0, group.rounds + 1)
+
+
+def bytes_of(group: Group, way: str) -> Array:
+    """(R,) bytes up or down of a client so far, mean over clients and seeds."""
+    totals = [run.clients[f"bytes_{way}"].sum(axis=1).mean(axis=1) for run in group.runs]
+    return np.asarray(np.cumsum(totals, axis=1).mean(axis=0), np.float64)
+
+
+def kib_up(group: Group) -> Array:
+    """(R,) the same up, in KiB."""
+    return bytes_of(group, "up") / 1024
+
+
+def size(group: Group) -> int:
+    """d of the whole network: what DeComFL moves; of HERON's clients also what is in the head."""
+    return sum(len(group.runs[0].final[key]) for key in ("theta", "theta_s")) if group.runs else 0
+
+
+# --- tables
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """A row per way at its best step."""
+    header = ("weights", "way", "step", "loss", "accuracy (%)", "rounds", "passes", "D", "B up", "B down", "seeds")
+    cells = [
+        [
+            r["weights"],
+            NAMES[r["way"]],
+            steps(r) + edges.MARK * bool(r["at_edge"]),
+            f"{r['loss_mean']:.3f} ± {r['loss_sd']:.3f}",
+            wording.mean_of(r, "accuracy"),
+            str(r["rounds"]),
+            f"{r['passes']:,.0f}",
+            *wording.digits(r["directions_per_parameter"]),
+            f"{r['bytes_up_a_round']:,.0f}",
+            f"{r['bytes_down_a_round']:,.0f}",
+            str(r["seeds"]),
+        ]
+        for r in rows
+    ]
+    return wording.aligned(header, cells, left=3)
+
+
+def attempts(rows: Sequence[dict[str, Any]]) -> str:
+    """The validation loss of each step."""
+    cells = [
+        [r["weights"], NAMES[r["way"]], steps(r), f"{r['validation_loss']:.4f}", edges.star(r).strip()] for r in rows
+    ]
+    return wording.aligned(["tried on seed 1", "way", "step", "validation loss", ""], cells, left=3)
+
+
+def steps(row: dict[str, Any]) -> str:
+    """The steps at the clients and at the server, without the words before them."""
+    both = (row["local"].partition("-")[2], row["server"].partition("-")[2])
+    return " ".join(dict.fromkeys(word for word in both if word not in ("none", "0"))) or "-"
+
+
+# --- figure
+
+
+@figures.styled
+def draw(groups: Sequence[Group]) -> Any:
+    """A row per task: test accuracy, or loss, against a client's forward passes and bytes up; pretrained weights."""
+    blocks = split([g for g in groups if g.entry("weights") == "pretrained" and g.runs], task)
+    budgets = {
+        "forward passes of a client (a backward pass is two)": passes,
+        "KiB up of a client": kib_up,
+    }
+    figure, panels = figures.canvas(len(blocks), 2, figures.PAGE, 2.4, sharey="row")
+    ways = [way for way in NAMES if way in entries(groups, "way")]
+    for line, (name, found) in zip(panels, blocks.items(), strict=True):
+        column, unit, label = (
+            ("test_accuracy", 100, "test accuracy (%)") if name == "food" else ("test_loss", 1, "test loss (nat)")
+        )
+        for group in found:
+            way, (at, values) = group.entry("way"), group.curve(column)
+            for panel, (word, budget) in zip(line, budgets.items(), strict=True):
+                if way == "none":
+                    panel.axhline(unit * values.mean(), color="0.5", linewidth=0.9, label=NAMES[way])
+                else:
+                    figures.band(panel, budget(group)[at - 1], unit * values, NAMES[way], ways.index(way) - 1)
+                panel.set(xscale="log", xlabel=word)
+        line[0].set_ylabel(label)
+        line[0].set_title(TASKS[name], loc="left")
+    figures.legend(figure, panels, 3)
+    return figure
+
+
+if __name__ == "__main__":
+    main()
