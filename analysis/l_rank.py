@@ -37,7 +37,7 @@ from zofl_mpi.run import cli, plan
 from zofl_mpi.run.family import family_of
 
 FOLDER = "results/l_lm"
-WEIGHTS = ("pretrained", "random")
+WEIGHTS = ("pretrained", "tuned", "random")
 TRAIN = {"lora": "LoRA", "all": "all"}
 TASKS = {"food": "choice of one of four foods", "tune": "texts"}
 COARSE, FINE = 4.0 ** np.arange(-8, 4), 2.0 ** (np.arange(-3, 4) / 2)

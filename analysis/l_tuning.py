@@ -1,6 +1,6 @@
 """A small language model tuned by forward passes alone and by backpropagation: accuracy, loss, passes, bytes.
 
-python analysis/l_tuning.py [--grid jobs/l_food.toml jobs/l_tune.toml] [--results DIR] [--out NAME] [--partial]
+python analysis/l_tuning.py [--grid jobs/l_food.toml] [--results DIR] [--out NAME] [--partial]
 
 A grid is a task: food, one of four is chosen for a text; tune, texts are written. A way's step is the one of the lowest
 validation loss after the last round on seed 1. Prints a table of each task, a row per way at its step, and what was
@@ -11,20 +11,27 @@ forward passes and bytes up).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from shared import command, edges, figures, files, wording
-from shared.choosing import Choice, by_size, choices
+from shared.choosing import Choice, choices, step_axes
 from shared.groups import Array, Group, entries, split
 from shared.reading import read
 from shared.study import counts, spread
 
-GRIDS = ["l_food.toml", "l_tune.toml"]
+from zofl_mpi.data import lines
+
+FOLDER = "results/l_lm"
+GRIDS = ["l_food.toml"]
 AXES = ("weights", "way", "local", "server")
 NAMES = {
     "none": "no tuning",
+    "labels": "the training labels' shares alone",
     "decomfl": "DeComFL, LoRA",
     "decomfl-all": "DeComFL, all parameters",
     "fedkseed": "FedKSeed, LoRA",
@@ -36,6 +43,7 @@ NAMES = {
 }
 """In the order of their looks."""
 TASKS = {"food": "Choice of one of four foods", "tune": "Texts"}
+UNTUNED = ("none", "labels")
 PASSES = {"decomfl": 2, "fedkseed": 2, "heron": 2, "splitlora": 3, "sflv1": 3}
 """Forward passes of a client's step, a backward pass counted as two; HERON's through its own blocks and head alone."""
 NOTE = (
@@ -55,10 +63,15 @@ def main(words: list[str] | None = None) -> None:
             read("l_tuning", flags, AXES, AXES),
             lambda g: f"{task(g)} {g.entry('weights')} {g.entry('way')}",
             lambda same: [validation(group) for group in same],
-            by_size(["local", "server"]),
+            partial(varied, step_axes(flags, ("local", "server").__contains__)),
             lowest=True,
         )
         rows = [row(choice) for choice in tried]
+        rows += [
+            r | of_labels(Path(FOLDER, f"{r['task']}.jsonl"))
+            for r in rows
+            if r["task"] == "food" and r["way"] == "none"
+        ]
         best = [choice.group for choice in tried if choice.best]
         text = "\n\n".join(
             f"{TASKS[name]}\n{table([r for r in own if r['best']])}\n\n{attempts(own)}"
@@ -73,6 +86,12 @@ def main(words: list[str] | None = None) -> None:
 def task(group: Group) -> str:
     """The grid's task, by its data."""
     return str(group.config["data"]).rpartition("/")[2].removesuffix(".jsonl")
+
+
+def varied(axes: Mapping[str, Sequence[str]], same: Sequence[Group]) -> dict[str, Sequence[str]]:
+    """The first axis by which a way's steps differ; where both of its steps change together, one stands for both."""
+    tried = [axis for axis in axes if len(entries(same, axis)) == len(same)]
+    return {axis: axes[axis] for axis in tried[:1]}
 
 
 def validation(group: Group) -> float:
@@ -97,11 +116,26 @@ def row(choice: Choice) -> dict[str, Any]:
         "loss_by_seed": " ".join(f"{value:.4f}" for value in loss),
         "steps": group.rounds * int(group.config["h"]),
         "passes": float(passes(group)[-1]),
-        "parameters": size(group),
         "directions_per_parameter": float(run.attrs.get("directions_per_parameter", math.nan)) if run else math.nan,
         **{f"bytes_{way}_a_round": float(bytes_of(group, way)[-1]) / max(1, group.rounds) for way in ("up", "down")},
         **counts(group),
     }
+
+
+def of_labels(path: Path) -> dict[str, Any]:
+    """Columns of a control that knows the shares of the training labels and does not read: accuracy, loss of a token.
+
+    Raises:
+        UserError: the file is not there.
+    """
+    found = lines.read(path)
+    counts = Counter(line.label for line in found if line.split == "train")
+    test = [line for line in found if line.split == "test"]
+    nats = -sum(math.log(counts[line.label] / counts.total()) for line in test)
+    tokens = sum(len(line.completions[0].split()) for line in test)
+    right = np.mean([line.label == counts.most_common(1)[0][0] for line in test])
+    told = {"accuracy_mean_percent": 100 * float(right), "loss_mean": nats / tokens, "validation_loss": math.nan}
+    return told | {"way": "labels", "accuracy_sd_percent": math.nan, "loss_sd": math.nan, "passes": 0.0, "rounds": 0}
 
 
 def passes(group: Group) -> Array:
@@ -121,11 +155,6 @@ def kib_up(group: Group) -> Array:
     return bytes_of(group, "up") / 1024
 
 
-def size(group: Group) -> int:
-    """d of the whole network: what DeComFL moves; of HERON's clients also what is in the head."""
-    return sum(len(group.runs[0].final[key]) for key in ("theta", "theta_s")) if group.runs else 0
-
-
 # --- tables
 
 
@@ -137,13 +166,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             r["weights"],
             NAMES[r["way"]],
             steps(r) + edges.MARK * bool(r["at_edge"]),
-            f"{r['loss_mean']:.3f} ± {r['loss_sd']:.3f}",
+            f"{r['loss_mean']:.3f}" + ("" if math.isnan(r["loss_sd"]) else f" ± {r['loss_sd']:.3f}"),
             wording.mean_of(r, "accuracy"),
-            str(r["rounds"]),
-            f"{r['passes']:,.0f}",
-            *wording.digits(r["directions_per_parameter"]),
-            f"{r['bytes_up_a_round']:,.0f}",
-            f"{r['bytes_down_a_round']:,.0f}",
+            *(costs(r) if r["way"] not in UNTUNED else [""] * 5),
             str(r["seeds"]),
         ]
         for r in rows
@@ -151,10 +176,18 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return wording.aligned(header, cells, left=3)
 
 
+def costs(row: dict[str, Any]) -> list[str]:
+    """Rounds, passes, directions per parameter, bytes."""
+    told = (f"{row[key]:,.0f}" for key in ("bytes_up_a_round", "bytes_down_a_round"))
+    return [str(row["rounds"]), f"{row['passes']:,.0f}", *wording.digits(row["directions_per_parameter"]), *told]
+
+
 def attempts(rows: Sequence[dict[str, Any]]) -> str:
     """The validation loss of each step."""
     cells = [
-        [r["weights"], NAMES[r["way"]], steps(r), f"{r['validation_loss']:.4f}", edges.star(r).strip()] for r in rows
+        [r["weights"], NAMES[r["way"]], steps(r), f"{r['validation_loss']:.4f}", edges.star(r).strip()]
+        for r in rows
+        if not math.isnan(r["validation_loss"])
     ]
     return wording.aligned(["tried on seed 1", "way", "step", "validation loss", ""], cells, left=3)
 
@@ -190,6 +223,7 @@ def draw(groups: Sequence[Group]) -> Any:
                 else:
                     figures.band(panel, budget(group)[at - 1], unit * values, NAMES[way], ways.index(way) - 1)
                 panel.set(xscale="log", xlabel=word)
+                panel.xaxis.set_major_formatter("{x:g}")
         line[0].set_ylabel(label)
         line[0].set_title(TASKS[name], loc="left")
     figures.legend(figure, panels, 3)

@@ -71,6 +71,20 @@ def test_the_table_of_tuning_has_a_row_per_way_and_marks_steps_at_an_edge(script
     assert [line.split()[-1] for line in last] == ["*", "*!", "1.3000"]
 
 
+def test_an_edge_is_looked_for_along_the_steps_that_change(script: Any) -> None:
+    """Mutation: both steps of a way whose two change together, each alone in its line and so at an edge."""
+    study, Group = script("l_tuning"), script("shared.groups").Group
+    axes = {"local": ["0", "1", "2"], "server": ["none", "1", "2"]}
+
+    def of(*pairs: tuple[str, str]) -> dict[str, Any]:
+        groups = [Group({"local": one, "server": two}, 1, {}, ()) for one, two in pairs]
+        return dict(study.varied(axes, groups))
+
+    assert of(("1", "1"), ("2", "2")) == {"local": axes["local"]}
+    assert of(("0", "1"), ("0", "2")) == {"server": axes["server"]}
+    assert of(("1", "2"), ("2", "2")) == {"local": axes["local"]}
+
+
 def test_pretraining_never_asks_for_a_food_that_is_to_be_chosen() -> None:
     """Mutations: the label of the first food; a text without its kind of place; contexts of both halves."""
     from jobs.l_texts import FOODS, part_of, to_choose, to_tell, to_write

@@ -30,7 +30,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ A, B = "--x0 random --beta 0.6 --tau 2 --batch 8", "--x0 random --batch 8"
 ZO, NN = f"{A} --gamma 0.5 --eta 0.07", f"{B} --H 2 --eta 0.03 --gamma 0.01"
 BL = "--x0 random --H 2 --eta 0.03 --gamma 0.03 --T-lower 5 --H-lower 2 --batch-lower 4"
 C = f"{DATA} --width 2 --stages 1 1 --batch 16 --h 3 --beta 0.6 --lr-client 0.02 --lr-server 0.01"
+LM = "--problem split_lm --model own --data own/texts.jsonl --m 3 --batch 4 --h 2 --beta 0.6 --lr-client 0.02"
 PRIVATE = "--noise-multiplier 1 --participation poisson"
 # Steps are larger and radii less round than is usual, so that the last bits of an estimate reach the model.
 RUNS = f"""
@@ -143,6 +144,13 @@ heron_sfl hiso* {C} --method hiso --h 2 --mu 0.013
 heron_sfl fedkseed* {C} --method fedkseed --seeds 30 --mu 0.013 --seed-weights magnitude
 heron_sfl splitlora* {C} --method splitlora --warmup 2
 heron_sfl fsl_sage* {C} --method fsl_sage --k 2 --l 2 --align-epochs 2 --buffer 40
+heron_sfl heron-lm* {LM} --n-p 2 --mu 0.013 --uplink seeds --partition natural
+heron_sfl splitlora-lm {LM} --method splitlora --lora-targets q_proj down_proj --bf16
+heron_sfl cse_fsl-lm {LM} --method cse_fsl --train norm --auxiliary-blocks 0 --data own/choices.jsonl
+heron_sfl sflv2-lm {LM} --method sflv2 --train all --client-memory checkpoint
+heron_sfl decomfl-lm* {LM} --method decomfl --n-p 2 --mu 0.013 --train all
+heron_sfl hiso-lm {LM} --method hiso --mu 0.013 --data own/choices.jsonl
+heron_sfl fedkseed-lm* {LM} --method fedkseed --seeds 30 --mu 0.013 --distribution rademacher
 """
 """Family, name (with a star: BEFORE also stops it, and AFTER continues it), flags."""
 TEXTS = {
@@ -288,14 +296,44 @@ def produce(tree: Path, folder: Path, jobs: Mapping[str, Sequence[Job]], before:
         (folder / place).mkdir(parents=True)
         images = np.add.outer(np.arange(200), np.arange(784)) * 7 % 256
         np.savez(folder / place / "images.npz", x=images.astype(np.uint8).reshape(-1, 28, 28), y=np.arange(200) % 10)
+        language(folder / place / "own")
         if before:
             for path in (before / place).glob("stopped.*.h5"):
                 shutil.copy(path, folder / place)
-            todo = [Job(j.name, j.module, ["--resume", f"{j.name}.h5", "--quiet"]) if j.stop else j for j in wanted]
+            todo = [replace(j, flags=resumption(j), stop=False) if j.stop else j for j in wanted]
         run(tree, folder / place, todo, RANKS.get(place, 0))
         for path in (folder / place).glob("*.txt"):
             path.write_text(path.read_text().replace(str(tree), "TREE"))
         print(f"{folder.name[:18]}/{place}: {len(todo)} commands, {time.monotonic() - started:.0f} s", file=sys.stderr)
+
+
+def resumption(job: Job) -> list[str]:
+    """Flags that continue a run that was stopped; a user's own files are named again."""
+    own = [word for pair in pairwise(job.flags) if pair[1].startswith("own") for word in pair]
+    return ["--resume", f"{job.name}.h5", "--quiet", *own]
+
+
+def language(folder: Path) -> None:
+    """A small model of transformers with a tokeniser, and texts for it, to write and to choose between."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from tests.unit.test_lines import tokenizer
+
+    words, shape = [f"<{k}>" for k in range(37)], {"num_attention_heads": 2, "num_hidden_layers": 4}
+    shape |= {"vocab_size": len(words), "hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 24}
+    config = LlamaConfig(**shape, bos_token_id=5, eos_token_id=5)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer(folder, words)
+    chance, texts, choices = np.random.default_rng(1), list[dict[str, Any]](), list[dict[str, Any]]()
+    for k in range(80):
+        context, *completions = (" ".join(chance.choice(words[6:], size)) for size in chance.integers(1, 9, 3))
+        texts.append({"context": context, "completion": completions[0], "client": k % 3})
+        choices.append({"context": context, "completions": completions, "label": k % 2})
+    for name, lines in (("texts", texts), ("choices", choices)):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
 
 
 def kept(revision: str, folder: Path, jobs: Mapping[str, Sequence[Job]]) -> Path:

@@ -156,6 +156,29 @@ def test_a_text_comes_back(gpt2: Vocabulary, data_dir: Path) -> None:
     assert gpt2.decode([15496, bpe.END, 995, bpe.END]) == "Hello world"
 
 
+def test_every_text_of_e2e_has_the_tokens_of_transformers(
+    gpt2: Vocabulary, files: tuple[Path, ...], data_dir: Path, tmp_path: Path
+) -> None:
+    """Contexts and texts of all three parts in both pipelines, as the tokeniser of transformers for GPT-2 has them; and
+    those of a tokenizer.json that it keeps. Mutations: another split into words before merges; a space put first."""
+    transformers = pytest.importorskip("transformers", reason="the extra lm is not installed")
+    vocabulary, merges = map(str, files)
+    theirs = transformers.GPT2Tokenizer(vocab=vocabulary, merges=merges)
+    own = {
+        text
+        for part, name in enumerate(e2e.FILES)
+        for pipeline in ("official", "tokenised")
+        for sample in e2e.read(data_dir / "e2e" / name, pipeline, part)  # type: ignore[arg-type]
+        for text in (sample.context, f" {sample.text}")
+    }
+    texts = sorted(own)
+    expected = theirs(texts)["input_ids"]
+    assert len(texts) > 90_000 and gpt2.encode(texts) == expected
+    theirs.save_pretrained(tmp_path)
+    kept = Vocabulary((tmp_path / "tokenizer.json",), None, (gpt2.size, gpt2.end))
+    assert kept.encode(texts[::7]) == expected[::7]
+
+
 def test_kept_tokens_are_numbered_anew(gpt2: Vocabulary, files: tuple[Path, ...]) -> None:
     """Mutations: decoded by GPT-2's numbers; a token that is not kept becomes its neighbour."""
     few = Vocabulary(files, np.array([995, 15496, 18435, bpe.END]))

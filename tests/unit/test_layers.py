@@ -44,7 +44,10 @@ LAZY = {"zofl_mpi.records": "zofl_mpi.run", "zofl_mpi.Dataset": "zofl_mpi.data",
 """Public names of the package that are imported when they are asked for, and the rooms that they come from."""
 LONGEST = 400
 TORCH_AT_TOP = (
-    *(f"problems/{name}.py" for name in ("counting", "flat", "layers", "models", "module", "network", "signs")),
+    *(
+        f"problems/{name}.py"
+        for name in ("counting", "flat", "frozen", "layers", "models", "module", "network", "signs")
+    ),
     *(f"problems/{name}.py" for name in ("adapters", "device_cache", "lm", "lm_models", "sensors", "split")),
     *("problems/split_lm.py", "problems/tangents.py", "problems/kernels/blocks.py", "problems/kernels/module_torch.py"),
 )

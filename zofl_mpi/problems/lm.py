@@ -69,8 +69,10 @@ def outline(model: Any, name: str = "") -> Outline:
     except UserError as exc:
         raise UserError(f"{where}: {exc}") from exc
     except Exception as exc:  # the model's code, called in a way that it may not know
-        reason = f"its forward pass does not run in parts ({type(exc).__name__}: {exc})"
-        raise UserError(f"{where}: {reason}".splitlines()[0]) from exc
+        kind = str(model.dtype).removeprefix("torch.")
+        advice = "; take --dtype float32" if kind == "float64" else ""
+        told = f"{type(exc).__name__}: {exc}".splitlines()[0]
+        raise UserError(f"{where}: in {kind} its forward pass does not run in parts ({told}){advice}") from exc
     if not float((parts - whole).abs().max()) <= EXACT * float(whole.abs().max()):
         raise UserError(f"{where}: the halves do not give its logits, which are more than a product behind its blocks")
     return found

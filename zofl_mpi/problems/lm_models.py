@@ -52,7 +52,7 @@ def random_model(config: Any, vocabulary: int, end: int) -> Any:
 def stored_model(name: str) -> Any:
     """The causal model of a folder, or of a name on the hub, in float32 (UserError: none that can be read).
 
-    Weights that are stored in float32 stay where the file is mapped: the ranks of a node then hold them once.
+    Weights that are stored in float32 stay where the file is mapped; see `frozen.once_a_node`.
     """
     place = Path(name).expanduser()
     folder = os.path.isdir(place)  # Path.is_dir raises for a name that is too long

@@ -22,7 +22,6 @@ from zofl_mpi.settings.samples import setting_on
 from zofl_mpi.settings.texts import Texts
 
 if TYPE_CHECKING:
-    from zofl_mpi.problems.lm import Outline
     from zofl_mpi.problems.split_lm import SplitLM
 
 TRAINED_ON = ("data", "text", "vocabulary", "part")
@@ -83,17 +82,17 @@ class LM:
         """The configuration of the model from `begun`."""
         return begun if self.random else begun.config
 
-    def uncut(self, begun: Any, streams: Streams, vocabulary: int, end: int) -> tuple[Any, Outline]:
-        """The model before it is cut, on the CPU in float32, with LoRA if LoRA is trained; and where its layers are.
+    def uncut(self, begun: Any, streams: Streams, vocabulary: int, end: int) -> Any:
+        """The model before it is cut, on the CPU in float32, with LoRA if LoRA is trained.
 
         Args:
             begun: from `begun`; not to be used afterwards.
             vocabulary: V, number of tokens of the data, of which `end` ends a text.
 
         Raises:
-            UserError: the model has another vocabulary, or cannot be cut; peft is not installed.
+            UserError: the model has another vocabulary; peft is not installed.
         """
-        from zofl_mpi.problems import adapters, lm, lm_models
+        from zofl_mpi.problems import adapters, lm_models
         from zofl_mpi.problems.network import seeded
 
         made = streams(Purpose.MODULE)
@@ -109,23 +108,21 @@ class LM:
             seeded(add, streams(Purpose.MODULE, t=1))
         elif self.train == "norm":
             adapters.only_norms(model)
-        return model, lm.outline(model, self.model)
+        return model
 
     def problem(
-        self,
-        uncut: tuple[Any, Outline],
-        longest: int,
-        targets: int,
-        dtype: str = "float32",
-        device: str = "cpu",
-        choices: int = 1,
+        self, model: Any, longest: int, targets: int, dtype: str = "float32", device: str = "cpu", choices: int = 1
     ) -> SplitLM:
-        """The problem of a model from `uncut`, which is not to be used afterwards; see `SplitLM`."""
-        from zofl_mpi.problems.lm import cut_model
+        """The problem of a model from `uncut`, which is not to be used afterwards; see `SplitLM`.
+
+        Raises:
+            UserError: it cannot be cut, or does not compute in this precision.
+        """
+        from zofl_mpi.problems.lm import cut_model, outline
         from zofl_mpi.problems.split_lm import SplitLM
 
-        model, layers = uncut
-        model.to(torch.device(device), getattr(torch, dtype))
+        layers = outline(model.to(getattr(torch, dtype)), self.model)
+        model.to(torch.device(device))
         cut = self.cut or max(1, len(layers.of(model)) // 4)
         parts = cut_model(model, layers, cut, self.auxiliary_blocks, longest)
         own: dict[str, Any] = {"dtype": dtype, "device": device, "bf16": self.bf16, "tf32": self.tf32}
@@ -142,6 +139,7 @@ def tokeniser_of(model: str, config: Any) -> tuple[Path, int, int] | None:
 
 def build(site: Site) -> Setting[Any]:
     """The setting on a data set of texts."""
+    from zofl_mpi.problems.frozen import once_a_node
     from zofl_mpi.problems.lm_models import context_of
 
     flags, texts_of = site.group(LM), site.group(Texts)
@@ -150,11 +148,12 @@ def build(site: Site) -> Setting[Any]:
     run_or_fail_all(site.world, lambda: _check_texts(flags.model, config, texts_of))
     corpus = texts_of.corpus(site.world, site.streams, context_of(config), tokeniser_of(flags.model, config))
     vocabulary = corpus.vocabulary
-    uncut = run_or_fail_all(site.world, lambda: flags.uncut(begun, site.streams, vocabulary.size, vocabulary.end))
-    fingerprint = f"{corpus.division}, {fingerprint_of(uncut[0])}"
+    model = run_or_fail_all(site.world, lambda: flags.uncut(begun, site.streams, vocabulary.size, vocabulary.end))
+    fingerprint = f"{corpus.division}, {fingerprint_of(model)}"
     longest = texts.longest(corpus.federation.test, corpus.choices > 1)
-    make = partial(flags.problem, uncut, *longest, site.dtype, site.device, corpus.choices)
+    make = partial(flags.problem, model, *longest, site.dtype, site.device, corpus.choices)
     problem = run_or_fail_all(site.world, make)
+    once_a_node(site.world, problem.parts.model.parameters())
     return setting_on(site, problem, corpus.federation, fingerprint)
 
 
