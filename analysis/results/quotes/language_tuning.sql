@@ -64,3 +64,5 @@ select cast(size as integer) || substr(what, instr(what, ',')), counted / 1e6, i
 select max(counted - passes - layer) / 1e6 from mem where passes > 0;
 -- AdamW holds # times as much at 124 million, # times with
 select nth(a.way, 'adamw | adamw-checkpointed') as k, a.counted / d.counted from mem a join mem d using (size) where d.way = 'decomfl' and a.size = 124;
+-- before the step it has # MB with DeComFL at 124 million, # with
+select nth(way, 'decomfl | inference') as k, before / 1e6 from mem where size = 124;
