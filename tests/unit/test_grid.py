@@ -239,6 +239,26 @@ def test_what_followed_from_a_budget_is_no_other_configuration(one: grid.Grid) -
     assert state(one)[0] == "finished"
 
 
+@pytest.mark.parametrize(("done", "status", "word"), [(4, "done", "finished"), (4, "interrupted", "interrupted")])
+@pytest.mark.parametrize("settled", ["tau rounds", "tau"])
+def test_a_result_that_its_budget_ended_is_finished(
+    one: grid.Grid, done: int, status: str, word: str, settled: str
+) -> None:
+    """Fewer rounds than the grid's, as the result itself says. Mutations: any shorter result; one that was stopped; one
+    whose budget gave another flag alone; one that is longer than the grid's."""
+    with h5py.File(write(one, done, status, saved=4), "r+") as file:
+        set_attributes(file.attrs, {"settled": settled})
+    found, sentence = state(one)
+    assert found == (word if settled == "tau rounds" else "interrupted")
+    assert ("its budget ended it" in sentence) == (found == "finished")
+
+
+def test_a_result_longer_than_the_grid_is_no_work_whatever_its_budget(one: grid.Grid) -> None:
+    with h5py.File(write(one, 7, "done"), "r+") as file:
+        set_attributes(file.attrs, {"settled": "rounds"})
+    assert state(one)[0] == "other"
+
+
 def test_a_flag_that_an_older_result_lacks_counts_only_if_the_grid_sets_it(one: grid.Grid) -> None:
     path = write(one, 6, "done")
     with h5py.File(path, "r+") as file:
