@@ -4,7 +4,8 @@ python analysis/p_privacy.py [--grid jobs/p_privacy.toml ...] [--out NAME] [--pa
 
 A method's best step at each epsilon is the one of the highest last validation accuracy on seed 1. Prints, for each
 cell, accuracies (a row per method, a column per epsilon) with the bytes up of a client's reply, and beside them the
-number of directions that is predicted to be enough; writes NAME.txt, NAME.csv (a row per group), NAME.pdf and NAME.png.
+number of directions that is predicted to be enough; at last the share of first order's progress that K scalars make,
+predicted and measured. Writes NAME.txt, NAME.csv (a row per group), NAME_shares.csv, NAME.pdf and NAME.png.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import Any
 
 import numpy as np
 from shared import choosing, command, edges, figures, files, wording
-from shared.groups import Group, mean_sd, series, split
+from shared.groups import Array, Group, mean_sd, series, split
 from shared.reading import read
-from shared.study import accuracy, counts
+from shared.study import spread
 
 COMMON = ("cell", "method", "epsilon", "step")
-GRIDS = [f"p_privacy{name}.toml" for name in ("", "_zo", "_pure", "_cells", "_mlp", "_many")]
+GRIDS = [f"p_privacy{name}.toml" for name in ("", "_zo", "_many", "_shares")]
 NAMES = {
     "fedavg-1": "FedAvg, one step",
     "fedavg": "FedAvg",
@@ -37,20 +38,27 @@ CELLS = {
     "fashion-170": "Fashion-MNIST, n = 170",
     "mnist-170": "MNIST, n = 170",
     "fashion-7840": "Fashion-MNIST, n = 7,840",
+    "mnist-7840": "MNIST, n = 7,840",
     "fashion-mlp": "Fashion-MNIST, a network, n = 906",
     "fashion-170-10000": "Fashion-MNIST, 10,000 clients",
 }
+SHARES = "shares"
+"""The cell in which first order has fewer rounds."""
+FREE = "free"
+"""Neither clipped nor noised: another method than the clipped one, whose steps all have one length."""
 ROOM = 16
 """Points below the best that a panel has; a line below leaves it."""
 FIRST, SCALARS = "fedavg-1", {1: "scalars-1", 8: "scalars-8", 64: "scalars-64"}
 NOTE = (
     "Test accuracy in % after 100 rounds, mean ± sd over seeds, each at its step chosen by the validation accuracy of "
-    "seed 1; ! the step is an end of what was tried. (epsilon, 1/m^1.1) of clients; pure: epsilon without a delta, "
-    "Laplace noise on scalars and the K-norm mechanism on vectors. B up: bytes of a reply. s: norm of the mean clipped "
-    "reply over C, measured on 64 scalars before noise, root mean square over rounds, less what chance gives; "
-    "a = (s q m / z)^2; share: of the progress of first order that K scalars are predicted to make, "
-    "K (a + n) / (n (a + K)), pure K (a + n^2) / (n (a + 4 K^2/pi)); less: points that K scalars are behind one "
-    "step of FedAvg, mean over seeds."
+    "seed 1; ! the step is an end of what was tried. (epsilon, 1/m^1.1) of clients; none: clipped, without noise; "
+    "free: not clipped either; pure: epsilon without a delta, Laplace noise on scalars and the K-norm mechanism on "
+    "vectors. B up: bytes of a reply. s: norm of the mean clipped reply over C, measured on 64 scalars before noise, "
+    "root mean square over rounds, less what chance gives; a = (s q m / z)^2; share: of the progress of first order "
+    "that K scalars are predicted to make, K (a + n) / (n (a + K)), pure K (a + n^2) / (n (a + 4 K^2/pi)); less: "
+    "points that K scalars are behind one step of FedAvg, mean over seeds. Measured share: rounds after which one step "
+    "of FedAvg has the test loss of K scalars after 100, in % of these, seed by seed; steps are chosen for so many "
+    "rounds, by the validation loss."
 )
 
 Row = Mapping[str, Any]
@@ -60,13 +68,18 @@ def main(words: list[str] | None = None) -> None:
     """Print and write the tables, draw the figure; exit status 2 if a result is missing."""
     flags = command.parser("p_privacy", __doc__, GRIDS).parse_args(words)
     with command.refusals("p_privacy"):
-        groups = read("p_privacy", flags, COMMON, COMMON)
+        groups = read("p_privacy", flags, (*COMMON, "rounds"), COMMON)
         rows = rows_of(groups)
         best = [row for row in rows if row["best"]]
-        text = "\n\n".join(
-            f"{CELLS.get(cell, cell)}\n{tables(found)}" for cell, found in split(best, lambda r: r["cell"]).items()
-        )
-        files.publish(flags.out, text, f"{NOTE} {wording.caption(groups, ('gamma', 'method'))}.", rows, draw(best))
+        cells = split([row for row in best if row["cell"] != SHARES], lambda r: r["cell"])
+        parts = [f"{CELLS.get(cell, cell)}\n{tables(found)}" for cell, found in cells.items()]
+        found = {epsilon: shares(of) for epsilon, of in shared(best).items()}
+        parts += [f"Progress under epsilon {epsilon}\n{progress(of)}" for epsilon, of in found.items()]
+        note = f"{NOTE} {wording.caption(groups, ('gamma', 'method'))}."
+        files.publish(flags.out, "\n\n".join(parts), note, rows, draw(best))
+        kept = [{"epsilon": e, "K": K, **progressed(*each)} for e, of in found.items() for K, each in of.items()]
+        if kept:
+            files.write_csv(flags.out.with_name(flags.out.name + "_shares"), kept)
 
 
 # --- what the runs say
@@ -74,26 +87,39 @@ def main(words: list[str] | None = None) -> None:
 
 def rows_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """The rows of the CSV: a row per group."""
-    tried = choosing.choices(
-        groups,
-        lambda g: " ".join(g.entry(axis) for axis in COMMON[:3]),
-        lambda same: [
-            100 * float(series(g.seeds[1], "validation_accuracy")[-1]) if 1 in g.seeds else math.nan for g in same
-        ],
-        choosing.by_size(["step"]),
-    )
+    return choosing.rows(groups, (*COMMON, "rounds"), "step", validated, columns)
+
+
+def validated(same: Sequence[Group]) -> list[float]:
+    """What steps are chosen by: validation accuracy, and where progress is compared the loss, both on seed 1."""
     return [
-        {axis: choice.group.entry(axis) for axis in COMMON}
-        | {"validation_percent": choice.value, **choice.row}
-        | {name: of_all(choice.group, name) for name in ("clipped", "signal")}
-        | {"epsilon_spent": spent(choice.group), "noise_multiplier": noise(choice.group)}
-        | {"bytes_up_each": bytes_up(choice.group), "participants": participants(choice.group)}
-        | {"n": size(choice.group)}
-        | accuracy(choice.group)
-        | {"by_seed_percent": " ".join(f"{100 * value:.3f}" for value in choice.group.last("test_accuracy"))}
-        | counts(choice.group)
-        for choice in tried
+        -first(g, "validation_loss") if g.entry("cell") == SHARES else first(g, "validation_accuracy") for g in same
     ]
+
+
+def first(group: Group, column: str) -> float:
+    """A column's last number on seed 1; nan without it."""
+    return float(series(group.seeds[1], column)[-1]) if 1 in group.seeds else math.nan
+
+
+def columns(group: Group) -> dict[str, Any]:
+    """What the CSV has of a group beside its accuracy."""
+    return {
+        "validation_percent": 100 * first(group, "validation_accuracy"),
+        **{name: of_all(group, name) for name in ("clipped", "signal")},
+        "epsilon_spent": spent(group),
+        "noise_multiplier": noise(group),
+        "bytes_up_each": bytes_up(group),
+        "participants": participants(group),
+        "n": size(group),
+        "by_seed_percent": by_seed(100 * group.last("test_accuracy")),
+        "loss_by_seed": by_seed(group.last("test_loss")),
+    }
+
+
+def by_seed(values: Array) -> str:
+    """Numbers of a row's seeds, in their order."""
+    return " ".join(f"{value:.5g}" for value in values)
 
 
 def of_all(group: Group, column: str) -> float:
@@ -134,7 +160,7 @@ def size(group: Group) -> int:
 def tables(rows: Sequence[Row]) -> str:
     """Accuracies of a cell's methods, then the prediction at each epsilon that the scalars have."""
     epsilons = list(dict.fromkeys(r["epsilon"] for r in rows))
-    shown = {(r["method"], r["epsilon"]): cell(r) for r in rows}
+    shown = {(r["method"], r["epsilon"]): edges.accuracy(r, marked=True) for r in rows}
     up = {r["method"]: f"{r['bytes_up_each']:,.0f}" for r in rows}
     methods = [method for method in NAMES if any(r["method"] == method for r in rows)]
     lines = [[NAMES[m], *(shown.get((m, e), "-") for e in epsilons), up[m]] for m in methods]
@@ -151,7 +177,7 @@ def predictions(rows: Sequence[Row]) -> list[list[str]]:
     lines = []
     for epsilon, found in split(rows, lambda r: r["epsilon"]).items():
         of = {r["method"]: r for r in found}
-        if FIRST not in of or SCALARS[64] not in of or epsilon == "inf":
+        if FIRST not in of or SCALARS[64] not in of or epsilon in ("inf", FREE):
             continue
         z, s, a = of[FIRST]["noise_multiplier"], signal(of[SCALARS[64]]), enough(of[SCALARS[64]])
         words = [spelled(epsilon), f"{z:.3g}", f"{s:.2f}", f"{a:.3g}"]
@@ -163,6 +189,46 @@ def predictions(rows: Sequence[Row]) -> list[list[str]]:
             words.append(wording.plain(behind))
         lines.append(words)
     return lines
+
+
+def shared(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """{epsilon: the rows of K scalars, and of first order with fewer rounds}, where all have all of their seeds."""
+    found = split([row for row in rows if row["cell"] == SHARES], lambda r: spelled(r["epsilon"]))
+    return {e: of for e, of in found.items() if all(row["seeds"] == row["seeds_planned"] for row in of)}
+
+
+def shares(rows: Sequence[Row]) -> dict[int, tuple[float, Array]]:
+    """{K: the predicted share, and (seeds,) the measured ones}, in %."""
+    of = {r["method"]: r for r in rows if r["method"] != FIRST}
+    line = sorted((r for r in rows if r["method"] == FIRST), key=lambda r: r["rounds"])
+    n, a = line[0]["n"], enough(of[SCALARS[64]])
+    losses = np.array([numbers(r, "loss_by_seed") for r in line])
+    after = np.log([r["rounds"] for r in line])
+    found = {}
+    for method, row in of.items():
+        K, pairs = int(method.rpartition("-")[2]), zip(numbers(row, "loss_by_seed"), losses.T, strict=True)
+        rounds = np.exp([np.interp(-loss, -course, after) for loss, course in pairs])
+        found[K] = 100 * share(K, n, a, False), 100 * rounds / row["rounds"]
+    return dict(sorted(found.items()))
+
+
+def progress(found: Mapping[int, tuple[float, Array]]) -> str:
+    """The table of shares: predicted and measured."""
+    lines = []
+    for K, each in found.items():
+        predicted, mean, sd = progressed(*each).values()
+        lines.append([str(K), f"{predicted:.0f} %", f"{mean:.0f} ± {sd:.0f} %"])
+    return wording.aligned(["K", "predicted", "measured"], lines)
+
+
+def progressed(predicted: float, measured: Array) -> dict[str, float]:
+    """Columns of a share of progress."""
+    return {"predicted_percent": predicted, **spread("measured", measured, "_percent")}
+
+
+def numbers(row: Row, key: str) -> list[float]:
+    """The numbers of a row's seeds."""
+    return [float(word) for word in str(row[key]).split()]
 
 
 def share(K: int, n: int, a: float, laplace: bool) -> float:
@@ -191,14 +257,9 @@ def enough(row: Row) -> float:
     return float((signal(row) * row["participants"] / row["noise_multiplier"]) ** 2)
 
 
-def cell(row: Row) -> str:
-    """A row's accuracy, with ! at an end of the steps and the seeds that are missing."""
-    return wording.mean_of(row, "accuracy", note=f"{edges.MARK * bool(row['at_edge'])} {wording.seeds_of(row)}".strip())
-
-
 def spelled(epsilon: str) -> str:
-    """An entry of the grids' axis: e0.3, p10 (pure), inf."""
-    return {"e": epsilon[1:], "p": f"pure {epsilon[1:]}", "i": "none"}[epsilon[0]]
+    """An entry of the grids' axis: e0.3, p10 (pure), inf, free."""
+    return {"e": epsilon[1:], "p": f"pure {epsilon[1:]}", "i": "none", "f": FREE}[epsilon[0]]
 
 
 # --- figure
@@ -206,37 +267,61 @@ def spelled(epsilon: str) -> str:
 
 @figures.styled
 def draw(rows: Sequence[Row]) -> Any:
-    """A panel per cell, and one for pure epsilon: accuracy against epsilon, a line per method."""
+    """A panel per cell, one for pure epsilon, and one of shares: a line per method."""
     panels: dict[str, list[Row]] = {}
     for row in rows:
-        panels.setdefault(str(CELLS.get(row["cell"], row["cell"])) + (", pure" if pure(row) else ""), []).append(row)
-    figure, axes = figures.canvas(-(-len(panels) // 3), min(3, len(panels)), figures.PAGE, 2.3, sharey=False)
+        if row["cell"] != SHARES and row["epsilon"] != FREE:
+            name = CELLS.get(row["cell"], str(row["cell"]))
+            panels.setdefault(name + ", pure" * pure(row), []).append(row)
+    measured = shared(rows)
+    count = len(panels) + len(measured)
+    figure, axes = figures.canvas(-(-count // 3), min(3, count), figures.PAGE, 2.3, sharey=False)
     for panel, (title, found) in zip(axes.flat, panels.items(), strict=False):
-        finite = sorted({float(r["epsilon"][1:]) for r in found if r["epsilon"] != "inf"})
-        end = finite[-1] * 4
-        for method in NAMES:
-            line = sorted((place(r, end), r) for r in found if r["method"] == method)
-            if len(line) == 1:
-                panel.axhline(line[0][1]["accuracy_mean_percent"], label=NAMES[method], color="0.5", linewidth=0.9)
-            elif line:
-                values = [np.array([float(v) for v in r["by_seed_percent"].split()]) for _, r in line]
-                figures.barred(panel, [x for x, _ in line], values, label=NAMES[method], **looks(method))
-        panel.set_xscale("log")
-        inf = [end] if any(r["epsilon"] == "inf" for r in found) else []
-        panel.set_xticks([*finite, *inf], [*(f"{x:g}" for x in finite), *("none" for _ in inf)])
-        panel.minorticks_off()
+        against_epsilon(panel, found)
         if not title.endswith("pure"):
             panel.set_ylim(bottom=max(panel.get_ylim()[0], panel.get_ylim()[1] - ROOM))
-        panel.set_title(title)
-        panel.set_xlabel("epsilon")
+        panel.set(title=title, xlabel="epsilon")
     for row in axes:
         row[0].set_ylabel("test accuracy (%)")
-    for panel in axes.flat[len(panels) :]:
+    for panel, (epsilon, found) in zip(axes.flat[len(panels) :], measured.items(), strict=False):
+        against_K(panel, shares(found))
+        panel.set(title=f"n = 170, epsilon {epsilon}", xlabel="K", ylabel="progress over first order's (%)")
+    for panel in axes.flat[count:]:
         panel.set_axis_off()
     handles = {label: h for panel in axes.flat for h, label in zip(*panel.get_legend_handles_labels(), strict=True)}
     names = [name for name in NAMES.values() if name in handles]
     figure.legend([handles[name] for name in names], names, loc="outside lower center", ncol=5, frameon=False)
     return figure
+
+
+def against_epsilon(panel: Any, rows: Sequence[Row]) -> None:
+    """Accuracies, a line per method; without noise at the end."""
+    finite = sorted({float(r["epsilon"][1:]) for r in rows if r["epsilon"] != "inf"})
+    end = finite[-1] * 4
+    for method in NAMES:
+        line = sorted(((place(r, end), r) for r in rows if r["method"] == method), key=lambda each: each[0])
+        if len(line) == 1:
+            panel.axhline(line[0][1]["accuracy_mean_percent"], label=NAMES[method], color="0.5", linewidth=0.9)
+        elif line:
+            values = [np.array(numbers(r, "by_seed_percent")) for _, r in line]
+            figures.barred(panel, [x for x, _ in line], values, label=NAMES[method], **looks(method))
+    panel.set_xscale("log")
+    inf = [end] if any(r["epsilon"] == "inf" for r in rows) else []
+    panel.set_xticks([*finite, *inf], [*(f"{x:g}" for x in finite), *("none" for _ in inf)])
+    panel.minorticks_off()
+
+
+def against_K(panel: Any, found: Mapping[int, tuple[float, Array]]) -> None:
+    """Shares of progress: the prediction as a line, what was measured as points."""
+    panel.plot(list(found), [told for told, _ in found.values()], color="0.5", linewidth=0.9)
+    figures.barred(panel, list(found), [own for _, own in found.values()], **figures.look(0) | {"linestyle": ""})
+    panel.annotate("predicted", (8, found[8][0]), (10, found[8][0] / 2), color="0.4")
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log")
+    panel.set_xticks(list(found), [str(K) for K in found])
+    ticks = [5, 10, 20, 50, 100]
+    panel.set_yticks(ticks, [str(tick) for tick in ticks])
+    panel.minorticks_off()
 
 
 def place(row: Row, end: float) -> float:

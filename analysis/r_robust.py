@@ -9,12 +9,12 @@ was chosen without liars; below it what was tried without liars; writes NAME.txt
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from shared import choosing, command, edges, files, wording
 from shared.groups import Group, split
 from shared.reading import read
-from shared.study import accuracy, counts
 
 COMMON = ("cell", "method", "local", "aggregate", "attack", "share")
 VALIDATION = "validation_accuracy"
@@ -41,19 +41,8 @@ def main(words: list[str] | None = None) -> None:
 
 def rows_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """The rows of the CSV: a row per group; `best` of the steps of one aggregate under one attack."""
-    tried = choosing.choices(
-        groups,
-        lambda g: " ".join(g.entry(axis) for axis in COMMON if axis != "local"),
-        lambda same: choosing.means(same, lambda run: 100 * choosing.at_the_end(run, VALIDATION)),
-        choosing.by_size(["local"]),
-    )
-    return [
-        {axis: choice.group.entry(axis) for axis in COMMON}
-        | {"validation_percent": choice.value, **choice.row}
-        | accuracy(choice.group)
-        | counts(choice.group)
-        for choice in tried
-    ]
+    at_the_end = partial(choosing.means, criterion=lambda run: 100 * choosing.at_the_end(run, VALIDATION))
+    return choosing.rows(groups, COMMON, "local", at_the_end)
 
 
 def text(rows: Sequence[Row]) -> str:
@@ -65,7 +54,7 @@ def text(rows: Sequence[Row]) -> str:
         where = place(lies[0])
         without = [r for r in honest if place(r) == where and r["local"] == step[where]]
         kept = dict.fromkeys(r["aggregate"] for r in lies)
-        shown = {(r["aggregate"], r["share"]): cell(r) for r in [*without, *lies]}
+        shown = {(r["aggregate"], r["share"]): edges.accuracy(r) for r in [*without, *lies]}
         shares = list(dict.fromkeys(r["share"] for r in [*without, *lies]))
         lines = [[aggregate, *(shown.get((aggregate, share), "-") for share in shares)] for aggregate in kept]
         parts.append(f"{where}, {lies[0]['attack']}\n{wording.aligned(['aggregate', *shares], lines)}\n")
@@ -90,11 +79,6 @@ def several(row: Row, rows: Sequence[Row]) -> bool:
 def place(row: Row) -> str:
     """A row's method and cell."""
     return f"{NAMES.get(row['method'], row['method'])}, clients {row['cell']}"
-
-
-def cell(row: Row) -> str:
-    """A row's accuracy, with the seeds that are missing."""
-    return wording.mean_of(row, "accuracy", note=wording.seeds_of(row))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Data of jobs/d_lean.toml: 12,000 samples of a data set, whose clients with small devices hold three classes alone.
 
-    python jobs/lean_data.py mnist --data-dir data
+    python jobs/lean_data.py mnist fashion-mnist cifar10 --data-dir data
 
-writes results/d_lean/data/NAME-L.npz for L = 0, 6, 9 of 10 clients with small devices, for --partition natural.
+writes results/d_lean/data/NAME-L.npz for L = 0, 3, 6, 9 of 10 clients with small devices, for --partition natural.
 Clients have equally many samples. Those of the last three classes are dealt out to the clients 0 to L - 1 alone, and
 the others to all until they have their number. With L = 0 all hold the same mix.
 """
@@ -20,7 +20,7 @@ from zofl_mpi.engine.streams import Streams
 
 FOLDER = Path("results/d_lean/data")
 CLIENTS, EACH, LACKED = 10, 1200, (7, 8, 9)
-SMALL = (0, 6, 9)
+SMALL = (0, 3, 6, 9)
 
 
 def main() -> None:

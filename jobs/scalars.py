@@ -57,7 +57,7 @@ class Scalars(Costed[Smooth]):
     _drawn: dict[int, Array] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.privacy.begin(self.sampling, {}, scalars=True)
+        self.privacy.begin(self, self.sampling, scalars=True)
 
     def start(self) -> State:
         """x_0."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from shared import edges
 from shared.groups import Group, entries, series, split
+from shared.study import accuracy, counts
 from zofl_mpi.run import grid, records
 
 LAST = 5
@@ -99,6 +100,29 @@ def step_axes(flags: Namespace, steps: Callable[[str], bool]) -> dict[str, list[
 def by_size(axes: Iterable[str]) -> Callable[[Sequence[Group]], dict[str, list[str]]]:
     """A function of groups that gives {axis of steps that they have: its entries by their size}."""
     return lambda same: {axis: sorted(entries(same, axis), key=size) for axis in axes if axis in same[0].where}
+
+
+def rows(
+    groups: Sequence[Group],
+    axes: Sequence[str],
+    steps: str,
+    values: Callable[[Sequence[Group]], Sequence[float]],
+    more: Callable[[Group], Mapping[str, Any]] = lambda group: {},
+) -> list[dict[str, Any]]:
+    """The rows of a CSV, one a group: entries on the axes, the choice on the axis of steps, accuracy, seeds.
+
+    Args:
+        values: validation accuracies in % of groups that differ in their step alone.
+        more: further columns.
+    """
+    others = [axis for axis in axes if axis != steps]
+    tried = choices(groups, lambda g: " ".join(g.entry(axis) for axis in others), values, by_size([steps]))
+    return [
+        {axis: choice.group.entry(axis) for axis in axes}
+        | {"validation_percent": choice.value, **choice.row}
+        | {**more(choice.group), **accuracy(choice.group), **counts(choice.group)}
+        for choice in tried
+    ]
 
 
 def step(group: Group, axes: Iterable[str], without: str = "") -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shared import wording
 from shared.groups import Group
-from shared.wording import paragraph
 
 MARK = "!"
 """Of a best step at an edge, in tables."""
@@ -36,8 +36,14 @@ def star(row: Mapping[str, Any]) -> str:
     return " *" + MARK * bool(row["at_edge"]) if row["best"] else ""
 
 
+def accuracy(row: Mapping[str, Any], marked: bool = False) -> str:
+    """A row's accuracy in a table, with the mark of a step at an edge if `marked`, and the seeds that are missing."""
+    notes = MARK * (marked and bool(row["at_edge"])), wording.seeds_of(row)
+    return wording.mean_of(row, "accuracy", note=" ".join(filter(None, notes)))
+
+
 def told(names: Sequence[str]) -> str:
     """A line that names the best steps at an edge."""
     if not names:
         return "Every best step has smaller and larger ones beside it in the grid."
-    return paragraph(f"{MARK} at an edge of the grid, a better step may lie beyond: {', '.join(names)}.")
+    return wording.paragraph(f"{MARK} at an edge of the grid, a better step may lie beyond: {', '.join(names)}.")

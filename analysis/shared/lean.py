@@ -15,7 +15,7 @@ from shared.virtual import SIDES, Rebuilt, federation, in_less_memory, rebuilt
 from zofl_mpi.engine.fleet import Needs
 from zofl_mpi.run import records
 
-SMALL = (0, 6, 9)
+SMALL = (0, 3, 6, 9)
 """Devices without room for a backward pass, of ten."""
 ROOM = 8e5
 """Bytes of such a device (jobs/devices)."""

@@ -75,7 +75,7 @@ def test_an_uplink_leaves_no_downlink_slower_than_itself(script: Any) -> None:
     assert [each.down for each in there.clients] == [2e7, 2e7, 1e8, 4e7, 1e8]
 
 
-@pytest.mark.parametrize("small", [0, 6, 9, 10])
+@pytest.mark.parametrize("small", [0, 3, 6, 9, 10])
 def test_the_devices_of_the_grids_are_the_packaged_sensors(script: Any, small: int) -> None:
     """But for memory and availability. Mutation: a number of a file."""
     classes, server = devices.read(str(ROOT / f"jobs/devices/lean_{small}.toml"))
@@ -88,7 +88,7 @@ def test_the_devices_of_the_grids_are_the_packaged_sensors(script: Any, small: i
             assert replace(each, clients=()) == replace(own, share=0.0, available=1.0, memory=memory)
 
 
-@pytest.mark.parametrize("small", [0, 6, 9])
+@pytest.mark.parametrize("small", [0, 3, 6, 9])
 def test_small_devices_hold_three_classes_alone(small: int) -> None:
     """Clients hold equally many. Mutations: a class with everybody; sizes by class."""
     from jobs.lean_data import CLIENTS, LACKED, clients
@@ -103,10 +103,10 @@ def test_small_devices_hold_three_classes_alone(small: int) -> None:
 
 def test_the_network_in_one_piece_is_that_which_is_cut() -> None:
     """Mutation: the auxiliary head among the parameters."""
-    from jobs.lean_net import Whole
+    from jobs.lean_net import Whole, Wider
 
-    sizes = [sum(p.numel() for p in Whole(shape, 10).parameters()) for shape in ((1, 28, 28), (3, 32, 32))]
-    assert sizes == [1930, 2074]
+    nets = (Whole((1, 28, 28), 10), Wider((3, 32, 32), 10))
+    assert [sum(p.numel() for p in net.parameters()) for net in nets] == [1930, 3724]
 
 
 def test_clients_that_only_upload_are_those_of_cse_fsl_where_all_have_room(tmp_path: Path) -> None:
@@ -220,3 +220,4 @@ def test_the_study_tells_each_way_at_each_place(
     left = ["CSE-FSL, left out", "FedAvg, left out", "CSE-FSL, uploads only", "CSE-FSL, all", "FedAvg, all"]
     assert ways["same mix", "6"] == ways["apart", "6"] == left
     assert capsys.readouterr().out.count("MNIST, test accuracy") == 1
+    assert {path.name for path in tmp_path.glob("*.png")} == {"out_mnist.png", "out_map_mnist.png"}

@@ -33,18 +33,40 @@ def test_the_prediction_is_its_formula(script: Any) -> None:
     assert (one, int(many.split()[0]) > 50) == ("1 %", True)
 
 
+def test_a_share_is_the_rounds_after_which_first_order_has_the_loss_of_the_scalars(script: Any) -> None:
+    """By interpolation in the logarithm of the rounds, seed by seed. Mutations: in the rounds; of the mean loss;
+    rounds in place of their share of the scalars' own; a prediction for another K."""
+    study = script("p_privacy")
+    first = [
+        row("fedavg-1", cell="shares", rounds=rounds, loss_by_seed=losses)
+        for rounds, losses in ((200, "0.6 0.5"), (50, "0.8 0.7"), (100, "0.7 0.6"))
+    ]
+    own = row("scalars-64", cell="shares", rounds=200, loss_by_seed="0.65 0.7", signal=math.sqrt(0.2575))
+    two = row("scalars-2", cell="shares", rounds=200, loss_by_seed="0.75 0.65")
+    found = study.shares([*first, own, two])
+    assert list(found) == [2, 64]
+    np.testing.assert_allclose(found[64][1], [100 * math.sqrt(0.5), 25])
+    np.testing.assert_allclose(found[2][1], [25 * math.sqrt(2), 25 * math.sqrt(2)])
+    assert found[2][0] == pytest.approx(100 * 2 * (156.25 + 170) / (170 * (156.25 + 2)))
+    assert study.progress(found).split("\n")[-1].split() == ["64", "56", "%", "48", "±", "32", "%"]
+
+
 def test_the_table_has_a_row_per_method_and_the_figure_a_panel_per_cell(script: Any) -> None:
-    """Mutations: pure epsilon in a cell's panel; methods in the order of the rows; one without noise at epsilon 1."""
+    """Mutations: pure epsilon in a cell's panel; methods in the order of the rows; one without noise at epsilon 1; a
+    method that does not clip on the line of one that does."""
     study = script("p_privacy")
     rows = [row("scalars-8", e, 60.0 + k) for k, e in enumerate(("e0.3", "e1", "inf"))]
     rows += [row("fedavg-1", e, 70.0 + k, at_edge="step") for k, e in enumerate(("e0.3", "e1", "inf"))]
     rows += [row("server", "inf", 50.0), row("scalars-8", "p10", 55.0), row("fedavg-1", "p10", 52.0)]
+    rows += [row("fedavg-1", "free", 75.0)]
     lines = study.tables(rows).split("\n")
-    assert lines[0].split() == ["method", "0.3", "1", "none", "pure", "10", "B", "up"]
+    assert lines[0].split() == ["method", "0.3", "1", "none", "pure", "10", "free", "B", "up"]
     assert [line[:17].strip() for line in lines[2:5]] == ["FedAvg, one step", "8 scalars", "the server alone"]
     assert "71.00 !" in lines[2] and "61.00" in lines[3]
     figure = study.draw(rows)
     assert [panel.get_title() for panel in figure.axes] == ["c", "c, pure"]
+    lines = [container for container in figure.axes[0].containers if container.get_label() == "FedAvg, one step"]
+    assert list(lines[0].lines[0].get_ydata()) == [70.0, 71.0, 72.0]  # clipped ones alone
     assert study.place(rows[2], 4.0) == 4.0 and study.place(rows[0], 4.0) == 0.3
 
 

@@ -1,9 +1,13 @@
 """Privacy through the command line: budgets of continued runs, lost ranks, a missing package, refusals."""
 
+import signal
 import sys
 
 from tests.e2e.made import *
 from tests.fates import Death, Fate
+from zofl_mpi.rounds.privacy import Privacy
+from zofl_mpi.run.grid import __main__ as grid
+from zofl_mpi.run.signals import STATUS
 
 FAMILY = "zofl_mpi.zo_hfl"
 FEDAVG = ["--method", "fedavg", "--weights", "uniform"]
@@ -43,6 +47,40 @@ def test_a_budget_ends_the_run_before_the_round_that_would_exceed_it(tmp_path: P
     assert 1.9 < found.rounds["epsilon"][-1] <= 2.0 and np.isfinite(found.rounds["test_loss"][-1])
     assert here(FAMILY, "--resume", out, "--rounds", 60, "--quiet") == 0
     assert "nothing was left to do" in capsys.readouterr().out
+
+
+def test_the_screen_counts_the_rounds_that_the_budget_allows(
+    tmp_path: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    """Stopped after four of six rounds, continued for sixty: the budget allows six. Mutation: the rounds asked for."""
+    flags, spent = [*FEDAVG, *TOY[:-1], *PRIVATE, "--epsilon", 2, "--out", tmp_path / "run.h5"], Privacy.spent
+
+    def stopping(self: Privacy, done: int, evaluated: bool) -> Any:
+        signal.raise_signal(signal.SIGUSR1)
+        return spent(self, done, evaluated)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Privacy, "spent", stopping)
+        assert here(FAMILY, *flags, "--rounds", 6) == STATUS
+    assert "round 1/6  " in capsys.readouterr().out
+    assert here(FAMILY, "--resume", tmp_path / "run.h5", "--rounds", 60) == 0
+    told = capsys.readouterr().out
+    assert "round 6/6  " in told and "/60  " not in told
+
+
+def test_a_run_that_its_budget_ended_is_finished_in_a_grid(tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
+    """Made longer by the grid's file. Mutations: failed, or continued each time; z, which followed from --epsilon,
+    another configuration; what followed from the budget of the first session alone."""
+    monkeypatch.chdir(tmp_path)
+    given = "m = 40\nbeta = 0.3\ntau = 1\neval-every = 2\nweights = 'uniform'\nclip = 0.2\nparticipation = 'poisson'"
+    text = f"module = '{FAMILY}'\n[fixed]\nproblem = 'toy'\nmethod = 'fedavg'\nepsilon = 2\n{given}\n"
+    for rounds in (6, 60):
+        Path("toy.toml").write_text(f"{text}rounds = {rounds}\n[axes]\nseed = [1]\n")
+        assert grid.main(["toy.toml", "--run"]) == 0
+    found = records.load("results/toy/1.h5")
+    assert found.length == 6 and found.attrs["settled"].split() == ["noise_multiplier", "rounds"]
+    capsys.readouterr()
+    assert grid.main(["toy.toml"]) == 0 and "1 finished" in capsys.readouterr().out
 
 
 def test_a_dry_run_tells_the_account_of_half_and_of_twice_the_rounds(capsys: Capsys) -> None:
@@ -111,11 +149,15 @@ UNIFORM = "--method fedavg --weights uniform --clip 1"
         (f"{UNIFORM} --noise-multiplier 1 --epsilon 1", "one follows from the other; give one"),
         ("--epsilon 1", "--epsilon 1.0: must be none without --clip C, a norm"),
         ("--participation poisson", "--participation poisson: must be fixed without --clip C, a norm"),
-        ("--method fedavg --clip 1", "--weights size with --clip: a client's weight tells how many samples it has"),
-        (f"{UNIFORM} --compress topk:0.1", "--compress with --clip: what error feedback keeps"),
+        ("--method fedavg --clip 1", "--weights size: must be uniform with --clip: a client's weight tells how"),
+        (f"{UNIFORM} --compress topk:0.1", "--compress topk:0.1: must be none with --clip: what error"),
         (f"{UNIFORM} --trust nobody", "it is for zo_hfl, decomfl and hiso"),
-        (f"{UNIFORM} --aggregate median", "--aggregate, --attackers with --clip: the account is that of a sum"),
-        ("--clip 1 --exchange solutions", "--exchange solutions with --clip: a client's solutions would leave it"),
+        (f"{UNIFORM} --aggregate median", "--aggregate median: must be mean with --clip: the account is that"),
+        (
+            f"{UNIFORM} --attackers 0.2",
+            "--attackers 0.2: must be 0 with --clip: the account is that of a sum of honest",
+        ),
+        ("--clip 1 --exchange solutions", "--exchange solutions: must be scalars with --clip: a client's solutions"),
         ("--clip 1 --mechanism laplace --delta 0.1", "--delta 0.1: must be left out: --mechanism laplace has no delta"),
         ("--clip 1 --devices phones", "--devices with --clip: who is off, late or too small depends on a client"),
         ("--method ditto --clip 1", "--method scaffold; local models leave this method's clients as they are"),
@@ -134,9 +176,9 @@ def test_what_does_not_protect_is_refused_in_one_sentence(capsys: Capsys, argume
         ),
         (
             "--method decomfl --clip 1",
-            "BatchNorm with --clip: its running statistics leave a client; take --norm group",
+            "--clip: BatchNorm's running statistics leave a client; take --norm group",
         ),
-        ("--method decomfl --clip 1 --norm group --weights size", "--weights size with --clip"),
+        ("--method decomfl --clip 1 --norm group --weights size", "--weights size: must be uniform with --clip"),
     ],
 )
 def test_split_learning_says_what_leaves_its_clients(capsys: Capsys, arguments: str, words: str) -> None:

@@ -360,7 +360,7 @@ def test_scalars_are_clipped_together_noised_and_averaged_over_the_expected_numb
     C, z, mu2, m = 0.05, 0.7, 2e-3, 3
     given = {"clip": C, "noise_multiplier": z, "participation": "poisson", "trust": trust}
     private = method(cls, planned(setting(mlp), beta=0.4, weights="uniform"), **flags, **given)
-    sampling = private.training.timetable.sampling
+    sampling = private.training.timetable.participants
     state, clients, sizes = private.start(), LocalClients(list(private.setting.data), method=private), set()
     for r in range(7):
         before, S = state, sampling(r)

@@ -27,7 +27,7 @@ def part(
 ) -> Privacy:
     """The part alone, of so many clients."""
     privacy: Privacy = built(Privacy, Setting(None, streams, (None,) * count, dtype=dtype), **{"clip": 1.0, **flags})
-    privacy.begin(Sampling(privacy.setting, beta), {}, scalars=True)
+    privacy.begin(privacy, Sampling(privacy.setting, beta), scalars=True)
     return privacy
 
 

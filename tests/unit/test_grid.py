@@ -77,6 +77,18 @@ def test_combinations_are_skipped_by_all_given_entries_a_list_means_any(read: Ca
     assert found.axes["seed"] == ("1", "2", "3")
 
 
+def test_flags_of_chosen_runs_come_before_their_axes_own_and_a_later_table_before_an_earlier(
+    read: Callable[..., grid.Grid],
+) -> None:
+    """Mutations: the axes' flags last; any entry in place of all; the first table last."""
+    first = "[[set]]\nseed = [1, 3]\ntau = 6\nflags = { tau = 7, rounds = 9 }\n"
+    second = "[[set]]\nseed = 3\nflags = { rounds = 4 }\n"
+    found = read(TOY + "[axes]\nseed = [1, 2, 3]\ntau = [5, 6]\n" + first + second).runs
+    assert [run.name for run in found] == ["1-5", "1-6", "2-5", "2-6", "3-5", "3-6"]
+    assert [run.flags["tau"] for run in found] == [5, 7, 5, 6, 5, 7]
+    assert [run.flags["rounds"] for run in found] == [6, 9, 6, 6, 4, 4]
+
+
 def test_an_optional_flag_is_dropped_where_the_method_lacks_it(read: Callable[..., grid.Grid]) -> None:
     axes = '[axes]\nbeta = [0.5]\nmethod = ["zo_hfl", "server_sgd"]\n'
     fixed = 'fixed = { problem = "toy" }\n'
@@ -122,6 +134,14 @@ def test_folder_and_name_have_defaults(tmp_path: Path, read: Callable[..., grid.
         (TOY + "axes.seed = [1]\n[[skip]]\nseed = 4\n", "skip: unknown entry of the axis seed '4'; there are 1"),
         (TOY + "axes.seed = [1]\n[[skip]]\n", "skip = {}: must be a table of axes and entries"),
         (TOY + "axes.seed = [1]\n[[skip]]\nseed = 1\n", "every run is left out by [[skip]]"),
+        (TOY + "axes.seed = [1]\n[[set]]\nsed = 1\nflags = {}\n", "set: unknown axis 'sed'; the nearest is seed"),
+        (TOY + "axes.seed = [1]\n[[set]]\nflags = { tau = 1 }\n", "set = {}: must be a table of axes and entries"),
+        (TOY + "axes.seed = [1]\n[[set]]\nseed = 1\n", "set: flags is None: must be a table of flags, as"),
+        (
+            TOY + "axes.seed = [1]\n[[set]]\nseed = 1\nflags = { ta = 1 }\n",
+            "run 1: unknown flag --ta; the nearest is --tau",
+        ),
+        ("set = [1]\n" + TOY + "axes.seed = [1]\n", "set = 1: must be a table of axes and entries, under [[set]]"),
         ("optional = ['bta']\n" + TOY + "axes.beta = [1]\n", "optional: no run has and sets the flag --bta"),
         *(
             (TOY + f"axes.a.b = {{ {key} = 'x' }}\n", f"axis a, entry 'b' sets --{key}, which the grid runner sets")
@@ -217,6 +237,26 @@ def test_what_followed_from_a_budget_is_no_other_configuration(one: grid.Grid) -
     with h5py.File(path, "r+") as file:
         set_attributes(file.attrs, {"settled": "tau eval_every"})
     assert state(one)[0] == "finished"
+
+
+@pytest.mark.parametrize(("done", "status", "word"), [(4, "done", "finished"), (4, "interrupted", "interrupted")])
+@pytest.mark.parametrize("settled", ["tau rounds", "tau"])
+def test_a_result_that_its_budget_ended_is_finished(
+    one: grid.Grid, done: int, status: str, word: str, settled: str
+) -> None:
+    """Fewer rounds than the grid's, as the result itself says. Mutations: any shorter result; one that was stopped; one
+    whose budget gave another flag alone; one that is longer than the grid's."""
+    with h5py.File(write(one, done, status, saved=4), "r+") as file:
+        set_attributes(file.attrs, {"settled": settled})
+    found, sentence = state(one)
+    assert found == (word if settled == "tau rounds" else "interrupted")
+    assert ("its budget ended it" in sentence) == (found == "finished")
+
+
+def test_a_result_longer_than_the_grid_is_no_work_whatever_its_budget(one: grid.Grid) -> None:
+    with h5py.File(write(one, 7, "done"), "r+") as file:
+        set_attributes(file.attrs, {"settled": "rounds"})
+    assert state(one)[0] == "other"
 
 
 def test_a_flag_that_an_older_result_lacks_counts_only_if_the_grid_sets_it(one: grid.Grid) -> None:

@@ -19,6 +19,7 @@ CLOCKED = progress
 
 def printed(lines: Lines, hands: Hands, rounds: int, seconds: float, capsys: Capsys) -> list[int]:
     """The rounds that had a line."""
+    lines.begin(0, rounds)
     with lines:
         for done in range(1, rounds + 1):
             hands.now += seconds
@@ -39,12 +40,13 @@ def printed(lines: Lines, hands: Hands, rounds: int, seconds: float, capsys: Cap
 def test_lines_come_first_then_every_five_seconds_then_more_seldom_and_last(
     hands: Hands, capsys: Capsys, rounds: int, seconds: float, shown: list[int] | int
 ) -> None:
-    lines = printed(Lines(rounds), hands, rounds, seconds, capsys)
+    lines = printed(Lines(), hands, rounds, seconds, capsys)
     assert (len(lines) if isinstance(shown, int) else lines) == shown
 
 
 def test_a_line_says_how_far_how_good_how_fast_and_how_long(hands: Hands, capsys: Capsys) -> None:
-    lines = Lines(500)
+    lines = Lines()
+    lines.begin(0, 500)
     lines.update(20, "test accuracy 0.9000", 2.0)
     assert capsys.readouterr().out == "round  20/500  test accuracy 0.9000  2.000 s/round  0:16:00 left\n"
     hands.now += 10
@@ -67,9 +69,9 @@ def test_without_a_launcher_standard_output_decides(monkeypatch: Patch, terminal
     """A launcher that cannot be looked at counts as a file."""
     monkeypatch.setattr(progress, "outermost_launcher", lambda: None)
     monkeypatch.setattr(progress.sys, "stdout", Out(terminal))
-    assert isinstance(progress.progress(3, quiet=False), kind)
+    assert isinstance(progress.progress(quiet=False), kind)
     monkeypatch.setattr(progress, "outermost_launcher", lambda: 2**22 + 1)
-    assert isinstance(progress.progress(3, quiet=False), Lines)
+    assert isinstance(progress.progress(quiet=False), Lines)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,8 @@ def test_under_a_launcher_the_bar_is_drawn_on_the_terminal_itself(monkeypatch: P
     monkeypatch.setattr(progress, "outermost_launcher", lambda: 77)
     with Terminal() as terminal:
         monkeypatch.setattr(progress, "terminal_of", lambda launcher: terminal.name)
-        with progress.progress(10, quiet=False) as bar:
+        with progress.progress(quiet=False) as bar:
+            bar.begin(0, 10)
             bar.update(5, "objective 2.0000", 0.5)
             assert "5/10" in terminal.read("5/10")
 
@@ -127,7 +130,7 @@ def test_a_run_is_announced_on_terminals_alone(monkeypatch: Patch, capfd: Capsys
 
 def shown(hands: Callable[[Bar], None], until: str) -> str:
     """What a terminal shows while the bar is used, up to some words."""
-    with Terminal() as terminal, Bar(10, terminal.name) as bar:
+    with Terminal() as terminal, Bar(terminal.name) as bar:
         hands(bar)
         return terminal.read(until)
 
@@ -136,7 +139,7 @@ def test_a_step_of_the_start_is_shown_with_its_progress_while_no_round_is_done(m
     """Mutations: no step before the first round; a step without its parts; the rounds' clock on from the start."""
     monkeypatch.setattr(progress, "SHORT", 0.0)
     text = shown(lambda bar: bar.step("start: compiling", 4, 2), "start: compiling")
-    assert "2/4" in shown(lambda bar: bar.step("start: compiling", 4, 2), "2/4") and "0/10" in text
+    assert "2/4" in shown(lambda bar: bar.step("start: compiling", 4, 2), "2/4") and "/10" not in text
     assert "-:--:--" in text
 
 
@@ -145,7 +148,7 @@ def test_an_evaluation_is_a_step_that_advances_by_reply_and_goes(monkeypatch: Pa
     monkeypatch.setattr(progress, "SHORT", 0.0)
 
     def evaluate(bar: Bar) -> None:
-        bar.begin(3)
+        bar.begin(3, 10)
         replies = with_progress(clients, bar, "evaluation after round 4").ask(lambda: None, None)  # type: ignore[arg-type]
         assert next(iter(replies)) == (0, "a")
 
@@ -155,23 +158,24 @@ def test_an_evaluation_is_a_step_that_advances_by_reply_and_goes(monkeypatch: Pa
     assert "evaluation after round 4" in text and "1/2" in text and "3/10" in text
 
     def over(bar: Bar) -> None:
+        bar.begin(0, 10)
         bar.step("evaluation after round 4")
         bar.step("")
         assert [task.description for task in bar._bar.tasks] == ["round"]
 
     shown(over, "0/10")
     monkeypatch.setattr(progress, "SHORT", 1e9)
-    assert "evaluation" not in shown(lambda bar: (bar.step("evaluation"), bar.begin(5))[1], "5/10")
+    assert "evaluation" not in shown(lambda bar: (bar.step("evaluation"), bar.begin(5, 10))[1], "5/10")
 
 
 def test_lines_and_quiet_runs_say_nothing_of_steps(capfd: Capsys) -> None:
-    with progress.progress(3, quiet=True) as quiet:
+    with progress.progress(quiet=True) as quiet:
         assert type(quiet) is Progress
         quiet.update(1, "note", 1.0)
-    for silent in (quiet, Lines(5)):
+    for silent in (quiet, Lines()):
         silent.step("start", 4)
         silent.advance()
-        silent.begin(0)
+        silent.begin(0, 5)
     assert capfd.readouterr() == ("", "")
 
 

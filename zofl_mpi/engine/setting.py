@@ -166,10 +166,6 @@ class Budget(Protocol):
     def lines(self, rounds: int) -> Mapping[str, str]:
         """Lines of --dry-run."""
 
-    @staticmethod
-    def lacking(uploads: str) -> str:
-        """Why one would want the part in a method that lacks it, whose clients send these; see `Method.uploads`."""
-
 
 class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     """A federated method: a frozen dataclass with a field `setting`, and the paper's parameters, which are flags.

@@ -17,7 +17,7 @@ from typing import Any, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Client, Clients, Directions, at_least, column, fraction, part
+from zofl_mpi import Client, Clients, Directions, UserError, at_least, column, fraction, part
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.history import History
 from zofl_mpi.numerics.optimisers import copied
@@ -64,11 +64,12 @@ class DeComFL(UnsplitMethod):
         replies = dict(clients.ask_each(self.train, {i: different[t] for i, t in since.items()}) if to else ())
         nobodys = Averaged(differences=np.zeros(state.scalars.shape[1:]), buffers=buffers)
         average, loss = self.averaged(r, replies, nobodys)
+        x, moments = x.clone(), copied(state.optimiser)
         if self.privacy.clips:
             clipped, total = sum(reply.clipped for reply in replies.values()), len(to) * average.differences
-            total = self.privacy.released(total, clipped, len(to), r, scalars=True, unit=self.span)
+            span = self.estimator(moments).span  # of the two points of a difference
+            total = self.privacy.released(total, clipped, len(to), r, scalars=True, unit=span)
             average = replace(average, differences=total / self.privacy.denominator(len(to)))
-        x, moments = x.clone(), copied(state.optimiser)
         self.replay(x, moments, r, average.differences)
         scalars = self._history.appended(state.scalars, average.differences)
         own: dict[str, Any] = {"optimiser": moments, "local_loss": loss, "scalars": scalars}
@@ -119,8 +120,8 @@ class DeComFL(UnsplitMethod):
                 self.step(local.theta, moments, r, q, estimator.estimate(us, own))
         scalars, clipped, loss = torch.stack(differences).double().cpu().numpy(), 0.0, local.done().loss
         if self.privacy.clips:
-            sent = self.privacy.reply(client, scalars / self.span, r, scalars=True)
-            scalars, clipped, loss = self.span * sent.change, sent.was, math.nan
+            sent = self.privacy.reply(client, scalars / estimator.span, r, scalars=True)
+            scalars, clipped, loss = estimator.span * sent.change, sent.was, math.nan
         return Uploaded(
             differences=scalars.reshape(-1, self.n_p),
             buffers=local.buffers,
@@ -133,17 +134,9 @@ class DeComFL(UnsplitMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        leaks = {
-            "--weights size": self.training.weights == "size",
-            "BatchNorm": self.moves_statistics,
-            "--aggregate, --attackers": self.robust.active,
-        }
-        self.privacy.begin(self.training.timetable.sampling, leaks, scalars=True)
-
-    @property
-    def span(self) -> float:
-        """The distance between the two points of a difference, in units of a direction."""
-        return cast(Piecewise, self.rule).span
+        self.privacy.begin(self, self.training.timetable.participants, scalars=True)
+        if self.privacy.clips and self.moves_statistics:
+            raise UserError("--clip: BatchNorm's running statistics leave a client; take --norm group")
 
     def chosen(self) -> tuple[Loss, Piecewise]:
         return self.two_point(self.n_p)

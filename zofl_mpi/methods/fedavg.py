@@ -13,7 +13,7 @@ import numpy as np
 from zofl_mpi import Client, Clients, at_least, demand, given, part
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds.base import Effort, descended
-from zofl_mpi.rounds.local_sgd import NONE, Compression, Decompressed, FirstOrder, State
+from zofl_mpi.rounds.local_sgd import Compression, Decompressed, FirstOrder, State
 from zofl_mpi.rounds.privacy import Clipped, Privacy
 from zofl_mpi.rounds.report import GlobalModel
 
@@ -31,7 +31,7 @@ class FedAvg(FirstOrder):
     privacy: Privacy = part()
 
     def __post_init__(self) -> None:
-        self.privacy.begin(self.local.sampling, {**self.local.leaks, "--compress": self.compression.compress != NONE})
+        self.privacy.begin(self, self.local.sampling)
         robust, sparse = self.local.robust, self.compression.compress.startswith("topk")
         allowed = "mean or clip:C: of uploads by --compress topk most numbers are 0, and their middle is"
         demand(not (robust.sorts and sparse), "aggregate", robust.aggregate, allowed)

@@ -50,7 +50,7 @@ class FedRZONN(LipschitzReports):
     privacy: Privacy = part()
 
     def __post_init__(self) -> None:
-        self.privacy.begin(self.sampling, {"--weights size": self.local.weights == "size"})
+        self.privacy.begin(self, self.sampling)
 
     def start(self) -> State:
         x = self.setting.first_model(self.local.x0)

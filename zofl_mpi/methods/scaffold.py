@@ -65,7 +65,7 @@ class Scaffold(FirstOrder):
         allowed, steps = "above 0: SCAFFOLD's c_i is the mean of the gradients used", self.local.steps
         demand(all(tau > 0 for tau in steps.tau), "tau", steps.tau, allowed)
         demand(steps.gamma_local > 0, "gamma_local", steps.gamma_local, allowed)
-        self.privacy.begin(self.local.sampling, self.local.leaks)
+        self.privacy.begin(self, self.local.sampling)
 
     def start(self) -> State:
         x = self.setting.first_model(self.local.server.x0)

@@ -130,8 +130,7 @@ class ZOHFL(Costed[Hierarchical]):
 
     def __post_init__(self) -> None:
         demand_samples(self.setting, "--method zo_hfl: f_1 is their loss")
-        leaks = {"--exchange solutions": self.exchange == "solutions", "--aggregate, --attackers": self.robust.active}
-        self.privacy.begin(self.sampling, leaks, scalars=True)
+        self.privacy.begin(self, self.sampling, scalars=True)
         robust, allowed = self.robust, "mean, trimmed:F or clip:C: each client's direction is its own, no two share one"
         demand(robust.aggregate != MEDIAN, "aggregate", robust.aggregate, allowed)
         allowed = "scalars with --aggregate or --attackers, which read them"

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, final
@@ -124,3 +124,18 @@ def to_number(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
+
+
+def kind_and_number(
+    flag: str, text: str, kinds: Mapping[str, Callable[[float], bool] | None], allowed: str
+) -> tuple[str, float]:
+    """What a flag such as topk:0.1 says; 0 for a kind without a number (UserError: its number does not fit, or none).
+
+    Args:
+        kinds: {kind: whether a number fits; None: it has none}.
+    """
+    kind, colon, number = text.partition(":")
+    amount, fits = to_number(number) if colon else 0.0, kinds.get(kind)
+    if fits(amount) if fits else kind in kinds and not colon:
+        return kind, amount
+    raise UserError(f"--{flag} {text}: choose {allowed}")

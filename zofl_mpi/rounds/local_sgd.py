@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, at_least, column, demand, finite, part
+from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, column, demand, finite, part
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.messages import Compact
 from zofl_mpi.numerics.optimisers import ServerRule
-from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes, to_number
+from zofl_mpi.numerics.schedules import demand_tau, kind_and_number, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shaped, shares
 from zofl_mpi.rounds.report import GlobalModel, Measured, Report, Reporting
@@ -155,11 +155,6 @@ class LocalSGD:
         self.robust.demand_replies(self.sampling.size(0))
         if self.server.gamma:
             demand_samples(self.setting, "--gamma")
-
-    @property
-    def leaks(self) -> dict[str, bool]:
-        """What would leave a client, for `Privacy`."""
-        return {"--weights size": self.weights == "size", "--aggregate, --attackers": self.robust.active}
 
     def shares(self) -> dict[int, float]:
         """{i: w_i} of all clients, summing to 1."""
@@ -319,17 +314,8 @@ def quantised(a: NDArray[np.float64], bits: int, generator: np.random.Generator)
 
 
 def _parsed(compress: str) -> tuple[str, float]:
-    """The kind and its number.
-
-    Raises:
-        UserError: no compression.
-    """
-    kind, _, number = compress.partition(":")
-    amount = to_number(number)
-    bits = kind == QUANTISE and amount in range(2, 17)
-    if compress == NONE or bits or (kind == TOPK and 0 < amount <= 1):
-        return kind, amount
-    raise UserError(
-        f"--compress {compress}: choose none, topk:FRACTION with a fraction above 0 and at most 1, or quantise:BITS "
-        "with a whole number of bits from 2 to 16"
-    )
+    """The kind and its number (UserError: no compression)."""
+    kinds = {NONE: None, TOPK: lambda fraction: 0 < fraction <= 1, QUANTISE: lambda bits: bits in range(2, 17)}
+    fraction = "topk:FRACTION with a fraction above 0 and at most 1"
+    allowed = f"none, {fraction}, or quantise:BITS with a whole number of bits from 2 to 16"
+    return kind_and_number("compress", compress, kinds, allowed)

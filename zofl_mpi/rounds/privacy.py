@@ -16,21 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, above, at_least, column, demand, finite
+from zofl_mpi.engine.fields import parts_of
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.errors import warn
 from zofl_mpi.numerics.accounting import Account
 from zofl_mpi.rounds.base import Sampling
 
 NONE, LOCAL = "none", "nobody"
-LEAKS = {
-    "--weights size": "a client's weight tells how many samples it has; take --weights uniform",
-    "--compress": "what error feedback keeps of one round comes in a later one, beyond C; take one of the two",
-    "--exchange solutions": "a client's solutions would leave it; take --exchange scalars",
-    "BatchNorm": "its running statistics leave a client; take --norm group",
-    "--aggregate, --attackers": "the account is that of a sum of honest replies; take one of the two",
-    "--devices": "who is off, late or too small depends on a client, which the account does not know; leave it out",
+HONEST = "the account is that of a sum of honest replies"
+LEAKS: Mapping[str, tuple[Any, str]] = {
+    "weights": ("uniform", "a client's weight tells how many samples it has"),
+    "compress": (NONE, "what error feedback keeps of one round comes in a later one, beyond C"),
+    "exchange": ("scalars", "a client's solutions would leave it"),
+    "aggregate": ("mean", HONEST),
+    "attackers": (0, HONEST),
 }
-"""{what would leave a client: why that is refused}."""
+"""{flag of a method or of its parts: the only value under which no more than the reply leaves a client, and why}."""
 DELTA = "a probability below 1 (auto is 1/m^1.1, for two clients or more)"
 Vector = NDArray[np.float64]
 
@@ -93,15 +94,14 @@ class Privacy:
         """The norm to which a reply is clipped."""
         return float(self.clip)
 
-    def begin(self, sampling: Sampling, leaks: Mapping[str, bool], scalars: bool = False) -> None:
+    def begin(self, method: Any, sampling: Sampling, scalars: bool = False) -> None:
         """Takes part in a method with these participants (UserError: flags contradict each other or protect nobody).
 
         Args:
-            leaks: {one of LEAKS: whether the method's flags say so}.
             scalars: whether its clients send scalars, to which they can add noise themselves.
         """
         self._known["sampling"] = sampling
-        vars(sampling)["poisson"] = self.participation == "poisson"
+        sampling.decide(self.participation == "poisson")
         given, noised = self.delta != "auto", self.noise_multiplier > 0 or self.epsilon != NONE
         for f in fields(self) if not self.clips else ():
             value = vars(self)[f.name]
@@ -112,9 +112,11 @@ class Privacy:
             demand(self._delta < 1 or not (given or noised), "delta", self._delta, DELTA)
         if self.trust == LOCAL and not scalars:
             raise UserError("--trust nobody: this method's clients send vectors; it is for zo_hfl, decomfl and hiso")
-        for flags, met in {**leaks, "--devices": self.setting.fleet is not None}.items() if self.clips else ():
-            if met:
-                raise UserError(f"{flags} with --clip: {LEAKS[flags]}")
+        if self.clips and self.setting.fleet is not None:
+            raise UserError("--devices with --clip: who is off, late or too small depends on a client; leave it out")
+        met = [(name, vars(each)[name]) for each in parts_of(method) for name in LEAKS if name in vars(each)]
+        for name, value in met if self.clips else ():
+            demand(value == LEAKS[name][0], name, value, "{} with --clip: {}".format(*LEAKS[name]))
 
     # --- a client
 
@@ -206,7 +208,7 @@ class Privacy:
         return most[rounds] if self.trust == LOCAL else rounds
 
     def settled(self, rounds: int, before: int) -> dict[str, Any]:
-        """z, and the rounds within the budget (UserError: a new run has both; the account's package is missing)."""
+        """Of a budget: z, and the rounds if they are fewer (UserError: a new run has both, or no account's package)."""
         z, budget = self.noise_multiplier, math.inf if self.epsilon == NONE else float(self.epsilon)
         if not z and budget == math.inf:
             return {}
@@ -217,9 +219,10 @@ class Privacy:
         if 0 < before < rounds:
             less = f"{self.cost(before, z):.4g} for {before}"
             warn(f"--rounds {rounds}: epsilon {whole:.4g} at delta {self._delta:.3g}, in place of {less}")
-        if whole > budget:
-            rounds = max(before, bisect_right(range(rounds + 1), budget, key=lambda r: self.cost(r, z)) - 1)
-            warn(f"--epsilon {budget:g}: the run ends after round {rounds}; the next one would exceed it")
+        if whole <= budget:
+            return {"noise_multiplier": z} if budget < math.inf else {}
+        rounds = max(before, bisect_right(range(rounds + 1), budget, key=lambda r: self.cost(r, z)) - 1)
+        warn(f"--epsilon {budget:g}: the run ends after round {rounds}; the next one would exceed it")
         return {"noise_multiplier": z, "rounds": rounds}
 
     def spent(self, done: int, evaluated: bool) -> Spent | None:
@@ -228,11 +231,6 @@ class Privacy:
             return None
         epsilon = self.cost(done) if evaluated and self.noise_multiplier else None
         return Spent(self._known.get("clipped", math.nan), epsilon)
-
-    @staticmethod
-    def lacking(uploads: str) -> str:
-        """What of a method without the part leaves a client unprotected."""
-        return f"{uploads} leave this method's clients as they are"
 
     def lines(self, rounds: int) -> dict[str, str]:
         """Lines of --dry-run: the account of the run, of half and of twice its rounds."""

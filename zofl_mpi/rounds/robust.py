@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi import Array, Clients, Purpose, Setting, Step, UserError, at_least, demand
 from zofl_mpi.engine import mean, messages
-from zofl_mpi.numerics.schedules import to_number
+from zofl_mpi.numerics.schedules import kind_and_number
 
 MEAN, MEDIAN, TRIMMED, CLIP = "mean", "median", "trimmed", "clip"
 BLOCK = 1 << 20  # numbers of all replies that are sorted at once: 8 MB in float64
@@ -177,18 +177,7 @@ def _ceiling(share: float, count: int) -> int:
 
 
 def _parsed(aggregate: str) -> tuple[str, float]:
-    """The kind and its number, 0 where it has none.
-
-    Raises:
-        UserError: no aggregate.
-    """
-    kind, _, number = aggregate.partition(":")
-    if aggregate in (MEAN, MEDIAN):
-        return kind, 0.0
-    amount = to_number(number)
-    if (kind == TRIMMED and 0 < amount < 0.5) or (kind == CLIP and 0 < amount < math.inf):
-        return kind, amount
-    raise UserError(
-        f"--aggregate {aggregate}: choose mean, median, trimmed:F with a share F above 0 and below 1/2, or clip:C with "
-        "a norm C above 0"
-    )
+    """The kind and its number, 0 where it has none (UserError: no aggregate)."""
+    kinds = {MEAN: None, MEDIAN: None, TRIMMED: lambda F: 0 < F < 0.5, CLIP: lambda C: 0 < C < math.inf}
+    allowed = "mean, median, trimmed:F with a share F above 0 and below 1/2, or clip:C with a norm C above 0"
+    return kind_and_number("aggregate", aggregate, kinds, allowed)

@@ -121,7 +121,7 @@ def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:
             return plan
         silent = world.rank > 0 or plan.values["quiet"] or plan.values["dry_run"]
         with ExitStack() as at_a_failure:
-            bar = at_a_failure.enter_context(progress(plan.values["rounds"], silent))
+            bar = at_a_failure.enter_context(progress(silent))
             job = _job_of(world, family, plan, bar)
             if isinstance(job, Job):
                 at_a_failure.pop_all()  # the bar goes on in the rounds
@@ -190,9 +190,8 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
         if N and world.rank == 0 and not (values["quiet"] or values["dry_run"]):
             print(evaluation.line(N, data.test), flush=True)
     settled = world.bcast(at_server(world, lambda: plans.settled(method, plan)))
-    follow = [name for name, value in settled.values.items() if value != values[name]]  # from a budget and the rounds
-    if follow:
-        plan = settled
+    if settled:  # follows from a budget and the rounds
+        plan = replace(plan, values=values | settled)
         method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
     devices.bind(world, method, values["method"], speaks=not values["dry_run"])
     fault = "the ranks compute by different kernels; give all of them a GPU or none, install numba on all nodes, or say"
@@ -214,7 +213,7 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     stop.listen()
     attrs: dict[str, Any] = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
     attrs |= {"eval_samples": setting.eval_samples, **({"kernel_choice": reason} if reason else {})}
-    attrs |= {"settled": " ".join(follow)} if follow else {}
+    attrs |= {"settled": " ".join(settled)} if settled else {}
     attrs |= {"devices": setting.fleet.lines()} if setting.fleet is not None else {}
     loads = world.bcast(loads)  # rank 0's: ranks that looked for a client on different ones would hang
     clients = _clients_per_rank(world, values["server_ranks"], data.m, loads)

@@ -132,7 +132,7 @@ class Rounds:
         """
         clients, recorder, schedule = self.clients, self.recorder, self.schedule
         done, state = clients.steadily(partial(self._begin, resumed))
-        self.progress.begin(done)
+        self.progress.begin(done, schedule.rounds)
         totals, since = Totals(done, start=device.age(), server_ranks=clients.sharing.ranks), time.perf_counter()
         recorder.begins(totals.start)
         while done < schedule.rounds:
@@ -183,18 +183,13 @@ class Rounds:
         method, clients = self.method, self.clients
         # a repeated round must find its state unchanged
         state = finite_round(method, messages.copy(state) if clients.survives else state, r, clients)
-        columns = dict(numbers(state))
-        self.recorder.describe(described(state))
-        if method.setting.fleet is not None:
-            spent = method.setting.fleet.spent(r + 1)
-            columns |= dict(numbers(spent))
-            self.recorder.describe(described(spent))
-        for each in parts_of(method):
-            cost = each.spent(r + 1, self.schedule.evaluates(r + 1)) if isinstance(each, Budget) else None
-            if cost is not None:
-                columns |= dict(numbers(cost))
-                self.recorder.describe(described(cost))
-        if self.schedule.evaluates(r + 1):
+        fleet, evaluates, columns = method.setting.fleet, self.schedule.evaluates(r + 1), dict[str, float]()
+        spent = [each.spent(r + 1, evaluates) for each in parts_of(method) if isinstance(each, Budget)]
+        for each in (state, fleet and fleet.spent(r + 1), *spent):
+            if each is not None:
+                columns |= dict(numbers(each))
+                self.recorder.describe(described(each))
+        if evaluates:
             name = f"evaluation after round {r + 1}"
             self.progress.step(name)
             with without_warnings():

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Any, Literal, TypeVar, final, get_type_hints
 
 from zofl_mpi.engine.fields import at_least, between, check_ranges, parts_of
@@ -197,7 +197,8 @@ def owners_of(family: Family, name: str, method: str) -> list[str]:
     problems = [f"--problem {problem}" for problem, all_of in groups.items() if any(has(g.values()) for g in all_of)]
     owners = {leaf.owner for cls in family.METHODS.values() for leaf in flags.leaves(cls) if leaf.name == name}
     sent = method_of(family, method).uploads
-    why = [owner.lacking(sent) for owner in owners if sent and issubclass(owner, Budget)]
+    protect = sent and any(issubclass(owner, Budget) for owner in owners)
+    why = [f"{sent} leave this method's clients as they are"] if protect else []
     return [*methods[:-1], "; ".join([methods[-1], *why]), *problems] if why else [*methods, *problems]
 
 
@@ -336,13 +337,11 @@ def print_plan(plan: Plan, method: Method[Any]) -> None:
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
 
 
-def settled(method: Method[Any], plan: Plan) -> Plan:
-    """The plan with the values that budgets of the method's parts give, such as fewer rounds."""
-    values = dict(plan.values)
-    for each in parts_of(method):
-        if isinstance(each, Budget):
-            values |= each.settled(values["rounds"], plan.rounds_before)
-    return replace(plan, values=values)
+def settled(method: Method[Any], plan: Plan) -> dict[str, Any]:
+    """{flag: value} that budgets of the method's parts give, such as fewer rounds."""
+    rounds, before = plan.values["rounds"], plan.rounds_before
+    budgets = (each for each in parts_of(method) if isinstance(each, Budget))
+    return {name: value for each in budgets for name, value in each.settled(rounds, before).items()}
 
 
 def work_of(method: Method[Any], rounds: int) -> Work | None:

@@ -26,6 +26,7 @@ class Progress:
     """Shows nothing (--quiet); a context manager, whose subclasses show how far a run is."""
 
     _pace = 0.0
+    _rounds = 0
 
     def __enter__(self) -> Self:
         return self
@@ -43,8 +44,9 @@ class Progress:
     def advance(self) -> None:
         """Shows that one more part of the step is done."""
 
-    def begin(self, done: int) -> None:
-        """Shows that the rounds begin, after `done` of them in earlier sessions."""
+    def begin(self, done: int, rounds: int) -> None:
+        """Shows that the rounds begin, after `done` of `rounds` in earlier sessions."""
+        self._rounds = rounds
 
     def update(self, done: int, note: str, seconds: float) -> None:
         """Shows that `done` rounds are finished; `note` is the last evaluation, `seconds` the time of the round."""
@@ -59,8 +61,8 @@ class Progress:
 class Lines(Progress):
     """Prints a line at the first and the last round, and between them every 5 seconds, later every 20th of the time."""
 
-    def __init__(self, rounds: int) -> None:
-        self._rounds, self._start, self._next = rounds, time.monotonic(), 0.0
+    def __init__(self) -> None:
+        self._start, self._next = time.monotonic(), 0.0
 
     def update(self, done: int, note: str, seconds: float) -> None:
         pace = self.pace(seconds)
@@ -82,7 +84,7 @@ class Bar(Progress):
             and a bar is one line that never ends: under a launcher it goes to the terminal itself.
     """
 
-    def __init__(self, rounds: int, terminal: str | None) -> None:
+    def __init__(self, terminal: str | None) -> None:
         from rich import progress as rich
         from rich.console import Console
 
@@ -107,9 +109,9 @@ class Bar(Progress):
             console=Console(file=self._file, force_terminal=True, width=width),
             refresh_per_second=4,
         )
-        self._rounds, self._parts = rounds, (0, 0)
+        self._parts = 0, 0
         self._step: rich.TaskID | None = None
-        self._task = self._bar.add_task("round", start=False, total=rounds, of=f"0/{rounds}", note="", left="")
+        self._task = self._bar.add_task("round", start=False, total=None, of="", note="", left="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -136,10 +138,11 @@ class Bar(Progress):
         if self._step is not None and total:
             self._bar.update(self._step, completed=done + 1, of=f"{done + 1}/{total}")
 
-    def begin(self, done: int) -> None:
+    def begin(self, done: int, rounds: int) -> None:
+        super().begin(done, rounds)
         self.step("")
         self._bar.start_task(self._task)
-        self._bar.update(self._task, completed=done, of=f"{done}/{self._rounds}")
+        self._bar.update(self._task, total=rounds, completed=done, of=f"{done}/{rounds}")
 
     def update(self, done: int, note: str, seconds: float) -> None:
         pace = self.pace(seconds)
@@ -176,12 +179,12 @@ def with_progress(clients: Clients, progress: Progress, name: str) -> Clients:
     return cast(Clients, _Shown(clients, progress, name))
 
 
-def progress(rounds: int, quiet: bool) -> Progress:
+def progress(quiet: bool) -> Progress:
     """The form of progress that fits where the output goes."""
     if quiet:
         return Progress()
     on_screen, terminal = screen()
-    return Bar(rounds, terminal) if on_screen else Lines(rounds)
+    return Bar(terminal) if on_screen else Lines()
 
 
 def announce() -> None:

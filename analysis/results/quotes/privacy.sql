@@ -1,13 +1,13 @@
 -- page: analysis/results/privacy.md
 
-create view private as select * from p_privacy where best;
+create view private as select * from p_privacy where best and cell <> 'shares';
 
--- | method | ε 0.1 | 0.3 | 1 | 10 | no noise | bytes up |
+-- | method | ε 0.1 | 0.3 | 1 | 10 | no noise | no clipping | bytes up |
 with n(k, name, method) as (values (1, 'FedAvg, one step', 'fedavg-1'), (2, 'FedAvg, five steps', 'fedavg'), (3, 'SCAFFOLD', 'scaffold'),
     (4, '64 scalars', 'scalars-64'), (5, '8 scalars', 'scalars-8'), (6, '1 scalar', 'scalars-1'))
 select n.k, n.name, group_concat(accuracy_mean_percent || ' ' || accuracy_sd_percent, ' '), max(bytes_up_each)
-from n join (select * from private where cell = 'fashion-170' and epsilon in ('e0.1', 'e0.3', 'e1', 'e10', 'inf')
-    order by nth(epsilon, 'e0.1 | e0.3 | e1 | e10 | inf')) using (method) group by n.k;
+from n join (select * from private where cell = 'fashion-170' and nth(epsilon, 'e0.1 | e0.3 | e1 | e10 | inf | free') > 0
+    order by nth(epsilon, 'e0.1 | e0.3 | e1 | e10 | inf | free')) using (method) group by n.k;
 -- | method | ε 0.3 | 1 | 3 | 10 | no noise |
 with n(k, name, method) as (values (1, 'ZO-HFL, the server adds the noise', 'zo_hfl-server'), (2, 'ZO-HFL, nobody is trusted', 'zo_hfl-nobody'),
     (3, 'the server alone, no client', 'server'))
@@ -20,33 +20,64 @@ with n(k, name, method) as (values (1, 'FedAvg, one step', 'fedavg-1'), (4, '64 
 select n.k, n.name, group_concat(accuracy_mean_percent || ' ' || accuracy_sd_percent, ' ')
 from n join (select * from private where epsilon in ('p1', 'p10', 'p100') order by nth(epsilon, 'p1 | p10 | p100')) using (method)
 group by n.k;
--- | cell, method | ε 0.3 | 1 | no noise | bytes up |
+-- | cell, method | ε 0.3 | 1 | 3 | 10 | no noise | bytes up |
 with n(k, name, method) as (values (1, 'FedAvg, one step', 'fedavg-1'), (2, '64 scalars', 'scalars-64'), (3, '8 scalars', 'scalars-8')),
     c(j, place, cell) as (values (10, 'MNIST, n = 170', 'mnist-170'), (20, 'Fashion-MNIST, n = 7,840', 'fashion-7840'),
-    (30, 'Fashion-MNIST, a network', 'fashion-mlp'), (40, 'Fashion-MNIST, 10,000 clients', 'fashion-170-10000'))
+    (30, 'MNIST, n = 7,840', 'mnist-7840'), (40, 'Fashion-MNIST, a network', 'fashion-mlp'),
+    (50, 'Fashion-MNIST, 10,000 clients', 'fashion-170-10000'))
 select j + n.k as k, place || ': ' || n.name, group_concat(accuracy_mean_percent || ' ' || accuracy_sd_percent, ' '), max(bytes_up_each)
-from n join (select * from private order by nth(epsilon, 'e0.3 | e1 | inf')) using (method) join c using (cell)
-where nth(epsilon, 'e0.3 | e1 | inf') > 0 group by j, n.k;
+from n join (select * from private order by nth(epsilon, 'e0.3 | e1 | e3 | e10 | inf')) using (method) join c using (cell)
+where nth(epsilon, 'e0.3 | e1 | e3 | e10 | inf') > 0 group by j, n.k;
+-- | K | predicted | measured |
+select K as k, printf('%d', K), predicted_percent, measured_mean_percent, measured_sd_percent from p_privacy_shares order by K;
 
 create view behind as
 select f.cell, f.epsilon, substr(s.method, 9) * 1 as K, f.accuracy_mean_percent - s.accuracy_mean_percent as points
 from private f join private s using (cell, epsilon) where f.method = 'fedavg-1' and s.method like 'scalars-%';
 
--- at ε = 0.1 to 10 they are # to # points behind one step of FedAvg
-select min(points), max(points) from behind where cell = 'fashion-170' and K = 64 and epsilon like 'e%';
--- send # bytes in place of # and are # points behind at ε = 0.3, # at ε = 1
+-- at ε = 0.1 to 10 they are # to # points behind one step of FedAvg, on MNIST # to #
+select min(case cell when 'fashion-170' then points end), max(case cell when 'fashion-170' then points end),
+    min(case cell when 'mnist-170' then points end), max(case cell when 'mnist-170' then points end)
+from behind where K = 64 and epsilon like 'e%';
+-- send # bytes in place of # and are # points behind at ε = 0.3, # at ε = 1, # at ε = 10 (Fashion-MNIST; MNIST: #, # and #)
 select (select max(bytes_up_each) from private where cell = 'fashion-7840' and method = 'scalars-64'),
     (select max(bytes_up_each) from private where cell = 'fashion-7840' and method = 'fedavg-1'), group_concat(points, ' ')
-from (select points from behind where cell = 'fashion-7840' and K = 64 and epsilon <> 'inf' order by epsilon);
--- on a network of # they are # and # behind
+from (select points from behind where cell like '%-7840' and K = 64 and epsilon in ('e0.3', 'e1', 'e10') order by cell, nth(epsilon, 'e0.3 | e1 | e10'));
+-- on a network of # they are # and # behind at ε = 0.3 and 1
 select (select max(n) from private where cell = 'fashion-mlp'), group_concat(points, ' ')
-from (select points from behind where cell = 'fashion-mlp' and K = 64 and epsilon <> 'inf' order by epsilon);
--- **Eight scalars** are # points behind at ε = 0.1, # to # at 0.3 to 10, and # where nothing is clipped
-select max(case epsilon when 'e0.1' then points end), min(case when epsilon like 'e%' and epsilon <> 'e0.1' then points end),
-    max(case when epsilon like 'e%' and epsilon <> 'e0.1' then points end), max(case epsilon when 'inf' then points end)
+from (select points from behind where cell = 'fashion-mlp' and K = 64 and epsilon in ('e0.3', 'e1') order by epsilon);
+-- ε = 1 costs one step of FedAvg # points of what it has without noise and five steps #, ε = 0.1 costs # and #
+select group_concat(w.accuracy_mean_percent - p.accuracy_mean_percent, ' ')
+from (select * from private where cell = 'fashion-170' and method in ('fedavg-1', 'fedavg') and epsilon in ('e1', 'e0.1')
+    order by nth(epsilon, 'e1 | e0.1'), nth(method, 'fedavg-1 | fedavg')) p
+join private w on (w.cell, w.method, w.epsilon) = (p.cell, p.method, 'inf');
+-- is # points behind FedAvg at ε = 0.1, # at ε = 3
+select group_concat(points, ' ') from (select f.accuracy_mean_percent - s.accuracy_mean_percent as points
+    from private f join private s using (cell, epsilon) where f.method = 'fedavg' and s.method = 'scaffold' and epsilon in ('e0.1', 'e3')
+    order by epsilon);
+-- **Eight scalars** are # points behind at ε = 0.1, # to # at 0.3 to 10 and without noise, and # where nothing is clipped
+select max(case epsilon when 'e0.1' then points end), min(case when epsilon in ('e0.3', 'e1', 'e3', 'e10', 'inf') then points end),
+    max(case when epsilon in ('e0.3', 'e1', 'e3', 'e10', 'inf') then points end), max(case epsilon when 'free' then points end)
 from behind where cell = 'fashion-170' and K = 8;
+-- # scalars, the nearest below a, are predicted to make # % of first order's progress and make # ± #; the whole table agrees to a factor of #
+select max(case K when 16 then K end), max(case K when 16 then predicted_percent end), max(case K when 16 then measured_mean_percent end),
+    max(case K when 16 then measured_sd_percent end), max(max(measured_mean_percent / predicted_percent, predicted_percent / measured_mean_percent))
+from p_privacy_shares;
 -- they end #, # and # points ahead
 select group_concat(-points, ' ') from (select points from behind where epsilon = 'p1' order by nth(K, '8.0 | 1.0 | 64.0'), K = 64, K = 1);
+-- with # and # ± # % after ε = 0.3, by whoever adds the noise, where the server alone has #
+select max(case method when 'zo_hfl-server' then accuracy_mean_percent end), max(case method when 'zo_hfl-nobody' then accuracy_mean_percent end),
+    max(case method when 'zo_hfl-nobody' then accuracy_sd_percent end), (select accuracy_mean_percent from private where method = 'server')
+from private where method like 'zo_hfl%' and epsilon = 'e0.3';
+-- at ε = 0.3 C = 0.00003, 0.0001 and 0.0003 have #, # and # on validation samples of seed 1, the server alone #
+select group_concat(validation_percent, ' ') from (select validation_percent from p_privacy where method = 'zo_hfl-server' and epsilon = 'e0.3'
+    order by step * 1) union all select validation_percent from private where method = 'server';
+-- Every best step has smaller and larger ones beside it but the C of ZO-HFL
+select count(*) = 0 from private where at_edge <> '' and method not like 'zo_hfl%';
+-- 64 scalars without clipping are # points behind those that are clipped, with n = 7,840 level with them (# and # %)
+select max(case cell when 'fashion-170' then c.accuracy_mean_percent - f.accuracy_mean_percent end),
+    max(case cell when 'fashion-7840' then f.accuracy_mean_percent end), max(case cell when 'fashion-7840' then c.accuracy_mean_percent end)
+from private c join private f using (cell, method) where method = 'scalars-64' and c.epsilon = 'inf' and f.epsilon = 'free';
 
 create view lies as
 with told as (select method, cell, attack, aggregate, share, accuracy_mean_percent as a, accuracy_sd_percent as s from r_robust

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal, final
 
 import numpy as np
@@ -27,19 +26,14 @@ class Timetable:
     order: Literal["interleave", "client_major"]
     merge: int
     pace: Pace
+    participants: Sampling = field(init=False, repr=False, compare=False)  # S_r of round r, ascending
     # by `_past`: rounds done; how often, and when last, each client took part; the server's steps
     _known: tuple[int, dict[int, int], dict[int, int], int] = field(
         init=False, repr=False, compare=False, default=(0, {}, {}, 0)
     )
 
-    def participants(self, r: int) -> list[int]:
-        """S_r, ascending."""
-        return self.sampling(r)
-
-    @cached_property
-    def sampling(self) -> Sampling:
-        """How S_r is drawn."""
-        return Sampling(self.setting, self.beta)
+    def __post_init__(self) -> None:
+        self.participants = Sampling(self.setting, self.beta)
 
     def groups(self, r: int) -> list[list[int]]:
         """S_r in groups that are asked one after the other, each in the order in which the server takes its uploads."""

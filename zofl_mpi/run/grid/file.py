@@ -19,12 +19,17 @@ zo_hfl = { method = "zo_hfl" }
 [[skip]]                              # leaves out the runs with all of these entries; a list means any of it
 method = "zo_hfl"
 seed = [2, 3]
+
+[[set]]                               # flags of the runs with all of these entries, in place of their axes' own
+cell = "a0.1-b0.5"
+flags = { gamma = 0.3 }
 """
 
 import functools
 import itertools
 import json
 import math
+import operator
 import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +44,7 @@ from zofl_mpi.run.family import family_of
 Flags = dict[str, Any]
 """{field name: value}, as in a file for --config."""
 
-KEYS = ("module", "ranks", "folder", "name", "optional", "fixed", "axes", "skip")
+KEYS = ("module", "ranks", "folder", "name", "optional", "fixed", "axes", "skip", "set")
 MOST = 20_000
 """Most runs of a grid, those that are skipped counted."""
 OURS = ("out", "force", "resume", "config", "dry_run")
@@ -184,15 +189,16 @@ Axes = Mapping[str, Mapping[str, Flags]]
 def _runs(module: str, folder: Path, table: Mapping[str, Any], axes: Axes) -> Iterator[GridRun]:
     fixed = _flags_in(table.get("fixed", {}), "fixed")
     optional = [flags.field_of(str(key)) for key in _value(table, "optional", list, [])]
-    skips = [_skip(skip, axes) for skip in _value(table, "skip", list, [])]
+    skips = [_entries("skip", skip, axes) for skip in _value(table, "skip", list, [])]
+    sets = [_set(given, axes) for given in _value(table, "set", list, [])]
     used: set[str] = set()
     for entries in itertools.product(*axes.values()):
         where = dict(zip(axes, entries, strict=True))
-        if any(all(where[axis] in values for axis, values in skip.items()) for skip in skips):
+        if any(_among(where, skip) for skip in skips):
             continue
-        name = _name(table, where)
+        name, own = _name(table, where), [given for runs, given in sets if _among(where, runs)]
         try:
-            given = _fitted(module, fixed | _chosen(axes, where), optional)
+            given = _fitted(module, functools.reduce(operator.or_, own, fixed | _chosen(axes, where)), optional)
         except UserError as exc:
             raise UserError(f"run {name}: {exc}") from exc
         used |= given.keys()
@@ -241,17 +247,32 @@ def _fitted(module: str, given: Flags, optional: Sequence[str]) -> Flags:
     return kept
 
 
-def _skip(given: Any, axes: Axes) -> dict[str, set[str]]:
-    """{axis: entries}: a run with one of them on each of the axes is left out."""
+Entries = dict[str, set[str]]
+"""{axis: entries}: the runs with one of them on each of the axes."""
+
+
+def _entries(key: str, given: Any, axes: Axes) -> Entries:
+    """The runs that a table under [[key]] concerns."""
     if not isinstance(given, dict) or not given:
-        raise UserError(f"skip = {given!r}: must be a table of axes and entries, under [[skip]]")
-    skipped = {}
+        raise UserError(f"{key} = {given!r}: must be a table of axes and entries, under [[{key}]]")
+    found = {}
     for axis, value in given.items():
-        check_one_of(axes, axis, "axis", "skip: ")
-        skipped[axis] = {_entry(entry) for entry in (value if isinstance(value, list) else [value])}
-        for entry in skipped[axis]:
-            check_one_of(axes[axis], entry, f"entry of the axis {axis}", "skip: ")
-    return skipped
+        check_one_of(axes, axis, "axis", f"{key}: ")
+        found[axis] = {_entry(entry) for entry in (value if isinstance(value, list) else [value])}
+        for entry in found[axis]:
+            check_one_of(axes[axis], entry, f"entry of the axis {axis}", f"{key}: ")
+    return found
+
+
+def _set(given: Any, axes: Axes) -> tuple[Entries, Flags]:
+    """The runs that a table under [[set]] concerns, and their flags."""
+    runs = dict(given) if isinstance(given, dict) else given
+    values = runs.pop("flags", None) if isinstance(runs, dict) else None
+    return _entries("set", runs, axes), _flags_in(values, "set: flags")
+
+
+def _among(where: Mapping[str, str], runs: Entries) -> bool:
+    return all(where[axis] in values for axis, values in runs.items())
 
 
 def _check_names(runs: Sequence[GridRun]) -> None:

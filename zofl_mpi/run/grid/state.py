@@ -43,15 +43,18 @@ def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
     planned = resolved(grid.module, run.flags)
     before = result.config
     kept = {k: v for k, v in planned.items() if k in before or k in run.flags}  # a later 1.x may have more flags
-    free = FREE | {"rounds", *str(result.attrs.get("settled", "")).split()}  # what follows from a budget is no choice
+    settled = str(result.attrs.get("settled", "")).split()  # what follows from a budget is no choice
+    free = FREE | {"rounds", *settled}
     names = [k for k in {**before, **kept} if k not in free and before.get(k) != kept.get(k)]
     if names:
         return "other", _other(flags.changes(names, before, kept))
-    return _how_far(result, planned["rounds"])
+    return _how_far(result, planned["rounds"], "rounds" in settled)
 
 
-def _how_far(result: records.Run, rounds: int) -> tuple[str, str]:
+def _how_far(result: records.Run, rounds: int, budget: bool) -> tuple[str, str]:
     done, saved = result.attrs["status"] == "done", None
+    if done and budget and result.length < rounds:
+        return "finished", f"{result.length} of {rounds} rounds are done: its budget ended it"
     if done and result.length == rounds:
         return "finished", f"{rounds} rounds are done"
     with suppress(UserError):

@@ -159,7 +159,7 @@ class Recorder:
             m: clients (0: as before).
             ranks: of this session (0: as before); /ranks is as wide as the widest of all sessions, 0 where none was.
             rounds: planned in total; 0: no more.
-            attrs: of this session, for `sessions`; of the root only `config` is replaced.
+            attrs: of this session, for `sessions`; of the root only `config` and `settled` are replaced.
 
         Raises:
             UserError: the file is no result, of other clients, or has fewer rounds than `rounds_done`.

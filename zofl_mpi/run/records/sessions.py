@@ -49,7 +49,7 @@ def cut_back(file: Any, run: Run, rounds: int, m: int, ranks: int, attrs: Attrib
     sessions = [*json.loads(run.attrs["sessions"]), session(rounds, ranks, attrs)]
     while len(json.dumps(sessions)) > ATTRIBUTE_BYTES:
         del sessions[1]
-    config = {"config": attrs["config"]} if "config" in attrs else {}
+    config = {name: attrs[name] for name in ("config", "settled") if name in attrs}
     if "missing_rounds" in file.attrs:
         config["missing_rounds"] = [1, min(rounds, json.loads(file.attrs["missing_rounds"])[1])]
     set_attributes(file.attrs, {**config, "status": "running", "ranks": ranks, "sessions": sessions})
