@@ -164,7 +164,7 @@ def test_a_grid_of_jobs_is_readable_and_has_as_many_runs_as_it_says(path: Path) 
     assert all((ROOT / file).is_file() for file in re.findall(r"\b(?:analysis|jobs)/[\w/]+\.(?:py|sbatch|toml)", text))
     count = len(found.runs)
     assert f" {count} {'run' if count == 1 else 'runs'} of {found.runs[0].flags['rounds']} rounds" in text
-    assert re.search(rf"sbatch --array=0-{count - 1} jobs/(grid|gpu)\.sbatch jobs/{path.name} ", text)
+    assert re.search(rf"sbatch --array=0-{count - 1} jobs/(grid|gpu)\.sbatch jobs/{path.name}[ \n]", text)
     assert found.folder == Path("results") / path.stem
     assert f"python -m zofl_mpi.run.grid jobs/{path.name}" in text
 
