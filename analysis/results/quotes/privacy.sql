@@ -47,10 +47,10 @@ from (select points from behind where cell like '%-7840' and K = 64 and epsilon 
 select (select max(n) from private where cell = 'fashion-mlp'), group_concat(points, ' ')
 from (select points from behind where cell = 'fashion-mlp' and K = 64 and epsilon in ('e0.3', 'e1') order by epsilon);
 -- ε = 1 costs one step of FedAvg # points of what it has without noise and five steps #, ε = 0.1 costs # and #
-select group_concat(w.accuracy_mean_percent - p.accuracy_mean_percent, ' ')
-from (select * from private where cell = 'fashion-170' and method in ('fedavg-1', 'fedavg') and epsilon in ('e1', 'e0.1')
-    order by nth(epsilon, 'e1 | e0.1'), nth(method, 'fedavg-1 | fedavg')) p
-join private w on (w.cell, w.method, w.epsilon) = (p.cell, p.method, 'inf');
+select group_concat(points, ' ') from (select w.accuracy_mean_percent - p.accuracy_mean_percent as points
+    from private p join private w on (w.cell, w.method, w.epsilon) = (p.cell, p.method, 'inf')
+    where p.cell = 'fashion-170' and p.method in ('fedavg-1', 'fedavg') and p.epsilon in ('e1', 'e0.1')
+    order by nth(p.epsilon, 'e1 | e0.1'), nth(p.method, 'fedavg-1 | fedavg'));
 -- is # points behind FedAvg at ε = 0.1, # at ε = 3
 select group_concat(points, ' ') from (select f.accuracy_mean_percent - s.accuracy_mean_percent as points
     from private f join private s using (cell, epsilon) where f.method = 'fedavg' and s.method = 'scaffold' and epsilon in ('e0.1', 'e3')
