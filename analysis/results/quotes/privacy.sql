@@ -43,9 +43,9 @@ from behind where K = 64 and epsilon like 'e%';
 select (select max(bytes_up_each) from private where cell = 'fashion-7840' and method = 'scalars-64'),
     (select max(bytes_up_each) from private where cell = 'fashion-7840' and method = 'fedavg-1'), group_concat(points, ' ')
 from (select points from behind where cell like '%-7840' and K = 64 and epsilon in ('e0.3', 'e1', 'e10') order by cell, nth(epsilon, 'e0.3 | e1 | e10'));
--- on a network of # they are # and # behind at ε = 0.3 and 1
+-- on a network of # they are # and # behind at ε = 0.3 and 1, # at ε = 10
 select (select max(n) from private where cell = 'fashion-mlp'), group_concat(points, ' ')
-from (select points from behind where cell = 'fashion-mlp' and K = 64 and epsilon in ('e0.3', 'e1') order by epsilon);
+from (select points from behind where cell = 'fashion-mlp' and K = 64 and epsilon in ('e0.3', 'e1', 'e10') order by nth(epsilon, 'e0.3 | e1 | e10'));
 -- ε = 1 costs one step of FedAvg # points of what it has without noise and five steps #, ε = 0.1 costs # and #
 select group_concat(points, ' ') from (select w.accuracy_mean_percent - p.accuracy_mean_percent as points
     from private p join private w on (w.cell, w.method, w.epsilon) = (p.cell, p.method, 'inf')
