@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 class _Torch:
     def __getattr__(self, name: str) -> Any:
-        import torch
+        import torch  # the statement, which costs less than import_module: it is in every step
 
-        value = vars(self)[name] = getattr(torch, name)  # asked for once: lookups are in every step
-        return value
+        return getattr(torch, name)
 
 
 if TYPE_CHECKING:
