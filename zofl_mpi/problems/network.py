@@ -26,8 +26,7 @@ from zofl_mpi.engine.streams import seed_torch
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.device_cache import fits
-from zofl_mpi.problems.kernels.blocks import LOCK
-from zofl_mpi.problems.kernels.module_torch import LossRequest, StepsRequest, equal_bits, loss_sums, take_steps
+from zofl_mpi.problems.kernels.module_torch import LOCK, LossRequest, StepsRequest, equal_bits, loss_sums, take_steps
 from zofl_mpi.problems.module import Function, copy_of
 from zofl_mpi.problems.saving import PLAIN, saving_of
 from zofl_mpi.problems.sums import blocks, demand_floats, positions_of
