@@ -1,6 +1,6 @@
 """A small language model tuned by forward passes alone and by backpropagation: accuracy, loss, passes, bytes.
 
-python analysis/l_tuning.py [--grid jobs/l_food.toml] [--results DIR] [--out NAME] [--partial]
+python analysis/l_tuning.py [--grid jobs/l_food.toml jobs/l_tune.toml] [--results DIR] [--out NAME] [--partial]
 
 A grid is a task: food, one of four is chosen for a text; tune, texts are written. A way's step is the one of the lowest
 validation loss after the last round on seed 1. Prints a table of each task, a row per way at its step, and what was
@@ -26,7 +26,7 @@ from shared.study import counts, spread
 from zofl_mpi.data import lines
 
 FOLDER = "results/l_lm"
-GRIDS = ["l_food.toml"]
+GRIDS = ["l_food.toml", "l_tune.toml"]
 AXES = ("weights", "way", "step")
 NAMES = {
     "none": "no tuning",
@@ -98,6 +98,7 @@ def row(choice: Choice) -> dict[str, Any]:
     group = choice.group
     run = group.runs[0] if group.runs else None
     accuracy, loss = 100 * group.last("test_accuracy"), group.last("test_loss")
+    at, losses = group.curve("test_loss")
     return {
         "task": task(group),
         **{axis: group.entry(axis) for axis in AXES},
@@ -107,6 +108,7 @@ def row(choice: Choice) -> dict[str, Any]:
         **spread("loss", loss),
         "accuracy_by_seed": " ".join(f"{value:.1f}" for value in accuracy),
         "loss_by_seed": " ".join(f"{value:.4f}" for value in loss),
+        "loss_by_round": " ".join(f"{r}:{value:.4f}" for r, value in zip(at, losses.mean(axis=0), strict=True)),
         "steps": group.rounds * int(group.config["h"]),
         "passes": float(passes(group)[-1]),
         "directions_per_parameter": float(run.attrs.get("directions_per_parameter", math.nan)) if run else math.nan,

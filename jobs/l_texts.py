@@ -5,7 +5,7 @@
 writes into results/l_lm/
 - pretrain.jsonl: half of E2E's training contexts, for each text of which the model learns to write it, and to tell one
   slot from it (`text | price : cheap`), but of foods only others than those four;
-- tune.jsonl: the other half, to write alone;
+- tune.jsonl: the other half, to write alone, for values without their slots' names;
 - food.jsonl: texts of the other half whose food is one of four, to choose among; a client is a kind of place;
 - random/: GPT-2 of 4 blocks of width 64 on the words that occur five times, with random weights.
 
@@ -52,7 +52,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     pretraining = [*map(to_write, first), *(line for s in first if (line := to_tell(s, generator)))]
     write("pretrain.jsonl", [pretraining[k] for k in generator.permutation(len(pretraining))])
-    write("tune.jsonl", short({**to_write(s), "split": parts[s.context]} for s in second))
+    write("tune.jsonl", short({**to_write(s, names=False), "split": parts[s.context]} for s in second))
     write("food.jsonl", short({**line, "split": parts[s.context]} for s in second if (line := to_choose(s))))
     random_model(samples)
 
@@ -67,9 +67,10 @@ def slots_of(sample: e2e.Sample) -> dict[str, str]:
     return dict(slot.split(" : ", 1) for slot in sample.context.split(" | "))
 
 
-def to_write(sample: e2e.Sample) -> dict[str, Any]:
-    """A text to be written for its meaning representation."""
-    return {"context": f"{sample.context} |", "completion": sample.text}
+def to_write(sample: e2e.Sample, names: bool = True) -> dict[str, Any]:
+    """A text to be written for its meaning representation, with the slots' names or as values alone."""
+    context = sample.context if names else " | ".join(slots_of(sample).values())
+    return {"context": f"{context} |", "completion": sample.text}
 
 
 def to_tell(sample: e2e.Sample, generator: np.random.Generator) -> dict[str, Any] | None:

@@ -20,45 +20,51 @@ select nth(a.train, 'lora | all') as k, a.share / b.share from lrank a join lran
 -- gradient step is up to # times as long as the quadratic's
 select max(size_first) from l_rank where weights = 'random' and task = 'food';
 -- The quadratic has the share of the pretrained and of the tuned model within a factor of two.
-select max(max(predicted / share, share / predicted)) < 2 from lrank where weights <> 'random';
+select max(max(predicted / share, share / predicted)) < 2 from ranks where weights <> 'random';
 -- it gains # % where DeComFL ends
 select share from lrank where weights = 'tuned';
 
--- one direction gains # % and # %, as the quadratic says; tr(H)/‖H‖ is # there
-select share as a, (select share from ranks where task = 'tune' and train = 'all') as b, (select avg(rank) from ranks where task = 'tune') as c
-from ranks where task = 'tune' and train = 'lora';
--- as the quadratic says
-select max(max(predicted / share, share / predicted)) < 1.5 from ranks where task = 'tune';
+-- **To write** one direction gains # % and # %.
+select nth(train, 'lora | all') as k, share from ranks where task = 'tune';
+-- worth # to # % of a gradient
+select min(share), max(share) from ranks where weights <> 'random';
 
-create view ltune as select *, case way when 'none' then 'no tuning' when 'labels' then 'the training labels'' shares alone' when 'fedkseed' then 'FedKSeed, LoRA'
+create view both_tasks as select *, case way when 'none' then 'no tuning' when 'labels' then 'the training labels'' shares alone' when 'fedkseed' then 'FedKSeed, LoRA'
     when 'decomfl' then 'DeComFL, LoRA' when 'decomfl-all' then 'DeComFL, all parameters' when 'heron' then 'HERON, LoRA'
     when 'heron-frozen' then 'HERON, frozen client' when 'splitlora' then 'SplitLoRA' else 'FedAvg of LoRA (SFLV1)' end as name,
     iif(way in ('none', 'labels'), null, 1) as tunes, iif(way in ('fedkseed', 'decomfl', 'decomfl-all', 'heron'), 1, null) as draws
-from l_tuning where best and weights <> 'random' and task = 'food';
+from l_tuning where best and weights <> 'random';
 
--- | way | test accuracy, % | test loss
-select name, accuracy_mean_percent, accuracy_sd_percent, loss_mean, loss_sd, tunes * rounds, tunes * passes, draws * directions_per_parameter,
-    tunes * bytes_up_a_round, tunes * bytes_down_a_round from ltune;
+create view ltune as select * from both_tasks where task = 'food';
+create view writing as select *, (select loss_mean from both_tasks where task = 'tune' and way = 'none') - loss_mean as gain from both_tasks where task = 'tune';
+create view heron_pairs as select a.task, f.value - h.value as ahead from both_tasks a join both_tasks b using (task),
+    json_each('[' || replace(a.loss_by_seed, ' ', ',') || ']') f join json_each('[' || replace(b.loss_by_seed, ' ', ',') || ']') h using (key)
+    where a.way = 'heron-frozen' and b.way = 'heron';
+
+-- | way | choice: accuracy, % | loss
+select name, f.accuracy_mean_percent, f.accuracy_sd_percent, f.loss_mean, f.loss_sd, w.loss_mean as wl, w.loss_sd as ws, tunes * f.rounds, tunes * f.passes,
+    draws * f.directions_per_parameter, tunes * f.bytes_up_a_round, tunes * f.bytes_down_a_round from ltune f left join l_tuning w on w.best and w.task = 'tune' and w.weights = f.weights and w.way = f.way;
 -- Steps by the validation loss of seed 1, none at an edge
 select max(coalesce(at_edge, '')) = '' from l_tuning where best;
 -- FedAvg would send # KiB each way a round
 select 4 * parameters / 1024 from l_rank where train = 'lora' and weights = 'tuned' and seed = 1;
 -- DeComFL lowers the loss from # to # nat with LoRA and to # with all parameters, FedKSeed to #; the shares of the training labels alone give #.
 select nth(way, 'none | decomfl | decomfl-all | fedkseed | labels') as k, loss_mean from ltune;
--- a round. Backpropagation is far ahead of it in a third of the passes.
-select b.accuracy_mean_percent - b.accuracy_sd_percent > d.accuracy_mean_percent + d.accuracy_sd_percent and b.passes < 0.34 * d.passes from ltune b, ltune d where b.way = 'fedavg' and d.way = 'decomfl';
+-- Backpropagation is far ahead of it in a third of the passes.
+select min(b.loss_mean + b.loss_sd < d.loss_mean - d.loss_sd and b.passes < 0.34 * d.passes) from both_tasks b join both_tasks d using (task) where b.way = 'fedavg' and d.way = 'decomfl';
 -- accuracies differ by # points over seeds
 select accuracy_sd_percent from ltune where way = 'decomfl';
 -- FedAvg has # after # passes of a client for DeComFL's #
 select nth(way, 'fedavg') as k, loss_mean, passes, (select passes from ltune where way = 'decomfl') from ltune;
--- HERON is ahead of its frozen client by # ± # nat
-select avg(a.v - b.v), sqrt((sum((a.v - b.v) * (a.v - b.v)) - 3 * avg(a.v - b.v) * avg(a.v - b.v)) / 2) from
-    (select 1 as k, substr(loss_by_seed, 1, 6) + 0 as v from ltune where way = 'heron-frozen' union all
-     select 2, substr(loss_by_seed, 8, 6) + 0 from ltune where way = 'heron-frozen' union all
-     select 3, substr(loss_by_seed, 15, 6) + 0 from ltune where way = 'heron-frozen') a join
-    (select 1 as k, substr(loss_by_seed, 1, 6) + 0 as v from ltune where way = 'heron' union all
-     select 2, substr(loss_by_seed, 8, 6) + 0 from ltune where way = 'heron' union all
-     select 3, substr(loss_by_seed, 15, 6) + 0 from ltune where way = 'heron') b using (k);
+-- DeComFL gains # nat with LoRA and # with all parameters, # times as many, FedKSeed #: in # passes #, # and # of the # that FedAvg of LoRA gains in #.
+select d.gain, a.gain, (select max(1.0 * parameters) / min(parameters) from l_rank), f.gain, d.passes, d.gain / b.gain, a.gain / b.gain, f.gain / b.gain, b.gain as g, b.passes as p
+from writing d, writing a, writing f, writing b where d.way = 'decomfl' and a.way = 'decomfl-all' and f.way = 'fedkseed' and b.way = 'fedavg';
+-- All seeds of each agree within # nat
+select max(loss_sd) from writing;
+-- HERON is ahead of its frozen client by # ± # nat to choose and by # ± # to write
+select nth(task, 'food | tune') as k, avg(ahead), sqrt((sum(ahead * ahead) - 3 * avg(ahead) * avg(ahead)) / 2) from heron_pairs group by task;
+-- to write, two thirds of what backpropagation does
+select min(abs(d.gain / b.gain - 2.0 / 3) < 0.05) from writing d, writing b where d.way in ('decomfl', 'decomfl-all') and b.way = 'fedavg';
 -- its trace is 0 within its error
 select abs(avg(rank)) < sqrt(avg(trace_error * trace_error / (norm * norm))) from l_rank where weights = 'random' and train = 'lora' and task = 'food';
 
