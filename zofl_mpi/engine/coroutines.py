@@ -1,14 +1,13 @@
 """Runs many client steps as coroutines, threads of which one runs at a time, so that one batched call serves them."""
 
 import sys
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, final
 
-Step = Callable[[Any, Any], Any]  # (client, message) -> reply
-Compute = Callable[[list[Any]], list[Any]]
+from zofl_mpi.engine.batching import THREAD, Compute, Step
+
 Answer = tuple[Any, BaseException | None]  # a request's result, or an exception
 
 THREADS = ThreadPoolExecutor(sys.maxsize, "client-step")
@@ -24,14 +23,14 @@ class _Coroutine:
     """A step on a thread of its own, which runs only while `start` or `resume` waits for it."""
 
     def __init__(self) -> None:
-        self.call: tuple[Compute, Any] | None = None  # the call (compute, request) that it waits for
+        self.call: tuple[Compute[Any, Any], Any] | None = None  # the call (compute, request) that it waits for
         self.end: Future[Any] = Future()  # its result or exception
         self._answers: SimpleQueue[Answer] = SimpleQueue()
         self._stopped: SimpleQueue[None] = SimpleQueue()
 
-    def start(self, step: Step, client: Any, message: Any, local: threading.local) -> None:
+    def start(self, step: Step, client: Any, message: Any) -> None:
         """Runs the step until its first call or its end."""
-        self.end = THREADS.submit(self._run, step, client, message, local)
+        self.end = THREADS.submit(self._run, step, client, message)
         self._wait()
 
     def resume(self, answer: Answer) -> None:
@@ -47,15 +46,15 @@ class _Coroutine:
             self._stopped.get()
             raise
 
-    def _run(self, step: Step, client: Any, message: Any, local: threading.local) -> Any:
-        local.call = self._batched_call
+    def _run(self, step: Step, client: Any, message: Any) -> Any:
+        THREAD.call = self._batched_call
         try:
             return step(client, message)
         finally:
-            local.call = None
+            THREAD.call = None
             self._stopped.put(None)
 
-    def _batched_call(self, compute: Compute, request: Any) -> Any:
+    def _batched_call(self, compute: Compute[Any, Any], request: Any) -> Any:
         """Waits, on the step's own thread, for the result of its request."""
         self.call = compute, request
         self._stopped.put(None)
@@ -65,20 +64,21 @@ class _Coroutine:
         return result
 
 
-def run_batch(step: Step, calls: Iterable[tuple[Any, Any]], local: threading.local) -> list[Future[Any]]:
-    """Runs a step for each client and message; returns their results or exceptions.
-
-    On each step's thread `local` gets a function `call`(compute, request) that waits for the request's result.
-    """
+def run_batch(step: Step, calls: Iterable[tuple[Any, Any]]) -> list[Future[Any]]:
+    """Runs a step for each client and message; returns their results or exceptions."""
     steps: list[_Coroutine] = []
     try:
         for client, message in calls:
             steps.append(_Coroutine())
-            steps[-1].start(step, client, message, local)
+            steps[-1].start(step, client, message)
         while waiting := [(each, *each.call) for each in steps if each.call]:
             compute = waiting[0][1]
             same = [(each, request) for each, wanted, request in waiting if wanted == compute]
-            for (each, _), answer in zip(same, _answers(compute, [request for _, request in same]), strict=True):
+            try:
+                answers: list[Answer] = [(result, None) for result in compute([request for _, request in same])]
+            except Exception as exc:  # each request gets it
+                answers = [(None, exc)] * len(same)
+            for (each, _), answer in zip(same, answers, strict=True):
                 each.resume(answer)
     except BaseException as exc:  # a signal: no thread may wait for ever
         while dropped := [each for each in steps if each.call]:
@@ -86,11 +86,3 @@ def run_batch(step: Step, calls: Iterable[tuple[Any, Any]], local: threading.loc
                 each.resume((None, _Dropped(repr(exc))))
         raise
     return [each.end for each in steps]
-
-
-def _answers(compute: Compute, requests: list[Any]) -> list[Answer]:
-    """Results of one call; where it raises, each request gets its exception."""
-    try:
-        return [(result, None) for result in compute(requests)]
-    except Exception as exc:
-        return [(None, exc)] * len(requests)

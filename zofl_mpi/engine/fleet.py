@@ -10,9 +10,9 @@ then with the rest of the server's computing; what streams overlaps.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,13 +80,6 @@ class RoundWork(NamedTuple):
     messages: Numbers
     streams: bool = False
     server_samples: float = 0.0
-
-
-class Asking(Protocol):
-    """A method, as far as its clients' devices are concerned."""
-
-    def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
-        """What round r asks of these clients (None: its participants)."""
 
 
 class Parts(NamedTuple):
@@ -163,7 +156,7 @@ class Fleet:
         self.way = np.zeros(len(of), np.int64)
         self.needs: tuple[Needs, ...] = (Needs(0.0),)
         self._streams, self._server_speed = streams, server_speed
-        self._method: Asking | None = None
+        self._round_work: Callable[..., RoundWork] | None = None  # of the method that is bound
         self._rounds = dict[int, Taken]()
         self._forget()
 
@@ -171,13 +164,13 @@ class Fleet:
         """Sets the accounts of all rounds to zero."""
         self._spent, self._each = (0, 0.0, 0.0), np.zeros((4, len(self.of)))
 
-    def bind(self, method: Asking, needs: Sequence[Needs]) -> None:
+    def bind(self, method: Any, needs: Sequence[Needs]) -> None:
         """Knows the method from here on; until then every client can hold its step and is in time.
 
         Raises:
             UserError: no device can hold a step of the method, or it asks all clients, of which some cannot take part.
         """
-        self._method, self.needs = None, tuple(needs)
+        self._round_work, self.needs = None, tuple(needs)
         holds = self.each("memory")[:, None] >= np.array([each.bytes for each in needs])
         self.way = np.where(holds.any(axis=1), holds.argmax(axis=1), -1)
         if not holds.any():
@@ -186,10 +179,10 @@ class Fleet:
                 f"--devices: a client's step needs {self.least:.4g} bytes and the largest device has {most:.4g}; take "
                 "smaller batches, or a method whose clients take no backward pass"
             )
-        self._method = method
+        self._round_work = method.round_work
         self._rounds.clear()
         self._forget()
-        asks = len(method.round_work(0).clients) > 0
+        asks = len(self._round_work(0).clients) > 0
         limits = {
             "a device that cannot hold its step": bool((self.way < 0).any()),
             "--deadline": self.deadline < math.inf,
@@ -229,7 +222,7 @@ class Fleet:
 
     def number(self, r: int, count: int) -> int:
         """How many `participants` there are."""
-        if self._method is None or self.deadline < math.inf:
+        if self._round_work is None or self.deadline < math.inf:
             return len(self.participants(r, count))
         return min(count, max(1, int(((self.way >= 0) & self._there(r)).sum())))
 
@@ -239,12 +232,12 @@ class Fleet:
 
     def _taken(self, r: int, count: int) -> Taken:
         order = self._streams(Purpose.PARTICIPANTS, r=r).permutation(len(self.of))
-        if self._method is None:
+        if self._round_work is None:
             return Taken(order[:count], np.sort(order[:count]).tolist(), 0.0)
         able = order[self.way[order] >= 0]
         there = able[self._there(r)[able]]
         asked = (there if len(there) else able[:1])[: math.ceil(self.over_select * count - 1e-9)]
-        seconds = self.seconds(self._method.round_work(r, asked.tolist())).total
+        seconds = self.seconds(self._round_work(r, asked.tolist())).total
         if len(asked) <= count and self.deadline == math.inf:
             return Taken(asked, np.sort(asked).tolist(), float(seconds.max()))
         quickest = np.argsort(seconds, kind="stable")
@@ -286,10 +279,10 @@ class Fleet:
         return dict(zip(BY_CLIENT, (busy, joules, *counts), strict=True))
 
     def _cost(self, r: int) -> Cost:
-        assert self._method is not None
-        work = self._method.round_work(r)
+        assert self._round_work is not None
+        work = self._round_work(r)
         taken = self._rounds.get(r)
-        whole = work if taken is None else self._method.round_work(r, taken.asked.tolist())
+        whole = work if taken is None else self._round_work(r, taken.asked.tolist())
         ids = np.asarray(whole.clients, np.int64)
         macs, moved = whole.samples * self.macs(ids), whole.down + whole.up
         joules = self.each("joules_mac")[ids] * macs + self.each("joules_byte")[ids] * moved
@@ -303,8 +296,8 @@ class Fleet:
 
     def sampled(self, rounds: int, most: int) -> tuple[int, Spent]:
         """What a run spends, from as many of its rounds, at equal distances, as ask `most` clients at most."""
-        assert self._method is not None
-        taken = max(1, min(rounds, most // max(1, len(self._method.round_work(0).clients))))
+        assert self._round_work is not None
+        taken = max(1, min(rounds, most // max(1, len(self._round_work(0).clients))))
         costs = (self._cost(k * rounds // taken) for k in range(taken))
         sums = ((cost.seconds, float(cost.joules.sum()), int((~cost.counts).sum())) for cost in costs)
         seconds, joules, dropped = (math.fsum(column) * rounds / taken for column in zip(*sums, strict=True))
@@ -312,14 +305,14 @@ class Fleet:
 
     def lines(self) -> list[dict[str, Any]]:
         """A row by class: clients, memory needed and had, whether it is excluded; seconds of a client's round 0."""
-        assert self._method is not None
+        assert self._round_work is not None
         rows = []
         for k, device in enumerate(self.classes):
             members = np.flatnonzero(self.of == k)
             row: dict[str, Any] = {"class": device.name, "clients": len(members), "lacks": 0.0}
             if len(members):
                 row["lacks"] = max(0.0, self.least - device.memory)
-                work = self._method.round_work(0, members[: 1 << 10].tolist())
+                work = self._round_work(0, members[: 1 << 10].tolist())
                 row |= {name: float(value.mean()) for name, value in self.seconds(work)._asdict().items()}
                 macs = float((work.samples * self.macs(members[: 1 << 10])).mean())
                 row["way"] = int(self.way[members[0]])

@@ -41,10 +41,9 @@ class Terms:
         for name, values in (("mu", self.mu), ("radius", self.radius)):
             demand(len(values) in (1, m), name, values, f"one number, or one for each of the {m} clients")
 
-
-def for_client(values: tuple[float, ...], i: int) -> float:
-    """Client i's value of a parameter that is one number for all clients, or one for each."""
-    return float(values[0] if len(values) == 1 else values[i])
+    def of_client(self, i: int) -> tuple[float, float]:
+        """mu_i and radius_i."""
+        return self.mu[i % len(self.mu)], self.radius[i % len(self.radius)]
 
 
 class ProximalSteps(NamedTuple):
@@ -133,8 +132,7 @@ class Personalised(Problem, ABC):
         if len(stepsizes) == 0:
             return y.copy()
         check_positions(data, batches, f"client {i}: ")
-        mu, radius = for_client(self.terms.mu, i), for_client(self.terms.radius, i)
-        return self.moved(x, y, ProximalSteps(data, batches, stepsizes, mu, radius))
+        return self.moved(x, y, ProximalSteps(data, batches, stepsizes, *self.terms.of_client(i)))
 
     def descend(
         self, data: Dataset, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
@@ -153,7 +151,7 @@ class Personalised(Problem, ABC):
         """
         if y is None:
             return x
-        radius = for_client(self.terms.radius, i)
+        _, radius = self.terms.of_client(i)
         return ball(y, x, radius) if radius < math.inf else y
 
     def solution(self, i: int, data: Dataset, x: Array) -> None:
