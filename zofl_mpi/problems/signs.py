@@ -214,4 +214,6 @@ def _effect(
     else:
         return spread(signs.r) * functional.linear(x * spread(signs.s).to(x.dtype), weight, bias)
     scaled = torch.zeros_like(normed) if weight is None else normed * spread(weight[None])
-    return spread(signs.r) * (scaled if bias is None else scaled + spread(bias[None]))
+    if bias is not None:
+        scaled = scaled + spread(bias[None])
+    return spread(signs.r) * scaled

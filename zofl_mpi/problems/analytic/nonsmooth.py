@@ -68,7 +68,7 @@ class MaxAffine(Solved, KnownLipschitz):
         centres = generator.standard_normal((m + 1, n))  # the <q_g, a_i>
         tables = (noise * streams(Purpose.NOISE, i=i).standard_normal((SAMPLES, n)) for i in range(m + 1))
         server, *clients = (_absolute(basis, *parts) for parts in zip(c, centres, tables, strict=True))
-        z = np.array([_median(centres[1:, g], c[1:, g]) for g in range(n)])
+        z = np.quantile(centres[1:], 0.5, axis=0, weights=c[1:], method="inverted_cdf")
         value = float(np.mean(np.sum(c[1:] * np.abs(z - centres[1:]), axis=1)))
         return cls(z @ basis, value, float(np.linalg.norm(c[1:], axis=1).max())), server, tuple(clients)
 
@@ -108,10 +108,3 @@ def _absolute(basis: Vector, c: Vector, centres: Vector, table: Vector) -> Piece
     slopes = c[:, None] * basis
     sides = np.array([1.0, -1.0])
     return Pieces(slopes[:, None] * sides[None, :, None], -(c * centres)[:, None] * sides, table - table.mean(axis=0))
-
-
-def _median(points: Vector, weights: Vector) -> float:
-    """argmin over z of sum_i weights_i |z - points_i|: where half of the weight is reached."""
-    order = np.argsort(points)
-    reached = np.cumsum(weights[order])
-    return float(points[order][np.searchsorted(reached, reached[-1] / 2)])
