@@ -11,7 +11,7 @@ then with the rest of the server's computing; what streams overlaps.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -29,31 +29,20 @@ KEPT = 4
 @final
 @dataclass(frozen=True)
 class DeviceClass:
-    """A kind of device.
-
-    Attributes:
-        speed: multiply-accumulates a second.
-        memory: bytes.
-        down, up: bits a second.
-        latency: seconds of a message.
-        joules_mac, joules_byte: joules of a multiply-accumulate, and of a byte sent or received.
-        available: probability that a client can be asked in a round.
-        share: probability that a client has it; clients: those that do; labels: those with one of these as their
-            commonest label. A class has one of the three.
-    """
+    """A kind of device; it has one of `share`, `clients` and `labels`."""
 
     name: str
-    speed: float
-    memory: float = math.inf
-    down: float = math.inf
+    speed: float  # multiply-accumulates a second
+    memory: float = math.inf  # bytes
+    down: float = math.inf  # bits a second
     up: float = math.inf
-    latency: float = 0.0
-    joules_mac: float = 0.0
-    joules_byte: float = 0.0
-    available: float = 1.0
-    share: float = 0.0
-    clients: tuple[int, ...] = ()
-    labels: tuple[int, ...] = ()
+    latency: float = 0.0  # seconds of a message
+    joules_mac: float = 0.0  # of a multiply-accumulate
+    joules_byte: float = 0.0  # of a byte sent or received
+    available: float = 1.0  # probability that a client can be asked in a round
+    share: float = 0.0  # probability that a client has it
+    clients: tuple[int, ...] = ()  # those that have it
+    labels: tuple[int, ...] = ()  # it is that of clients with one of these as their commonest label
 
 
 class Needs(NamedTuple):
@@ -65,21 +54,15 @@ class Needs(NamedTuple):
 
 
 class RoundWork(NamedTuple):
-    """A method's demands on clients in a round, each (k,).
-
-    Attributes:
-        samples: whose steps a client computes; down, up: bytes; messages: both ways.
-        streams: whether uploads leave while a client computes, and the server computes on them.
-        server_samples: of the server's own computing, in all.
-    """
+    """A method's demands on clients in a round, each (k,)."""
 
     clients: Sequence[int]
-    samples: Numbers
-    down: Numbers
+    samples: Numbers  # whose steps a client computes
+    down: Numbers  # bytes
     up: Numbers
-    messages: Numbers
-    streams: bool = False
-    server_samples: float = 0.0
+    messages: Numbers  # both ways
+    streams: bool = False  # whether uploads leave while a client computes, and the server computes on them
+    server_samples: float = 0.0  # of the server's own computing, in all
 
 
 class Parts(NamedTuple):
@@ -131,31 +114,23 @@ class Spent:
 
 
 @final
+@dataclass(eq=False)
 class Fleet:
-    """The devices of m clients.
+    """The devices of m clients."""
 
-    Attributes:
-        classes: of devices.
-        of: (m,) the class of each client, its place in `classes`.
-        needs: of the ways to take a step, the preferred one first.
-        way: (m,) each client's, the first that its device can hold; -1: none. 0 until a method is bound.
-        deadline: seconds after which a client of a round is dropped; inf: none.
-        over_select: how many clients a round asks for each that it needs.
-    """
+    classes: Sequence[DeviceClass]
+    of: NDArray[np.int64]  # (m,) the class of each client, its place in `classes`
+    streams: Streams
+    deadline: float = math.inf  # seconds after which a client of a round is dropped; inf: none
+    over_select: float = 1.0  # how many clients a round asks for each that it needs
+    server_speed: float = math.inf  # multiply-accumulates a second
+    # of the ways to take a step, the preferred one first
+    needs: tuple[Needs, ...] = field(default=(Needs(0.0),), init=False)
+    # (m,) each client's way, the first that its device can hold; -1: none. 0 until a method is bound
+    way: NDArray[np.int64] = field(init=False)
 
-    def __init__(
-        self,
-        classes: Sequence[DeviceClass],
-        of: NDArray[np.int64],
-        streams: Streams,
-        deadline: float = math.inf,
-        over_select: float = 1.0,
-        server_speed: float = math.inf,
-    ) -> None:
-        self.classes, self.of, self.deadline, self.over_select = tuple(classes), of, deadline, over_select
-        self.way = np.zeros(len(of), np.int64)
-        self.needs: tuple[Needs, ...] = (Needs(0.0),)
-        self._streams, self._server_speed = streams, server_speed
+    def __post_init__(self) -> None:
+        self.way = np.zeros(len(self.of), np.int64)
         self._round_work: Callable[..., RoundWork] | None = None  # of the method that is bound
         self._rounds = dict[int, Taken]()
         self._forget()
@@ -228,10 +203,10 @@ class Fleet:
 
     def _there(self, r: int) -> NDArray[np.bool]:
         """(m,) whether each client is available in round r."""
-        return self._streams(Purpose.AVAILABLE, r=r).random(len(self.of)) < self.each("available")
+        return self.streams(Purpose.AVAILABLE, r=r).random(len(self.of)) < self.each("available")
 
     def _taken(self, r: int, count: int) -> Taken:
-        order = self._streams(Purpose.PARTICIPANTS, r=r).permutation(len(self.of))
+        order = self.streams(Purpose.PARTICIPANTS, r=r).permutation(len(self.of))
         if self._round_work is None:
             return Taken(order[:count], np.sort(order[:count]).tolist(), 0.0)
         able = order[self.way[order] >= 0]
@@ -288,7 +263,7 @@ class Fleet:
         joules = self.each("joules_mac")[ids] * macs + self.each("joules_byte")[ids] * moved
         busy = self.seconds(whole).total
         clients = float(busy.max(initial=0.0)) if taken is None else taken.ends
-        server = work.server_samples * self.needs[0].server_macs / self._server_speed
+        server = work.server_samples * self.needs[0].server_macs / self.server_speed
         seconds = max(clients, server) if work.streams else clients + server
         return Cost(seconds, ids, busy, joules, np.isin(ids, work.clients))
 

@@ -191,7 +191,11 @@ def _effect(
     module: nn.Module, x: Tensor, output: Tensor, weight: Tensor | None, bias: Tensor | None, signs: Signs
 ) -> Tensor:
     """The perturbation's effect on the output, over mu."""
-    own = [-1] if isinstance(module, nn.Linear) else [*getattr(module, "normalized_shape", ())]  # the last dimensions
+    own: list[int] = []  # the last dimensions, where there are the signs
+    if isinstance(module, nn.Linear):
+        own = [-1]
+    elif isinstance(module, nn.LayerNorm):
+        own = [*module.normalized_shape]
 
     def spread(values: Tensor) -> Tensor:
         """(B, channels) beside the dimensions of the layer's inputs."""

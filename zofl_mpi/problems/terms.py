@@ -47,22 +47,14 @@ class Terms:
 
 
 class ProximalSteps(NamedTuple):
-    """A client's steps y <- P(y - stepsizes[t] (gradient(y; batches[t]) + mu (y - x) + shift)).
+    """A client's steps y <- P(y - stepsizes[t] (gradient(y; batches[t]) + mu (y - x) + shift))."""
 
-    Attributes:
-        data: the client's.
-        batches: (H, B) positions in `data`, H >= 1, all valid.
-        stepsizes: (H,).
-        radius: P projects onto the ball of this radius around x.
-        shift: (n,); None for 0.
-    """
-
-    data: Dataset
-    batches: Batch
-    stepsizes: Vector
+    data: Dataset  # the client's
+    batches: Batch  # (H, B) positions in `data`, H >= 1, all valid
+    stepsizes: Vector  # (H,)
     mu: float
-    radius: float = math.inf
-    shift: Array | None = None
+    radius: float = math.inf  # P projects onto the ball of this radius around x
+    shift: Array | None = None  # (n,); None for 0
 
 
 @dataclass(frozen=True, kw_only=True)

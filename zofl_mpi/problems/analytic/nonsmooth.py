@@ -21,17 +21,11 @@ from zofl_mpi.problems.analytic.quadratic import SAMPLES, Bowl, Quadratic, Smoot
 @final
 @dataclass(frozen=True)
 class Pieces(Noisy):
-    """Data of a client of `MaxAffine`: q_j(x) = sum_g max_k (<slopes[g, k], x> + offsets[g, k]) + <noise_j, x>.
+    """Data of a client of `MaxAffine`: q_j(x) = sum_g max_k (<slopes[g, k], x> + offsets[g, k]) + <noise_j, x>."""
 
-    Attributes:
-        slopes: (G, K, n).
-        offsets: (G, K).
-        noise: (N, n).
-    """
-
-    slopes: Vector
-    offsets: Vector
-    noise: Vector
+    slopes: Vector  # (G, K, n)
+    offsets: Vector  # (G, K)
+    noise: Vector  # (N, n)
 
     def values(self, x: Vector, batch: Batch | None = None) -> Vector:
         """(k,) the mean of q_j at the rows of x (k, n) over the samples at positions `batch` (B,); None: over all."""
@@ -52,12 +46,9 @@ class MaxAffine(Solved, KnownLipschitz):
     with weights c_i and centres a_i of their own. In the coordinates <q_g, x> the mean of the f_i is a sum of functions
     of one variable each: its minimiser is the c-weighted median of the centres in every coordinate, where the mean has
     a kink. For n > 1 it is no client's own minimiser a_i, nor their mean.
-
-    Attributes:
-        lipschitz: L_0 of every f_i, over all samples; a sample's own is larger by at most the norm of its noise.
     """
 
-    lipschitz: float
+    lipschitz: float  # L_0 of every f_i, over all samples; a sample's own is larger by at most the norm of its noise
 
     @classmethod
     def random(cls, streams: Streams, n: int, m: int, *, noise: float = 0.0) -> Random[MaxAffine, Pieces]:

@@ -35,24 +35,15 @@ SMALL_PRODUCT = 1_000_000  # multiplications up to which OpenBLAS takes its kern
 
 
 class Minibatches(NamedTuple):
-    """The mini-batches of H steps, and how far each step goes.
-
-    Attributes:
-        rows: (H, B) rows of `data.inputs`, which may be a map of a file.
-        pull: (H,) stepsize / B, the factor of the summed cross-entropy gradient.
-        keep: (H,) 1 - stepsize * mu, the factor of y - x by the proximal term.
-        push: (H,) the factor of `shift`, which is added to every gradient.
-        rescale: whether the inputs are to be scaled and shifted, or come as they are stored.
-        dtype: of the models and of the inputs that a kernel sees.
-    """
+    """The mini-batches of H steps, and how far each step goes."""
 
     data: Dataset
-    rows: NDArray[np.int64]
-    pull: NDArray[np.float64]
-    keep: NDArray[np.float64]
-    push: NDArray[np.float64]
-    rescale: bool
-    dtype: Any
+    rows: NDArray[np.int64]  # (H, B) rows of `data.inputs`, which may be a map of a file
+    pull: NDArray[np.float64]  # (H,) stepsize / B, the factor of the summed cross-entropy gradient
+    keep: NDArray[np.float64]  # (H,) 1 - stepsize * mu, the factor of y - x by the proximal term
+    push: NDArray[np.float64]  # (H,) the factor of `shift`, which is added to every gradient
+    rescale: bool  # whether the inputs are to be scaled and shifted, or come as they are stored
+    dtype: Any  # of the models and of the inputs that a kernel sees
 
     def labels(self) -> NDArray[np.int64]:
         """(H, B) of the samples."""
