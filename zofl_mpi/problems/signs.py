@@ -191,20 +191,18 @@ def _effect(
     module: nn.Module, x: Tensor, output: Tensor, weight: Tensor | None, bias: Tensor | None, signs: Signs
 ) -> Tensor:
     """The perturbation's effect on the output, over mu."""
-    own: list[int] = []  # the last dimensions, where there are the signs
-    if isinstance(module, nn.Linear):
-        own = [-1]
-    elif isinstance(module, nn.LayerNorm):
-        own = [*module.normalized_shape]
-
-    def spread(values: Tensor) -> Tensor:
-        """(B, channels) beside the dimensions of the layer's inputs."""
-        between = [1] * (x.dim() - 1 - max(1, len(own)))
-        return values.view([len(values), *between, *own] if own else [len(values), -1, *between])
-
     if isinstance(module, nn.LayerNorm):
+        shape = [len(x), *[1] * (x.dim() - 1 - len(module.normalized_shape)), *module.normalized_shape]
         normed = functional.layer_norm(x, module.normalized_shape, eps=module.eps)
-    elif isinstance(module, nn.GroupNorm):
+        return signs.r.view(shape) * _affine(normed, weight, bias)
+    last = isinstance(module, nn.Linear)
+
+    def spread(own: Tensor) -> Tensor:
+        """(B, channels) beside the dimensions of the layer's inputs."""
+        between = [1] * (x.dim() - 2)
+        return own.view([len(own), *between, -1] if last else [len(own), -1, *between])
+
+    if isinstance(module, nn.GroupNorm):
         normed = functional.group_norm(x, module.num_groups, eps=module.eps)
     elif isinstance(module, CHANNELWISE):
         statistics: Any = module
@@ -217,7 +215,10 @@ def _effect(
         return spread(signs.r) * moved
     else:
         return spread(signs.r) * functional.linear(x * spread(signs.s).to(x.dtype), weight, bias)
-    scaled = torch.zeros_like(normed) if weight is None else normed * spread(weight[None])
-    if bias is not None:
-        scaled = scaled + spread(bias[None])
-    return spread(signs.r) * scaled
+    own = [None if value is None else spread(value[None]) for value in (weight, bias)]
+    return spread(signs.r) * _affine(normed, *own)
+
+
+def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    scaled = x * weight if weight is not None else torch.zeros_like(x)
+    return scaled if bias is None else scaled + bias
