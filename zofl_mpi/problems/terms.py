@@ -66,16 +66,11 @@ class Personalised(Problem, ABC):
     f_{2,i}(x, y) = m rho_i lam / 2 |x - y|^2
 
     [A] weights the clients' terms by rho_i AND by 1/m; the factor m in f_{2,i} makes both hold at once (a choice).
-
-    Attributes:
-        weights: (m,) rho_i = N_i / N_tr.
-        terms: lam, mu_i and radius_i.
-        dtype: float32 or float64, of all vectors.
     """
 
-    weights: Vector = given()
-    terms: Terms = given(Terms())
-    dtype: DTypeLike = given(np.float32)
+    weights: Vector = given()  # (m,) rho_i = N_i / N_tr
+    terms: Terms = given(Terms())  # lam, mu_i and radius_i
+    dtype: DTypeLike = given(np.float32)  # float32 or float64, of all vectors
 
     @property
     def m(self) -> int:
