@@ -197,7 +197,7 @@ def test_a_page_that_cannot_be_made_is_one_sentence(
     (tmp_path / "text.h5").write_text("no HDF5")
     words = [str(tmp_path / f"{name}.h5") for name in results]
     (line,) = refused_by(main, [*words, "--out", str(tmp_path / out)], capsys)
-    assert line.startswith("zofl-report: ") and sentence in line
+    assert line.startswith("zofl_mpi: ") and sentence in line
     assert not (tmp_path / out).exists()
 
 
@@ -216,4 +216,4 @@ def test_results_are_compared_by_their_bits(tmp_path: Path, capsys: Capsys) -> N
             same.main([a, *words])
         assert ended.value.code == status and told in capsys.readouterr().out
     (line,) = refused_by(same.main, [a, str(tmp_path / "none.h5")], capsys)
-    assert line.startswith("zofl-same: there is no file")
+    assert line.startswith("zofl_mpi: there is no file")

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, refused
 from zofl_mpi.run.records import load
 
 CLOCKS = {"seconds"}
@@ -67,8 +66,7 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         found = {other: differences(flags.result, other) for other in flags.others}
     except UserError as error:
-        print(f"zofl-same: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
+        raise SystemExit(refused(error)) from error
     for other, names in found.items():
         rest = [name for name in names if not name.endswith(ELSEWHERE)]
         same = "the same bits" + (", evaluated in other rounds" if names else "")
