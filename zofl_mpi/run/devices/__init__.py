@@ -12,7 +12,7 @@ memory = 2.56e8
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from zofl_mpi.engine.ledger import bytes_in_words
 from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.engine.world import World, at_server, run_or_fail_all
-from zofl_mpi.errors import UserError, demand, nearest, warn
+from zofl_mpi.errors import UserError, check_one_of, demand, nearest, warn
 from zofl_mpi.run.flags import read_toml
 
 Devices = tuple[tuple[DeviceClass, ...], float]
@@ -44,11 +44,11 @@ def read(name: str) -> Devices:
         raise UserError(f"--devices {name}: must be one of {', '.join(NAMES)}, or a file .toml{nearest(name, NAMES)}")
     where = f"--devices {name}"
     table = read_toml(FOLDER / f"{name}.toml" if name in NAMES else name, "--devices ")
-    _demand_keys(table, ("class", "server"), where)
+    _check_keys(table, ("class", "server"), where)
     server, kinds = table.get("server", {}), table.get("class", {})
     if not isinstance(server, dict) or not isinstance(kinds, dict) or not 0 < len(kinds) <= MOST:
         raise UserError(f"{where}: must have a table [class.NAME] for each class of devices, at most {MOST} of them")
-    _demand_keys(server, ("speed",), f"{where}, [server]")
+    _check_keys(server, ("speed",), f"{where}, [server]")
     speed = _number(server, "speed", f"{where}, [server]", math.inf)
     classes = tuple(_class(kind, values, f"{where}, [class.{kind}]") for kind, values in kinds.items())
     total = math.fsum(each.share for each in classes)
@@ -122,7 +122,7 @@ def _class(name: str, values: Any, where: str) -> DeviceClass:
     known = {f.name for f in fields(DeviceClass)} - {"name"}
     if not isinstance(values, dict):
         raise UserError(f"{where}: must be a table of numbers")
-    _demand_keys(values, known, where)
+    _check_keys(values, known, where)
     if len(chosen := [key for key in CHOICES if key in values]) != 1:
         raise UserError(f"{where}: has {' and '.join(chosen) or 'nothing'} of {', '.join(CHOICES)}; it must have one")
     if "speed" not in values:
@@ -158,10 +158,9 @@ def _whole(value: Any, where: str) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _demand_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
+def _check_keys(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
     for key in table:
-        if key not in known:
-            raise UserError(f"{where}: unknown key {key!r}{nearest(key, known)}; known are {', '.join(sorted(known))}")
+        check_one_of(sorted(known), key, "key", f"{where}: ")
 
 
 # --- --dry-run
