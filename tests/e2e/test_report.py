@@ -157,7 +157,7 @@ def test_a_first_round_that_loads_does_not_hide_the_others(
     recorder = records.Recorder.create(tmp_path / "a.h5", attrs={"config": {}}, m=2, ranks=1, rounds=9)
     recorder.begins(5.3)
     for r, wall in enumerate((first, 0.8, 1.0)):
-        recorder.append({"round": r + 1.0, "seconds": wall}, steps=["solve"], seconds_compute=0.5)
+        recorder.append({"round": r + 1.0, "seconds": wall}, steps=["solve"], seconds_compute=[[0.5]])
     recorder.close()
     figure = draw(records.load(tmp_path / "a.h5"))
     panel = figure.axes[0]
@@ -171,7 +171,7 @@ def test_the_figure_of_a_run_is_drawn_also_while_it_runs(tmp_path: Path, columns
     recorder = records.Recorder.create(tmp_path / "a.h5", attrs={"config": {}}, m=2, ranks=1, rounds=9)
     for r in range(3):
         row = {"round": r + 1.0, **{name: 0.5 for name in columns if r != 1}}
-        recorder.append(row, steps=["solve"], bytes_up=np.full((1, 2), 8), seconds_compute=0.5)
+        recorder.append(row, steps=["solve"], bytes_up=np.full((1, 2), 8), seconds_compute=[[0.5]])
     for name in ("a.png", "a.pdf"):
         main([str(tmp_path / "a.h5"), "--out", str(tmp_path / name)])
     assert (tmp_path / "a.png").stat().st_size > 10_000

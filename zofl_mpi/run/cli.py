@@ -29,7 +29,7 @@ from zofl_mpi.run import devices, evaluation, flags
 from zofl_mpi.run import plan as plans
 from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
-from zofl_mpi.run.mpi.placement import ClientPlacement
+from zofl_mpi.run.mpi.placement import placed
 from zofl_mpi.run.mpi.world import connect
 from zofl_mpi.run.plan import Plan
 from zofl_mpi.run.progress import Progress, announce, progress
@@ -386,6 +386,5 @@ def _clients_per_rank(world: World, servers: int, m: int, loads: Loads | None) -
     """The number of clients, of m, on each rank."""
     if world.size == 1:
         return [m]
-    placement = ClientPlacement(world.size - servers, loads)
-    clients = Counter(placement[i] + servers - 1 for i in range(m))
-    return [clients[rank] for rank in range(world.size)]
+    clients = Counter(placed(m, world.size - servers, loads))
+    return [clients[rank - servers + 1] for rank in range(world.size)]

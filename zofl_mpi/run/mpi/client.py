@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast, final
 
 import numpy as np
@@ -47,14 +48,14 @@ class ClientRank:
         self._method, self._staging = method, staging_of(method)
         self._batched = program_of(method).backend.batched_clients
         self._data, self._watch = data, watch or Watch()
-        self._wire = connected(world, self._watch, loads, self._staging)
-        self._pair: Wire | None = None  # of another rank of the server, which has no clients
-        if 0 < world.rank < world.server_ranks:
-            self._pair = connected(world, self._watch, None, self._staging, world.pairs[world.rank - 1])
-        self._clients = self._own_clients()
+        self._connect = partial(connected, world, self._watch, self._staging, len(data), loads)
+        self._pair: Wire | None = None
+        if 0 < world.rank < world.server_ranks:  # another rank of the server, which has no clients
+            self._connect = partial(connected, world, self._watch, self._staging)
+            self._pair = self._connect(comm=world.pairs[world.rank - 1])
         self._clock = self._watch.clock = Clock()
         self._survival = world.survival
-        self._changes = Changes()
+        self._begin()
 
     def serve(self) -> int:
         """Serves the server's questions until it ends the run; returns the exit status that it gave."""
@@ -100,16 +101,13 @@ class ClientRank:
     def _recover(self, survival: Survival) -> None:
         """Comes together with the ranks that are left; gets other clients, whose memories the server keeps."""
         survival.recover()
-        self._wire = self._wire.over(survival.guarded())
-        self._clients = self._own_clients()
-        self._changes = Changes()
+        self._begin()
         self._watch.begins(following=False)
 
-    def _own_clients(self) -> dict[int, Client]:
-        if self._pair is not None:
-            return {}
-        own = self._wire.placement.of(self._wire.rank, len(self._data))
-        return {i: Client(i, self._data[i]) for i in own}
+    def _begin(self) -> None:
+        self._wire, self._changes = self._connect(), Changes()
+        own = (i for i, rank in enumerate(self._wire.placement) if rank == self._wire.rank)
+        self._clients = {i: Client(i, self._data[i]) for i in own}
 
     def _step(self, name: str) -> Step:
         return cast(Step, STEPS.get(name) or step_of(self._method, name))  # the server has checked that it exists

@@ -4,6 +4,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -50,14 +51,13 @@ class MPIClients(Clients):
         self._watch, self._staging = watch or Watch(), staging_of(method)
         self._questions = Questions(m, method, self._watch)
         self.ledger = self._questions.ledger
-        self._survival = world.survival
+        self._survival, self._loads = world.survival, loads
         self.survives = self._survival is not None
-        self._wire = connected(world, self._watch, loads, self._staging)
+        self._connect = partial(connected, world, self._watch, self._staging)
+        self._wire = self._connect(m, loads)
         self._servers: ServerRanks | None = None
         if world.server_ranks > 1:
-            wire, *pairs = (
-                connected(world, self._watch, None, self._staging, comm) for comm in (world.servers, *world.pairs)
-            )
+            wire, *pairs = (self._connect(comm=comm) for comm in (world.servers, *world.pairs))
             self._servers = ServerRanks(wire, pairs, self._questions.clock)
         self.sharing = self._servers or Sharing()
         self._touched: set[int] = set()
@@ -214,7 +214,7 @@ class MPIClients(Clients):
                 raise UserError("MPI fails again and again, although no rank is lost")
             names = ", ".join(f"rank {rank}" for rank in self.lost[-1]) or "no rank"
             print(f"zofl_mpi: {names} lost; client ranks that go on: {left}", file=sys.stderr, flush=True)
-            self._wire = self._wire.over(survival.guarded())
+            self._wire = self._connect(self.m, self._loads)
             self._questions.restart()
             self._reports.clear()
             given = {i: self._memory(i) for i in sorted(self._kept)}

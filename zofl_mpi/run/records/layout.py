@@ -74,8 +74,8 @@ KINDS: dict[Any, tuple[type, ...]] = {
 }
 
 
-def check_result(file: Any, path: object) -> None:
-    """Refuses an open file that is no result.
+def check_result(file: Any, path: object) -> dict[str, Any]:
+    """{name: data set} of an open result.
 
     Raises:
         UserError: it is something else, of a newer format, or leads out of itself.
@@ -101,16 +101,18 @@ def check_result(file: Any, path: object) -> None:
     for name, item in data.items():
         if name.startswith(("rounds/", "clients/", "ranks/")) and name != PLACES:
             _demand(item.shape[0] >= done, path, name, f"has {item.shape[0]} of {done} rounds")
+    return data
 
 
-def check_checkpoint(file: Any, path: object) -> None:
-    """Refuses an open file that is no checkpoint; raises as `check_result` does."""
+def check_checkpoint(file: Any, path: object) -> dict[str, Any]:
+    """{name: data set} of an open checkpoint; raises as `check_result` does."""
     if "checkpoint" not in file.attrs:
         raise UserError(f"{path} is not a checkpoint of zofl_mpi")
     _check_attributes(file, path, "")
     _check_format(path, file.attrs["checkpoint"])
     data = _checked(file, path, CHECKPOINT, ATTRIBUTES_OF_CHECKPOINTS)
     _demand({"payload/state", "checksums"} <= data.keys(), path, "payload", "holds no state, or no checksums")
+    return data
 
 
 def _check_format(path: object, found: Any) -> None:

@@ -36,7 +36,7 @@ from zofl_mpi.run.records.places import check_new, remove
 from zofl_mpi.run.records.provenance import now
 from zofl_mpi.run.records.result import load
 from zofl_mpi.run.records.rows import CLIENTS, RANKS, Rows, add_places, by_round, growing, lay_out
-from zofl_mpi.run.records.sessions import Loss, cut_back, lost_ranks, session
+from zofl_mpi.run.records.sessions import LOSSES, Loss, cut_back, session
 from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
 Array = NDArray[Any]
@@ -213,8 +213,9 @@ class Recorder:
 
     def _put_waiting(self) -> None:
         """Gives HDF5 the rows that wait, all with the same steps and tables."""
-        rows, steps = self._waiting, self._waiting[0].steps
-        self._name_steps(steps)
+        rows = self._waiting
+        self._name_steps(rows[0].steps)
+        places = [self.steps.index(step) for step in rows[0].steps]
         names = dict.fromkeys(name for row in rows for name in row.numbers)
         for name in names:
             self._add_column(name)
@@ -225,7 +226,10 @@ class Recorder:
             self._rows[f"rounds/{name}"].put(self.rounds, column)
         for name in rows[0].tables:
             tables = np.stack([row.tables[name] for row in rows])
-            self._put("clients" if name in CLIENTS else "ranks", name, tables, steps)
+            data = self._rows[f"{'clients' if name in CLIENTS else 'ranks'}/{name}"]
+            block = np.zeros((len(rows), *data.row), data.dtype)
+            block[:, places, : tables.shape[-1]] = tables  # a session may have fewer ranks than one before
+            data.put(self.rounds, block)
         self._done.write(np.array(self.rounds + len(rows)))
         self._most = -(-BATCH // sum(data.dtype.itemsize * math.prod(data.row) for data in self._rows.values()))
 
@@ -240,7 +244,9 @@ class Recorder:
     def survived(self, losses: Sequence[Loss]) -> None:
         """Adds to attributes `lost` (JSON) and `repeated_rounds`: ranks that were lost while the others went on."""
         with self._writing():
-            set_attributes(self._file.attrs, lost_ranks(self._file.attrs.get("lost", "[]"), losses))
+            lost = [*json.loads(self._file.attrs.get("lost", "[]")), *(loss._asdict() for loss in losses)]
+            repeated = sum(bool(loss["repeated"]) for loss in lost)
+            set_attributes(self._file.attrs, {"lost": lost[-LOSSES:], "repeated_rounds": repeated})
 
     def describe(self, columns: Columns) -> None:
         """Sets unit and description of columns that `append` will be given, and of the fields of the last state."""
@@ -366,17 +372,9 @@ class Recorder:
         set_attributes(data.attrs, {"unit": unit, "description": description})
         self._rows[f"rounds/{name}"] = Rows(data)
 
-    def _put(self, group: str, name: str, tables: Array, steps: Sequence[str]) -> None:
-        data = self._rows[f"{group}/{name}"]
-        given = tables if tables.ndim > 1 else tables[:, None, None]
-        width = given.shape[-1] if tables.ndim > 1 else data.row[1]  # a session may have fewer ranks than one before
-        block = np.zeros((len(tables), *data.row), data.dtype)
-        block[:, [self.steps.index(step) for step in steps], :width] = given
-        data.put(self.rounds, block)
-
     def _summed(self, table: Array, axis: int) -> Array:
         """A table with an entry for each client as the file keeps it."""
-        return table if self._first is None or not table.ndim else np.add.reduceat(table, self._first, axis=axis)
+        return table if self._first is None else np.add.reduceat(table, self._first, axis=axis)
 
 
 def _staged(path: Path, new: bool) -> StagedFile:

@@ -112,15 +112,3 @@ def growing(file: Any, name: str, shape: tuple[int, ...], kind: type, rounds: in
     rows = max(1, min(rounds, CHUNK_BYTES // (8 * max(1, shape[-1] if len(shape) > 1 else 1))))
     chunks = (rows, 1, max(1, shape[-1])) if len(shape) > 1 else (rows,)
     return file.create_dataset(name, shape, kind, chunks=chunks, maxshape=(None,) * len(shape), fillvalue=fill)
-
-
-def truncate(file: Any, rounds: int, ranks: int) -> None:
-    """Drops all rows after the first `rounds`, and /final; widens /ranks to `ranks`."""
-    for group in ("rounds", "clients", "ranks"):
-        for _, data in by_round(file, group):
-            data.resize(rounds, axis=0)
-    file["rounds"].attrs.modify("done", rounds)
-    for _, data in by_round(file, "ranks"):
-        data.resize(max(ranks, data.shape[2]), axis=2)
-    if "final" in file:
-        del file["final"]
