@@ -72,8 +72,7 @@ def main(words: list[str] | None = None) -> int:
 def slurm(environment: Mapping[str, str], hosts: Sequence[str], lacking: Sequence[Sequence[str]]) -> str:
     """A sentence on whether a job can put itself back into the queue.
 
-    Args:
-        hosts, lacking: the node of each rank, and the commands of Slurm that are missing there.
+    Of each rank: its node (`hosts`), and the commands of Slurm that are missing there (`lacking`).
     """
     if "SLURM_JOB_ID" not in environment:
         return "Slurm: this is no job; whether one can put itself back into the queue shows on the nodes that it gets"

@@ -43,11 +43,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def write(results: Sequence[Path], out: Path) -> None:
-    """Writes the page, or the figure of one run.
-
-    Raises:
-        UserError: a result cannot be read, the file cannot be written, or it is of another kind.
-    """
+    """Writes the page, or the figure of one run (UserError: a result cannot be read, or the file not be written)."""
     runs = [records.load(path) for path in results]
     if out.suffix not in (".html", *FIGURES):
         raise UserError(f"--out {out} ends in neither .html nor {', '.join(FIGURES)}; name a file that does")

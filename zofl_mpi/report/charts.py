@@ -143,11 +143,9 @@ def chart(data: list[dict[str, Any]], x: str, y: str, **layout: Any) -> Chart:
 
 
 def groups(n: int, first: Array | None = None) -> tuple[list[str], Array]:
-    """Names of at most BARS groups of consecutive ranks or clients, and where each group starts.
+    """Names of at most BARS groups of n consecutive ranks or clients, and where each group starts.
 
-    Args:
-        n: entries.
-        first: (n,) the first client of each entry, where entries are sums over clients already.
+    `first`: (n,) the first client of each entry, where entries are sums over clients already.
     """
     starts = np.unique(np.linspace(0, n, min(n, BARS) + 1).astype(int)[:-1])
     numbered = np.arange(n) if first is None else np.asarray(first)

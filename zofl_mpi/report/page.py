@@ -22,8 +22,7 @@ AT_ONCE = 3
 def page(runs: Sequence[Run]) -> str:
     """The page of one run or a comparison, as HTML of about 5 MB, most of it the plotting library.
 
-    Raises:
-        UserError: there are more than RUNS runs, or plotly is not installed.
+    UserError: there are more than RUNS runs, or plotly is not installed.
     """
     if len(runs) > RUNS:
         raise UserError(f"{len(runs)} results are given and a page compares {RUNS} at most; name fewer")

@@ -26,8 +26,7 @@ ELSEWHERE = " (in other rounds)"
 def differences(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> list[str]:
     """The names of what differs between two results: steps, /final/*, /rounds/* without clocks, /clients/*.
 
-    Raises:
-        UserError: a file is no result, or cannot be read.
+    UserError: a file is no result, or cannot be read.
     """
     a, b = load(one), load(other)
     pairs = [("final", a.final, b.final), ("rounds", a.rounds, b.rounds), ("clients", a.clients, b.clients)]

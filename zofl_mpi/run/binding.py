@@ -36,15 +36,12 @@ class Place:
 def bind(world: World, requested: str, gpu: bool) -> list[Place]:
     """Binds this rank to a device and to its threads; returns the places of all ranks, by rank.
 
-    On the CPU a rank has one thread: bits may depend on the number of threads, which would depend on the number
-    of ranks.
+    On the CPU a rank has one thread: bits may depend on the number of threads, which would depend on the number of
+    ranks. UserError: on every rank, if one cannot have the requested device, or cannot use the GPU that it chose.
 
     Args:
         requested: "auto", "cpu" or "cuda".
         gpu: whether the problem can use a GPU.
-
-    Raises:
-        UserError: on every rank, if one cannot have the requested device, or cannot use the GPU that it chose.
     """
     client = world.rank > 0 or world.size == 1
     seen, cores = device.visible(requested), device.cores()
@@ -57,9 +54,8 @@ def bind(world: World, requested: str, gpu: bool) -> list[Place]:
     if chosen != "cpu":
         device.reproducible()
     uuid = run_or_fail_all(world, lambda: device.proof(chosen))
-    threads = (
-        1 if chosen == "cpu" else device.threads([mask for _, mask in node], me, device.granted("SLURM_CPUS_PER_TASK"))
-    )
+    masks, allowed = [mask for _, mask in node], device.granted("SLURM_CPUS_PER_TASK")
+    threads = 1 if chosen == "cpu" else device.threads(masks, me, allowed)
     device.limit_threads(threads)
     gpus = max(len({uuid for _, uuids in views for uuid in uuids}), device.granted("SLURM_GPUS_ON_NODE"))
     unused = device.unused(seen) if gpu and requested == "auto" and chosen == "cpu" else ""

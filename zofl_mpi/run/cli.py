@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
@@ -86,11 +86,10 @@ def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
 
 def _output_fails() -> bool:
     """Whether standard output cannot be written, as on a full disk."""
-    try:
+    with suppress(OSError):
         print(flush=True)
-    except OSError:
-        return True
-    return False
+        return False
+    return True
 
 
 def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:

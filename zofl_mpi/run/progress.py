@@ -37,8 +37,7 @@ class Progress:
     def step(self, name: str, total: int = 0, done: int = 0) -> None:
         """Shows a step beside the rounds, as of the start or an evaluation, in place of the one before; "": none.
 
-        Args:
-            total: how many parts it has, `done` of which are done; 0: not known.
+        It has `total` parts (0: not known), `done` of which are done.
         """
 
     def advance(self) -> None:

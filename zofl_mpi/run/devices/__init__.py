@@ -60,8 +60,7 @@ def read(name: str) -> Devices:
 def equipped(world: World, setting: Setting[Any], name: str, deadline: float, over_select: float) -> Setting[Any]:
     """The setting whose clients have the devices of that name, read at rank 0; "" for none.
 
-    Raises:
-        UserError: a limit without devices; a class names clients or labels that are not there.
+    UserError: a limit without devices; a class names clients or labels that are not there.
     """
     if not name:
         demand(deadline == 0, "deadline", deadline, "0 without --devices")
@@ -139,16 +138,10 @@ def _class(name: str, values: Any, where: str) -> DeviceClass:
 
 
 def _number(values: Mapping[str, Any], key: str, where: str, usual: float) -> float:
-    value = values.get(key, usual)
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not value >= 0
-        or (key in POSITIVE and not value)
-    ):
-        raise UserError(
-            f"{where}: {key} = {str(value)[:60]}; must be a number {'above' if key in POSITIVE else 'of at least'} 0"
-        )
+    value, positive = values.get(key, usual), key in POSITIVE
+    if type(value) not in (int, float) or not value >= 0 or (positive and not value):
+        allowed = f"a number {'above' if positive else 'of at least'} 0"
+        raise UserError(f"{where}: {key} = {str(value)[:60]}; must be {allowed}")
     return float(value)
 
 

@@ -67,7 +67,8 @@ class MPIClients(Clients):
 
     def ask(self, step: Step, message: Any, *, to: Participants = None, counted: bool = True) -> Replies:
         if self._survival is not None and step is STEPS["<recall>"]:
-            return ((i, self._memory(i)) for i in participants(to, self.m))
+            kept = self._kept  # as at the last account
+            return ((i, messages.unpack(kept[i]) if i in kept else Memory({})) for i in participants(to, self.m))
         to = self._participants(to)
         self._send_one("ask", step, message, to)
         return self._replies(step.__name__, dict.fromkeys(to, messages.size(message)), counted)
@@ -198,11 +199,6 @@ class MPIClients(Clients):
             return self._survival.alive[rank]
         return rank + self.sharing.ranks - 1 if rank else 0
 
-    def _memory(self, i: int) -> Memory:
-        """Client i's memory as at the last account."""
-        kept = self._kept.get(i)
-        return Memory({}) if kept is None else messages.unpack(kept)
-
     def _recover(self, survival: Survival) -> None:
         """Comes together with the ranks that are left, and gives the clients, on their new ranks, their memories."""
         while True:
@@ -217,7 +213,7 @@ class MPIClients(Clients):
             self._wire = self._connect(self.m, self._loads)
             self._questions.restart()
             self._reports.clear()
-            given = {i: self._memory(i) for i in sorted(self._kept)}
+            given = {i: messages.unpack(block) for i, block in sorted(self._kept.items())}
             try:
                 for _ in self.ask_each(STEPS["<restore>"], given, counted=False) if given else ():
                     pass

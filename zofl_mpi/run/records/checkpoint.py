@@ -53,8 +53,7 @@ def save_checkpoint(path: FileName, payload: Mapping[str, Any], attrs: Attribute
         payload: name -> bytes, or anything with a buffer of bytes; a name may have parts ("memory/3").
         attrs: dicts and lists are stored as JSON.
 
-    Raises:
-        WriteError: the previous checkpoint, if any, is intact.
+    WriteError: the previous checkpoint, if any, is intact.
     """
     path = Path(path)
     fresh = path.with_name(path.name + TEMPORARY)

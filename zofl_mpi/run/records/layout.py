@@ -77,9 +77,7 @@ KINDS: dict[Any, tuple[type, ...]] = {
 def check_result(file: Any, path: object) -> dict[str, Any]:
     """{name: data set} of an open result.
 
-    Raises:
-        UserError: it is something else, of a newer format, or leads out of itself.
-        LostError: it is damaged.
+    UserError: it is something else, of a newer format, or leads out of itself; LostError: it is damaged.
     """
     if "checkpoint" in file.attrs:
         raise UserError(f"{path} is a checkpoint: name the result beside it")

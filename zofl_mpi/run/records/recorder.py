@@ -78,9 +78,7 @@ class Recorder:
     def __init__(self, path: Path, rounds: int, planned: int, prepare: Callable[[Any], None], *, new: bool) -> None:
         """Makes a new file, or opens one, and prepares it: all of that, or nothing.
 
-        Raises:
-            UserError: another process writes it.
-            OSError: it cannot be made, opened or written.
+        UserError: another process writes it; OSError: it cannot be made, opened or written.
         """
         self.path, self.rounds, self._planned, self._columns = path, rounds, planned, dict(COLUMNS)
         self._writer, self._failed = WriterLock(path), False
@@ -270,11 +268,7 @@ class Recorder:
                 os.fsync(self._staged.number)
 
     def verify(self) -> None:
-        """Reads the layout of what is on the disk.
-
-        Raises:
-            DamagedError: another program has cut it off or written into it.
-        """
+        """Reads the layout of what is on the disk (DamagedError: another program has changed it)."""
         try:
             hdf5.read_file(self.path, lambda file: check_result(file, self.path))
         except UserError as error:
@@ -283,10 +277,9 @@ class Recorder:
             raise DamagedError(f"{error}: it was changed while this run wrote it; {advice}") from error
 
     def finish(self, state: Mapping[str, Any], **attrs: Any) -> None:
-        """Writes /final/<field> of the last state, attribute `meaning` as given to `describe`; closes it as "done".
+        """Writes /final/<field> of the last state, `meaning` as given to `describe`; closes the file as "done".
 
-        Raises:
-            DamagedError: as `verify`.
+        DamagedError: as `verify`.
         """
         with self._writing():
             for name, value in state.items():

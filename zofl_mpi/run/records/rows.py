@@ -31,10 +31,7 @@ class Rows:
     """A data set that grows by rows; keeps the objects that h5py would make anew at each access.
 
     It stays open for the whole run: a data set that is closed loses its chunk cache, and each row would read it again.
-
-    Attributes:
-        row: the shape of a row.
-        dtype: of its entries.
+    `row` is the shape of a row, `dtype` the type of its entries.
     """
 
     def __init__(self, data: Any) -> None:

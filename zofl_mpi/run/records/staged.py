@@ -30,10 +30,8 @@ class StagedFile:
     """The file object that h5py is given; see the module's first lines.
 
     Args:
-        room: bytes that the journal has from the first commit on, so that on a full disk a longer one fits, too.
-
-    Attributes:
         number: of the open file, as os.fstat takes it.
+        room: bytes that the journal has from the first commit on, so that on a full disk a longer one fits, too.
     """
 
     def __init__(self, number: int, *, write: bool, room: int = 0) -> None:
@@ -99,8 +97,7 @@ class StagedFile:
     def commit(self) -> None:
         """Brings all staged writes to the file, in one step for whoever opens it with `StagedFile`.
 
-        Raises:
-            OSError: the file is as of the last commit, or (an error of the device) its journal completes it.
+        OSError: the file is as of the last commit, or (an error of the device) its journal completes it.
         """
         if self._failure:
             raise self._failure
