@@ -376,8 +376,7 @@ def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Sett
             raise UserError(f"{needed}: pip install 'zofl_mpi[torch]'") from exc
 
     setting = replace(run_or_fail_all(world, make), eval_clients=values["eval_clients"])
-    limits = values["devices"], values["deadline"], values["over_select"]
-    setting = devices.equipped(world, setting, *limits)
+    setting = devices.equipped(world, setting, values["devices"], values["deadline"], values["over_select"])
     return evaluation.limited(setting, 0 if values["eval_samples"] == "auto" else values["eval_samples"])
 
 

@@ -20,7 +20,7 @@ from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.client_memory import STEPS
 from zofl_mpi.run.mpi.gather import FAILED, REPLY, UPLOAD, Outbox
 from zofl_mpi.run.mpi.server_ranks import serve_step
-from zofl_mpi.run.mpi.survival import Changes, Survival
+from zofl_mpi.run.mpi.survival import Survival, changed
 from zofl_mpi.run.mpi.wire import Question, Wire, connected
 from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.questions import in_turn, received
@@ -38,12 +38,7 @@ class ClientRank:
     """
 
     def __init__(
-        self,
-        world: MPIWorld,
-        method: Any,
-        data: Sequence[Any],
-        watch: Watch | None = None,
-        loads: Loads | None = None,
+        self, world: MPIWorld, method: Any, data: Sequence[Any], watch: Watch | None = None, loads: Loads | None = None
     ) -> None:
         self._method, self._staging = method, staging_of(method)
         self._batched = program_of(method).backend.batched_clients
@@ -86,7 +81,7 @@ class ClientRank:
             case "step":
                 serve_step(self._wire, cast(Wire, self._pair), self._method, question, block, self._clock)
             case "keep":
-                self._wire.gather_memories(*self._changes.of(self._clients, question.to))
+                self._wire.gather_memories(*changed(self._clients, question.to, self._kept))
             case "account":
                 self._wire.gather_tables(self._clock.report(self._watch.stop()).table(question.extra))
                 if self._survival is not None:
@@ -105,7 +100,7 @@ class ClientRank:
         self._watch.begins(following=False)
 
     def _begin(self) -> None:
-        self._wire, self._changes = self._connect(), Changes()
+        self._wire, self._kept = self._connect(), dict[int, bytes]()  # checksums of memories that the server keeps
         own = (i for i, rank in enumerate(self._wire.placement) if rank == self._wire.rank)
         self._clients = {i: Client(i, self._data[i]) for i in own}
 

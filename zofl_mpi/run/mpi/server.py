@@ -40,12 +40,7 @@ class MPIClients(Clients):
     """All clients, on the client ranks, as rank 0 asks them (`Clients`); the other ranks run `ClientRank.serve`."""
 
     def __init__(
-        self,
-        world: MPIWorld,
-        m: int,
-        method: Any = None,
-        watch: Watch | None = None,
-        loads: Loads | None = None,
+        self, world: MPIWorld, m: int, method: Any = None, watch: Watch | None = None, loads: Loads | None = None
     ) -> None:
         self.m, self.lost, self._ranks = m, list[list[int]](), world.comm.size
         self._watch, self._staging = watch or Watch(), staging_of(method)

@@ -66,12 +66,7 @@ FURTHER = {
     "versions": {},
 }
 """Attributes that a file may lack; one that is not named here is any text or number."""
-KINDS: dict[Any, tuple[type, ...]] = {
-    int: (int, np.integer),
-    float: (float, np.floating),
-    bool: (bool, np.bool_),
-    str: (str,),
-}
+KINDS: dict[Any, Any] = {int: (int, np.integer), float: (float, np.floating), bool: (bool, np.bool_), str: str}
 
 
 def check_result(file: Any, path: object) -> dict[str, Any]:
@@ -129,9 +124,8 @@ def _checked(file: Any, path: object, described: dict[str, Any], attributes: dic
     """{name: data set} of a file, whose data sets and attributes are as described."""
     for name, like in (attributes | FURTHER).items():
         if name in attributes or name in file.attrs:
-            _demand(
-                _fits(plain(file.attrs[name]), like, stored=True), path, f"its attribute {name}", "has another type"
-            )
+            fits = _fits(plain(file.attrs[name]), like, stored=True)
+            _demand(fits, path, f"its attribute {name}", "has another type")
     data, absent = {}, 0
     for name, item in _objects(file, path):
         _check_attributes(item, path, name)
@@ -187,10 +181,8 @@ def _absent(data: Any, path: object, name: str) -> int:
 def _check_type(data: Any, path: object, name: str, kind: Any, axes: int | None) -> None:
     """Refuses a data set of another type or number of axes."""
     dtype, shape = data.dtype, data.shape
-    if kind is None:
-        fits = dtype.kind in NUMBERS or (dtype.kind == TEXT and not shape)
-    else:
-        fits = dtype == kind
+    usual = dtype.kind in NUMBERS or (dtype.kind == TEXT and not shape)
+    fits = usual if kind is None else dtype == kind
     _demand(fits and axes in (None, len(shape)), path, name, f"is {dtype} with {len(shape)} axes")
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -19,24 +19,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.records import hdf5
-from zofl_mpi.run.records.hdf5 import (
-    FAILURES,
-    FORMAT,
-    Attributes,
-    Columns,
-    DamagedError,
-    FileName,
-    WriteError,
-    set_attributes,
-)
+from zofl_mpi.run.records import hdf5, rows
+from zofl_mpi.run.records.hdf5 import Attributes, Columns, DamagedError, FileName, WriteError, set_attributes
 from zofl_mpi.run.records.layout import check_result
 from zofl_mpi.run.records.lock import WriterLock, lock
 from zofl_mpi.run.records.places import check_new, remove
 from zofl_mpi.run.records.provenance import now
 from zofl_mpi.run.records.result import load
-from zofl_mpi.run.records.rows import CLIENTS, RANKS, Rows, add_places, by_round, growing, lay_out
-from zofl_mpi.run.records.sessions import LOSSES, Loss, cut_back, session
 from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
 Array = NDArray[Any]
@@ -109,7 +98,9 @@ class Recorder:
         self._first = file["clients"].attrs.get("first_clients")
         self._done = h5py.h5a.open(file["rounds"].id, b"done")
         groups = ("rounds", "clients", "ranks")
-        self._rows = {f"{group}/{name}": Rows(data) for group in groups for name, data in by_round(file, group)}
+        self._rows = {
+            f"{group}/{name}": rows.Rows(data) for group in groups for name, data in rows.by_round(file, group)
+        }
 
     @classmethod
     def create(
@@ -128,30 +119,16 @@ class Recorder:
             UserError: the file exists and `force` is not set, or its folder is missing or cannot be written.
             WriteError: the file cannot be written.
         """
-
-        def prepare(file: Any) -> None:
-            lay_out(file, m, ranks, rounds, start)
-            own = {"schema": FORMAT, "status": "running", "ranks": ranks}
-            sessions = [session(start, ranks, attrs)]
-            set_attributes(file.attrs, {"run": secrets.token_hex(8), **attrs, **own, "sessions": sessions})
-
         path = Path(path)
         check_new(path, force)
         with hdf5.explaining(path, 0):
-            return cls(path, start, rounds, prepare, new=True)
+            return cls(path, start, rounds, partial(rows.lay_out, m, ranks, rounds, start, attrs), new=True)
 
     @classmethod
     def reopen(
-        cls,
-        path: FileName,
-        rounds_done: int,
-        *,
-        m: int = 0,
-        ranks: int = 0,
-        rounds: int = 0,
-        attrs: Attributes | None = None,
+        cls, path: FileName, done: int, *, m: int = 0, ranks: int = 0, rounds: int = 0, attrs: Attributes | None = None
     ) -> Recorder:
-        """Continues a result: every row after the first `rounds_done` is dropped, and /final too.
+        """Continues a result: every row after the first `done` is dropped, and /final too.
 
         Args:
             m: clients (0: as before).
@@ -160,15 +137,16 @@ class Recorder:
             attrs: of this session, for `sessions`; of the root only `config` and `settled` are replaced.
 
         Raises:
-            UserError: the file is no result, of other clients, or has fewer rounds than `rounds_done`.
+            UserError: the file is no result, of other clients, or has fewer rounds than `done`.
             WriteError: the file cannot be written.
         """
 
         def prepare(file: Any) -> None:
-            cut_back(file, load(path), rounds_done, m, ranks, attrs or {})
+            load(path)  # refuses another file
+            rows.cut_back(path, m, ranks, done, attrs or {}, file)
 
-        with hdf5.explaining(Path(path), rounds_done):
-            return cls(Path(path), rounds_done, rounds or max(rounds_done, 1), prepare, new=False)
+        with hdf5.explaining(Path(path), done):
+            return cls(Path(path), done, rounds or max(done, 1), prepare, new=False)
 
     def append(self, row: Mapping[str, float], *, steps: Sequence[str] = (), **tables: ArrayLike) -> None:
         """Appends a round; writes it, and the rows that wait, if the last write is EVERY seconds ago.
@@ -182,7 +160,7 @@ class Recorder:
             WriteError: the file cannot be written; the rows written before are safe in it.
         """
         given = {name: np.asarray(table) for name, table in tables.items()}
-        given |= {name: self._summed(table, axis=-1) for name, table in given.items() if name in CLIENTS}
+        given |= {name: self._summed(table, axis=-1) for name, table in given.items() if name in rows.CLIENTS}
         new = _Row(dict(row), list(steps), given)
         with self._lock:
             if self._waiting and not new.is_like(self._waiting[0]):
@@ -211,24 +189,24 @@ class Recorder:
 
     def _put_waiting(self) -> None:
         """Gives HDF5 the rows that wait, all with the same steps and tables."""
-        rows = self._waiting
-        self._name_steps(rows[0].steps)
-        places = [self.steps.index(step) for step in rows[0].steps]
-        names = dict.fromkeys(name for row in rows for name in row.numbers)
+        waiting = self._waiting
+        self._name_steps(waiting[0].steps)
+        places = [self.steps.index(step) for step in waiting[0].steps]
+        names = dict.fromkeys(name for row in waiting for name in row.numbers)
         for name in names:
             self._add_column(name)
         for data in self._rows.values():
-            data.grow(self.rounds + len(rows))
+            data.grow(self.rounds + len(waiting))
         for name in names:
-            column = np.array([row.numbers.get(name, np.nan) for row in rows], np.float64)
+            column = np.array([row.numbers.get(name, np.nan) for row in waiting], np.float64)
             self._rows[f"rounds/{name}"].put(self.rounds, column)
-        for name in rows[0].tables:
-            tables = np.stack([row.tables[name] for row in rows])
-            data = self._rows[f"{'clients' if name in CLIENTS else 'ranks'}/{name}"]
-            block = np.zeros((len(rows), *data.row), data.dtype)
+        for name in waiting[0].tables:
+            tables = np.stack([row.tables[name] for row in waiting])
+            data = self._rows[f"{'clients' if name in rows.CLIENTS else 'ranks'}/{name}"]
+            block = np.zeros((len(waiting), *data.row), data.dtype)
             block[:, places, : tables.shape[-1]] = tables  # a session may have fewer ranks than one before
             data.put(self.rounds, block)
-        self._done.write(np.array(self.rounds + len(rows)))
+        self._done.write(np.array(self.rounds + len(waiting)))
         self._most = -(-BATCH // sum(data.dtype.itemsize * math.prod(data.row) for data in self._rows.values()))
 
     def begins(self, seconds: float) -> None:
@@ -239,12 +217,12 @@ class Recorder:
             first = {} if "seconds_start" in self._file.attrs else {"seconds_start": seconds}
             set_attributes(self._file.attrs, {**first, "sessions": sessions})
 
-    def survived(self, losses: Sequence[Loss]) -> None:
+    def survived(self, losses: Sequence[rows.Loss]) -> None:
         """Adds to attributes `lost` (JSON) and `repeated_rounds`: ranks that were lost while the others went on."""
         with self._writing():
             lost = [*json.loads(self._file.attrs.get("lost", "[]")), *(loss._asdict() for loss in losses)]
             repeated = sum(bool(loss["repeated"]) for loss in lost)
-            set_attributes(self._file.attrs, {"lost": lost[-LOSSES:], "repeated_rounds": repeated})
+            set_attributes(self._file.attrs, {"lost": lost[-rows.LOSSES :], "repeated_rounds": repeated})
 
     def describe(self, columns: Columns) -> None:
         """Sets unit and description of columns that `append` will be given, and of the fields of the last state."""
@@ -259,7 +237,7 @@ class Recorder:
     def places(self, places: Sequence[Mapping[str, int | str]]) -> None:
         """Adds this session's rows to /ranks/table: where each rank computes."""
         with self._writing():
-            add_places(self._file, self.rounds, places)
+            rows.add_places(self._file, self.rounds, places)
 
     def sync(self) -> None:
         """Forces the rows onto the disk, so that they survive a power cut; for checkpoints: it costs milliseconds."""
@@ -352,7 +330,7 @@ class Recorder:
         if not new:
             return
         self.steps += new
-        for group, names in (("clients", CLIENTS), ("ranks", RANKS)):
+        for group, names in (("clients", rows.CLIENTS), ("ranks", rows.RANKS)):
             self._file[group].attrs["steps"] = hdf5.texts(self.steps)
             for name in names:
                 self._rows[f"{group}/{name}"].widen(len(self.steps))
@@ -360,10 +338,10 @@ class Recorder:
     def _add_column(self, name: str) -> None:
         if f"rounds/{name}" in self._rows:
             return
-        data = growing(self._file, f"rounds/{name}", (self.rounds,), np.float64, self._planned, np.nan)
+        data = rows.growing(self._file, f"rounds/{name}", (self.rounds,), np.float64, self._planned, np.nan)
         unit, description = self._columns.get(name, ("", ""))
         set_attributes(data.attrs, {"unit": unit, "description": description})
-        self._rows[f"rounds/{name}"] = Rows(data)
+        self._rows[f"rounds/{name}"] = rows.Rows(data)
 
     def _summed(self, table: Array, axis: int) -> Array:
         """A table with an entry for each client as the file keeps it."""
@@ -383,7 +361,7 @@ def _staged(path: Path, new: bool) -> StagedFile:
 
 
 def _let_go(file: Any, staged: StagedFile, writer: WriterLock) -> None:
-    with suppress(*FAILURES):
+    with suppress(*hdf5.FAILURES):
         file.close()
     staged.close()
     writer.release()
