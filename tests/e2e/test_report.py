@@ -23,7 +23,7 @@ def made(path: Path, rounds: int = 5, every: int = 2, gain: float = 0.1, **attrs
     for r in range(rounds):
         row = {"round": r + 1.0, "seconds": 2.0, **({} if r % every else {"test_accuracy": 0.5 + gain * r})}
         clients = {"bytes_up": np.full((2, m), 2**19), "messages": np.array([[0] * m, [1] * (m - 1) + [r % 2]])}
-        seconds = {"seconds_compute": np.array([[1.0, 0.0], [0.0, 1.5]]), "seconds_wait": 0.25}
+        seconds = {"seconds_compute": np.array([[1.0, 0.0], [0.0, 1.5]]), "seconds_wait": np.full((2, 2), 0.25)}
         recorder.append(row, steps=["server", "train"], **clients, **seconds)
     return recorder
 

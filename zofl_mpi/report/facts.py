@@ -100,19 +100,17 @@ def sentences(run: Run) -> list[str]:
     if run.length:
         compute, wait, comm = (run.ranks[f"seconds_{kind}"].sum((0, 1)) for kind in ("compute", "wait", "comm"))
         S = run.server_ranks
-        who, of = ("A client rank", slice(S, None)) if compute.size > 1 else ("The one process", slice(None))
+        several = compute.size > 1
+        who, of = ("On average a client rank", slice(S, None)) if several else ("The one process", slice(None))
         means = [float(np.mean(values[of])) for values in (compute, wait, comm)]
-        lines.append("{} spent {:.1f} s computing, {:.1f} s waiting and {:.1f} s sending".format(who, *means))
-        if compute.size > 1:
-            lines[0] += " on average."
+        lines.append("{} spent {:.1f} s computing, {:.1f} s waiting and {:.1f} s sending.".format(who, *means))
+        if several:
             slowest = S + int(np.argmax(compute[S:]))
             who, both = "The server" if S == 1 else f"Each of {S} server ranks", float(run.overlap().both.sum())
             lines.append(
                 f"{who} spent {compute[:S].mean():.1f} s computing, {both:.1f} s of them while clients computed; "
                 f"client rank {slowest} computed longest, {compute[slowest]:.1f} s."
             )
-        else:
-            lines[0] += "."
     if "seconds_start" in run.attrs:
         lines.insert(0, f"Start: {float(run.attrs['seconds_start']):.1f} s from the command to the first round.")
     explored = run.attrs.get("directions_per_parameter")

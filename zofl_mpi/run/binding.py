@@ -4,6 +4,7 @@ import platform
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import final
 
 from zofl_mpi.engine import device
@@ -91,13 +92,9 @@ def doubled(places: Sequence[Place]) -> Iterator[str]:
 
 def spans(numbers: Collection[int]) -> str:
     """Whole numbers as in "0-3,8"."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)
+    runs = groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])  # of numbers that follow each other
+    ends = ([pair[1] for pair in run] for _, run in runs)
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in ends)
 
 
 def listed(rows: Sequence[dict[str, int | str]]) -> str:

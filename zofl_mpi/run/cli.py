@@ -30,7 +30,7 @@ from zofl_mpi.run import plan as plans
 from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
 from zofl_mpi.run.mpi.placement import placed
-from zofl_mpi.run.mpi.world import connect
+from zofl_mpi.run.mpi.world import MPIWorld, connect
 from zofl_mpi.run.plan import Plan
 from zofl_mpi.run.progress import Progress, announce, progress
 from zofl_mpi.run.signals import Stop
@@ -153,7 +153,6 @@ class Job:
             status = lead(*given, self.recorder, self.resumed, self.bar)
         else:
             from zofl_mpi.run.mpi.client import ClientRank
-            from zofl_mpi.run.mpi.world import MPIWorld
 
             assert isinstance(self.world, MPIWorld)
             data = self.method.setting.data
@@ -211,9 +210,12 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     stop = Stop()
     stop.listen()
     attrs: dict[str, Any] = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
-    attrs |= {"eval_samples": setting.eval_samples, **({"kernel_choice": reason} if reason else {})}
-    attrs |= {"settled": " ".join(settled)} if settled else {}
-    attrs |= {"devices": setting.fleet.lines()} if setting.fleet is not None else {}
+    further = {
+        "kernel_choice": reason,
+        "settled": " ".join(settled),
+        "devices": setting.fleet and setting.fleet.lines(),
+    }
+    attrs |= {"eval_samples": setting.eval_samples, **{name: value for name, value in further.items() if value}}
     loads = world.bcast(loads)  # rank 0's: ranks that looked for a client on different ones would hang
     clients = _clients_per_rank(world, values["server_ranks"], data.m, loads)
     rows = [place.row(rank, clients[rank], values["server_ranks"]) for rank, place in enumerate(places)]

@@ -348,13 +348,9 @@ def work_of(method: Method[Any], rounds: int) -> Work | None:
 
 def loads_of(method: Method[Any]) -> Loads | None:
     """The work of each client as a method or its first part plans it; None if unknown (UserError: not m numbers)."""
-    for each in parts_of(method):
-        loads = each.loads() if isinstance(each, PlansLoads) else None
-        if loads is None:
-            continue
-        m = method.setting.m
-        if len(loads.work) != m or not all(0 <= work < math.inf for work in loads.work):
-            name = type(each).__name__
-            raise UserError(f"{name}.loads(): work must be {m} finite numbers, one for each client, at least 0")
-        return loads
-    return None
+    planned = ((type(each).__name__, each.loads()) for each in parts_of(method) if isinstance(each, PlansLoads))
+    name, loads = next(((name, loads) for name, loads in planned if loads is not None), ("", None))
+    m = method.setting.m
+    if loads is not None and not (len(loads.work) == m and all(0 <= work < math.inf for work in loads.work)):
+        raise UserError(f"{name}.loads(): work must be {m} finite numbers, one for each client, at least 0")
+    return loads

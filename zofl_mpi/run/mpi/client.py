@@ -30,11 +30,8 @@ from zofl_mpi.run.questions import in_turn, received
 class ClientRank:
     """A rank beside rank 0: computes for its clients what the server asks, or for the server (`server_ranks`).
 
-    Args:
-        method: the running method, built alike on every rank: a question names one of its steps.
-        data: of every client: this rank may have to take over any.
-        watch: ends rounds that take too long, and knows of signals.
-        loads: the planned work of every client, the same on all ranks.
+    The method is built alike on every rank, since a question names one of its steps, and `loads` are the same on all.
+    `data` are those of every client: this rank may have to take over any.
     """
 
     def __init__(

@@ -104,7 +104,12 @@ class MPIClients(Clients):
         if self._servers is not None:
             tables = np.concatenate([self._servers.account(own, self.ledger.steps), tables[1:]])
         if self._survival is not None:
-            tables = self._settled(self._survival, tables, changed)
+            self._survival.agree()  # RanksLost: the tables may be garbage, and the round does not count
+            self._kept |= changed
+            self._touched.clear()
+            by_rank = np.zeros((self._ranks, *tables.shape[1:]))  # as at the start
+            by_rank[self._survival.alive] = tables
+            tables = by_rank
         return self._questions.row(tables)
 
     def _client_tables(self, own: Seconds) -> Seconds:
@@ -122,15 +127,6 @@ class MPIClients(Clients):
             np.maximum(tables[rank, :, PEAK], table[:, PEAK], out=tables[rank, :, PEAK])
         self._reports.clear()
         return tables
-
-    def _settled(self, survival: Survival, tables: Seconds, changed: dict[int, Bytes]) -> Seconds:
-        """The tables by the ranks at the start; keeps the changed memories. RanksLost: the round does not count."""
-        survival.agree()  # else the tables may be garbage
-        self._kept |= changed
-        self._touched.clear()
-        of_all = np.zeros((self._ranks, *tables.shape[1:]))
-        of_all[survival.alive] = tables
-        return of_all
 
     def steadily(self, work: Callable[[], T]) -> T:
         while True:

@@ -42,12 +42,7 @@ NEWS = 2.0  # seconds after which every rank knows of a loss
 
 @final
 class Survival:
-    """The ranks that are left, and how they come together after a loss.
-
-    Args:
-        faults: exceptions of the communicator's calls where ranks are lost.
-        watch: ends this rank if it cannot find the others.
-    """
+    """The ranks that are left, and how they come together after a loss, where calls raise `faults`."""
 
     def __init__(self, comm: Communicator, faults: Faults, watch: Watch) -> None:
         self.comm, self.faults = comm, faults  # the ranks that are left, at first all

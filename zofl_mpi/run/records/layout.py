@@ -135,7 +135,10 @@ def _checked(file: Any, path: object, described: dict[str, Any], attributes: dic
         _demand(absent <= ABSENT, path, name, f"claims rows of some {absent} bytes that are not stored")
         place = name if name in described else f"{name.partition('/')[0]}/*"
         if place in described:
-            _check_type(item, path, name, *described[place])
+            kind, axes = described[place]
+            usual = item.dtype.kind in NUMBERS or (item.dtype.kind == TEXT and not item.shape)
+            fits = (usual if kind is None else item.dtype == kind) and axes in (None, item.ndim)
+            _demand(fits, path, name, f"is {item.dtype} with {item.ndim} axes")
             data[name] = item
     return data
 
@@ -176,14 +179,6 @@ def _absent(data: Any, path: object, name: str) -> int:
     absent: int = max(0, claimed - int(data.id.get_storage_size()))
     piece: int = math.prod(data.chunks or data.shape) * data.dtype.itemsize
     return absent + absent // max(piece, 1) * CHUNK
-
-
-def _check_type(data: Any, path: object, name: str, kind: Any, axes: int | None) -> None:
-    """Refuses a data set of another type or number of axes."""
-    dtype, shape = data.dtype, data.shape
-    usual = dtype.kind in NUMBERS or (dtype.kind == TEXT and not shape)
-    fits = usual if kind is None else dtype == kind
-    _demand(fits and axes in (None, len(shape)), path, name, f"is {dtype} with {len(shape)} axes")
 
 
 def _check_attributes(item: Any, path: object, name: str) -> None:

@@ -108,16 +108,14 @@ class Recorder:
     ) -> Recorder:
         """Starts a new result.
 
+        UserError: the file exists and `force` is not set, or its folder is missing or cannot be written; WriteError.
+
         Args:
             attrs: of the root; dicts and lists are stored as JSON.
             m: clients. More than `rows.LISTED` share columns of /clients and rows of /partition: their sums.
             rounds: planned number; more are possible.
             force: replace an existing file, and remove its checkpoint.
             start: finished rounds whose rows are lost: NaN or 0 in this file, named by its attribute missing_rounds.
-
-        Raises:
-            UserError: the file exists and `force` is not set, or its folder is missing or cannot be written.
-            WriteError: the file cannot be written.
         """
         path = Path(path)
         check_new(path, force)
@@ -130,15 +128,13 @@ class Recorder:
     ) -> Recorder:
         """Continues a result: every row after the first `done` is dropped, and /final too.
 
+        UserError: the file is no result, of other clients, or has fewer rounds than `done`; WriteError.
+
         Args:
             m: clients (0: as before).
             ranks: of this session (0: as before); /ranks is as wide as the widest of all sessions, 0 where none was.
             rounds: planned in total; 0: no more.
             attrs: of this session, for `sessions`; of the root only `config` and `settled` are replaced.
-
-        Raises:
-            UserError: the file is no result, of other clients, or has fewer rounds than `done`.
-            WriteError: the file cannot be written.
         """
 
         def prepare(file: Any) -> None:
@@ -151,13 +147,12 @@ class Recorder:
     def append(self, row: Mapping[str, float], *, steps: Sequence[str] = (), **tables: ArrayLike) -> None:
         """Appends a round; writes it, and the rows that wait, if the last write is EVERY seconds ago.
 
+        WriteError: the file cannot be written; the rows written before are safe in it.
+
         Args:
             row: name -> number for /rounds; a name may come later than others (NaN before).
             steps: names of the steps of this round, the first axis of the tables; a name may come later (0 before).
             tables: (steps, m) of `rows.CLIENTS` and (steps, ranks) of `rows.RANKS`; 0 where left out.
-
-        Raises:
-            WriteError: the file cannot be written; the rows written before are safe in it.
         """
         given = {name: np.asarray(table) for name, table in tables.items()}
         given |= {name: self._summed(table, axis=-1) for name, table in given.items() if name in rows.CLIENTS}
@@ -190,11 +185,16 @@ class Recorder:
     def _put_waiting(self) -> None:
         """Gives HDF5 the rows that wait, all with the same steps and tables."""
         waiting = self._waiting
-        self._name_steps(waiting[0].steps)
+        if new := [name for name in waiting[0].steps if name not in self.steps]:
+            self._name_steps(new)
         places = [self.steps.index(step) for step in waiting[0].steps]
         names = dict.fromkeys(name for row in waiting for name in row.numbers)
         for name in names:
-            self._add_column(name)
+            if f"rounds/{name}" not in self._rows:
+                data = rows.growing(self._file, f"rounds/{name}", (self.rounds,), np.float64, self._planned, np.nan)
+                unit, description = self._columns.get(name, ("", ""))
+                set_attributes(data.attrs, {"unit": unit, "description": description})
+                self._rows[f"rounds/{name}"] = rows.Rows(data)
         for data in self._rows.values():
             data.grow(self.rounds + len(waiting))
         for name in names:
@@ -325,23 +325,12 @@ class Recorder:
             self._file.flush()
         self._staged.commit()
 
-    def _name_steps(self, steps: Sequence[str]) -> None:
-        new = [name for name in steps if name not in self.steps]
-        if not new:
-            return
+    def _name_steps(self, new: Sequence[str]) -> None:
         self.steps += new
         for group, names in (("clients", rows.CLIENTS), ("ranks", rows.RANKS)):
             self._file[group].attrs["steps"] = hdf5.texts(self.steps)
             for name in names:
                 self._rows[f"{group}/{name}"].widen(len(self.steps))
-
-    def _add_column(self, name: str) -> None:
-        if f"rounds/{name}" in self._rows:
-            return
-        data = rows.growing(self._file, f"rounds/{name}", (self.rounds,), np.float64, self._planned, np.nan)
-        unit, description = self._columns.get(name, ("", ""))
-        set_attributes(data.attrs, {"unit": unit, "description": description})
-        self._rows[f"rounds/{name}"] = rows.Rows(data)
 
     def _summed(self, table: Array, axis: int) -> Array:
         """A table with an entry for each client as the file keeps it."""
