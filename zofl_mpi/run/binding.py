@@ -64,14 +64,8 @@ def bind(world: World, requested: str, gpu: bool) -> list[Place]:
     return world.allgather(place)
 
 
-def warnings_of(places: Sequence[Place]) -> list[str]:
-    """Sentences on GPUs that are shared without need, or not used at all."""
-    idle = {place.host: place.unused for place in places if place.unused}
-    return [*doubled(places), *(f"{host} computes on the CPU: {reason}" for host, reason in sorted(idle.items()))]
-
-
-def doubled(places: Sequence[Place]) -> Iterator[str]:
-    """Yields a sentence for each node on which ranks share a GPU although it has one for each of them.
+def warnings_of(places: Sequence[Place]) -> Iterator[str]:
+    """Yields a sentence for each node on which ranks share a GPU although it has one for each, or do not use it.
 
     The server's rank counts only where there are GPUs enough for it, too: it computes least while clients compute most.
     """
@@ -88,6 +82,8 @@ def doubled(places: Sequence[Place]) -> Iterator[str]:
                     "ranks: each must see all of them (Slurm: --gpu-bind=none, no CUDA_VISIBLE_DEVICES of your own)"
                 )
                 break
+    idle = {place.host: place.unused for place in places if place.unused}
+    yield from (f"{host} computes on the CPU: {reason}" for host, reason in sorted(idle.items()))
 
 
 def spans(numbers: Collection[int]) -> str:

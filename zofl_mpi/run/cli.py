@@ -346,7 +346,7 @@ def _places(world: World, places: list[Place]) -> dict[str, list[Any]]:
     table |= {"device": [place.device for place in places], "threads": [place.threads for place in places]}
     if world.size > RANKS_LISTED:
         table = {name: sorted(set(values)) for name, values in table.items()}
-    warnings = warnings_of(places)
+    warnings = list(warnings_of(places))
     if len(set(table["blas"])) > 1:
         libraries = ", ".join(sorted(set(table["blas"])))
         warnings.append(f"ranks compute with different libraries ({libraries}): bits may depend on their number")

@@ -91,10 +91,8 @@ def unframe(framed: Bytes) -> bytes | None:
 class Wire:
     """The collectives, in blocks of at most LIMIT bytes. All ranks call the same ones, in the same order.
 
-    Args:
-        meanwhile: called by a rank that waits long.
-        placement: (m,) the rank of each client.
-        staging: gives the server memory for uploads, from which a GPU can copy them.
+    A rank that waits long calls `meanwhile`; `placement` has the rank of each client; `staging` gives the server memory
+    for uploads, from which a GPU can copy them.
     """
 
     def __init__(
@@ -203,9 +201,8 @@ class Wire:
     ) -> None:
         """Gathers wave after wave until every stream has ended or one has failed. Runs in the communication thread.
 
-        Args:
-            take: returns the wave's part of this rank, given EARLY, WELCOME or DUE; may block.
-            deliver: called after each wave at the server, with the items that it reads, one at least, in order.
+        `take` returns the wave's part of this rank, given EARLY, WELCOME or DUE, and may block; `deliver` is called
+        after each wave at the server, with the items that it reads, one at least, in order.
         """
         self._staging.enter()
         order, held = Order(to, self.placement), [deque[Bytes]() for _ in range(self.ranks + 1)]

@@ -78,9 +78,7 @@ def check_result(file: Any, path: object) -> dict[str, Any]:
         raise UserError(f"{path} is a checkpoint: name the result beside it")
     if "schema" not in file.attrs:
         raise UserError(f"{path} is an HDF5 file, but no result of zofl_mpi (it has no attribute 'schema')")
-    _check_attributes(file, path, "")
-    _check_format(path, file.attrs["schema"])
-    data = _checked(file, path, RESULT, ATTRIBUTES_OF_RESULTS)
+    data = _checked(file, path, "schema", RESULT, ATTRIBUTES_OF_RESULTS)
     done = file["rounds"].attrs["done"]
     _demand(isinstance(done, np.int64) and done >= 0, path, "rounds", "does not say how many rounds are done")
     for group, names in (("clients", CLIENTS), ("ranks", RANKS)):
@@ -101,18 +99,9 @@ def check_checkpoint(file: Any, path: object) -> dict[str, Any]:
     """{name: data set} of an open checkpoint; raises as `check_result` does."""
     if "checkpoint" not in file.attrs:
         raise UserError(f"{path} is not a checkpoint of zofl_mpi")
-    _check_attributes(file, path, "")
-    _check_format(path, file.attrs["checkpoint"])
-    data = _checked(file, path, CHECKPOINT, ATTRIBUTES_OF_CHECKPOINTS)
+    data = _checked(file, path, "checkpoint", CHECKPOINT, ATTRIBUTES_OF_CHECKPOINTS)
     _demand({"payload/state", "checksums"} <= data.keys(), path, "payload", "holds no state, or no checksums")
     return data
-
-
-def _check_format(path: object, found: Any) -> None:
-    if isinstance(found, np.integer) and found > FORMAT:
-        raise UserError(f"{path} has format {found}, and this zofl_mpi reads format {FORMAT}: install a newer one")
-    if found != FORMAT:
-        raise LostError(f"{path} is damaged: its format is {str(found)[:40]!r}")
 
 
 def _demand(holds: Any, path: object, name: str, fault: str) -> None:
@@ -120,8 +109,14 @@ def _demand(holds: Any, path: object, name: str, fault: str) -> None:
         raise LostError(f"{path} is damaged: {name or 'its root'} {fault}")
 
 
-def _checked(file: Any, path: object, described: dict[str, Any], attributes: dict[str, Any]) -> dict[str, Any]:
-    """{name: data set} of a file, whose data sets and attributes are as described."""
+def _checked(
+    file: Any, path: object, kind: str, described: dict[str, Any], attributes: dict[str, Any]
+) -> dict[str, Any]:
+    """{name: data set} of a file of this kind and format, whose data sets and attributes are as described."""
+    _check_attributes(file, path, "")
+    if isinstance(found := file.attrs[kind], np.integer) and found > FORMAT:
+        raise UserError(f"{path} has format {found}, and this zofl_mpi reads format {FORMAT}: install a newer one")
+    _demand(found == FORMAT, path, "", f"has the format {str(found)[:40]!r}")
     for name, like in (attributes | FURTHER).items():
         if name in attributes or name in file.attrs:
             fits = _fits(plain(file.attrs[name]), like, stored=True)
@@ -135,9 +130,9 @@ def _checked(file: Any, path: object, described: dict[str, Any], attributes: dic
         _demand(absent <= ABSENT, path, name, f"claims rows of some {absent} bytes that are not stored")
         place = name if name in described else f"{name.partition('/')[0]}/*"
         if place in described:
-            kind, axes = described[place]
+            dtype, axes = described[place]
             usual = item.dtype.kind in NUMBERS or (item.dtype.kind == TEXT and not item.shape)
-            fits = (usual if kind is None else item.dtype == kind) and axes in (None, item.ndim)
+            fits = (usual if dtype is None else item.dtype == dtype) and axes in (None, item.ndim)
             _demand(fits, path, name, f"is {item.dtype} with {item.ndim} axes")
             data[name] = item
     return data

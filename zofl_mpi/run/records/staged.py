@@ -45,12 +45,10 @@ class StagedFile:
             self._apply()
 
     def seek(self, offset: int, origin: int = os.SEEK_SET) -> int:
-        """Moves to an offset from the start or the end."""
         self._at = offset if origin == os.SEEK_SET else self._end + offset
         return self._at
 
     def tell(self) -> int:
-        """Returns the offset of the next read or write."""
         return self._at
 
     def readinto(self, block: memoryview) -> int:
@@ -66,7 +64,6 @@ class StagedFile:
         return len(view)
 
     def read(self, count: int) -> bytes:
-        """Reads `count` bytes."""
         block = bytearray(count)
         self.readinto(memoryview(block))
         return bytes(block)
