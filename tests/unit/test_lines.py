@@ -130,7 +130,7 @@ def test_a_choice_has_its_completions_beside_each_other(tmp_path: Path, model: A
     assert made.federation.clients[0].labels[made.federation.clients[0].rows_of(np.arange(1))].tolist() == [1]
     tokens, labels = texts.batch(made.federation.clients[0], np.array([0]))
     assert tokens.tolist() == [[START, 4, 9, 6]] and labels.tolist() == [[texts.NONE, texts.NONE, 6, 3]]
-    every = texts.choices(made.federation.test, np.arange(2), 3)
+    every = texts.choices(made.federation.test, np.arange(2))
     found = [texts.batch(every, np.array([k]))[1][0] for k in range(6)]
     assert [own[own != texts.NONE].tolist() for own in found] == [[2], [6, 3], [7], [6, 3], [2], [7]]
     assert all(texts.batch(every, np.array([k]))[0][0][:3].tolist() == [START, 4, 9] for k in range(6))
@@ -175,7 +175,7 @@ def test_other_faults_are_sentences(tmp_path: Path, model: Any) -> None:
     told = complaint(corpus, written(tmp_path, *[CHOICE] * 20, wrong), model, most=9)
     assert "own.jsonl, line 21: context and text have 10 tokens, the model takes 9 at most" in told
     made = corpus(written(tmp_path, *[CHOICE] * 20, wrong), model, most=10)
-    assert texts.longest(made.federation.test, True) == (10, 1)
+    assert texts.longest(made.federation.test) == (10, 1)
     told = complaint(corpus, written(tmp_path, GOOD | {"split": "train"}), model)
     assert 'own.jsonl has no lines to test on: give some "split": "test"' in told
     told = complaint(corpus, written(tmp_path, *[GOOD] * 20), (model[0], 5, END))

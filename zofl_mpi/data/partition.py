@@ -7,7 +7,6 @@ increasing order, so that maps are read forwards.
 from bisect import bisect_right
 from collections.abc import Iterator
 from math import inf, isinf, nan
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,8 +79,7 @@ def split(
     data = as_dataset(raw, pixels, train)
     clients = tuple(map(data.subset, parts))
     chosen_by = data.subset(held_out) if len(held_out) else None
-    whose = "" if raw.clients is None else f"clients crc32 {crc32(raw.clients.tobytes()):08x}"
-    return Federation(data.subset(server), clients, data.subset(test), raw.channels, chosen_by, raw.shape, whose)
+    return Federation(data.subset(server), clients, data.subset(test), raw.channels, chosen_by, raw.shape, raw.whose)
 
 
 def parsed(partition: str) -> tuple[str, float]:

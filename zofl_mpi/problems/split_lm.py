@@ -115,7 +115,7 @@ class SplitLM(TorchSplit):
         """The same of texts to score, of a choice all completions one after the other, the right one first."""
         if self.choices == 1:
             return self.samples(data, positions)
-        rows = texts.choices(data, positions, self.choices)
+        rows = texts.choices(data, positions)
         return self.samples(rows, np.arange(len(rows)))
 
     def _noted(self, labels: Tensor) -> Tensor:

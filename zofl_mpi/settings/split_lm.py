@@ -150,7 +150,7 @@ def build(site: Site) -> Setting[Any]:
     vocabulary = corpus.vocabulary
     model = run_or_fail_all(site.world, lambda: flags.uncut(begun, site.streams, vocabulary.size, vocabulary.end))
     fingerprint = f"{corpus.division}, {fingerprint_of(model)}"
-    longest = texts.longest(corpus.federation.test, corpus.choices > 1)
+    longest = texts.longest(corpus.federation.test)
     make = partial(flags.problem, model, *longest, site.dtype, site.device, corpus.choices)
     problem = run_or_fail_all(site.world, make)
     once_a_node(site.world, problem.parts.model.parameters())
