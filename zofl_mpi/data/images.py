@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from zofl_mpi.data import Array, Raw
-from zofl_mpi.data.published import IDX_FILES, fetch_again, find_files, missing_files, reading_file, remedy
+from zofl_mpi.data.published import fetch_again, find_files, reading_file, remedy
 from zofl_mpi.errors import UserError
 
 SIDE = 28  # of MNIST's and Fashion-MNIST's images
@@ -31,14 +31,6 @@ CIFAR_MD5 = {
 }
 CIFAR_RECORD = 1 + 3 * 32 * 32  # label, red, green, blue
 CIFAR_BYTES = 10_000 * CIFAR_RECORD
-
-
-def find_idx(name: str, data_dir: Path) -> tuple[Path, ...]:
-    """Paths of the four files, packed or not, in the order of IDX_FILES (UserError: not all are in one folder)."""
-    paths, lacking = find_files(IDX_FILES, (data_dir / name, data_dir), ("", ".gz"))
-    if lacking:
-        raise UserError(missing_files(name, f"no {', '.join(lacking)} (or the same with .gz)", data_dir))
-    return paths
 
 
 def read_idx(name: str, files: Sequence[Path]) -> Raw:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.data import Raw, cache
+from zofl_mpi.data import Raw, cache, published
 from zofl_mpi.data.cache import Sources
-from zofl_mpi.data.images import CIFAR_ARCHIVES, CIFAR_FOLDER, find_cifar, find_idx, read_cifar, read_idx
+from zofl_mpi.data.images import CIFAR_ARCHIVES, CIFAR_FOLDER, find_cifar, read_cifar, read_idx
 from zofl_mpi.data.npz import read_npz
-from zofl_mpi.data.published import default_data_dir, missing_files
+from zofl_mpi.data.published import IDX_FILES, default_data_dir, missing_files
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, nearest
 
@@ -50,17 +50,14 @@ def find(name: str, data_dir: Path | None, streams: Streams, synthetic: Syntheti
     if name not in NAMES:
         allowed = f"it must be one of {', '.join(NAMES)}, or a path ending in .npz"
         raise UserError(f"--data {name}: there is no such data set; {allowed}{nearest(name.lower(), NAMES)}")
-    return _published(name, data_dir or default_data_dir())
-
-
-def _published(name: str, data_dir: Path) -> Sources:
+    root = data_dir or default_data_dir()
     if name == "cifar10":
-        files = find_cifar(data_dir)
+        files = find_cifar(root)
         if not files:
             what = f"neither a folder {CIFAR_FOLDER} with its six .bin files nor an archive {CIFAR_ARCHIVES[0]} is"
-            raise UserError(missing_files(name, what, data_dir))
+            raise UserError(missing_files(name, what, root))
         return cache.identify(name, partial(read_cifar, files), files)
-    files = find_idx(name, data_dir)
+    files = published.find(name, IDX_FILES, root, packing=".gz")
     return cache.identify(name, partial(read_idx, name, files), files)
 
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, final
 
-from zofl_mpi.data import Federation, bpe, e2e, lines, texts
+from zofl_mpi.data import Federation, bpe, e2e, lines, published, texts
 from zofl_mpi.data.bpe import Vocabulary
-from zofl_mpi.data.published import default_data_dir, find_files, missing_files
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import World, run_or_fail_all
@@ -99,17 +98,15 @@ class Texts:
 
     def _files(self) -> tuple[tuple[Path, ...], Path]:
         """The three CSV files or the one of lines, and the folder with GPT-2's two."""
-        data_dir = Path(self.data_dir).expanduser() if self.data_dir else default_data_dir()
+        data_dir = Path(self.data_dir).expanduser() if self.data_dir else published.default_data_dir()
         if self.data.endswith(lines.SUFFIX):
             return (Path(self.data).expanduser(),), data_dir
-        named = self.data == "e2e"
-        folders = (data_dir / "e2e", data_dir) if named else (Path(self.data).expanduser(),)
-        paths, lacking = find_files(e2e.FILES, folders)
-        if not lacking:
-            return paths, data_dir
-        if named:
-            raise UserError(missing_files("e2e", f"no {', '.join(lacking)}", data_dir))
-        raise UserError(
-            f"--data {self.data}: it must be e2e, FILE.jsonl, or a folder with {', '.join(e2e.FILES)}; there is no "
-            f"{', '.join(lacking)} in it (a path is relative to {Path.cwd()})"
-        )
+        if self.data == "e2e":
+            return published.find("e2e", e2e.FILES, data_dir), data_dir
+        paths, lacking = published.find_files(e2e.FILES, [Path(self.data).expanduser()])
+        if lacking:
+            raise UserError(
+                f"--data {self.data}: it must be e2e, FILE.jsonl, or a folder with {', '.join(e2e.FILES)}; there is no "
+                f"{', '.join(lacking)} in it (a path is relative to {Path.cwd()})"
+            )
+        return paths, data_dir
