@@ -278,8 +278,13 @@ class SplitNetwork(TorchSplit):
 def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy: with a graph in the logits' own precision (at least float32), else summed in float64."""
     if logits.requires_grad:
-        return cross_entropy(logits.float() if logits.dtype == torch.bfloat16 else logits, labels)
+        return cross_entropy(widened(logits), labels)
     return cross_entropy(logits.double(), labels)
+
+
+def widened(x: Tensor) -> Tensor:
+    """The same numbers in float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def crop_flip(x: Tensor, generator: np.random.Generator) -> Tensor:

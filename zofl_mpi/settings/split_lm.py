@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from zofl_mpi.data import texts
+from zofl_mpi.data.bpe import Vocabulary
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.lazy import torch
 from zofl_mpi.engine.setting import Setting
@@ -78,10 +79,6 @@ class LM:
 
         return models.random_config(self.model.partition(":")[2]) if self.random else models.stored_model(self.model)
 
-    def config(self, begun: Any) -> Any:
-        """The configuration of the model from `begun`."""
-        return begun if self.random else begun.config
-
     def uncut(self, begun: Any, streams: Streams, vocabulary: int, end: int) -> Any:
         """The model before it is cut, on the CPU in float32, with LoRA if LoRA is trained.
 
@@ -129,12 +126,13 @@ class LM:
         return SplitLM(parts, longest, targets, self.label_smoothing, choices, **own)
 
 
-def tokeniser_of(model: str, config: Any) -> tuple[Path, int, int] | None:
-    """The tokenizer.json in a model's folder, how many tokens it knows, and the one that ends a text; None for none."""
-    place, end = Path(model).expanduser() / "tokenizer.json", config.get_text_config().eos_token_id
-    if not os.path.isfile(place) or end is None:
+def vocabulary_of(model: str, config: Any) -> Vocabulary | None:
+    """That of the tokenizer.json in a model's folder; None where there is none, or no token that ends a text."""
+    place, own = Path(model).expanduser() / "tokenizer.json", config.get_text_config()
+    if not os.path.isfile(place) or own.eos_token_id is None:
         return None
-    return place, int(config.get_text_config().vocab_size), int(end[0] if isinstance(end, list) else end)
+    end = own.eos_token_id[0] if isinstance(own.eos_token_id, list) else own.eos_token_id
+    return Vocabulary((place,), None, (int(own.vocab_size), int(end)))
 
 
 def build(site: Site) -> Setting[Any]:
@@ -144,9 +142,9 @@ def build(site: Site) -> Setting[Any]:
 
     flags, texts_of = site.group(LM), site.group(Texts)
     begun = run_or_fail_all(site.world, flags.begun)
-    config = flags.config(begun)
+    config = begun if flags.random else begun.config
     run_or_fail_all(site.world, lambda: _check_texts(flags.model, config, texts_of))
-    corpus = texts_of.corpus(site.world, site.streams, context_of(config), tokeniser_of(flags.model, config))
+    corpus = texts_of.corpus(site.world, site.streams, context_of(config), vocabulary_of(flags.model, config))
     vocabulary = corpus.vocabulary
     model = run_or_fail_all(site.world, lambda: flags.uncut(begun, site.streams, vocabulary.size, vocabulary.end))
     fingerprint = f"{corpus.division}, {fingerprint_of(model)}"

@@ -62,23 +62,21 @@ class Texts:
     validation: Literal["dev", "none"] = "dev"
 
     def corpus(
-        self, world: World, streams: Streams, most: int | None = None, model: tuple[Path, int, int] | None = None
+        self, world: World, streams: Streams, most: int | None = None, of_model: Vocabulary | None = None
     ) -> Corpus:
         """The texts, encoded once on each node, and their division among clients.
 
         Args:
             most: tokens that the model can look at; texts that are longer are refused.
-            model: a tokenizer.json, how many tokens its model knows, and the one that ends a text; None for none.
+            of_model: the vocabulary of the model's folder; None for none.
 
         Raises:
             UserError: on every rank, if a file is missing or damaged on one, a flag out of range, or a text too long.
         """
         files, data_dir = run_or_fail_all(world, self._files)
-        tokens: texts.Tokens = self.vocabulary if self.vocabulary != "auto" else "model" if model else "gpt2"
-        if tokens == "model" and model:
-            vocabulary = Vocabulary(model[:1], None, model[1:])
-        else:
-            vocabulary = Vocabulary(run_or_fail_all(world, lambda: bpe.find(data_dir)))
+        own = of_model if self.vocabulary == "auto" else None
+        tokens: texts.Tokens = "model" if own else "e2e" if self.vocabulary == "e2e" else "gpt2"
+        vocabulary = own or Vocabulary(run_or_fail_all(world, lambda: bpe.find(data_dir)))
         stored = run_or_fail_all(world, lambda: texts.sources(self.data, files, vocabulary, self.text, tokens))
         raw = cached(world, stored)
 
@@ -89,10 +87,10 @@ class Texts:
             shares = {name: vars(self)[name] for name in ("m", "alpha", "min_samples")}
             dev = self.validation == "dev"
             federation = texts.shared_out(raw, rows, streams, by=self.partition, validates=dev, **shares)
-            kept, own = raw.tokens if tokens == "e2e" else None, len(files) == 1
-            told = division + ("" if own else e2e.RULES[self.text])
-            number = raw.classes if own and raw.classes > 1 else 1
-            return Corpus(federation, replace(vocabulary, kept=kept), told, files, self.text, number)
+            kept = replace(vocabulary, kept=raw.tokens if tokens == "e2e" else None)
+            if len(files) == 1:
+                return Corpus(federation, kept, division, files, self.text, choices=raw.classes)
+            return Corpus(federation, kept, division + e2e.RULES[self.text], files, self.text)
 
         return run_or_fail_all(world, shared)
 
