@@ -80,7 +80,7 @@ def test_lora_begins_as_nothing_on_one_tensor_of_frozen_weights() -> None:
     assert client.body.wte.weight is auxiliary.last.unembedding.weight is server.last.unembedding.weight
     assert auxiliary.last.behind[0].weight is server.last.behind[0].weight
     assert auxiliary.segment.blocks[0].mlp.c_fc.weight is server.segment.blocks[0].mlp.c_fc.weight
-    adapters = [part.blocks[0].attn.c_attn.q.lora_A["default"].weight for part in (auxiliary, server)]
+    adapters = [part.segment.blocks[0].attn.c_attn.q.lora_A["default"].weight for part in (auxiliary, server)]
     assert adapters[0] is not adapters[1]
 
 

@@ -101,10 +101,8 @@ def test_a_text_is_encoded_by_the_models_own_tokeniser(tmp_path: Path, model: An
 def test_a_tenth_tests_where_no_line_says_so(tmp_path: Path, model: Any) -> None:
     """The same for every seed. Mutations: by the run's seed; the first lines."""
     path = written(tmp_path, *(text("film", "very " * (k + 1)) for k in range(40)))
-    made = [
-        Texts(data=str(path), m=2).corpus(SingleProcess(), Streams(seed), None, Vocabulary(model[:1], None, model[1:]))
-        for seed in (0, 1)
-    ]
+    own = Vocabulary(model[:1], None, model[1:])
+    made = [Texts(data=str(path), m=2).corpus(SingleProcess(), Streams(seed), None, own) for seed in (0, 1)]
     held = [part.federation.test.rows.tolist() for part in made]
     assert held[0] == held[1] == [36, 37, 38, 39] and made[0].federation.validation is None
     lengths = texts.lengths(made[0].federation.test, np.arange(4)) - 3
