@@ -24,7 +24,7 @@ from zofl_mpi.problems import Batch
 from zofl_mpi.problems.device_cache import to_device
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.lm import Back, Parts, joined, narrow_frozen
-from zofl_mpi.problems.split import TorchSplit, widened
+from zofl_mpi.problems.split import TorchSplit
 
 NONE = texts.NONE  # the label of a position that predicts nothing: of contexts and padding
 ROWS = 32  # texts of a report whose logits are computed at once
@@ -192,7 +192,8 @@ class SplitLM(TorchSplit):
         inputs, labels = inputs[:, :used], labels[:, :used]
         (at, targets), smashed = predicted(labels), self.smash(inputs)
         with self.precision():
-            logits = widened(self.parts.server(smashed, at))
+            logits = self.parts.server(smashed, at)
+        logits = logits.float() if self.bf16 else logits
         count = labels.ne(NONE).sum(dim=1)
         losses = cross_entropy(logits, targets, reduction="none").double()
         hits = logits.argmax(dim=1).eq(targets).double()
