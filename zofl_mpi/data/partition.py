@@ -293,8 +293,7 @@ def _moments(raw: Raw, rows: NDArray[np.int64]) -> list[tuple[float, float]]:
 def _sums(raw: Raw, rows: NDArray[np.int64], term: Callable[[int, NDArray[np.float64]], Any]) -> list[Any]:
     """Of each channel the sum of term(channel, values) over its values in these rows, a few rows at a time."""
     sums: list[Any] = [0] * raw.channels
-    for start in range(0, len(rows), CHUNK):
-        values = raw.inputs[rows[start : start + CHUNK]].astype(np.float64)
-        for channel, block in enumerate(np.split(values, raw.channels, axis=1)):
+    for own in np.split(rows, range(CHUNK, len(rows), CHUNK)):
+        for channel, block in enumerate(np.split(raw.inputs[own].astype(np.float64), raw.channels, axis=1)):
             sums[channel] += term(channel, block.ravel())
     return sums

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.data import Raw, cache, published
 from zofl_mpi.data.cache import Sources
@@ -66,20 +65,14 @@ def make(size: Synthetic, streams: Streams) -> Raw:
     try:
         inputs = streams(Purpose.SYNTHETIC, i=INPUTS).standard_normal((size.samples, size.features), np.float32)
         teacher = streams(Purpose.SYNTHETIC, i=TEACHER).standard_normal((size.features, size.classes))
-        labels = _scores(inputs, teacher).argmax(axis=1).astype(np.int64)
+        scores = np.zeros((size.samples, size.classes))
+        for feature, weights in zip(inputs.T, teacher, strict=True):  # a BLAS may order this sum as the machine likes
+            scores += np.multiply.outer(feature.astype(np.float64), weights)
     except MemoryError as error:
         raise UserError(
             f"--data synthetic: {size.samples} samples of {size.features} features do not fit into memory: ask for less"
         ) from error
-    return Raw(inputs, labels, size.classes)
-
-
-def _scores(inputs: NDArray[np.float32], teacher: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, C) inputs @ teacher, added up feature by feature: a BLAS may order the sum differently on every machine."""
-    scores = np.zeros((len(inputs), teacher.shape[1]))
-    for feature, weights in zip(inputs.T, teacher, strict=True):
-        scores += np.multiply.outer(feature.astype(np.float64), weights)
-    return scores
+    return Raw(inputs, scores.argmax(axis=1).astype(np.int64), size.classes)
 
 
 def digits() -> Raw:

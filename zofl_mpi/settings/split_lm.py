@@ -64,26 +64,24 @@ class LM:
     bf16: bool = False
     tf32: bool = False
 
-    @property
-    def random(self) -> bool:
-        """Whether the weights are random."""
-        return self.model.startswith("random:")
-
-    def begun(self) -> Any:
-        """The model of a folder or of the hub, in float32; the configuration of one with random weights.
+    def begun(self) -> tuple[Any, Any]:
+        """A configuration, and the model of a folder or of the hub, in float32; None for one with random weights.
 
         Raises:
             UserError: it is not there.
         """
-        from zofl_mpi.problems import lm_models as models
+        from zofl_mpi.problems import lm_models
 
-        return models.random_config(self.model.partition(":")[2]) if self.random else models.stored_model(self.model)
+        if self.model.startswith("random:"):
+            return lm_models.random_config(self.model.partition(":")[2]), None
+        model = lm_models.stored_model(self.model)
+        return model.config, model
 
-    def uncut(self, begun: Any, streams: Streams, vocabulary: int, end: int) -> Any:
+    def uncut(self, config: Any, model: Any, streams: Streams, vocabulary: int, end: int) -> Any:
         """The model before it is cut, on the CPU in float32, with LoRA if LoRA is trained.
 
         Args:
-            begun: from `begun`; not to be used afterwards.
+            config, model: from `begun`; not to be used afterwards.
             vocabulary: V, number of tokens of the data, of which `end` ends a text.
 
         Raises:
@@ -92,8 +90,8 @@ class LM:
         from zofl_mpi.problems import adapters, lm_models
         from zofl_mpi.problems.network import seeded
 
-        made = streams(Purpose.MODULE)
-        model = seeded(lambda: lm_models.random_model(begun, vocabulary, end), made) if self.random else begun
+        if model is None:
+            model = seeded(lambda: lm_models.random_model(config, vocabulary, end), streams(Purpose.MODULE))
         if model.config.vocab_size != vocabulary:
             raise UserError(
                 f"--model {self.model} knows {model.config.vocab_size} tokens, the data have {vocabulary}: take the "
@@ -141,12 +139,11 @@ def build(site: Site) -> Setting[Any]:
     from zofl_mpi.problems.lm_models import context_of
 
     flags, texts_of = site.group(LM), site.group(Texts)
-    begun = run_or_fail_all(site.world, flags.begun)
-    config = begun if flags.random else begun.config
+    config, begun = run_or_fail_all(site.world, flags.begun)
     run_or_fail_all(site.world, lambda: _check_texts(flags.model, config, texts_of))
     corpus = texts_of.corpus(site.world, site.streams, context_of(config), vocabulary_of(flags.model, config))
-    vocabulary = corpus.vocabulary
-    model = run_or_fail_all(site.world, lambda: flags.uncut(begun, site.streams, vocabulary.size, vocabulary.end))
+    tokens = corpus.vocabulary.size, corpus.vocabulary.end
+    model = run_or_fail_all(site.world, lambda: flags.uncut(config, begun, site.streams, *tokens))
     fingerprint = f"{corpus.division}, {fingerprint_of(model)}"
     longest = texts.longest(corpus.federation.test)
     make = partial(flags.problem, model, *longest, site.dtype, site.device, corpus.choices)
