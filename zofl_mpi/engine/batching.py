@@ -22,8 +22,7 @@ Step = Callable[[Any, Any], Any]
 MANY = 64
 """Clients of a batch where a problem states no number: with more, a step's data have left the caches by its turn."""
 
-THREAD = threading.local()
-"""On a thread that runs a step as a coroutine, `call`(compute, request) waits for the request's result."""
+_THREAD = threading.local()  # `call` on a thread that runs a step as a coroutine
 
 
 def batched_call(compute: Compute[Request, Result], request: Request) -> Result:
@@ -32,7 +31,7 @@ def batched_call(compute: Compute[Request, Result], request: Request) -> Result:
     Args:
         compute: results of requests, in their order; requests with an equal `compute` share a call.
     """
-    call: Callable[[Compute[Request, Result], Request], Result] | None = getattr(THREAD, "call", None)
+    call: Callable[[Compute[Request, Result], Request], Result] | None = getattr(_THREAD, "call", None)
     return compute([request])[0] if call is None else call(compute, request)
 
 
@@ -55,7 +54,7 @@ def batched(step: Step, clients: Mapping[int, Any], inbox: Mapping[int, Any], or
         if client.i not in ended:
             group = waiting[:most]
             del waiting[:most]
-            ended.update(zip(group, run_batch(step, [(clients[i], inbox[i]) for i in group]), strict=True))
+            ended.update(zip(group, run_batch(step, [(clients[i], inbox[i]) for i in group], _THREAD), strict=True))
         return ended.pop(client.i).result()
 
     return replied

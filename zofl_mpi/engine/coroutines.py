@@ -1,13 +1,14 @@
 """Runs many client steps as coroutines, threads of which one runs at a time, so that one batched call serves them."""
 
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, final
 
-from zofl_mpi.engine.batching import THREAD, Compute, Step
-
+Step = Callable[[Any, Any], Any]  # (client, message) -> reply
+Compute = Callable[[list[Any]], list[Any]]
 Answer = tuple[Any, BaseException | None]  # a request's result, or an exception
 
 THREADS = ThreadPoolExecutor(sys.maxsize, "client-step")
@@ -23,14 +24,14 @@ class _Coroutine:
     """A step on a thread of its own, which runs only while `start` or `resume` waits for it."""
 
     def __init__(self) -> None:
-        self.call: tuple[Compute[Any, Any], Any] | None = None  # the call (compute, request) that it waits for
+        self.call: tuple[Compute, Any] | None = None  # the call (compute, request) that it waits for
         self.end: Future[Any] = Future()  # its result or exception
         self._answers: SimpleQueue[Answer] = SimpleQueue()
         self._stopped: SimpleQueue[None] = SimpleQueue()
 
-    def start(self, step: Step, client: Any, message: Any) -> None:
+    def start(self, step: Step, client: Any, message: Any, local: threading.local) -> None:
         """Runs the step until its first call or its end."""
-        self.end = THREADS.submit(self._run, step, client, message)
+        self.end = THREADS.submit(self._run, step, client, message, local)
         self._wait()
 
     def resume(self, answer: Answer) -> None:
@@ -46,15 +47,15 @@ class _Coroutine:
             self._stopped.get()
             raise
 
-    def _run(self, step: Step, client: Any, message: Any) -> Any:
-        THREAD.call = self._batched_call
+    def _run(self, step: Step, client: Any, message: Any, local: threading.local) -> Any:
+        local.call = self._batched_call
         try:
             return step(client, message)
         finally:
-            THREAD.call = None
+            local.call = None
             self._stopped.put(None)
 
-    def _batched_call(self, compute: Compute[Any, Any], request: Any) -> Any:
+    def _batched_call(self, compute: Compute, request: Any) -> Any:
         """Waits, on the step's own thread, for the result of its request."""
         self.call = compute, request
         self._stopped.put(None)
@@ -64,13 +65,16 @@ class _Coroutine:
         return result
 
 
-def run_batch(step: Step, calls: Iterable[tuple[Any, Any]]) -> list[Future[Any]]:
-    """Runs a step for each client and message; returns their results or exceptions."""
+def run_batch(step: Step, calls: Iterable[tuple[Any, Any]], local: threading.local) -> list[Future[Any]]:
+    """Runs a step for each client and message; returns their results or exceptions.
+
+    On each step's thread `local` gets a function `call`(compute, request) that waits for the request's result.
+    """
     steps: list[_Coroutine] = []
     try:
         for client, message in calls:
             steps.append(_Coroutine())
-            steps[-1].start(step, client, message)
+            steps[-1].start(step, client, message, local)
         while waiting := [(each, *each.call) for each in steps if each.call]:
             compute = waiting[0][1]
             same = [(each, request) for each, wanted, request in waiting if wanted == compute]
