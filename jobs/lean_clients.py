@@ -40,7 +40,7 @@ class UploadOnly(SplitMethod):
     def round(self, state: State, r: int, clients: Clients) -> State:
         """As CSE-FSL's, with the mean of the models that were trained."""
         main, local_loss = self.train_server(state, r, clients, self.train)
-        trained = [i for i in self.training.timetable.participants(r) if self.has_room(i)]
+        trained = [i for i in self.training.participants(r) if self.has_room(i)]
         mean = Update(state.theta, state.buffers)
         if trained:
             mean = clients.mean(self.update, Ask(), to=trained, weights=self.training.shares())

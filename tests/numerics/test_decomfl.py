@@ -84,8 +84,8 @@ def test_a_client_that_has_rested_would_make_the_servers_model_of_what_it_missed
     for r in range(6):
         before = state
         state = run(rested, 1, r, clients, state)
-        (i,) = rested.training.timetable.participants(r)
-        last = rested.training.timetable.latest(r).get(i, 0)
+        (i,) = rested.training.participants(r)
+        last = rested.training.latest(r).get(i, 0)
         missed.add(r - last)
         x, moments = copies.setdefault(i, (first.clone(), rested.first_moments(first)))
         for k in range(last, r):
@@ -360,7 +360,7 @@ def test_scalars_are_clipped_together_noised_and_averaged_over_the_expected_numb
     C, z, mu2, m = 0.05, 0.7, 2e-3, 3
     given = {"clip": C, "noise_multiplier": z, "participation": "poisson", "trust": trust}
     private = method(cls, planned(setting(mlp), beta=0.4, weights="uniform"), **flags, **given)
-    sampling = private.training.timetable.participants
+    sampling = private.training.participants
     state, clients, sizes = private.start(), LocalClients(list(private.setting.data), method=private), set()
     for r in range(7):
         before, S = state, sampling(r)

@@ -185,7 +185,7 @@ def test_sage_keeps_the_newest_texts_in_the_mini_batches_in_which_they_came(buff
     clients = LocalClients(list(of.setting.data), method=of)
     state = run(of, 2, clients=clients)
     for i, data in enumerate(of.setting.data):
-        sent = [of.setting.problem.samples(data, b)[1] for r in range(2) for b in plan.timetable.batches(i, r)]
+        sent = [of.setting.problem.samples(data, b)[1] for r in range(2) for b in plan.batches(i, r)]
         labels, smashed = (in_order(kept[str(i)]) for kept in (state.labels, state.smashed))
         assert sum(map(len, labels)) == min(buffer, 2 * len(data))
         newest = sent[-len(labels) :]

@@ -57,7 +57,7 @@ class DeComFL(UnsplitMethod):
 
     def round(self, state: ScalarState, r: int, clients: Clients) -> ScalarState:
         """Asks the participants for their scalars, and takes the steps of the means."""
-        to, latest = self.training.timetable.participants(r), self.training.timetable.latest(r)
+        to, latest = self.training.participants(r), self.training.latest(r)
         buffers, since = torch.cat([state.buffers, state.buffers_s]), {i: latest.get(i, 0) for i in to}
         x = self.held_by(to, state, clients)
         different = {t: Missed(state.scalars[t:], buffers, r) for t in set(since.values())}
@@ -134,7 +134,7 @@ class DeComFL(UnsplitMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.privacy.begin(self, self.training.timetable.participants, scalars=True)
+        self.privacy.begin(self, self.training.participants, scalars=True)
         if self.privacy.clips and self.moves_statistics:
             raise UserError("--clip: BatchNorm's running statistics leave a client; take --norm group")
 

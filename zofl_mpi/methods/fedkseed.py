@@ -48,7 +48,7 @@ class FedKSeed(UnsplitMethod):
 
     def round(self, state: KSeedState, r: int, clients: Clients) -> KSeedState:
         """Asks the participants for their sums, adds the mean to c, and makes the model of it."""
-        to = self.training.timetable.participants(r)
+        to = self.training.participants(r)
         self.held_by(to, state, clients)
         message = Sums(self.known(state.sums), torch.cat([state.buffers, state.buffers_s]), r)
         replies = dict(clients.ask(self.train, message, to=to))
@@ -82,7 +82,7 @@ class FedKSeed(UnsplitMethod):
         training, h, rule = self.training, self.training.h, cast(Piecewise, self.rule)
         local, sums = self.local(client, message.buffers, message.r), np.zeros((3, self.seeds))
         drawn, kept = self.drawn(message, client.i).tolist(), list[Tensor]()
-        sizes = [training.timetable.client_size(message.r, client.i, q) for q in range(h)]
+        sizes = [training.client_size(message.r, client.i, q) for q in range(h)]
         for q, inputs, labels in local:
             point, us = (
                 rule.forward(local, inputs, labels, self.moves_statistics),
@@ -140,7 +140,7 @@ class FedKSeed(UnsplitMethod):
 
     def directions(self, rounds: int) -> Directions:
         """At most: K, or as many as there are local steps."""
-        steps = sum(len(self.training.timetable.participants(r)) for r in range(rounds)) * self.training.h
+        steps = sum(len(self.training.participants(r)) for r in range(rounds)) * self.training.h
         return Directions(min(self.seeds, steps), self.loss.flat.n)
 
 

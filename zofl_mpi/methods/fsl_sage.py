@@ -68,7 +68,7 @@ class FSLSAGE(SplitMethod):
         main, heads = self.server(state, r, clients.sharing), dict(state.heads)
         recent = RecentUploads(state.smashed, state.labels, self.buffer, self.problem.alike)
         message, losses, errors = self.begin_round(state, r), {}, []
-        for group in self.training.timetable.groups(r):
+        for group in self.training.groups(r):
             if r % self.l == 0:
                 for i, item in main.train(clients.ask(self.first, message, to=group)):
                     recent.add(i, item)

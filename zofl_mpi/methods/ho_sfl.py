@@ -45,6 +45,6 @@ class HOSFL(EstimatingMethod, LockstepMethod):
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Mini-batches up, lambdas down, one by one; then the clients' parts are averaged."""
         main = self.server(state, r, clients.sharing)
-        self.exchange(state, r, clients, dict.fromkeys(self.training.timetable.participants(r), main))
+        self.exchange(state, r, clients, dict.fromkeys(self.training.participants(r), main))
         mean, replayed = self.average(state, r, clients)
         return replace(main.state(mean, math.nan), replayed=replayed)

@@ -223,7 +223,7 @@ class LocalSteps:
 
     def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """(q, inputs, labels) of each local step."""
-        for q, positions in enumerate(self.training.timetable.batches(self.client.i, self.r)):
+        for q, positions in enumerate(self.training.batches(self.client.i, self.r)):
             yield q, *self.inputs(positions, q)
 
     def inputs(self, positions: Batch, q: int) -> tuple[Tensor, Tensor]:
@@ -238,14 +238,14 @@ class LocalSteps:
 
     def uploads(self, q: int) -> bool:
         """Whether the smashed samples of local step q are uploaded."""
-        return self.training.timetable.uploads(q)
+        return self.training.uploads(q)
 
     def drawn(self, draw: Callable[[Key], Iterable[Tensor]], key: Key, size: int) -> Iterable[Tensor]:
         """draw(key), of `size` bytes; where that is little, drawn with what the next steps will ask for.
 
         By itself, between two passes, a small draw takes three times as long: the processor's caches hold other code.
         """
-        count = min(AHEAD // max(1, size), self.training.timetable.steps(self.client.i) - key.t)
+        count = min(AHEAD // max(1, size), self.training.steps(self.client.i) - key.t)
         if key.t not in self.ahead and count > 1:
             self.ahead = {key.t + k: list(draw(key._replace(t=key.t + k))) for k in range(count)}
         return self.ahead.pop(key.t, None) or draw(key)
@@ -295,7 +295,7 @@ class LocalSteps:
 
     def step(self, gradient: Gradient) -> None:
         """Moves each part of the model by the optimiser's step along its gradient."""
-        size = self.training.timetable.client_size(self.r, self.client.i, self.moved)
+        size = self.training.client_size(self.r, self.client.i, self.moved)
         for part, g, moments in zip(self.parts, gradient.parts, self.moments, strict=True):
             if g is not None:
                 self.training.optimiser.step(self.theta[part], g, moments, size)

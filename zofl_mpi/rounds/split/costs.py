@@ -54,11 +54,11 @@ class Traffic:
         """{kind: bytes (down, up)} of participant i in round r."""
         client, head, statistics, moments = self._sizes
         aligns = self.aligned > 0 and r % self.aligned == 0
-        dense, each = not self.scalars, 8 * self.scalars * self.training.timetable.steps(i)
+        dense, each = not self.scalars, 8 * self.scalars * self.training.steps(i)
         densely = self.last * int(np.dtype(self.training.setting.dtype).itemsize)
         of_head = min(densely, head) if self.head else 0
         smashed, labels = (0, 0) if self.unsplit else self._uploads(r, i)
-        missed = r - self.training.timetable.latest(r).get(i, 0) if self.unsplit else 0
+        missed = r - self.training.latest(r).get(i, 0) if self.unsplit else 0
         return {
             PARTS: (client, client if dense else densely - of_head),
             HEADS: ((self.head or aligns) * head, self.head * (head if dense else of_head)),
@@ -76,7 +76,7 @@ class Traffic:
         training, sums = self.training, Counter[str]()
         alike = training.problem.alike and not self.unsplit  # then round 0 stands for all with new heads, 1 for others
         like = [int(r % max(1, self.aligned) > 0) if alike else r for r in range(rounds)]
-        cases = Counter((like[r], i) for r in range(rounds) for i in training.timetable.participants(r))
+        cases = Counter((like[r], i) for r in range(rounds) for i in training.participants(r))
         for (stands, i), times in cases.items():
             sums.update({kind: times * sum(ways) for kind, ways in self.of(stands, i).items()})
         return sums
@@ -98,8 +98,8 @@ class Traffic:
     def _uploads(self, r: int, i: int) -> tuple[int, int]:
         """Bytes of client i's smashed samples and labels in round r; the same in each where samples have one size."""
         if i not in self._clients or not self.training.problem.alike:
-            timetable = self.training.timetable
-            sent = (batch for q, batch in enumerate(timetable.batches(i, r)) if timetable.uploads(q))
+            training = self.training
+            sent = (batch for q, batch in enumerate(training.batches(i, r)) if training.uploads(q))
             smashed, labels = zip(*(self._bytes(i, batch) for batch in sent), strict=True)
             self._clients[i] = sum(smashed), sum(labels)
         return self._clients[i]
@@ -123,7 +123,7 @@ class Traffic:
 def plan_of(traffic: Traffic, rounds: int, step: StepCost) -> Lines:
     """The lines of --dry-run: sizes, bytes of the first round and of all, passes of a local step."""
     training, problem = traffic.training, traffic.training.problem
-    to, usual = training.timetable.participants(0), replace(traffic, aligned=0)
+    to, usual = training.participants(0), replace(traffic, aligned=0)
     down, up = (sum(ways[k] for kind, ways in usual.of(0, 0).items() if kind != LABELS) for k in (0, 1))
     first = usual.total(1)
     signed = {"of these, with twice the products": step.signed} if step.signed else {}
@@ -133,7 +133,7 @@ def plan_of(traffic: Traffic, rounds: int, step: StepCost) -> Lines:
         "parameters of client, auxiliary, server": " ".join(map(str, [*problem.local.sizes(), problem.top.n])),
         "a smashed sample": " x ".join(map(str, problem.smashed_shape)),
         "clients, participants in a round": f"{training.setting.m}, {len(to)}",
-        "local steps of a round, client 0": training.timetable.steps(0),
+        "local steps of a round, client 0": training.steps(0),
         "bytes down, client 0, a round": down,
         "bytes up, client 0, a round": up,
         "bytes down and up, all clients, a round": first.total() - first[LABELS],
@@ -165,7 +165,7 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
     """Measured costs of a step: multiply-accumulates (a backward pass as two forward ones), and bytes live at once."""
     step, batch = rule.cost(loss), training.batch
     client, auxiliary, server_part = macs(training.problem)
-    merged = min(training.merge, len(training.timetable.participants(0)))
+    merged = min(training.merge, len(training.participants(0)))
     forward = client if loss.at_cut else client + auxiliary
     further = step.heads * auxiliary
     if step.last:

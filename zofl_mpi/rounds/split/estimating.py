@@ -44,7 +44,7 @@ class EstimatingMethod(SplitMethod):
         training, models, replayed = self.training, dict[int, Update](), dict(state.replayed)
         if self.estimation.uplink == "dense":
             return self.mean(state, r, clients), {}
-        for i, reply in clients.ask(self.scalars, Ask(), to=training.timetable.participants(r)):
+        for i, reply in clients.ask(self.scalars, Ask(), to=training.participants(r)):
             theta, moments = self.replay(state, r, i, reply)
             models[i] = Update(theta, reply.buffers, moments if training.state == "average" else {})
             if training.state == "keep":
@@ -69,7 +69,7 @@ class EstimatingMethod(SplitMethod):
         moments = copied(before[training.state])
         for q, differences in enumerate(reply.differences.tolist()):
             g = self.rule.replay(moving, differences, Key(self.setting.streams, r, i, q))
-            training.optimiser.step(moving, g, moments, training.timetable.client_size(r, i, q))
+            training.optimiser.step(moving, g, moments, training.client_size(r, i, q))
         return theta[: self.loss.travels], moments
 
     @property

@@ -37,7 +37,7 @@ class LockstepMethod(SplitMethod):
 
     def exchange(self, state: State, r: int, clients: Clients, servers: Mapping[int, Server]) -> None:
         """Exchanges all mini-batches with {i: client i's server part}; the models stay at the clients."""
-        for group in self.training.timetable.groups(r):
+        for group in self.training.groups(r):
             replies = clients.ask(self.begin, self.begin_round(state, r), to=group)
             while asked := list(self._stepped(servers, replies)):
                 for i in asked:

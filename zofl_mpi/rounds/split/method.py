@@ -75,7 +75,7 @@ class SplitMethod(OnProblem[Split]):
 
     def server(self, state: State, r: int, sharing: Sharing | None = None) -> Server:
         """The server's part, for the uploads of all clients, at the beginning of round r."""
-        before = self.training.timetable.server_steps_before(r)
+        before = self.training.server_steps_before(r)
         part = state.theta_s, state.buffers_s, state.optimiser
         return Server(self.training, self.server_pass, *part, before, sharing)
 
@@ -86,7 +86,7 @@ class SplitMethod(OnProblem[Split]):
     def train_server(self, state: State, r: int, clients: Clients, train: Step) -> tuple[Server, float]:
         """The server's part after a step on each upload of `train`, and the mean of the clients' mean losses."""
         main, losses = self.server(state, r, clients.sharing), []
-        for group in self.training.timetable.groups(r):
+        for group in self.training.groups(r):
             replies = clients.ask(train, self.begin_round(state, r, head=True), to=group)
             losses += [item.loss for _, item in main.train(replies) if not isinstance(item, Smashed)]
         return main, math.fsum(losses) / len(losses)
@@ -95,7 +95,7 @@ class SplitMethod(OnProblem[Split]):
         """The mean of the participants' models by their weights, with the head that the server has where none comes."""
         if self.training.own_parts:
             return Update(state.theta, state.buffers)
-        to, shares = self.training.timetable.participants(r), self.training.shares()
+        to, shares = self.training.participants(r), self.training.shares()
         return with_head(state, clients.mean(self.update, Ask(), to=to, weights=shares))
 
     # --- a client
@@ -192,9 +192,9 @@ class SplitMethod(OnProblem[Split]):
 
     def directions(self, rounds: int) -> Directions | None:
         """The directions of all participants' local steps; each client draws its own."""
-        timetable, part = self.training.timetable, self.rule.parts[0]
-        taken = Counter(i for r in range(rounds) for i in timetable.participants(r))
-        steps = ((i, taken[i], timetable.samples(i, q)) for i in taken for q in range(timetable.steps(i)))
+        training, part = self.training, self.rule.parts[0]
+        taken = Counter(i for r in range(rounds) for i in training.participants(r))
+        steps = ((i, taken[i], training.samples(i, q)) for i in taken for q in range(training.steps(i)))
         drawn = sum(times * self.rule_of(i).count(samples) for i, times, samples in steps)
         copies = len(taken) if self.training.own_parts else 1
         numbers = copies * (part.stop - part.start)  # 0 where all of the client's part is frozen
@@ -206,10 +206,10 @@ class SplitMethod(OnProblem[Split]):
         A local step counts its passes at the client or those at the server, whichever are fewer: then both sides'
         evaluations are a tenth of their training at most.
         """
-        timetable, r = self.training.timetable, rounds // 2
+        training, r = self.training, rounds // 2
         client = 1 + self.rule.passes + (GRADIENT - 1) * self.rule.cost(self.loss).backwards
-        samples = sum(timetable.samples(i, q) for i in timetable.participants(r) for q in range(timetable.steps(i)))
-        each = min(client, GRADIENT / self.training.k)
+        samples = sum(training.samples(i, q) for i in training.participants(r) for q in range(training.steps(i)))
+        each = min(client, GRADIENT / training.k)
         return Passes(rounds * samples * each, 1, 0, self._flops)
 
     def _flops(self) -> float:
@@ -231,12 +231,12 @@ class SplitMethod(OnProblem[Split]):
         return Needs(float(step) / self.training.batch, 3 * macs(self.problem)[2], held)
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
-        timetable, traffic = self.training.timetable, self.traffic
-        asked = timetable.participants(r) if clients is None else clients
+        training, traffic = self.training, self.traffic
+        asked = training.participants(r) if clients is None else clients
         rows = []
         for i in asked:
-            samples = [timetable.samples(i, q) for q in range(timetable.steps(i))]
-            uploads = range(0, len(samples), self.training.k) if self.server_uploads else ()
+            samples = [training.samples(i, q) for q in range(training.steps(i))]
+            uploads = range(0, len(samples), training.k) if self.server_uploads else ()
             sizes = [ways for kind, ways in traffic.of(r, i).items() if kind != LABELS]
             moved = [sum(ways[k] for ways in sizes) for k in (0, 1)]
             sent = (1 + self.loss.at_cut) * len(uploads)

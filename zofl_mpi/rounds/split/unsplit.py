@@ -163,7 +163,7 @@ class UnsplitMethod(SplitMethod):
             ("client_parts", training.client_parts, "average"),
         ):
             demand(value == only, flag, value, f"{only}: it has no meaning here")
-        self.robust.demand_replies(len(training.timetable.participants(0)))
+        self.robust.demand_replies(len(training.participants(0)))
         super().__post_init__()
 
     def chosen(self) -> tuple[Loss, Piecewise]:
@@ -191,7 +191,7 @@ class UnsplitMethod(SplitMethod):
         return self.rule.passes + (self.rule.needs_point or self.moves_statistics)
 
     def plan(self, rounds: int) -> Lines:
-        asked, (_, up) = len(self.training.timetable.participants(0)), self.traffic.of(0, 0)[SCALARS]
+        asked, (_, up) = len(self.training.participants(0)), self.traffic.of(0, 0)[SCALARS]
         return plan_of(self.traffic, rounds, StepCost(self.passes)) | self.robust.lines(asked, up)
 
     def costs(self) -> Lines:
