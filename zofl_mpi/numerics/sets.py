@@ -10,7 +10,6 @@ Several numbers are separated by commas: box:0,0:1,inf.
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -41,17 +40,9 @@ KINDS = {
 COUNTS = {"all": (0,), "box": (2,), "ball": (1, 2), "half-space": (1, 2), "simplex": (0, 1)}
 
 
-class ConvexSet(ABC):
-    """A closed convex set that is not empty."""
-
-    @abstractmethod
-    def project(self, x: Array) -> Array:
-        """(n,) the nearest point of the set to x (n,), in its dtype; a point of the set comes back bit for bit."""
-
-
 @final
 @dataclass(frozen=True)
-class All(ConvexSet):
+class All:
     """R^n."""
 
     def project(self, x: Array) -> Array:
@@ -60,7 +51,7 @@ class All(ConvexSet):
 
 @final
 @dataclass(frozen=True)
-class Box(ConvexSet):
+class Box:
     """low <= x <= high, numbers or (n,) float64, infinite ones allowed; in float32 the bounds are rounded, too."""
 
     low: float | Array
@@ -75,7 +66,7 @@ class Box(ConvexSet):
 
 @final
 @dataclass(frozen=True)
-class Rounded(ConvexSet):
+class Rounded:
     """A set whose points are known to rounding only.
 
     Attributes:
@@ -89,6 +80,10 @@ class Rounded(ConvexSet):
         z = self.nearest(x[None].astype(np.float64, copy=False))[0]
         moved, size = np.linalg.norm(x - z), np.linalg.norm(z)
         return x if moved <= 8 * np.finfo(x.dtype).eps * size else z.astype(x.dtype, copy=False)
+
+
+ConvexSet = All | Box | Rounded
+"""Not empty. `project(x)` is the nearest point to x (n,), in its dtype; a point of the set comes back bit for bit."""
 
 
 class _Description(NamedTuple):
@@ -143,7 +138,7 @@ def common_point(sets: Sequence[ConvexSet], n: int) -> float:
     Returned is the longest projection of the last cycle: 0 to rounding if a common point was found.
     """
     boxes = [s for s in sets if isinstance(s, Box)]
-    others = list({id(s): s for s in sets if not isinstance(s, Box | All)}.values())
+    others: list[ConvexSet] = list({id(s): s for s in sets if not isinstance(s, Box | All)}.values())
     if boxes:
         low, high = reduce(np.maximum, [box.low for box in boxes]), reduce(np.minimum, [box.high for box in boxes])
         _refuse(float(np.max(np.subtract(low, high))), len(sets))

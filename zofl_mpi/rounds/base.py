@@ -54,10 +54,6 @@ class Sampling:
     beta: float = fraction(1.0, "a fraction of the clients")
     poisson: bool = given(default=False)  # each client by itself with probability beta: see `privacy`
 
-    def decide(self, poisson: bool) -> None:
-        """Whether each client comes by itself, before the first round."""
-        object.__setattr__(self, "poisson", poisson)
-
     @property
     def expected(self) -> float:
         """E |S_r|: round(beta m), halves up, at least 1; of Poisson sampling beta m."""
