@@ -15,7 +15,7 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Directions, UserError, column, demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.bilevel_report import BilevelReports
-from zofl_mpi.rounds.zeroth_order import Iterates, Stepped, finite_losses
+from zofl_mpi.rounds.zeroth_order import State, Stepped, finite_losses
 
 RESIDUAL = "|(1/m) sum_i grad_y h_i(x, y)| on all samples, y returned by the call at x; with Y(x), |y - P(y - grad)|"
 
@@ -36,7 +36,7 @@ class Halfway(Solutions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BilevelState(Iterates):
+class BilevelState(State):
     """State of Algorithm 2's server between rounds."""
 
     y: Array = column("1", "the lower solution at x of the last round")  # (n_lower,)
@@ -62,7 +62,7 @@ class FedRZOBL(BilevelReports):
 
         drawn, k = state.drawn, self.local.drawn_step(state.steps, r)
         if k is not None:
-            drawn = clients.mean(self.partial, Halfway(y0, yv, k), weights=shares, counted=False).x
+            drawn = clients.mean(self.step, Halfway(y0, yv, k), weights=shares, counted=False).x
         return BilevelState(
             x=new,
             drawn=drawn,
@@ -80,20 +80,12 @@ class FedRZOBL(BilevelReports):
         return BilevelState(x=x, drawn=x, y=self.first_lower())
 
     def step(self, client: Client, message: Solutions) -> Stepped:
-        """Takes the H local steps of Algorithm 2."""
-        return self.stepped(client, message, self.local.steps())
-
-    def partial(self, client: Client, message: Halfway) -> Stepped:
-        """Takes the first of the local steps once more, up to the iterate that is drawn."""
-        return self.stepped(client, message, message.steps)
-
-    def stepped(self, client: Client, solutions: Solutions, steps: int) -> Stepped:
-        """x_i after the first `steps` local steps with the delayed solutions."""
-        eta = self.local.eta
-        x, r = client.memory["x"], client.memory["r"]
+        """Takes the H local steps with the delayed solutions; of `Halfway` the first once more, up to the drawn one."""
+        eta, x, r = self.local.eta, client.memory["x"], client.memory["r"]
+        steps = message.steps if isinstance(message, Halfway) else self.local.steps()
         data, _ = self.parts(client)
         batches, v = self.local.batches(client, len(data), r), self.direction(r)
-        step, y = x.dtype.type(eta) * v, np.stack([solutions.yv, solutions.y0])
+        step, y = x.dtype.type(eta) * v, np.stack([message.yv, message.y0])
 
         def estimate(x: Array, k: int) -> Array:
             F = finite_losses(self.problem.f(client.i, np.stack([x + step, x]), y, data, batches[k]), 2)

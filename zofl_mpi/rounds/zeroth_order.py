@@ -29,7 +29,7 @@ class Stepped:
 
 
 @dataclass(frozen=True)
-class Iterates:
+class State:
     """State of the server of [B] Algorithms 1 and 2 between rounds."""
 
     x: Array = column("1", "the iterate")  # (n,)
