@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
 import numpy as np
 
-from zofl_mpi import Client, Clients
+from zofl_mpi import Clients
 from zofl_mpi.engine.fleet import RoundWork
 from zofl_mpi.rounds.split.client import HeadLoss, Loss
 from zofl_mpi.rounds.split.costs import HEADS, PARTS
-from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State, Trained, Update
+from zofl_mpi.rounds.split.messages import Ask, State, Update
 from zofl_mpi.rounds.split.method import SplitMethod, with_head
 from zofl_mpi.rounds.split.rules import Frozen, GradientRule, backprop
 
@@ -45,16 +45,6 @@ class UploadOnly(SplitMethod):
         if trained:
             mean = clients.mean(self.update, Ask(), to=trained, weights=self.training.shares())
         return main.state(with_head(state, mean), local_loss)
-
-    def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
-        """Takes the local steps, if there is room, and uploads."""
-        model, rule = self.steps(client, message), self.rule_of(client.i)
-        for q, x, labels in model:
-            point = rule.forward(model, x, labels)
-            if model.uploads(q):
-                yield point.upload(labels)
-            model.step(rule(model, point, labels, model.key(q)))
-        return model.done()
 
     # --- by device
 

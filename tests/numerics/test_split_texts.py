@@ -89,19 +89,6 @@ class Words(SplitProblem):
         return {"loss": sums["nats"] / sums["tokens"]}
 
 
-class Measured(Words):
-    """Tells how long its texts are."""
-
-    asked = 0
-
-    def lengths(self, data: Texts) -> Any:
-        return np.array([len(text) - 1 for text in data.tokens])
-
-    def upload_bytes(self, data: Texts, positions: Any) -> int:
-        Measured.asked += 1
-        return super().upload_bytes(data, positions)
-
-
 def parts() -> tuple[nn.Module, nn.Module, nn.Module]:
     client = nn.Sequential(nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Tanh())
     return client, nn.Linear(WIDTH, WORDS), nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, WORDS))
@@ -144,18 +131,6 @@ def test_the_bytes_of_padded_batches_are_announced(cls: Any) -> None:
         assert plan["bytes down and up, all clients, a round"] + heads == each[0]
         assert plan["bytes of labels, all clients, a round"] == labels[0]
     assert len(set(labels)) > 1
-
-
-@pytest.mark.parametrize("flags", [{"h": 0}, {"h": 7}, {"h": 5, "k": 2}, {"h": 7, "k": 3}])
-def test_a_problem_that_tells_its_lengths_is_asked_once_for_each(flags: dict[str, Any]) -> None:
-    """The same bytes; of mini-batches as long as each other one is asked for, not one of every round. Mutations: full
-    mini-batches for the rest of a pass; steps that do not go up; a pass that begins anew uncounted."""
-    own = texts_setting()
-    plain = method(CSEFSL, training(own, beta=0.6, **flags)).plan(9)
-    Measured.asked = 0
-    measured = method(CSEFSL, training(replace(own, problem=Measured()), beta=0.6, **flags)).plan(9)
-    assert measured == plain
-    assert 0 < Measured.asked <= 2 * 3 * (LONGEST - 1), "once for each length and number of samples, in two plans"
 
 
 @pytest.mark.parametrize("cls", ALL)

@@ -11,8 +11,8 @@ from typing import final
 from zofl_mpi import Clients
 from zofl_mpi.rounds.split.client import CutLoss, Loss
 from zofl_mpi.rounds.split.estimating import EstimatingMethod
-from zofl_mpi.rounds.split.lockstep import LockstepMethod
 from zofl_mpi.rounds.split.messages import State
+from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.rules import GradientRule
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import final
 
 from zofl_mpi import Clients, demand, part
-from zofl_mpi.rounds.split.lockstep import LockstepMethod
 from zofl_mpi.rounds.split.messages import State
+from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
 

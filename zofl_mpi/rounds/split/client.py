@@ -236,10 +236,6 @@ class LocalSteps:
         """The random numbers of step q."""
         return Key(self.training.setting.streams, self.r, self.client.i, q)
 
-    def uploads(self, q: int) -> bool:
-        """Whether the smashed samples of local step q are uploaded."""
-        return self.training.uploads(q)
-
     def drawn(self, draw: Callable[[Key], Iterable[Tensor]], key: Key, size: int) -> Iterable[Tensor]:
         """draw(key), of `size` bytes; where that is little, drawn with what the next steps will ask for.
 

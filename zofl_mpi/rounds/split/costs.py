@@ -10,10 +10,9 @@ from functools import cached_property
 from typing import Any, TypeVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.problems import Batch, Split
+from zofl_mpi.problems import Split
 from zofl_mpi.problems.saving import recomputing
 from zofl_mpi.rounds.split.client import HeadLoss, Loss
 from zofl_mpi.rounds.split.rules import GradientRule, Lines, StepCost
@@ -48,7 +47,6 @@ class Traffic:
     unsplit: bool = False  # clients hold both parts: scalars travel, down those of all rounds since a client's last
     sums: tuple[int, int] | None = None  # bytes (down, up) of sums in place of the scalars of steps
     _clients: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, compare=False)  # by client
-    _batches: dict[Any, tuple[int, int]] = field(default_factory=dict, init=False, compare=False)  # by size
 
     def of(self, r: int, i: int) -> dict[str, tuple[int, int]]:
         """{kind: bytes (down, up)} of participant i in round r."""
@@ -97,24 +95,12 @@ class Traffic:
 
     def _uploads(self, r: int, i: int) -> tuple[int, int]:
         """Bytes of client i's smashed samples and labels in round r; the same in each where samples have one size."""
-        if i not in self._clients or not self.training.problem.alike:
-            training = self.training
-            sent = (batch for q, batch in enumerate(training.batches(i, r)) if training.uploads(q))
-            smashed, labels = zip(*(self._bytes(i, batch) for batch in sent), strict=True)
-            self._clients[i] = sum(smashed), sum(labels)
+        training, problem, data = self.training, self.training.problem, self.training.setting.data[i]
+        if i not in self._clients or not problem.alike:
+            sent = [batch for q, batch in enumerate(training.batches(i, r)) if training.uploads(q)]
+            smashed = sum(problem.upload_bytes(data, batch) for batch in sent)
+            self._clients[i] = smashed, sum(problem.label_bytes(data, batch) for batch in sent)
         return self._clients[i]
-
-    def _bytes(self, i: int, batch: Batch) -> tuple[int, int]:
-        """Bytes of a mini-batch's upload, computed once for each number and longest of samples: batches are many."""
-        problem, data, lengths = self.training.problem, self.training.setting.data[i], self._lengths[i]
-        pair = None if lengths is None else (len(batch), int(lengths[batch].max()))
-        if pair is None or pair not in self._batches:
-            self._batches[pair] = problem.upload_bytes(data, batch), problem.label_bytes(data, batch)
-        return self._batches[pair]
-
-    @cached_property
-    def _lengths(self) -> list[NDArray[np.int64] | None]:
-        return [self.training.problem.lengths(data) for data in self.training.setting.data]
 
 
 # --- lines
@@ -192,12 +178,12 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
     return lines
 
 
-def unsplit_costs(training: Training, loss: Loss, rule: GradientRule, passes: int) -> Lines:
-    """The same for a client that holds both parts and takes `passes` forward passes a step."""
+def unsplit_costs(training: Training, loss: Loss, rule: GradientRule) -> Lines:
+    """The same for a client that holds both parts, and takes forward passes alone."""
     client, _, server_part = macs(training.problem)
     return {
         "multiply-accumulates of a sample at the client": round(client + server_part),
-        STEP_MACS: round(passes * (client + server_part) * training.batch),
+        STEP_MACS: round((rule.passes + rule.needs_point) * (client + server_part) * training.batch),
         STEP_BYTES: peak_bytes(loss, rule, training.batch),
     }
 

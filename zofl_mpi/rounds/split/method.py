@@ -1,25 +1,27 @@
-"""Base of the methods of split training: all but their rounds."""
+"""Bases of the methods of split training: all but their rounds."""
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
-from zofl_mpi import Client, Clients, Directions, Step, UserError, part
+from zofl_mpi import Client, Clients, Directions, Step, UserError, demand, part
+from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.fleet import Needs, RoundWork
+from zofl_mpi.engine.lazy import Tensor
 from zofl_mpi.engine.setting import Passes
 from zofl_mpi.engine.sharing import Sharing, Work
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.saving import PLAIN
 from zofl_mpi.rounds.base import GRADIENT, OnProblem
-from zofl_mpi.rounds.split.client import LocalSteps, Loss, with_own_part
+from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss, with_own_part
 from zofl_mpi.rounds.split.costs import LABELS, PASS_MACS, STEP_BYTES, STEP_MACS, Traffic, costs_of, macs, plan_of
-from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, ServerPart, Smashed, State, Update
-from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
+from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, ServerPart, Smashed, State, Trained, Update
+from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines, backprop
 from zofl_mpi.rounds.split.server import Server, passes_at
 from zofl_mpi.rounds.split.training import Training
 
@@ -99,6 +101,22 @@ class SplitMethod(OnProblem[Split]):
         return with_head(state, clients.mean(self.update, Ask(), to=to, weights=shares))
 
     # --- a client
+
+    def train(self, client: Client, message: Any) -> Any:
+        """Takes the local steps of a round, and uploads."""
+        return (yield from self.taken(self.steps(client, message)))
+
+    def taken(self, model: LocalSteps, sent: int = 0) -> Generator[Smashed, Tensor | None, Trained]:
+        """Takes the local steps, the first `sent` of which have been uploaded; the server may answer with lambda."""
+        rule = self.rule_of(model.client.i)
+        for q, x, labels in model:
+            uploads = self.training.uploads(q) and q >= sent
+            point = rule.forward(model, x, labels, uploads)
+            # without an answer to wait for, it leaves while the rule's further passes go on
+            lam = (yield point.upload(labels, keep=rule.needs_point)) if uploads else None
+            target = labels if lam is None else point.laid_out(self.problem.placed(lam))
+            model.step(rule(model, point, target, model.key(q)))
+        return model.done()
 
     def steps(self, client: Client, message: Model) -> LocalSteps:
         """The client's model, for its local steps of a round."""
@@ -251,3 +269,60 @@ def with_head(state: State, mean: Update) -> Update:
     theta = state.theta.clone()
     theta[: len(mean.theta)] = mean.theta
     return replace(mean, theta=theta)
+
+
+# --- methods whose server answers every mini-batch
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Server to client: the gradient at its smashed samples."""
+
+    slope: Tensor  # (B, *smashed_shape)
+
+
+@dataclass(frozen=True)
+class LockstepMethod(SplitMethod):
+    """A method whose server answers every mini-batch, so that k must be 1; the auxiliary head plays no part."""
+
+    def __post_init__(self) -> None:
+        demand(self.training.k == 1, "k", self.training.k, "1: the server answers every mini-batch")
+        super().__post_init__()
+
+    def chosen(self) -> tuple[Loss, GradientRule]:
+        """The gradient that continues the server's answer, by a backward pass."""
+        loss = CutLoss(self.problem)
+        return loss, backprop(self.training, loss)
+
+    # --- the server
+
+    def exchange(self, state: State, r: int, clients: Clients, servers: Mapping[int, Server]) -> None:
+        """Exchanges all mini-batches with {i: client i's server part}; the models stay at the clients."""
+        for group in self.training.groups(r):
+            replies = clients.ask(self.begin, self.begin_round(state, r), to=group)
+            while asked := list(self._stepped(servers, replies)):
+                for i in asked:
+                    servers[i].move()
+                replies = clients.ask_each(self.proceed, {i: Cut(servers[i].slopes.pop(i)) for i in asked})
+
+    def _stepped(self, servers: Mapping[int, Server], replies: Replies) -> Iterator[int]:
+        """Takes the servers' steps on the uploads among replies; yields the clients."""
+        for i, item in replies:
+            if isinstance(item, Smashed):
+                servers[i].step(i, item, returned=True)
+                yield i
+
+    # --- a client
+
+    def begin(self, client: Client, message: Model) -> Smashed:
+        """Begins `train`, up to its first upload."""
+        steps = client.scratch["steps"] = self.train(client, message)
+        return next(steps)  # type: ignore[no-any-return]
+
+    def proceed(self, client: Client, message: Cut) -> Smashed | Trained:
+        """Goes on with `train`, up to its next upload or its end."""
+        try:
+            return client.scratch["steps"].send(message.slope)  # type: ignore[no-any-return]
+        except StopIteration as done:
+            del client.scratch["steps"]
+            return done.value  # type: ignore[no-any-return]
