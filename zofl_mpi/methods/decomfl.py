@@ -12,7 +12,7 @@ import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,10 +74,8 @@ class DeComFL(UnsplitMethod):
         return self.made(ScalarState, state, x, average.buffers, **own)
 
     def start(self) -> ScalarState:
-        first = super().start()
-        x = torch.cat([first.theta[: self.setting.problem.n_client], first.theta_s])
-        scalars = np.zeros((0, self.training.h, self.n_p))
-        return ScalarState(**{**vars(first), "optimiser": self.first_moments(x)}, scalars=scalars)
+        first, scalars = super().start(), np.zeros((0, self.training.h, self.n_p))
+        return ScalarState(**{**vars(first), "optimiser": self.first_moments(self.joined(first))}, scalars=scalars)
 
     def replay(self, x: Tensor, moments: MutableMapping[str, Any], r: int, differences: NDArray[np.float64]) -> None:
         """Moves x (d,), and the optimiser's moments, by round r, whose mean differences are (h, n_p)."""
@@ -97,7 +95,7 @@ class DeComFL(UnsplitMethod):
 
     def estimator(self, moments: MutableMapping[str, Any]) -> Piecewise:
         """The gradient rule in a round that begins with these moments."""
-        return cast(Piecewise, self.rule)
+        return self.rule
 
     def key(self, r: int, q: int) -> Key:
         """Random numbers of local step q in round r, the same for all clients."""
@@ -126,7 +124,7 @@ class DeComFL(UnsplitMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.privacy.begin(self, self.training.participants, scalars=True)
-        if self.privacy.clips and cast(Piecewise, self.rule).statistics:
+        if self.privacy.clips and self.rule.statistics:
             raise UserError("--clip: BatchNorm's running statistics leave a client; take --norm group")
 
     def chosen(self) -> tuple[Loss, Piecewise]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, cast, final
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.rounds.split.client import Key
 from zofl_mpi.rounds.split.costs import Traffic
 from zofl_mpi.rounds.split.messages import State
-from zofl_mpi.rounds.split.pieces import Parts, Piecewise
+from zofl_mpi.rounds.split.pieces import Parts
 from zofl_mpi.rounds.split.rules import Lines
 from zofl_mpi.rounds.split.unsplit import Averaged, Known, UnsplitMethod, Uploaded
 
@@ -58,9 +58,8 @@ class FedKSeed(UnsplitMethod):
         return self.made(KSeedState, state, x, average.buffers, **own)
 
     def start(self) -> KSeedState:
-        return KSeedState(
-            **vars(super().start()), sums=np.zeros((1 if self.seed_weights == "uniform" else 3, self.seeds))
-        )
+        rows = 1 if self.seed_weights == "uniform" else 3
+        return KSeedState(**vars(super().start()), sums=np.zeros((rows, self.seeds)))
 
     def known(self, sums: NDArray[np.float64]) -> NDArray[Any]:
         """(1, K) c as it travels; (2, K) with the seeds' mean magnitudes too."""
@@ -69,7 +68,7 @@ class FedKSeed(UnsplitMethod):
 
     def model(self, c: NDArray[Any]) -> Tensor:
         """(d,) x_0 - sum_k c_k u_k."""
-        x, rule = self.problem.placed(self.loss.flat.initial()[0]), cast(Piecewise, self.rule)
+        x, rule = self.problem.placed(self.loss.flat.initial()[0]), self.rule
         for k in np.flatnonzero(c).tolist():
             self.step(x, rule.estimate(rule.draw_pieces(x, self.key(k)), [float(c[k])]), 1.0)
         return x
@@ -78,13 +77,13 @@ class FedKSeed(UnsplitMethod):
 
     def train(self, client: Client, message: Known) -> Uploaded:
         """Takes local steps along the directions of seeds that it draws."""
-        h, rule, drawn = self.training.h, cast(Piecewise, self.rule), self.drawn(message, client.i).tolist()
+        h, drawn = self.training.h, self.drawn(message, client.i).tolist()
         sizes = [self.training.client_size(message.r, client.i, q) for q in range(h)]
 
         def move(x: Tensor, q: int, estimate: Parts) -> None:
             self.step(x, estimate, sizes[q])
 
-        own = self.uploaded(client, message, rule, lambda q: self.key(drawn[q]), move)
+        own = self.uploaded(client, message, self.rule, lambda q: self.key(drawn[q]), move)
         differences, sums = own.differences[:, 0], np.zeros((3, self.seeds))
         for row, values in enumerate((differences * sizes, np.abs(differences), np.ones(h))):
             np.add.at(sums[row], drawn, values)

@@ -143,24 +143,21 @@ def common_point(sets: Sequence[ConvexSet], n: int) -> float:
         low, high = reduce(np.maximum, [box.low for box in boxes]), reduce(np.minimum, [box.high for box in boxes])
         _refuse(float(np.max(np.subtract(low, high))), len(sets))
         others.append(Box(low, high))
-    return _cycle(others, np.zeros(n), len(sets)) if len(others) > 1 else 0.0
-
-
-def _cycle(different: Sequence[ConvexSet], x: Array, count: int) -> float:
-    """`common_point` of at least two sets, by cyclic projections."""
-    gap = math.inf
-    for _ in range(min(CYCLES, max(10, int(WORK / (len(different) * len(x)))))):
+    if len(others) < 2:
+        return 0.0
+    x, gap = np.zeros(n), math.inf
+    for _ in range(min(CYCLES, max(10, int(WORK / (len(others) * n))))):
         start, squares, gap, size = x, 0.0, 0.0, 0.0
-        for one in different:
+        for one in others:
             z = one.project(x)
             step = float(np.linalg.norm(x - z))
             squares, gap, size = squares + step**2, max(gap, step), max(size, float(np.linalg.norm(z)))
             x = z
         if gap <= TOLERANCE * size:
             break
-        drift = float(np.linalg.norm(x - start)) + len(different) * np.finfo(np.float64).eps * size
+        drift = float(np.linalg.norm(x - start)) + len(others) * np.finfo(np.float64).eps * size
         if squares - drift**2 > 2 * drift * FAR * size:
-            _refuse(gap, count)
+            _refuse(gap, len(sets))
     return gap
 
 

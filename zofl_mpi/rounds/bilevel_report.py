@@ -64,10 +64,8 @@ class TwoLevels(OnProblem[B]):
     def work_of(self, samples: Sequence[float], sizes: Sequence[tuple[int, int]], clients: Any) -> RoundWork:
         """All clients' work in a round: samples (m,) of each, and the bytes of each exchange, down and up."""
         ids = list(range(self.setting.m) if clients is None else clients)
-        down, up, two = (
-            np.full(len(ids), float(total)) for total in (*map(sum, zip(*sizes, strict=True)), 2 * len(sizes))
-        )
-        return RoundWork(ids, np.array(samples, float)[ids], down, up, two)
+        down, up = (np.full(len(ids), float(sum(ways))) for ways in zip(*sizes, strict=True))
+        return RoundWork(ids, np.array(samples, float)[ids], down, up, np.full(len(ids), 2.0 * len(sizes)))
 
     def parts(self, client: Client) -> tuple[Any, Any]:
         """The samples that f_i and h_i see."""

@@ -74,19 +74,17 @@ class CutLoss:
 
 @final
 class NetworkLoss:
-    """The server's loss as a function of theta = (theta_c, theta_s), for clients that hold both parts."""
+    """The server's loss as a function of theta = (theta_c, theta_s), for clients with both and without a gradient."""
 
     at_cut = False
 
-    def __init__(self, problem: Split, forward_only: bool = False) -> None:
-        """`forward_only`: whether no pass has a graph."""
+    def __init__(self, problem: Split) -> None:
         self.problem, self.flat = problem, Joined(problem)
         self.travels = self.flat.n
-        self._loss = problem.forward_loss if forward_only else problem.server_loss
 
     def __call__(self, smashed: Tensor, target: Tensor) -> Tensor:
-        """() the network's mean loss on the labels."""
-        return self._loss(smashed, target)
+        """() the network's mean loss on the labels, in a pass without a graph."""
+        return self.problem.forward_loss(smashed, target)  # type: ignore[no-any-return]
 
 
 OwnLoss = HeadLoss | CutLoss

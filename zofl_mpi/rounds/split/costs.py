@@ -25,12 +25,8 @@ STEP_BYTES = "peak bytes of a client's step, beyond its model"
 STEP_COUNTED = STEP_MACS + ", its backward pass as computed"
 RECOMPUTED = ", if it computes its blocks again"  # gradient checkpointing
 PARTS, HEADS, SMASHED = "the clients' parts", "auxiliary heads", "smashed samples"
-SCALARS, GRADIENTS, LABELS, NUMBERS = (
-    "scalars in place of models",
-    "gradients at the cut",
-    "labels",
-    "rounds and losses",
-)
+SCALARS, GRADIENTS = "scalars in place of models", "gradients at the cut"
+LABELS, NUMBERS = "labels", "rounds and losses"
 
 
 @final

@@ -161,13 +161,19 @@ class PerSample(TwoPoint):
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         """The mean over the directions u of the samples' estimates, each along sigma_j u."""
         moving, x, smash = model.theta[self.part], point.x, model.problem.smash
-        base = None if self.central else self._each(model, lambda: cast("Tensor", point.smashed), target)
+
+        def each(smashed: Callable[[], Tensor], along: AbstractContextManager[Any] | None = None) -> Tensor:
+            """(B,) the samples' losses, at points of their own within `along`."""
+            with torch.no_grad(), model.at(model.buffers), along or nullcontext():
+                return self.losses(smashed(), target)
+
+        base = None if self.central else each(lambda: cast("Tensor", point.smashed))
         signs, g = generator_of(key(Purpose.SIGNS), model.theta, self.draw), moving.new_zeros(moving.shape)
         for u in self.of_step(model, key):
             sigma = self.layers.draw(signs, len(x), u)
             plus, minus = (self.layers.perturbed(u, sigma, mu) for mu in (self.mu, -self.mu))
-            losses = self._each(model, lambda: smash(x), target, plus)
-            other = self._each(model, lambda: smash(x), target, minus) if base is None else base
+            losses = each(lambda: smash(x), plus)
+            other = each(lambda: smash(x), minus) if base is None else base
             model.compare(losses, other)
             weight = (len(u) if self.distribution == "sphere" else 1) / (self.span * self.n_p)
             g += self.layers.weighted(u, sigma, weight * (losses - other))
@@ -178,17 +184,6 @@ class PerSample(TwoPoint):
     def count(self, batch: int) -> int:
         """n_p of each sample."""
         return self.n_p * batch
-
-    def _each(
-        self,
-        model: LocalSteps,
-        smashed: Callable[[], Tensor],
-        target: Tensor,
-        along: AbstractContextManager[Any] | None = None,
-    ) -> Tensor:
-        """(B,) the samples' losses, at points of their own within `along`."""
-        with torch.no_grad(), model.at(model.buffers), along or nullcontext():
-            return self.losses(smashed(), target)
 
     def cost(self, loss: Loss) -> StepCost:
         """Passes that take each layer's products twice; the head's once more for the samples' losses at the model."""
@@ -257,10 +252,8 @@ class Estimation:
                 raise UserError(f"{flag}: {reason}")
         rule = self._rule(training, loss, exact_head)
         if self.uplink == "seeds" and not rule.replayable:
-            sent = (
-                "it sends the scalars of estimates, a number a step and direction, and no step follows from them here"
-            )
-            raise UserError(f"--uplink seeds: {sent}; take dense")
+            sent = "it sends the scalars of estimates, a number a step and direction"
+            raise UserError(f"--uplink seeds: {sent}, and no step follows from them here; take dense")
         return rule
 
     def _rule(self, training: Training, loss: OwnLoss, exact_head: bool) -> GradientRule:
@@ -299,11 +292,8 @@ class Estimation:
         signs = self.directions == "per-sample"
         exact_parts = {"--head-gradient exact": exact_head, f"--exact-layers {self.exact_layers}": self.exact_layers}
         gradient = "--estimate exact has the gradient itself; leave one of them out"
-        for flag, on in {
-            "--probe-gradient": self.probe_gradient,
-            "--directions per-sample": signs,
-            **exact_parts,
-        }.items():
+        inexact = {"--probe-gradient": self.probe_gradient, "--directions per-sample": signs, **exact_parts}
+        for flag, on in inexact.items():
             yield on and self.estimate == "exact", flag, gradient
         none_up = "with --client-parts own no model goes up; take dense"
         yield self.uplink == "seeds" and training.own_parts, "--uplink seeds", none_up

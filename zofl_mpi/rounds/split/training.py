@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 
@@ -66,9 +66,7 @@ class Training:
     client_parts: Literal["average", "own"] = "average"
     client_memory: str = "none"
     # by `_past`: rounds done; how often, and when last, each client took part; the server's steps
-    _known: tuple[int, dict[int, int], dict[int, int], int] = field(
-        init=False, repr=False, compare=False, default=(0, {}, {}, 0)
-    )
+    _known: Any = field(init=False, repr=False, compare=False, default=(0, {}, {}, 0))
 
     def __post_init__(self) -> None:
         if self.own_parts and self.state == "average":

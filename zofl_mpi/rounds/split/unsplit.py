@@ -92,6 +92,7 @@ class UnsplitMethod(SplitMethod):
     estimate: Literal["one-sided", "central"] = "one-sided"
     draw: Draw = "device"
     robust: Robust = part()
+    rule: Piecewise = field(init=False, repr=False, compare=False)
     _held: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     # --- the server
@@ -201,7 +202,7 @@ class UnsplitMethod(SplitMethod):
 
     def two_point(self, n_p: int) -> tuple[Loss, Piecewise]:
         """The whole network's loss, and its estimate from n_p directions."""
-        loss, central = NetworkLoss(self.problem, forward_only=True), self.estimate == "central"
+        loss, central = NetworkLoss(self.problem), self.estimate == "central"
         moves = loss.flat.b > 0 and not self.training.running
         return loss, Piecewise(slice(0, loss.flat.n), n_p, self.distribution, self.draw, self.mu, central, moves)
 
