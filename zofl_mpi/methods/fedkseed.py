@@ -111,10 +111,9 @@ class FedKSeed(UnsplitMethod):
     # --- refusals and reports
 
     def __post_init__(self) -> None:
-        optimiser, words = self.training.optimiser, "the model is made from sums of plain SGD's steps"
-        demand(optimiser.optimiser == "sgd", "optimiser", optimiser.optimiser, f"sgd: {words}")
-        demand(optimiser.momentum == 0, "momentum", optimiser.momentum, f"0: {words}")
-        demand(optimiser.weight_decay == 0, "weight_decay", optimiser.weight_decay, f"0: {words}")
+        for flag, only in {"optimiser": "sgd", "momentum": 0, "weight_decay": 0}.items():
+            value = getattr(self.training.optimiser, flag)
+            demand(value == only, flag, value, f"{only}: the model is made from sums of plain SGD's steps")
         super().__post_init__()
 
     @cached_property

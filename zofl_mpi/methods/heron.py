@@ -20,7 +20,6 @@ class HERON(EstimatingMethod):
     """Clients train the first layers by forward passes only, the server the rest: [C] equations (2) and (6) to (8).
 
     Attributes:
-        estimation: how a client estimates.
         head_gradient: of the auxiliary head: estimated, [C]'s, or exact: for a linear head, in closed form, by the
             forward pass at the point itself. The head is then excluded from the perturbation, and uploaded densely
             under --uplink seeds. ElasticZO (arXiv:2501.04287) takes a network's last layers out of the estimate so.

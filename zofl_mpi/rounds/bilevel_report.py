@@ -106,8 +106,6 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     """Base of Algorithm 2: its points, its lower-level calls, their residual, its report and --dry-run.
 
     Attributes:
-        local: the local steps on the upper level.
-        solver: the lower level.
         exact: at each evaluation also solve the lower level exactly, where the problem can: to see what inexactness
             does, and for the estimate of the gradient (--probe).
     """

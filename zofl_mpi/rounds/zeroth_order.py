@@ -240,12 +240,7 @@ def schedule_lines(local: Local, theory: str) -> dict[str, str | float]:
 
 @dataclass(frozen=True)
 class LipschitzReports(Costed[Lipschitz]):
-    """Base of Algorithm 1: its report and --dry-run.
-
-    Attributes:
-        local: the local steps.
-        sampling: the participants; the paper's are all clients.
-    """
+    """Base of Algorithm 1: its report and --dry-run. The paper's participants are all clients."""
 
     needs: ClassVar[type] = Lipschitz
     local: Local = part()

@@ -186,13 +186,8 @@ class UnsplitMethod(SplitMethod):
     def __post_init__(self) -> None:
         training = self.training
         demand(training.h >= 1, "h", training.h, "at least 1: the scalars of equally many steps are averaged")
-        demand(training.k == 1, "k", training.k, "1: it has no meaning here")
-        for flag, value, only in (
-            ("merge", training.merge, 1),
-            ("freeze", training.freeze, "none"),
-            ("state", training.state, "keep"),
-            ("client_parts", training.client_parts, "average"),
-        ):
+        for flag, only in {"k": 1, "merge": 1, "freeze": "none", "state": "keep", "client_parts": "average"}.items():
+            value = getattr(training, flag)
             demand(value == only, flag, value, f"{only}: it has no meaning here")
         self.robust.demand_replies(len(training.participants(0)))
         super().__post_init__()
