@@ -62,7 +62,7 @@ class FedRZOBL(BilevelReports):
 
         drawn, k = state.drawn, self.local.drawn_step(state.steps, r)
         if k is not None:
-            drawn = clients.mean(self.step, Halfway(y0, yv, k), weights=shares, counted=False).x
+            drawn = clients.mean(self.partial, Halfway(y0, yv, k), weights=shares, counted=False).x
         return BilevelState(
             x=new,
             drawn=drawn,
@@ -80,7 +80,7 @@ class FedRZOBL(BilevelReports):
         return BilevelState(x=x, drawn=x, y=self.first_lower())
 
     def step(self, client: Client, message: Solutions) -> Stepped:
-        """Takes the H local steps with the delayed solutions; of `Halfway` the first once more, up to the drawn one."""
+        """Takes the H local steps with the delayed solutions, or the first of them."""
         eta, x, r = self.local.eta, client.memory["x"], client.memory["r"]
         steps = message.steps if isinstance(message, Halfway) else self.local.steps()
         data, _ = self.parts(client)
@@ -92,6 +92,10 @@ class FedRZOBL(BilevelReports):
             return np.asarray(zo.estimate(float(F[0] - F[1]), v, eta))
 
         return Stepped(self.local.descend(x, r, client.i, estimate, steps))
+
+    def partial(self, client: Client, message: Halfway) -> Stepped:
+        """Takes the first of the local steps once more, up to the iterate that is drawn; its seconds are told apart."""
+        return self.step(client, message)
 
     def directions(self, rounds: int) -> Directions:
         """One direction a round, which all clients share."""

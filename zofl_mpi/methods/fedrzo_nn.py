@@ -64,12 +64,12 @@ class FedRZONN(LipschitzReports):
         if k is not None and self.privacy.clips:
             drawn = x  # the iterate in the middle of a round would be one more answer of the clients
         elif k is not None:
-            drawn = clients.mean(self.step, Partial(state.x, r, k), to=S, weights=shares, counted=False).x
+            drawn = clients.mean(self.partial, Partial(state.x, r, k), to=S, weights=shares, counted=False).x
         steps = state.steps + self.local.steps()
         return State(x, drawn, steps, float(np.linalg.norm(x.astype(np.float64) - state.x)))
 
     def step(self, client: Client, message: GlobalModel) -> Stepped | Clipped:
-        """Takes the H local steps from x; of `Partial` the first of them once more, up to the iterate that is drawn."""
+        """Takes the H local steps from x, or the first of them."""
         setting, eta, r = self.setting, self.local.eta, message.r
         steps = message.steps if isinstance(message, Partial) else self.local.steps()
         generator = setting.streams(Purpose.DIRECTION, r=r, i=client.i)
@@ -89,6 +89,10 @@ class FedRZONN(LipschitzReports):
 
         x = self.local.descend(message.x, r, client.i, estimate, steps)
         return self.privacy.reply(client, x - message.x, r) if self.privacy.clips else Stepped(x)
+
+    def partial(self, client: Client, message: Partial) -> Stepped | Clipped:
+        """Takes the first of the local steps once more, up to the iterate that is drawn; its seconds are told apart."""
+        return self.step(client, message)
 
     def directions(self, rounds: int) -> Directions:
         """n_p directions for each participant and local step."""

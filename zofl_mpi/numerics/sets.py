@@ -30,15 +30,6 @@ TOLERANCE = 1e-12  # sets that are so near, relative to the points, have a commo
 FAR = 1e6  # no common point within so many times the points' norm: there is none
 CYCLES, WORK = 2000, 2e7  # at most so many rounds through the sets, and entries projected
 
-KINDS = {
-    "all": "all",
-    "box": "box:LOW:HIGH",
-    "ball": "ball:RADIUS[:CENTRE]",
-    "half-space": "half-space:OFFSET[:NORMAL]",
-    "simplex": "simplex[:TOTAL]",
-}
-COUNTS = {"all": (0,), "box": (2,), "ball": (1, 2), "half-space": (1, 2), "simplex": (0, 1)}
-
 
 @final
 @dataclass(frozen=True)
@@ -112,10 +103,10 @@ def parse(text: str, n: int) -> ConvexSet:
     """The set in R^n that `text` describes, see the module's docstring (UserError: none)."""
     described = _Description(text, n)
     name, *words = (word.strip() for word in text.split(":"))
-    described.demand(name in KINDS, f"one of {', '.join(KINDS.values())}")
-    described.demand(len(words) in COUNTS[name], f"of the form {KINDS[name]}")
-    makers = {"box": _box, "ball": _ball, "half-space": _half_space, "simplex": _simplex}
-    return makers[name](words, described) if name in makers else All()
+    described.demand(name in KINDS, f"one of {', '.join(form for form, _, _ in KINDS.values())}")
+    form, counts, make = KINDS[name]
+    described.demand(len(words) in counts, f"of the form {form}")
+    return make(words, described)
 
 
 def parse_all(texts: Sequence[str], n: int, m: int) -> list[ConvexSet]:
@@ -199,6 +190,16 @@ def _simplex(words: list[str], described: _Description) -> ConvexSet:
     # The same number subtracted from all entries leaves the projection as it is, and entries of the size of `total`
     # decide: no digits are lost to entries that are all large.
     return Rounded(lambda y: projections.simplex(y - y.max(), total))
+
+
+KINDS: dict[str, tuple[str, tuple[int, ...], Callable[[list[str], _Description], ConvexSet]]] = {
+    "all": ("all", (0,), lambda *_: All()),
+    "box": ("box:LOW:HIGH", (2,), _box),
+    "ball": ("ball:RADIUS[:CENTRE]", (1, 2), _ball),
+    "half-space": ("half-space:OFFSET[:NORMAL]", (1, 2), _half_space),
+    "simplex": ("simplex[:TOTAL]", (0, 1), _simplex),
+}
+"""{name: (its form, how many words it may have, what makes it)}."""
 
 
 def _short(text: str) -> str:

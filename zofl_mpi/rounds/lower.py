@@ -15,6 +15,7 @@ import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, at_least, demand, finite
 from zofl_mpi.errors import warn
+from zofl_mpi.numerics.descent import Gradient, descend
 from zofl_mpi.problems import Bilevel
 from zofl_mpi.rounds.base import draw_batches, shaped
 
@@ -215,10 +216,8 @@ class Lower:
 
         if schedule.acceleration is not None:
             return Moved(_accelerated(message.w, gradient, settle, steps, (schedule.gamma, *schedule.acceleration)))
-        y = message.w[0]
-        for k in range(steps):
-            y = settle(y - schedule.stepsize(first + k) * gradient(y, k))
-        return Moved(y[None])
+        sizes = [schedule.stepsize(first + k) for k in range(steps)]
+        return Moved(descend(message.w[0], gradient, steps=steps, stepsize=sizes.__getitem__, project=settle)[None])
 
 
 def acceleration(which: str, gamma: float, mu: float, L: float, H: int) -> tuple[float, float, float]:
@@ -243,11 +242,7 @@ def acceleration(which: str, gamma: float, mu: float, L: float, H: int) -> tuple
 
 
 def _accelerated(
-    w: Array,
-    gradient: Callable[[Array, int], Array],
-    project: Callable[[Array], Array],
-    steps: int,
-    sizes: tuple[float, ...],
+    w: Array, gradient: Gradient, project: Callable[[Array], Array], steps: int, sizes: tuple[float, ...]
 ) -> Array:
     """(2, n_lower) FedAC's w and w_ag after the steps. Where Y(x) is a set both are projected: our addition."""
     (y, aggregate), (gamma, alpha, beta, gamma_l) = w, sizes

@@ -277,7 +277,16 @@ class Estimation:
         """The rule by forward passes, after a pass that tries it."""
         directions, central = (part, self.n_p, self.distribution, self.draw), self.estimate == "central"
         if self.estimate == "jvp":
-            return _forward_mode(training, loss, ForwardMode(*directions))
+            rule = ForwardMode(*directions)
+            try:
+                with _two_samples(training, loss) as example:
+                    rule.trial(loss, *example)
+            except (NotImplementedError, RuntimeError) as exc:
+                raise UserError(
+                    f"--estimate jvp: this network has no forward-mode derivative ({str(exc).splitlines()[0]}); take "
+                    "one-sided or central"
+                ) from exc
+            return rule
         if self.directions == "global":
             return TwoPoint(*directions, self.mu, central)
         if loss.each is None:
@@ -318,19 +327,6 @@ def _two_samples(training: Training, loss: OwnLoss) -> Iterator[tuple[Tensor, Te
     theta, buffers = (problem.placed(t) for t in problem.local.initial())
     with problem.local.at(theta, buffers, training.running):
         yield theta, *problem.example(2)
-
-
-def _forward_mode(training: Training, loss: OwnLoss, rule: ForwardMode) -> ForwardMode:
-    """The rule, after a step of it; refused where some operation has no forward-mode derivative."""
-    try:
-        with _two_samples(training, loss) as example:
-            rule.trial(loss, *example)
-    except (NotImplementedError, RuntimeError) as exc:
-        raise UserError(
-            f"--estimate jvp: this network has no forward-mode derivative ({str(exc).splitlines()[0]}); take "
-            "one-sided or central"
-        ) from exc
-    return rule
 
 
 def _signed(training: Training, loss: OwnLoss, part: slice) -> SignedLayers:

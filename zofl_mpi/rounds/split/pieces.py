@@ -37,12 +37,7 @@ class Pieces:
     """
 
     def __init__(
-        self,
-        seed: np.random.Generator,
-        like: Tensor,
-        distribution: str,
-        draw: Draw = "device",
-        K: Tensor | None = None,
+        self, seed: np.random.Generator, like: Tensor, distribution: str, draw: Draw = "device", K: Tensor | None = None
     ) -> None:
         """Directions of the kind of `like` (d,); with K (d,) divided by its root, entry by entry."""
         self._like, self._distribution, self._K = like, distribution, K
