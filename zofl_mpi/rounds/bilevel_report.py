@@ -148,8 +148,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
         """
         if self.problem.solution_only:
             return math.nan
-        asked = Iterate(y[None], int(shifted), 0)
-        g = clients.mean(self.slope, asked, counted=False).values
+        g = clients.mean(self.slope, Iterate(y[None], int(shifted), 0), counted=False).values
         project = self.problem.project_lower
         if project is not None:
             g = y - project(x, y - g)

@@ -197,8 +197,7 @@ class FirstOrder(Costed[Smooth]):
         return self.reporting.measured(client, message.x, self.personal(client, message.x, message.r))
 
     def eval_passes(self, asked: int) -> tuple[float, float]:
-        own_models = type(self).personal is not FirstOrder.personal
-        return self.reporting.eval_passes(asked, own_models)
+        return self.reporting.eval_passes(asked, personal=type(self).personal is not FirstOrder.personal)
 
     def personal(self, client: Client, x: Array, r: int) -> Array | None:
         """(n,) y_i, the client's personal model; None where there is none."""

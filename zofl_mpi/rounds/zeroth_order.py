@@ -108,8 +108,7 @@ class Local:
 
     def batches(self, client: Client, size: int, r: int) -> Any:
         """(H, B) positions of round r's local steps, or None for each: all samples."""
-        generator = self.setting.streams(Purpose.BATCH, r=r, i=client.i)
-        return draw_batches(generator, size, self.steps(), self.batch)
+        return draw_batches(self.setting.streams(Purpose.BATCH, r=r, i=client.i), size, self.steps(), self.batch)
 
     def pull(self, x: Array, convex: Any) -> NDArray[np.float64]:
         """(n,) (x - P(x))/eta, the gradient of dist^2(x)/(2 eta)."""

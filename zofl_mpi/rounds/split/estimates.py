@@ -187,8 +187,7 @@ class PerSample(TwoPoint):
 
     def cost(self, loss: Loss) -> StepCost:
         """Passes that take each layer's products twice; the head's once more for the samples' losses at the model."""
-        heads = int(self.needs_point and not loss.at_cut)
-        return super().cost(loss)._replace(signed=self.passes, heads=heads)
+        return super().cost(loss)._replace(signed=self.passes, heads=int(self.needs_point and not loss.at_cut))
 
     def lines(self) -> Lines:
         """None: the rule of thumb is for one direction."""

@@ -54,8 +54,7 @@ class EstimatingMethod(SplitMethod):
     def scalars(self, client: Client, message: Ask) -> Scalars:
         """With --uplink seeds: the scalars from which the server replays the local steps."""
         differences, update = client.memory.pop("differences"), self.update(client, message)
-        last = update.theta[self._last].clone()
-        return Scalars(differences, update.buffers, last, self.problem.arithmetic)
+        return Scalars(differences, update.buffers, update.theta[self._last].clone(), self.problem.arithmetic)
 
     def replay(self, state: State, r: int, i: int, reply: Scalars) -> tuple[Tensor, dict[str, Any]]:
         """Client i's model as it travels after its local steps of round r, with its optimiser's moments."""

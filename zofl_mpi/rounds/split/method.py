@@ -227,8 +227,7 @@ class SplitMethod(OnProblem[Split]):
         training, r = self.training, rounds // 2
         client = 1 + self.rule.passes + (GRADIENT - 1) * self.rule.cost(self.loss).backwards
         samples = sum(training.samples(i, q) for i in training.participants(r) for q in range(training.steps(i)))
-        each = min(client, GRADIENT / training.k)
-        return Passes(rounds * samples * each, 1, 0, self._flops)
+        return Passes(rounds * samples * min(client, GRADIENT / training.k), 1, 0, self._flops)
 
     def _flops(self) -> float:
         """FLOPs of a forward pass of one sample through client and server."""

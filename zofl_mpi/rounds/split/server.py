@@ -95,8 +95,7 @@ class Server:
         the `slopes`.
         """
         if not self._waiting:
-            part = ServerPart(self.theta, self.buffers, returned)
-            self.sharing.begin(self.begin, part)
+            self.sharing.begin(self.begin, ServerPart(self.theta, self.buffers, returned))
         self._waiting.append(i)
         self.label_bytes += item.labels.numel() * item.labels.element_size()
         self.sharing.add(item)
