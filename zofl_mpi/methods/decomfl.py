@@ -187,9 +187,6 @@ class HiSo(DeComFL):
         return replace(super().estimator(moments), K=moments[K])
 
 
-# --- state
-
-
 @dataclass(frozen=True, kw_only=True)
 class ScalarState(State):
     """The server's state after a round; its theta_a stays, and its optimiser is every client's."""

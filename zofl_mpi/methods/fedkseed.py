@@ -98,8 +98,6 @@ class FedKSeed(UnsplitMethod):
             weights = e / e.sum()
         return self.setting.streams(Purpose.SEEDS, r=message.r, i=i).choice(self.seeds, self.training.h, p=weights)
 
-    # --- both
-
     def key(self, k: int) -> Key:
         """Random numbers of seed k."""
         return Key(self.setting.streams, t=k)
@@ -129,9 +127,6 @@ class FedKSeed(UnsplitMethod):
         """At most: K, or as many as there are local steps."""
         steps = sum(len(self.training.participants(r)) for r in range(rounds)) * self.training.h
         return Directions(min(self.seeds, steps), self.loss.flat.n)
-
-
-# --- state
 
 
 @final

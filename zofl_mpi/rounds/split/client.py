@@ -209,9 +209,8 @@ class LocalSteps:
             self.theta = theta.new_zeros(loss.flat.n)
             self.theta[: len(theta)] = theta
         self.scratch = self.buffers.clone()
-        self.moments = [
-            moments_of(training, client, message, name) for name in ("moments", "exact_moments")[: len(self.parts)]
-        ]
+        names = ("moments", "exact_moments")[: len(parts)]
+        self.moments = [moments_of(training, client, message, name) for name in names]
         self.total, self.count = self.theta.new_zeros((), dtype=torch.float64), 0  # of the steps' losses
         self.moved = 0
         self.differences: list[Tensor] = []

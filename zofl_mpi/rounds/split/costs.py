@@ -99,9 +99,6 @@ class Traffic:
         return self._clients[i]
 
 
-# --- lines
-
-
 def plan_of(traffic: Traffic, rounds: int, step: StepCost) -> Lines:
     """The lines of --dry-run: sizes, bytes of the first round and of all, passes of a local step."""
     training, problem = traffic.training, traffic.training.problem

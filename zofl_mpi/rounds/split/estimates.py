@@ -198,9 +198,6 @@ class PerSample(TwoPoint):
         return self.layers.perturbed(u, self.layers.draw(torch.Generator(theta.device), count, u), 1.0)
 
 
-# --- flags
-
-
 @final
 @dataclass(frozen=True)
 class Estimation:

@@ -85,9 +85,8 @@ class EstimatingMethod(SplitMethod):
             return report
         asked = clients.ask(self.probe, state.network(r), to=self.setting.eval_participants(r), counted=False)
         replies = [reply for _, reply in asked]
-        cosine, head = (
-            math.fsum(values) / len(replies) for values in zip(*((c.cosine, c.head) for c in replies), strict=True)
-        )
+        cosine = math.fsum(reply.cosine for reply in replies) / len(replies)
+        head = math.fsum(reply.head for reply in replies) / len(replies)
         return replace(report, estimate_cosine=cosine, head_over_client=None if math.isnan(head) else head)
 
     def probe(self, client: Client, message: Network) -> Compared:

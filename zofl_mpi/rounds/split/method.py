@@ -154,9 +154,8 @@ class SplitMethod(OnProblem[Split]):
     def score(self, client: Client, message: Network) -> Scored:
         """Sums over a client's share of the test samples, and of the validation samples."""
         problem, setting, message = self.problem, self.setting, with_own_part(self.training, client, message)
-        theta, buffers, theta_s, buffers_s = (
-            problem.placed(t).clone() for t in (message.theta, message.buffers, message.theta_s, message.buffers_s)
-        )
+        parts = message.theta, message.buffers, message.theta_s, message.buffers_s
+        theta, buffers, theta_s, buffers_s = (problem.placed(t).clone() for t in parts)
         asked = setting.eval_participants(message.r)
         with problem.evaluating(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
             test, validation = (
@@ -268,9 +267,6 @@ def with_head(state: State, mean: Update) -> Update:
     theta = state.theta.clone()
     theta[: len(mean.theta)] = mean.theta
     return replace(mean, theta=theta)
-
-
-# --- methods whose server answers every mini-batch
 
 
 @dataclass(frozen=True)

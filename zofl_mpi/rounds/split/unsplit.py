@@ -27,9 +27,6 @@ from zofl_mpi.rounds.split.training import Training
 S = TypeVar("S", bound=State)
 
 
-# --- messages
-
-
 @dataclass(frozen=True)
 class Current:
     """Server to ranks: the model before the round."""
@@ -63,9 +60,6 @@ class Uploaded(Averaged):
     loss: float  # mean over the local steps of the loss; nan where no step computes it
     arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
     clipped: float = field(default=0.0, metadata=APART)  # see `privacy.Clipped`
-
-
-# --- methods
 
 
 @dataclass(frozen=True)
