@@ -108,10 +108,8 @@ class Lower:
             return Schedule(0, 1, 0.0)
         mu, L = map(float, shaped(self.setting.problem.curvature(x), (2,), "curvature(x)"))
         if not 0 < mu <= L < math.inf:
-            raise UserError(
-                f"the lower level has mu_h = {mu:g}, L_h = {L:g}; the solvers need 0 < mu_h <= L_h: "
-                "move x or regularise the lower level"
-            )
+            found = f"the lower level has mu_h = {mu:g}, L_h = {L:g}"
+            raise UserError(f"{found}; the solvers need 0 < mu_h <= L_h: move x or regularise the lower level")
         kappa = L / mu
         a = self._a(kappa, r)
         T = self._local_steps(kappa, r)
@@ -234,10 +232,8 @@ def acceleration(which: str, gamma: float, mu: float, L: float, H: int) -> tuple
         return alpha, alpha + 1, gamma_l
     alpha = 3 / (2 * product) - 1 / 2
     if not alpha > 1 + 1e-12:
-        raise UserError(
-            f"--lower fedac2: gamma_l mu_h = {product:g}, it must be below 1 (alpha = {alpha:g} must exceed 1): "
-            "take --lower fedac1 or a smaller --gamma-lower"
-        )
+        must = f"gamma_l mu_h = {product:g}, it must be below 1 (alpha = {alpha:g} must exceed 1)"
+        raise UserError(f"--lower fedac2: {must}: take --lower fedac1 or a smaller --gamma-lower")
     return alpha, (2 * alpha**2 - 1) / (alpha - 1), gamma_l
 
 

@@ -61,10 +61,8 @@ class Robust:
         """Refuses a median or a trimmed mean of so few replies a round that none, or no more than all, would count."""
         kind, share = _parsed(self.aggregate)
         if self.sorts and replies < (3 if kind == MEDIAN else 2 * _ceiling(share, replies) + 1):
-            raise UserError(
-                f"--aggregate {self.aggregate}: a round has too few replies for it, {replies}; take more participants "
-                "(--beta, --m), or the mean"
-            )
+            few = f"a round has too few replies for it, {replies}"
+            raise UserError(f"--aggregate {self.aggregate}: {few}; take more participants (--beta, --m), or the mean")
 
     @cached_property
     def liars(self) -> frozenset[int]:

@@ -96,10 +96,9 @@ class Local:
         setting, own = self.setting, tuple(self.x_set) == ("problem",)
         gamma, bounded = self.stepsize(0), not own or setting.problem.constrained
         if bounded and not gamma < 2 * self.eta:
-            raise UserError(
-                f"--gamma {gamma:g}: with sets it must be below 2 eta = {2 * self.eta:g}: a step moves x by gamma/eta "
-                "times its distance to X_i; a larger --eta or a smaller --gamma"
-            )
+            must = f"with sets it must be below 2 eta = {2 * self.eta:g}"
+            why = "a step moves x by gamma/eta times its distance to X_i"
+            raise UserError(f"--gamma {gamma:g}: {must}: {why}; a larger --eta or a smaller --gamma")
         if own:
             return [SimpleNamespace(project=partial(setting.problem.project, i)) for i in range(setting.m)]
         sets = convex_sets.parse_all(self.x_set, setting.problem.n, setting.m)

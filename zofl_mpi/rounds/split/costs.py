@@ -19,6 +19,7 @@ from zofl_mpi.rounds.split.rules import GradientRule, Lines, StepCost
 from zofl_mpi.rounds.split.training import Training
 
 C = TypeVar("C", bound=AbstractContextManager[Any])
+SAMPLE_MACS = "multiply-accumulates of a sample at the client"
 STEP_MACS = "multiply-accumulates of a client's step"
 PASS_MACS = "multiply-accumulates of each of a client's forward passes"
 STEP_BYTES = "peak bytes of a client's step, beyond its model"
@@ -155,7 +156,7 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
     if not isinstance(step.forwards, str):
         label, passes = STEP_MACS, step.forwards + step.signed + 2 * step.backwards
     lines: Lines = {
-        "multiply-accumulates of a sample at the client": round(client),
+        SAMPLE_MACS: round(client),
         "multiply-accumulates of a sample in the head": round(auxiliary),
         "multiply-accumulates of a sample at the server": round(server_part),
         label: round((passes * forward + further) * batch),
@@ -169,16 +170,6 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
             lines[STEP_COUNTED + RECOMPUTED] = round(step_macs(loss, rule) * batch)
             lines[STEP_BYTES + RECOMPUTED] = peak_bytes(loss, rule, batch)
     return lines
-
-
-def unsplit_costs(training: Training, loss: Loss, rule: GradientRule) -> Lines:
-    """The same for a client that holds both parts, and takes forward passes alone."""
-    client, _, server_part = macs(training.problem)
-    return {
-        "multiply-accumulates of a sample at the client": round(client + server_part),
-        STEP_MACS: round((rule.passes + rule.needs_point) * (client + server_part) * training.batch),
-        STEP_BYTES: peak_bytes(loss, rule, training.batch),
-    }
 
 
 # --- measured

@@ -278,18 +278,14 @@ class Estimation:
                 with _two_samples(training, loss) as example:
                     rule.trial(loss, *example)
             except (NotImplementedError, RuntimeError) as exc:
-                raise UserError(
-                    f"--estimate jvp: this network has no forward-mode derivative ({str(exc).splitlines()[0]}); take "
-                    "one-sided or central"
-                ) from exc
+                none = f"this network has no forward-mode derivative ({str(exc).splitlines()[0]})"
+                raise UserError(f"--estimate jvp: {none}; take one-sided or central") from exc
             return rule
         if self.directions == "global":
             return TwoPoint(*directions, self.mu, central)
         if loss.each is None:
-            raise UserError(
-                "--directions per-sample: this problem does not tell what each sample adds to the loss (local_losses); "
-                "take --directions global"
-            )
+            untold = "this problem does not tell what each sample adds to the loss (local_losses)"
+            raise UserError(f"--directions per-sample: {untold}; take --directions global")
         return PerSample(*directions, self.mu, central, layers=_signed(training, loss, part), losses=loss.each)
 
     def _refusals(self, training: Training, exact_head: bool) -> Iterator[tuple[object, str, str]]:

@@ -27,10 +27,8 @@ class Compared:
 def check_arithmetic(problem: Split, i: int, arithmetic: str, flags: str, remedy: str) -> None:
     """Refuses client i where it draws other directions than the server from the same seeds."""
     if arithmetic != problem.arithmetic:
-        raise UserError(
-            f"{flags}: client {i} computes on {arithmetic}, the server on {problem.arithmetic}, which draws other "
-            f"directions from the same seeds; take {remedy}"
-        )
+        where = f"client {i} computes on {arithmetic}, the server on {problem.arithmetic}"
+        raise UserError(f"{flags}: {where}, which draws other directions from the same seeds; take {remedy}")
 
 
 @dataclass(frozen=True)

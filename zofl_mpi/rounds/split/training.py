@@ -72,10 +72,8 @@ class Training:
         if self.own_parts and self.state == "average":
             raise UserError("--client-parts own: --state average averages what the clients hold; take keep or reset")
         if self.merge > 1 and self.order == "client_major":
-            raise UserError(
-                f"--merge {self.merge}: with --order client_major the server meets one client after the other, never "
-                "uploads of several; take --order interleave"
-            )
+            met = "with --order client_major the server meets one client after the other, never uploads of several"
+            raise UserError(f"--merge {self.merge}: {met}; take --order interleave")
         if self.augment != "none":
             self.problem.augmentation(self.augment)
         least = min(len(data) for data in self.setting.data)

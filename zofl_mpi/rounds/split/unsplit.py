@@ -16,7 +16,7 @@ from zofl_mpi.engine.messages import APART
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.robust import Robust
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss
-from zofl_mpi.rounds.split.costs import SCALARS, unsplit_costs
+from zofl_mpi.rounds.split.costs import SAMPLE_MACS, SCALARS, STEP_BYTES, STEP_MACS, macs, peak_bytes
 from zofl_mpi.rounds.split.estimating import check_arithmetic
 from zofl_mpi.rounds.split.messages import Ask, Model, State
 from zofl_mpi.rounds.split.method import SplitMethod
@@ -211,4 +211,9 @@ class UnsplitMethod(SplitMethod):
         return super().plan(rounds) | self.robust.lines(asked, up)
 
     def costs(self) -> Lines:
-        return unsplit_costs(self.training, self.loss, self.rule)
+        (client, _, server), batch = macs(self.problem), self.training.batch
+        return {
+            SAMPLE_MACS: round(client + server),
+            STEP_MACS: round((self.rule.passes + self.rule.needs_point) * (client + server) * batch),
+            STEP_BYTES: peak_bytes(self.loss, self.rule, batch),
+        }
