@@ -112,7 +112,7 @@ class DeComFL(UnsplitMethod):
         def move(x: Tensor, q: int, estimate: Parts) -> None:
             self.step(x, moments, r, q, estimate)
 
-        own = self.uploaded(client, message, estimator, lambda q: self.key(r, q), move)
+        own = self.reply(client, message, estimator, lambda q: self.key(r, q), move)
         if not self.privacy.clips:
             return own
         sent = self.privacy.reply(client, own.differences.ravel() / estimator.span, r, scalars=True)

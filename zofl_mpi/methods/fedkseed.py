@@ -83,7 +83,7 @@ class FedKSeed(UnsplitMethod):
         def move(x: Tensor, q: int, estimate: Parts) -> None:
             self.step(x, estimate, sizes[q])
 
-        own = self.uploaded(client, message, self.rule, lambda q: self.key(drawn[q]), move)
+        own = self.reply(client, message, self.rule, lambda q: self.key(drawn[q]), move)
         differences, sums = own.differences[:, 0], np.zeros((3, self.seeds))
         for row, values in enumerate((differences * sizes, np.abs(differences), np.ones(h))):
             np.add.at(sums[row], drawn, values)

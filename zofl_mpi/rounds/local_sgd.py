@@ -210,14 +210,9 @@ class FirstOrder(Costed[Smooth]):
     @property
     def effort(self) -> Effort:
         local, x = self.local, np.zeros(self.setting.problem.n, self.setting.dtype)
-        return Effort(
-            local.sampling,
-            local.steps.counts,
-            local.batch,
-            GlobalModel(x, 0),
-            LocalModel(x),
-            server_batch=local.server.server_batch if local.server.gamma else 0,
-        )
+        own = local.server.server_batch if local.server.gamma else 0
+        down, up = GlobalModel(x, 0), LocalModel(x)
+        return Effort(local.sampling, local.steps.counts, local.batch, down, up, server_batch=own)
 
 
 def minibatches(setting: Setting, client: Client, r: int, steps: int, batch: int) -> NDArray[np.int64]:

@@ -25,6 +25,8 @@ from zofl_mpi.rounds.split.rules import Lines
 from zofl_mpi.rounds.split.training import Training
 
 S = TypeVar("S", bound=State)
+Move = Callable[[Tensor, int, Parts], None]
+"""Takes local step q of x (d,) along minus an estimate, (x, q, estimate)."""
 
 
 @dataclass(frozen=True)
@@ -147,20 +149,8 @@ class UnsplitMethod(SplitMethod):
         visited, model = Client(client.i, client.data), Model(self._held["x"], buffers, r)
         return LocalSteps(self.training, visited, model, self.loss, self.rule.parts, moves=self.training.h > 1)
 
-    def uploaded(
-        self,
-        client: Client,
-        message: Known,
-        rule: Piecewise,
-        key: Callable[[int], Key],
-        move: Callable[[Tensor, int, Parts], None],
-    ) -> Uploaded:
-        """The (h, n_p) differences of losses of the client's local steps, all but the last of which it takes.
-
-        Args:
-            key: of step q's directions.
-            move: takes step q of x (d,) along minus the estimate.
-        """
+    def reply(self, client: Client, message: Known, rule: Piecewise, key: Callable[[int], Key], move: Move) -> Uploaded:
+        """Differences of losses of the local steps, q along the directions of key(q); takes all steps but the last."""
         local, found = self.local(client, message.buffers, message.r), list[Tensor]()
         for q, inputs, labels in local:
             point = rule.forward(local, inputs, labels, upload=False)
