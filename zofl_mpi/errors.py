@@ -33,6 +33,13 @@ def nearest(word: str, allowed: Iterable[str], spelled: Callable[[str], str] = s
     return f"; the nearest is {spelled(near[0])}" if near else ""
 
 
+def check_one_of(allowed: Iterable[str], word: str, what: str, where: str = "") -> None:
+    """Refuses a word that is none of those allowed."""
+    allowed = list(allowed)
+    if word not in allowed:
+        raise UserError(f"{where}unknown {what} {word!r}{nearest(word, allowed)}; there are {', '.join(allowed)}")
+
+
 def demand(holds: bool, flag: str, value: object, allowed: str) -> None:
     """Refuses a value of a flag unless `holds`.
 

@@ -20,8 +20,7 @@ Array = NDArray[Any]
 def draw(run: records.Run) -> Any:
     """A matplotlib figure of 3.5 inches, the width of a column.
 
-    Raises:
-        UserError: the run has no finished round yet, or matplotlib is not installed.
+    UserError: the run has no finished round yet, or matplotlib is not installed.
     """
     if not run.length:
         raise UserError(f"{run.path} has no finished round yet")

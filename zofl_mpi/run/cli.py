@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
@@ -29,8 +29,8 @@ from zofl_mpi.run import devices, evaluation, flags
 from zofl_mpi.run import plan as plans
 from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
-from zofl_mpi.run.mpi.placement import ClientPlacement
-from zofl_mpi.run.mpi.world import connect
+from zofl_mpi.run.mpi.placement import placed
+from zofl_mpi.run.mpi.world import MPIWorld, connect
 from zofl_mpi.run.plan import Plan
 from zofl_mpi.run.progress import Progress, announce, progress
 from zofl_mpi.run.signals import Stop
@@ -86,11 +86,10 @@ def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
 
 def _output_fails() -> bool:
     """Whether standard output cannot be written, as on a full disk."""
-    try:
+    with suppress(OSError):
         print(flush=True)
-    except OSError:
-        return True
-    return False
+        return False
+    return True
 
 
 def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:
@@ -154,7 +153,6 @@ class Job:
             status = lead(*given, self.recorder, self.resumed, self.bar)
         else:
             from zofl_mpi.run.mpi.client import ClientRank
-            from zofl_mpi.run.mpi.world import MPIWorld
 
             assert isinstance(self.world, MPIWorld)
             data = self.method.setting.data
@@ -212,9 +210,12 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     stop = Stop()
     stop.listen()
     attrs: dict[str, Any] = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
-    attrs |= {"eval_samples": setting.eval_samples, **({"kernel_choice": reason} if reason else {})}
-    attrs |= {"settled": " ".join(settled)} if settled else {}
-    attrs |= {"devices": setting.fleet.lines()} if setting.fleet is not None else {}
+    further = {
+        "kernel_choice": reason,
+        "settled": " ".join(settled),
+        "devices": setting.fleet and setting.fleet.lines(),
+    }
+    attrs |= {"eval_samples": setting.eval_samples, **{name: value for name, value in further.items() if value}}
     loads = world.bcast(loads)  # rank 0's: ranks that looked for a client on different ones would hang
     clients = _clients_per_rank(world, values["server_ranks"], data.m, loads)
     rows = [place.row(rank, clients[rank], values["server_ranks"]) for rank, place in enumerate(places)]
@@ -345,7 +346,7 @@ def _places(world: World, places: list[Place]) -> dict[str, list[Any]]:
     table |= {"device": [place.device for place in places], "threads": [place.threads for place in places]}
     if world.size > RANKS_LISTED:
         table = {name: sorted(set(values)) for name, values in table.items()}
-    warnings = warnings_of(places)
+    warnings = list(warnings_of(places))
     if len(set(table["blas"])) > 1:
         libraries = ", ".join(sorted(set(table["blas"])))
         warnings.append(f"ranks compute with different libraries ({libraries}): bits may depend on their number")
@@ -377,8 +378,7 @@ def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Sett
             raise UserError(f"{needed}: pip install 'zofl_mpi[torch]'") from exc
 
     setting = replace(run_or_fail_all(world, make), eval_clients=values["eval_clients"])
-    limits = values["devices"], values["deadline"], values["over_select"]
-    setting = devices.equipped(world, setting, *limits)
+    setting = devices.equipped(world, setting, values["devices"], values["deadline"], values["over_select"])
     return evaluation.limited(setting, 0 if values["eval_samples"] == "auto" else values["eval_samples"])
 
 
@@ -386,6 +386,5 @@ def _clients_per_rank(world: World, servers: int, m: int, loads: Loads | None) -
     """The number of clients, of m, on each rank."""
     if world.size == 1:
         return [m]
-    placement = ClientPlacement(world.size - servers, loads)
-    clients = Counter(placement[i] + servers - 1 for i in range(m))
-    return [clients[rank] for rank in range(world.size)]
+    clients = Counter(placed(m, world.size - servers, loads))
+    return [clients[rank - servers + 1] for rank in range(world.size)]

@@ -18,10 +18,9 @@ from zofl_mpi.run.client_memory import STEPS
 
 
 class Item(NamedTuple):
-    """Item q of client i: an upload, or its last item, the reply, or in place of either a failure."""
+    """An item of client i: an upload, or its last one, the reply, or in place of either a failure."""
 
     i: int
-    q: int
     last: bool
     content: Any
     failed: Failure | None
@@ -33,10 +32,7 @@ def in_turn(
     """Yields the items of the clients of one process, which take turns: the q-th in the order of `inbox`, then q + 1.
 
     Ends at the first failure. Running one client to its end first would change the order, and deadlock where buffers
-    are bounded.
-
-    Args:
-        most: clients of a batch, see `batched`.
+    are bounded. `most`: clients of a batch, see `batched`.
     """
     step = batched(step, clients, inbox, inbox, most)
     live = {i: _items(step, clients[i], inbox[i]) for i in inbox}
@@ -51,11 +47,11 @@ def in_turn(
             except KeyboardInterrupt:
                 raise
             except BaseException as exc:  # SystemExit too: the server must hear of it
-                yield Item(i, q, True, None, failure(q, exc))
+                yield Item(i, True, None, failure(q, exc))
                 return
             if last:
                 del live[i]
-            yield Item(i, q, last, content, None)
+            yield Item(i, last, content, None)
         q += 1
 
 
@@ -83,16 +79,13 @@ class Questions:
         self.ledger, self.clock = Ledger(m), Clock()
         self._watch.clock = self.clock
         self.question: str | None = None  # name of the step whose question is open
-        self._known: dict[str, Step | None] = {}
         self._since = time.perf_counter()
 
     def open(self, step: Step) -> str:
         """Opens a question; its name (TypeError: no step of the method; RuntimeError: another question is open)."""
         name = step.__name__
         if self._method is not None and name not in STEPS:
-            if name not in self._known:
-                self._known[name] = step_of(self._method, name)
-            known = self._known[name]
+            known = step_of(self._method, name)
             if known is None or getattr(step, "__self__", None) is not getattr(known, "__self__", self):
                 raise TypeError(
                     f"step {name!r} is no method of the running method or of its parts: client ranks know its steps by "

@@ -19,6 +19,7 @@ from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import loop, records
 from zofl_mpi.run.diagnosis import astray
 from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.plan import Plan
 from zofl_mpi.run.progress import Progress
 from zofl_mpi.run.records import places
@@ -47,7 +48,6 @@ def lead(
         clients: Clients = LocalClients(list(method.setting.data), method, watch)
     else:
         from zofl_mpi.run.mpi.server import MPIClients
-        from zofl_mpi.run.mpi.world import MPIWorld
 
         assert isinstance(world, MPIWorld)
         clients = MPIClients(world, method.setting.m, method, watch, loads)

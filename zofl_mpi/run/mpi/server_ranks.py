@@ -32,9 +32,7 @@ from zofl_mpi.run.mpi.wire import Question, Wire
 class ServerRanks(Sharing):
     """Rank 0 as it shares out the steps of the server (`Sharing`).
 
-    Args:
-        wire: between the server's ranks; `pairs`: between rank 0 and each of the others.
-        clock: rank 0's; what it computes counts as the server's in any case.
+    `wire` is between the server's ranks, `pairs` between rank 0 and each of the others.
     """
 
     def __init__(self, wire: Wire, pairs: Sequence[Wire], clock: Clock) -> None:

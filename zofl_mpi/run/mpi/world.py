@@ -53,11 +53,8 @@ class MPIWorld:
     def connect(cls) -> MPIWorld:
         """Connects all processes that the launcher started, through a clone of COMM_WORLD, apart from a user's traffic.
 
-        From now on an exception in any thread of this process ends all ranks.
-
-        Raises:
-            UserError: alone, although a launcher started several processes; no MPI library is found.
-            RuntimeError: the MPI library does not let two threads take turns.
+        From now on an exception in any thread of this process ends all ranks. UserError: alone, although a launcher
+        started several processes; no MPI library is found. RuntimeError: it does not let two threads take turns.
         """
         import mpi4py
 

@@ -22,19 +22,10 @@ ENTRIES = ("host", "process", "since", "started", "flock")
 
 @final
 class WriterLock:
-    """Lock of the process that writes a result; `run` and `run.h5`, which share a checkpoint, share it.
-
-    Attributes:
-        path: of the lock's file.
-    """
+    """Lock of the process that writes a result; `run` and `run.h5`, which share a checkpoint, share it at `path`."""
 
     def __init__(self, result: Path) -> None:
-        """Takes the lock.
-
-        Raises:
-            UserError: another process has it.
-            OSError: its file cannot be written.
-        """
+        """Takes the lock (UserError: another process has it; OSError: its file cannot be written)."""
         self.path, self._number = result.with_name(result.name.removesuffix(".h5") + ".lock"), -1
         while self._number < 0:
             try:

@@ -29,11 +29,7 @@ def check_name(path: Path, flag: str) -> None:
 
 
 def check_new(path: Path, force: bool) -> None:
-    """Refuses a place at which no result may be made.
-
-    Args:
-        force: a result there may be replaced.
-    """
+    """Refuses a place at which no result may be made; `force`: a result there may be replaced."""
     check_name(path, "--out")
     if path.is_dir():
         raise UserError(f"--out {path} is a folder: name a file in it")
