@@ -111,7 +111,6 @@ class Lower:
             found = f"the lower level has mu_h = {mu:g}, L_h = {L:g}"
             raise UserError(f"{found}; the solvers need 0 < mu_h <= L_h: move x or regularise the lower level")
         kappa = L / mu
-        a = self._a(kappa, r)
         T = self._local_steps(kappa, r)
         H = self._interval(T)
         if self.lower == "lfd":
@@ -120,7 +119,7 @@ class Lower:
             gamma = self.gamma_lower or 1 / L
             return Schedule(T, H, gamma, acceleration=acceleration(self.lower, gamma, mu, L, H), condition=kappa)
         if self.T_lower in ("auto", "alg3"):
-            return Schedule(T, H, self.gamma_lower or 1 / (mu * a), condition=kappa)
+            return Schedule(T, H, self.gamma_lower or 1 / (mu * self._a(kappa, r)), condition=kappa)
         gamma = self.gamma_lower or min(1 / L, 2 * math.log(T + 1) / (mu * max(T, 1)))
         return Schedule(T, H, gamma, condition=kappa)
 

@@ -85,9 +85,7 @@ class Robust:
             return middle(list(replies.values()), self.left_out(len(replies)))
         return mean.of_replies(replies, weights)
 
-    def sum(
-        self, clients: Clients, step: Step, message: Any, term: Callable[..., Any], *, to: Sequence[int]
-    ) -> Callable[[], Any]:
+    def sum(self, clients: Clients, step: Step, message: Any, term: Any, *, to: Sequence[int]) -> Callable[[], Any]:
         """`Clients.sum`, robustly, of vectors along the clients' own directions, of length plus - minus of a reply.
 
         D_i is this difference. Trimmed: the vectors of the largest and of the smallest D_i are left out, and the sum of

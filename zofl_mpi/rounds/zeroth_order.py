@@ -183,9 +183,6 @@ class Report(HeldOut):
     further: Mapping[str, float] = field(default_factory=dict)  # other scores of a problem of a user's own
 
 
-COLUMNS = frozenset(f.name for f in fields(Report))
-
-
 def directions(local: Local, r: int) -> Array:
     """(N, n) the directions of the report after round r."""
     setting, n = local.setting, local.setting.problem.n
@@ -199,7 +196,7 @@ def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[s
 
     From (N,) central differences of f along `directions`, and scores by column; others than `Report`'s are `further`.
     """
-    shares = local.shares()
+    shares, columns = local.shares(), {f.name for f in fields(Report)}
     pull = sum((shares[i] * local.pull(x, own) for i, own in enumerate(local.sets)), np.zeros(len(x)))
     g = (len(x) / (2 * local.eta) * differences)[:, None] * directions(local, r).astype(np.float64)
     squared = gradient_squared(g, pull)
@@ -207,8 +204,8 @@ def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[s
         set_distance=max(local.eta * float(np.linalg.norm(local.pull(x, own))) for own in local.sets),
         gradient_squared=squared.value,
         gradient_squared_error=squared.error,
-        further={name: value for name, value in scores.items() if name not in COLUMNS},
-        **{name: value for name, value in scores.items() if name in COLUMNS},
+        further={name: value for name, value in scores.items() if name not in columns},
+        **{name: value for name, value in scores.items() if name in columns},
     )
 
 
