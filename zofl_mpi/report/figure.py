@@ -1,7 +1,5 @@
 """The figure of one run for a paper: test accuracy and loss, seconds and bytes of a round, against rounds."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

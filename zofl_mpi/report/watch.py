@@ -1,7 +1,5 @@
 """The table of runs in the terminal, drawn anew while they go on."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

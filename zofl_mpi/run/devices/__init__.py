@@ -125,10 +125,8 @@ def _class(name: str, values: Any, where: str) -> DeviceClass:
     if "speed" not in values:
         raise UserError(f"{where}: has no speed, multiply-accumulates a second")
     lists: dict[str, Any] = {key: _whole(values[key], f"{where}, {key}") for key in CHOICES[1:] if key in values}
-    usual = DeviceClass("", 1.0)
-    numbers: dict[str, Any] = {
-        key: _number(values, key, where, getattr(usual, key)) for key in known - set(CHOICES[1:])
-    }
+    usual, single = DeviceClass("", 1.0), known - set(CHOICES[1:])
+    numbers: dict[str, Any] = {key: _number(values, key, where, getattr(usual, key)) for key in single}
     for key in ("available", "share"):
         if not (numbers[key] <= 1 and (numbers[key] > 0 or key == "share")):
             raise UserError(f"{where}: {key} = {numbers[key]:g}; must be above 0 and at most 1")

@@ -24,8 +24,6 @@ owes it can make it: its earlier items were sent and read, so there is room for 
 the server only: the method has then two waves to read, and needs no later one for it.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -256,17 +254,14 @@ def connected(
 
 def reporting(watch: Watch, rank: int, comm: Communicator) -> Callable[[], None]:
     """Function that a rank calls while it waits long: it tells rank 0, which listens, that this rank is not late."""
-    reported = 0
+    reported = set[int]()
 
     def report() -> None:
-        nonlocal reported
-        if not watch.overdue:
-            return
-        if rank == 0:
+        if watch.overdue and rank == 0:
             while comm.iprobe():
                 watch.waits(*comm.recv())
-        elif reported != watch.round:
-            reported = watch.round
+        elif watch.overdue and watch.round not in reported:
+            reported.add(watch.round)
             comm.isend((rank, watch.round), 0)
 
     return report

@@ -65,9 +65,8 @@ def save_checkpoint(path: FileName, payload: Mapping[str, Any], attrs: Attribute
         os.replace(fresh, path)
         _sync_folder(path.parent)
     except FAILURES as error:
-        raise WriteError(
-            f"cannot write {path}: {hdf5.reason_of(error, path)}; the previous checkpoint, if any, is intact"
-        ) from error
+        fault = f"cannot write {path}: {hdf5.reason_of(error, path)}"
+        raise WriteError(f"{fault}; the previous checkpoint, if any, is intact") from error
     finally:
         with suppress(OSError):  # a folder, or a place that may not be written: told above
             fresh.unlink()
