@@ -310,12 +310,10 @@ class Recorder:
         """Refuses to write to a file that was deleted, replaced or taken over: it would be lost."""
         if self._writer.is_lost():
             raise WriteError(f"{self.path}: another process has removed {self._writer.path} and writes it now")
-        try:
-            there = os.stat(self.path).st_ino
-        except FileNotFoundError:
-            there = -1
-        if there != os.fstat(self._staged.number).st_ino:
-            raise WriteError(f"{self.path} was deleted or replaced by another run: this run's rounds went with it")
+        with suppress(FileNotFoundError):
+            if os.stat(self.path).st_ino == os.fstat(self._staged.number).st_ino:
+                return
+        raise WriteError(f"{self.path} was deleted or replaced by another run: this run's rounds went with it")
 
     def _commit(self) -> None:
         """Brings all changes to the disk, or none (OSError: they cannot be written)."""
