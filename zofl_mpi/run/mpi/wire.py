@@ -246,7 +246,7 @@ def connected(
     loads: Loads | None = None,
     comm: Communicator | None = None,
 ) -> Wire:
-    """The wire between the ranks of `comm`, with m clients; by default between all that are left on its side."""
+    """A wire between the ranks of `comm`, by default of the server's, or of rank 0 and the clients', that are left."""
     left = world.survival and world.survival.guarded()
     comm = comm or left or (world.servers if 0 < world.rank < world.server_ranks else world.clients)
     return Wire(comm, reporting(watch, world.rank, left or world.comm), placed(m, comm.size - 1, loads), staging)
