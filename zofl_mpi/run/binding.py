@@ -88,9 +88,9 @@ def warnings_of(places: Sequence[Place]) -> Iterator[str]:
 
 def spans(numbers: Collection[int]) -> str:
     """Whole numbers as in "0-3,8"."""
-    runs = groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])  # of numbers that follow each other
-    ends = ([pair[1] for pair in run] for _, run in runs)
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in ends)
+    groups = groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])  # of numbers that follow each other
+    runs = ([number for _, number in group] for _, group in groups)
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def listed(rows: Sequence[dict[str, int | str]]) -> str:

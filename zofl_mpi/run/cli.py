@@ -203,12 +203,9 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     stop = Stop()
     stop.listen()
     attrs: dict[str, Any] = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
-    further = {
-        "kernel_choice": reason,
-        "settled": " ".join(settled),
-        "devices": setting.fleet and setting.fleet.lines(),
-    }
-    attrs |= {"eval_samples": setting.eval_samples, **{name: value for name, value in further.items() if value}}
+    attrs |= {"eval_samples": setting.eval_samples, **({"kernel_choice": reason} if reason else {})}
+    attrs |= {"settled": " ".join(settled)} if settled else {}
+    attrs |= {"devices": setting.fleet.lines()} if setting.fleet is not None else {}
     loads = world.bcast(loads)  # rank 0's: ranks that looked for a client on different ones would hang
     clients = _clients_per_rank(world, values["server_ranks"], data.m, loads)
     rows = [place.row(rank, clients[rank], values["server_ranks"]) for rank, place in enumerate(places)]
