@@ -9,7 +9,7 @@ u ~ N(0, I), over many u; of each kind the best of a line of step sizes, one for
 were its quadratic, the second would be a share 1/(tr(H)/c + 2) of the first: 1/(d + 2) on |x|^2.
 
 First: the commands of jobs/l_pretrain.toml, and for --weights tuned, where DeComFL of jobs/l_food.toml ends,
-python analysis/export.py results/l_food/pretrained-decomfl-local-1e-3-server-none-s1.h5 results/l_lm/tuned, with --own
+python analysis/export.py results/l_food/pretrained-decomfl-1e-3-s1.h5 results/l_lm/tuned, with --own
 results/l_lm/food.jsonl --own results/l_lm/pretrained. Takes a quarter of an hour of one core.
 Prints the table; writes NAME.txt, NAME.csv, NAME.pdf and NAME.png.
 """

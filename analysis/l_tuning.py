@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from zofl_mpi.data import lines
 
 FOLDER = "results/l_lm"
 GRIDS = ["l_food.toml"]
-AXES = ("weights", "way", "local", "server")
+AXES = ("weights", "way", "step")
 NAMES = {
     "none": "no tuning",
     "labels": "the training labels' shares alone",
@@ -42,16 +41,16 @@ NAMES = {
     "fedavg-all": "FedAvg, all parameters (SFLV1)",
 }
 """In the order of their looks."""
-TASKS = {"food": "Choice of one of four foods", "tune": "Texts"}
+TASKS = {"food": "Choice of one of four foods", "tune": "Texts written for values"}
 UNTUNED = ("none", "labels")
 PASSES = {"decomfl": 2, "fedkseed": 2, "heron": 2, "splitlora": 3, "sflv1": 3}
 """Forward passes of a client's step, a backward pass counted as two; HERON's through its own blocks and head alone."""
 NOTE = (
     "Test part after the last round, mean ± sd over seeds, steps chosen by the validation loss of seed 1; ! the step "
-    "is an end of what was tried. D: directions per parameter; passes: forward passes of a client over the run, a "
-    "backward pass counted as two (HERON's and SplitLoRA's clients hold one block, HERON's one more in the head). "
-    "B up, B down: of a client in a round. SFLV1's iterates are FedAvg's, which would send 4 bytes a parameter "
-    "each way."
+    "is an end of what was tried. It is that of clients and server, but HERON's server has its frozen client's best. "
+    "D: directions per parameter; passes: forward passes of a client over the run, a backward pass counted as two "
+    "(HERON's and SplitLoRA's clients hold one block, HERON's one more in the head). B up, B down: of a client in a "
+    "round. SFLV1's iterates are FedAvg's, which would send 4 bytes a parameter each way."
 )
 
 
@@ -63,14 +62,14 @@ def main(words: list[str] | None = None) -> None:
             read("l_tuning", flags, AXES, AXES),
             lambda g: f"{task(g)} {g.entry('weights')} {g.entry('way')}",
             lambda same: [validation(group) for group in same],
-            partial(varied, step_axes(flags, ("local", "server").__contains__)),
+            step_axes(flags, "step".__eq__),
             lowest=True,
         )
         rows = [row(choice) for choice in tried]
         rows += [
             r | of_labels(Path(FOLDER, f"{r['task']}.jsonl"))
             for r in rows
-            if r["task"] == "food" and r["way"] == "none"
+            if r["task"] == "food" and r["weights"] == "pretrained" and r["way"] == "none"
         ]
         best = [choice.group for choice in tried if choice.best]
         text = "\n\n".join(
@@ -86,12 +85,6 @@ def main(words: list[str] | None = None) -> None:
 def task(group: Group) -> str:
     """The grid's task, by its data."""
     return str(group.config["data"]).rpartition("/")[2].removesuffix(".jsonl")
-
-
-def varied(axes: Mapping[str, Sequence[str]], same: Sequence[Group]) -> dict[str, Sequence[str]]:
-    """The first axis by which a way's steps differ; where both of its steps change together, one stands for both."""
-    tried = [axis for axis in axes if len(entries(same, axis)) == len(same)]
-    return {axis: axes[axis] for axis in tried[:1]}
 
 
 def validation(group: Group) -> float:
@@ -129,13 +122,20 @@ def of_labels(path: Path) -> dict[str, Any]:
         UserError: the file is not there.
     """
     found = lines.read(path)
-    counts = Counter(line.label for line in found if line.split == "train")
+    counts = Counter(line.kind for line in found if line.split == "train")
     test = [line for line in found if line.split == "test"]
-    nats = -sum(math.log(counts[line.label] / counts.total()) for line in test)
+    nats = -sum(math.log(counts[line.kind] / counts.total()) for line in test)
     tokens = sum(len(line.completions[0].split()) for line in test)
-    right = np.mean([line.label == counts.most_common(1)[0][0] for line in test])
+    right = np.mean([line.kind == counts.most_common(1)[0][0] for line in test])
     told = {"accuracy_mean_percent": 100 * float(right), "loss_mean": nats / tokens, "validation_loss": math.nan}
-    return told | {"way": "labels", "accuracy_sd_percent": math.nan, "loss_sd": math.nan, "passes": 0.0, "rounds": 0}
+    return told | {
+        "weights": "-",
+        "way": "labels",
+        "accuracy_sd_percent": math.nan,
+        "loss_sd": math.nan,
+        "passes": 0.0,
+        "rounds": 0,
+    }
 
 
 def passes(group: Group) -> Array:
@@ -165,7 +165,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         [
             r["weights"],
             NAMES[r["way"]],
-            steps(r) + edges.MARK * bool(r["at_edge"]),
+            r["step"] + edges.MARK * bool(r["at_edge"]),
             f"{r['loss_mean']:.3f}" + ("" if math.isnan(r["loss_sd"]) else f" ± {r['loss_sd']:.3f}"),
             wording.mean_of(r, "accuracy"),
             *(costs(r) if r["way"] not in UNTUNED else [""] * 5),
@@ -185,17 +185,11 @@ def costs(row: dict[str, Any]) -> list[str]:
 def attempts(rows: Sequence[dict[str, Any]]) -> str:
     """The validation loss of each step."""
     cells = [
-        [r["weights"], NAMES[r["way"]], steps(r), f"{r['validation_loss']:.4f}", edges.star(r).strip()]
+        [r["weights"], NAMES[r["way"]], r["step"], f"{r['validation_loss']:.4f}", edges.star(r).strip()]
         for r in rows
         if not math.isnan(r["validation_loss"])
     ]
     return wording.aligned(["tried on seed 1", "way", "step", "validation loss", ""], cells, left=3)
-
-
-def steps(row: dict[str, Any]) -> str:
-    """The steps at the clients and at the server, without the words before them."""
-    both = (row["local"].partition("-")[2], row["server"].partition("-")[2])
-    return " ".join(dict.fromkeys(word for word in both if word not in ("none", "0"))) or "-"
 
 
 # --- figure

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tests.analysis.made import *
-from zofl_mpi.data.e2e import Sample
+from zofl_mpi.data.lines import Text
 from zofl_mpi.engine.streams import Streams
 
 
@@ -41,8 +41,7 @@ def test_a_zeroth_order_step_has_the_predicted_share_of_a_gradient_steps_decreas
 ROW = {
     "task": "food",
     "weights": "pretrained",
-    "local": "local-1e-3",
-    "server": "server-none",
+    "step": "1e-3",
     "at_edge": "",
     "loss_mean": 1.0,
     "loss_sd": 0.1,
@@ -58,38 +57,24 @@ ROW = {
 
 
 def test_the_table_of_tuning_has_a_row_per_way_and_marks_steps_at_an_edge(script: Any) -> None:
-    """Mutations: an edge without its mark; the server's step left out."""
+    """Mutation: an edge without its mark."""
     study = script("l_tuning")
     rows = [
         {**ROW, "way": "decomfl", "best": True, "validation_loss": 1.1},
-        {**ROW, "way": "heron", "server": "server-1e-2", "best": True, "at_edge": "server", "validation_loss": 1.2},
+        {**ROW, "way": "heron", "step": "1e-2", "best": True, "at_edge": "step", "validation_loss": 1.2},
     ]
     one, two = study.table(rows).split("\n")[2:]
     assert "1e-3 " in one and "70.00 ± 1.00" in one and "!" not in one
-    assert "1e-3 1e-2!" in two
+    assert "1e-2!" in two
     last = study.attempts([*rows, {**rows[0], "best": False, "validation_loss": 1.3}]).split("\n")[2:]
     assert [line.split()[-1] for line in last] == ["*", "*!", "1.3000"]
-
-
-def test_an_edge_is_looked_for_along_the_steps_that_change(script: Any) -> None:
-    """Mutation: both steps of a way whose two change together, each alone in its line and so at an edge."""
-    study, Group = script("l_tuning"), script("shared.groups").Group
-    axes = {"local": ["0", "1", "2"], "server": ["none", "1", "2"]}
-
-    def of(*pairs: tuple[str, str]) -> dict[str, Any]:
-        groups = [Group({"local": one, "server": two}, 1, {}, ()) for one, two in pairs]
-        return dict(study.varied(axes, groups))
-
-    assert of(("1", "1"), ("2", "2")) == {"local": axes["local"]}
-    assert of(("0", "1"), ("0", "2")) == {"server": axes["server"]}
-    assert of(("1", "2"), ("2", "2")) == {"local": axes["local"]}
 
 
 def test_pretraining_never_asks_for_a_food_that_is_to_be_chosen() -> None:
     """Mutations: the label of the first food; a text without its kind of place; contexts of both halves."""
     from jobs.l_texts import FOODS, part_of, to_choose, to_tell, to_write
 
-    known = Sample("name : A | Type : pub | food : French | area : riverside", "A is French .", (), 1)
+    known = Text("name : A | Type : pub | food : French | area : riverside", ("A is French .",), (), None, "", 1)
     generator = np.random.default_rng(0)
     asked = [to_tell(known, generator) for _ in range(50)]
     assert {line["completion"] for line in asked if line} == {"pub", "riverside"}

@@ -28,7 +28,7 @@ from zofl_mpi.methods.pfedme import PFedMe
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
-from zofl_mpi.problems.kernels import blocks, module_torch
+from zofl_mpi.problems.kernels import module_torch
 from zofl_mpi.problems.kernels.module_torch import LossRequest, StepsRequest, equal_bits
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network, seeded
@@ -259,7 +259,7 @@ def repeated(device: str) -> None:
     """The local steps of a CNN have the same bits twice, from a loop that was made anew too."""
     asked = requests("cnn", "float32", device, 3)
     first, again = module_torch.take_steps(asked), module_torch.take_steps(asked)
-    with mock.patch.object(blocks, "_BLOCKS", type(blocks._BLOCKS)()):
+    with mock.patch.object(module_torch, "_BLOCKS", type(module_torch._BLOCKS)()):
         anew = module_torch.take_steps(asked)
     np.testing.assert_array_equal(first, again)
     np.testing.assert_array_equal(first, anew)
@@ -277,15 +277,15 @@ def after_a_divergence(device: str) -> None:
 
 def no_wait(device: str) -> None:
     """Nothing waits for the GPU from the first to the last local step of a module."""
-    plain, taken = blocks.StepGraphs.take, list[int]()
+    plain, taken = module_torch._StepBlock._replay, list[int]()
 
-    def watched(self: blocks.StepGraphs, rows: Sequence[Array], sizes: torch.Tensor) -> None:
+    def watched(self: Any, replays: Any, rows: Sequence[Array], gammas: torch.Tensor) -> None:
         with nothing_waits(device):
-            plain(self, rows, sizes)
+            plain(self, replays, rows, gammas)
         taken.append(len(rows[0]))
 
     for _ in range(2):  # the first time graphs are recorded
-        with mock.patch.object(blocks.StepGraphs, "take", watched):
+        with mock.patch.object(module_torch._StepBlock, "_replay", watched):
             for kind in ("odd mlp, confined", "odd cnn"):
                 module_torch.take_steps(requests(kind, "float32", device, 5))
     assert sorted(set(taken)) == [2, 18]

@@ -86,7 +86,7 @@ def test_the_check_finds_whether_company_matters(patch: Any, equal: bool, monkey
     """Mutations: one order alone; nobody alone; steps so short that the slopes' last bits are rounded away."""
     monkeypatch.setattr(Function, "slopes", patch(Function.slopes))
     monkeypatch.setattr(module_torch, "loss_sums", lambda asked: [own.x[:, 0] for own in asked])
-    monkeypatch.setattr(blocks, "_BLOCKS", type(blocks._BLOCKS)())
+    monkeypatch.setattr(module_torch, "_BLOCKS", type(module_torch._BLOCKS)())
     some = requests("one sample", "float32", "cpu", 1)[0]
     assert module_torch.equal_bits(some.function, some.data, 1, "float32") is equal
 
@@ -147,7 +147,7 @@ def test_a_computation_is_always_of_the_same_shape(monkeypatch: Patch) -> None:
         return seen
 
     monkeypatch.setattr(Function, "slopes", noted)
-    monkeypatch.setattr(blocks, "_BLOCKS", type(blocks._BLOCKS)())
+    monkeypatch.setattr(module_torch, "_BLOCKS", type(module_torch._BLOCKS)())
     for count in (1, 3, 4, 5, 40):
         module_torch.take_steps(asked[:count])
     [(inputs, labels, *_)] = shapes
@@ -187,7 +187,7 @@ def recordings(monkeypatch: Patch) -> tuple[list[Callable[[], None]], list[int]]
         return replay
 
     monkeypatch.setattr("zofl_mpi.engine.device.replayable", replayable)
-    monkeypatch.setattr(blocks, "_BLOCKS", type(blocks._BLOCKS)())
+    monkeypatch.setattr(module_torch, "_BLOCKS", type(module_torch._BLOCKS)())
     return recorded, played
 
 
@@ -222,12 +222,12 @@ def test_losses_are_not_captured(monkeypatch: Patch) -> None:
 def test_a_block_has_as_many_rows_as_fit() -> None:
     """Mutations: sizes that are no powers of 2; no limit."""
     for each, rows in ((64 * 784 * 4, 32), (2**21, 32), (2**21 + 1, 16), (2**25, 2), (2**26, 1), (2**30, 1)):
-        assert blocks.block_of(each, 2**26) == rows
+        assert module_torch.rows_of(each, 2**26) == rows
 
 
 def test_data_lie_on_the_device_once(monkeypatch: Patch) -> None:
     """Mutations: a copy a client, or a call; one that stays when the data are gone."""
-    monkeypatch.setattr(blocks, "_BLOCKS", type(blocks._BLOCKS)())
+    monkeypatch.setattr(module_torch, "_BLOCKS", type(module_torch._BLOCKS)())
     monkeypatch.setattr(networks, "equal_bits", lambda *given: True)
     gc.collect()
     before = set(device_cache._PLACED)
@@ -237,7 +237,7 @@ def test_data_lie_on_the_device_once(monkeypatch: Patch) -> None:
     added = [device_cache._PLACED[key] for key in set(device_cache._PLACED) - before]
     assert sorted(each.numel() for each in added) == [len(LABELS), PIXELS.size]
     del added
-    blocks._BLOCKS.clear()
+    module_torch._BLOCKS.clear()
     del of, data
     gc.collect()
     assert set(device_cache._PLACED) <= before

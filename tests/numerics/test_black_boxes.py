@@ -5,6 +5,7 @@ Docstrings name the mutations to catch.
 
 from tests.launch import launch
 from tests.numerics.first_order import *
+from zofl_mpi.engine.fields import check_ranges
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems.analytic.black_boxes import CVaR, Shares
@@ -162,4 +163,4 @@ def test_the_surrogates_limit_is_no_stationary_point_and_algorithm_2_stays_below
 @pytest.mark.parametrize(("flag", "value"), [("m", 0), ("n", 0), ("cost", 0.0), ("level", 1.5)])
 def test_values_out_of_range_are_refused(flag: str, value: float) -> None:
     with pytest.raises(UserError, match=f"--{flag} "):
-        Caps(**{flag: value})
+        check_ranges(Caps, {flag: value})

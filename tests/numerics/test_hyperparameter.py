@@ -247,7 +247,6 @@ def test_no_convergence_is_told(monkeypatch):
         ({"held_out": 0.0}, "--held-out 0.0: must be between 0 and 1, both excluded"),
         ({"held_out": 1.0}, "--held-out 1.0: must be between 0 and 1, both excluded"),
         ({"x_start": 0.001}, "--x-start 0.001: must be a number, at least --mu 0.01"),
-        ({"dtype": np.int32}, "logistic regression runs in float32 or float64"),
         ({"held_out": 0.01}, r"--held-out 0.01: of client 0's 30 samples 0 are held out and 30 are left for training"),
     ],
 )

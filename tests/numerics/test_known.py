@@ -32,7 +32,7 @@ def mean_loss(problem, clients, batch=None):
 
 
 def loss_of(data):
-    problem = MaxAffine(n, np.zeros(n), 0.0, 1.0)
+    problem = MaxAffine(np.zeros(n), 0.0, 1.0)
     return lambda x: float(problem.losses(0, x[None], data)[0])
 
 

@@ -217,7 +217,6 @@ def test_a_module_that_is_no_function_of_its_parameters_is_refused_unless_in_eva
 @pytest.mark.parametrize(
     ("module", "settings", "text"),
     [
-        (linear(), {"dtype": np.float16}, "float32 or float64"),
         (linear(), {"mu": (1.0, 2.0)}, "--mu 1.0 2.0: must be one number, or one for each of the 3 clients"),
         (linear(), {"radius": (-1.0,)}, "radius -1.0: must be a number, at least 0"),
         (linear(), {"shape": (1, 5, 4)}, r"does not take inputs of shape \(1, 5, 4\): "),

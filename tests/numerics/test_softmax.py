@@ -238,8 +238,6 @@ def test_a_run_that_goes_on_keeps_its_kernel_where_it_can(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"dtype": np.float16}, "float32 or float64"),
-        ({"kernel": "cuda"}, "must be auto, numpy or numba"),
         ({"mu": (1.0, 2.0)}, "--mu 1.0 2.0: must be one number, or one for each of the 3 clients"),
         ({"radius": (-1.0,)}, "radius -1.0: must be a number, at least 0"),
         ({"lam": np.nan}, "lam nan"),

@@ -79,8 +79,8 @@ def test_lora_begins_as_nothing_on_one_tensor_of_frozen_weights() -> None:
     client, auxiliary, server = own.parts[:3]
     assert client.body.wte.weight is auxiliary.last.unembedding.weight is server.last.unembedding.weight
     assert auxiliary.last.behind[0].weight is server.last.behind[0].weight
-    assert auxiliary.blocks[0].mlp.c_fc.weight is server.blocks[0].mlp.c_fc.weight
-    adapters = [part.blocks[0].attn.c_attn.q.lora_A["default"].weight for part in (auxiliary, server)]
+    assert auxiliary.segment.blocks[0].mlp.c_fc.weight is server.segment.blocks[0].mlp.c_fc.weight
+    adapters = [part.segment.blocks[0].attn.c_attn.q.lora_A["default"].weight for part in (auxiliary, server)]
     assert adapters[0] is not adapters[1]
 
 

@@ -8,6 +8,7 @@ from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.split_images import ConvNet, SplitMLP
+from zofl_mpi.run.flags import leaves, made
 
 
 def test_flat_vectors_hold_the_modules_in_their_own_order_and_go_round() -> None:
@@ -230,9 +231,9 @@ def test_samples_see_each_other_by_batch_norm_alone(norm: str, alone: bool) -> N
         (ResNet, {"cut": 99}, "--cut 99: must be from 0 to 7: the network has 8 basic blocks"),
         (ResNet, {"cut": -1}, "--cut -1: must be from 0"),
         (ResNet, {"width": 0}, "--width 0: must be a whole number, at least 1"),
-        (ResNet, {"stages": (1, 0)}, "--stages 1 0: must be whole numbers, each at least 1"),
-        (ConvNet, {"channels": ()}, "--channels : must be whole numbers above 0"),
-        (ConvNet, {"channels": (4, 0), "strides": (1, 1)}, "--channels 4 0: must be whole numbers above 0"),
+        (ResNet, {"stages": (1, 0)}, "--stages 1 0: must be whole numbers, at least 1"),
+        (ConvNet, {"channels": (4, 0), "strides": (1, 1)}, "--channels 4 0: must be whole numbers, at least 1"),
+        (SplitMLP, {"hidden": (0,)}, "--hidden 0: must be whole numbers, at least 1"),
         (ConvNet, {"channels": (4, 4)}, "--strides 2 2 1 2: must be a whole number above 0 for each of the 2 channels"),
         (ConvNet, {"strides": (2, 0, 1, 1)}, "must be a whole number above 0 for each of the 4 channels"),
         (ConvNet, {"cut": 0}, "--cut 0: must be from 1 to 4, the stages"),
@@ -241,7 +242,7 @@ def test_samples_see_each_other_by_batch_norm_alone(norm: str, alone: bool) -> N
 )
 def test_a_network_that_cannot_be_is_refused_in_one_sentence(cls: Any, flags: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=re.escape(sentence)):
-        cls(**flags).parts((1, SIDE, SIDE), C)
+        made(cls, {leaf.name: leaf.default for leaf in leaves(cls)} | flags).parts((1, SIDE, SIDE), C)
 
 
 def test_a_perceptron_is_cut_behind_its_first_layer() -> None:
@@ -253,8 +254,6 @@ def test_a_perceptron_is_cut_behind_its_first_layer() -> None:
     assert problem.top.n == 3 * 7 + 7 + 7 * CLASSES + CLASSES
     with problem.local.at(*problem.local.initial()), torch.no_grad():
         assert float(client(1e3 * torch.ones(1, *SHAPE)).abs().max()) <= 1
-    with pytest.raises(UserError, match=re.escape("--hidden 0: must be whole numbers above 0")):
-        SplitMLP((0,))
 
 
 def test_inputs_that_are_no_images_are_refused() -> None:

@@ -46,6 +46,11 @@ class Raw:
     shape: tuple[int, ...] = ()
     clients: NDArray[np.int64] | None = None
 
+    @property
+    def whose(self) -> str:
+        """Fingerprint of `clients`; "" where the data do not say whose a sample is."""
+        return "" if self.clients is None else f"clients crc32 {zlib.crc32(self.clients.tobytes()):08x}"
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -154,7 +159,7 @@ class Federation:
         channels: equal blocks of features stored one after the other (3 colour planes, else 1).
         validation: held out too, to choose step sizes by; None for none.
         shape: of one input, as `Raw.shape`.
-        whose: fingerprint of `Raw.clients`; "" where the data do not say whose a sample is.
+        whose: as `Raw.whose`.
     """
 
     server: Dataset

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.data.published import fetch_again, find_files, missing_files, reading_file, remedy
+from zofl_mpi.data import published
+from zofl_mpi.data.published import fetch_again, reading_file, remedy
 from zofl_mpi.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,11 +30,8 @@ END_TEXT = "<|endoftext|>"
 
 def find(data_dir: Path) -> tuple[Path, ...]:
     """Paths of the two files, both in `data_dir`/gpt2-bpe or both in `data_dir` (UserError: they are not there)."""
-    paths, lacking = find_files(FILES, (data_dir / FOLDER, data_dir))
-    if lacking:
-        what = f"GPT-2's vocabulary, {' and '.join(FILES)}, is not"
-        raise UserError(missing_files(FOLDER, what, data_dir, asked="--vocabulary"))
-    return paths
+    what = f"GPT-2's vocabulary, {' and '.join(FILES)}, is not"
+    return published.find(FOLDER, FILES, data_dir, what=what, asked="--vocabulary")
 
 
 @final

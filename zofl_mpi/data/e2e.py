@@ -13,11 +13,12 @@ files with the columns mr and ref. A meaning representation (mr), the context th
 
 import csv
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from zofl_mpi.data import tokenisers
+from zofl_mpi.data.lines import SPLITS, Text
 from zofl_mpi.data.published import reading_file
 from zofl_mpi.errors import UserError
 
@@ -33,22 +34,8 @@ RENAMED = {"eatType": "Type", "priceRange": "price", "familyFriendly": "family f
 """Names of slots in the tokenised texts; the others keep theirs."""
 
 
-class Sample(NamedTuple):
-    """A context and the text to be written for it.
-
-    Attributes:
-        slots: names of the context's slots, sorted: the type of its meaning representation.
-        line: where it ends in its file, counted from 1.
-    """
-
-    context: str
-    text: str
-    slots: tuple[str, ...]
-    line: int
-
-
-def read(path: Path, pipeline: Pipeline, part: int) -> list[Sample]:
-    """The samples of a CSV file, in its order; `part` is its number in `FILES`.
+def read(path: Path, pipeline: Pipeline, part: int) -> list[Text]:
+    """The texts of a CSV file, in its order; `part` is its number in `FILES`.
 
     Raises:
         UserError: it cannot be read, is no such file, or has a line without slots or without a text.
@@ -61,27 +48,26 @@ def read(path: Path, pipeline: Pipeline, part: int) -> list[Sample]:
         if lacking:
             found = ", ".join(reader.fieldnames or ()) or "nothing"
             raise UserError(f"{path} has no column {lacking[0]} but {found}: {advice}")
-        return [_sample(row, tokenise, f"{path}, line {reader.line_num}", reader.line_num) for row in reader]
+        return [_text(row, tokenise, SPLITS[part], path, reader.line_num) for row in reader]
 
 
-def contexts(samples: Sequence[Sample]) -> dict[str, list[str]]:
+def contexts(samples: Iterable[Text]) -> dict[str, list[str]]:
     """{context: its references}, both in the order of the file."""
-    texts: dict[str, list[str]] = {}
+    references: dict[str, list[str]] = {}
     for sample in samples:
-        texts.setdefault(sample.context, []).append(sample.text)
-    return texts
+        references.setdefault(sample.context, []).extend(sample.completions)
+    return references
 
 
-def _sample(row: Mapping[str, str | None], tokenise: Tokeniser | None, where: str, line: int) -> Sample:
-    representation, text = ((row[column] or "").strip() for column in COLUMNS)
-    slots = _slots(representation, where)
+def _text(row: Mapping[str, str | None], tokenise: Tokeniser | None, split: str, path: Path, line: int) -> Text:
+    context, text = ((row[column] or "").strip() for column in COLUMNS)
+    slots = _slots(context, f"{path}, line {line}")
     if not text:
-        raise UserError(f"{where}: the text (ref) of {representation} is empty: write one, or remove the line")
-    names = tuple(sorted(name for name, _ in slots))
-    if tokenise is None:
-        return Sample(representation, text, names, line)
-    context = " | ".join(f"{RENAMED.get(name, name)} : {tokenise(value)}" for name, value in slots)
-    return Sample(context, tokenise(text), names, line)
+        raise UserError(f"{path}, line {line}: the text (ref) of {context} is empty: write one, or remove the line")
+    if tokenise is not None:
+        context = " | ".join(f"{RENAMED.get(name, name)} : {tokenise(value)}" for name, value in slots)
+        text = tokenise(text)
+    return Text(context, (text,), tuple(sorted(name for name, _ in slots)), None, split, line)
 
 
 def _slots(representation: str, where: str) -> list[tuple[str, str]]:

@@ -106,14 +106,10 @@ def standardised(federation: Federation) -> Federation:
 
 def _moments(inputs: Array, rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean and variance (p,) of some rows, the deviations summed in a second pass: no cancellation."""
-
-    def chunks() -> Iterator[NDArray[np.float64]]:
-        for start in range(0, len(rows), CHUNK):
-            yield inputs[rows[start : start + CHUNK]].astype(np.float64)
-
-    mean = sum(chunk.sum(axis=0) for chunk in chunks()) / np.float64(len(rows))
-    variance = sum(np.square(chunk - mean).sum(axis=0) for chunk in chunks()) / np.float64(len(rows))
-    return mean, variance
+    chunks = np.split(rows, range(CHUNK, len(rows), CHUNK))
+    mean = sum(inputs[own].astype(np.float64).sum(axis=0) for own in chunks) / np.float64(len(rows))
+    variance = sum(np.square(inputs[own].astype(np.float64) - mean).sum(axis=0) for own in chunks)
+    return mean, variance / np.float64(len(rows))
 
 
 # --- principal components
@@ -169,8 +165,7 @@ def _components(samples: Dataset, rows: NDArray[np.int64], K: int) -> Array:
     """(N, K + 1) float32 of all N samples, fitted on `rows`. One thread: bits do not depend on how many a rank has."""
 
     def chunks(positions: NDArray[np.int64]) -> Iterator[Array]:
-        for start in range(0, len(positions), CHUNK):
-            yield samples.take(positions[start : start + CHUNK], np.float64)[0]
+        return (samples.take(own, np.float64)[0] for own in np.split(positions, range(CHUNK, len(positions), CHUNK)))
 
     with threadpool_limits(1, "blas"):
         mean = sum(chunk.sum(axis=0) for chunk in chunks(rows)) / len(rows)

@@ -51,17 +51,12 @@ def _arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None
                 found = ", ".join(stored.files) or "nothing"
                 allowed = "x and y alone, or with client for --partition natural"
                 raise UserError(f"{path} holds {found}, it must hold {allowed}: {advice}")
-            _check_size(path, sum(member.file_size for member in stored.zip.infolist()) if stored.zip else 0)
+            size, memory = sum(member.file_size for member in stored.zip.infolist()) if stored.zip else 0, host_bytes()
+            if memory and size > memory[1]:  # before anything is unpacked
+                needed, total = (f"{count / 2**30:.1f} GiB" for count in (size, memory[1]))
+                raise UserError(f"{path}: x and y take {needed} unpacked, this machine has {total}: take fewer samples")
             client = np.asarray(stored["client"]) if "client" in stored.files else None
             return np.asarray(stored["x"]), np.asarray(stored["y"]), client
-
-
-def _check_size(path: Path, size: int) -> None:
-    """Refuses arrays that no machine of this memory could hold, before anything is unpacked."""
-    known = host_bytes()
-    if known and size > known[1]:
-        needed, total = (f"{count / 2**30:.1f} GiB" for count in (size, known[1]))
-        raise UserError(f"{path}: x and y take {needed} unpacked, this machine has {total}: take fewer samples")
 
 
 def _shape_of_one(path: Path, x: Array) -> tuple[int, ...]:

@@ -84,8 +84,8 @@ class Projections(nn.Module):
     def __init__(self, fused: Any) -> None:
         """`fused` is a Conv1D of `transformers`, whose weight is (d, 3 d)."""
         super().__init__()
-        d = fused.weight.shape[0]
-        self.q, self.k, self.v = (_columns(fused, start, d) for start in (0, d, 2 * d))
+        parts = zip(fused.weight.detach().chunk(3, dim=1), fused.bias.detach().chunk(3), strict=True)
+        self.q, self.k, self.v = (_conv1d(type(fused), weight.contiguous(), bias) for weight, bias in parts)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., 3 d) queries, keys, values."""
@@ -97,12 +97,6 @@ class Projections(nn.Module):
         deltas = [layer.get_delta_weight("default") if hasattr(layer, "get_delta_weight") else 0.0 for layer in layers]
         weight = torch.cat([layer.weight + delta for layer, delta in zip(layers, deltas, strict=True)], dim=1)
         return _conv1d(type(self.k), weight, torch.cat([layer.bias for layer in layers]))
-
-
-def _columns(fused: Any, start: int, count: int) -> nn.Module:
-    """Some columns of a Conv1D as a layer of its own."""
-    weight, bias = (values.detach()[..., start : start + count] for values in (fused.weight, fused.bias))
-    return _conv1d(type(fused), weight.contiguous(), bias.contiguous())
 
 
 def _conv1d(kind: Any, weight: Tensor, bias: Tensor) -> nn.Module:

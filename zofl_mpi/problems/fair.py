@@ -23,13 +23,12 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.fields import above, at_least, check_ranges, given
-from zofl_mpi.errors import demand
+from zofl_mpi.engine.fields import above, at_least, given
 from zofl_mpi.numerics.projections import simplex
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.base import BilevelProblem, NumPyProblem
 from zofl_mpi.problems.relu_net import ReLUNet
-from zofl_mpi.problems.sums import QUIET, TARGETS, demand_floats, log_softmax, positions_of, scaled
+from zofl_mpi.problems.sums import QUIET, TARGETS, log_softmax, positions_of, scaled
 
 Labels = NDArray[np.int64]
 
@@ -54,11 +53,6 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
     lam: float = above(0, 0.1)
     y_set: Literal["free", "simplex"] = "free"
     dtype: DTypeLike = given(np.float32)
-
-    def __post_init__(self) -> None:
-        demand_floats(self.dtype, "fair classification runs")
-        check_ranges(type(self), vars(self))
-        demand(self.y_set in ("free", "simplex"), "y_set", self.y_set, "free or simplex")
 
     # --- the model
 

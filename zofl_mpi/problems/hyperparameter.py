@@ -25,7 +25,7 @@ from zofl_mpi.engine.fields import above, check_ranges, given
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.base import BilevelProblem, NumPyProblem
-from zofl_mpi.problems.sums import QUIET, TARGETS, demand_floats, positions_of, unscaled
+from zofl_mpi.problems.sums import QUIET, TARGETS, positions_of, unscaled
 
 HESSIAN_BLOCK = 2048  # the larger, the faster the product; 13 MB for MNIST
 TOLERANCE = 1e-12  # of the gradient's norm at an exact solution, for inputs in [0, 1]
@@ -63,7 +63,6 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
     dtype: DTypeLike = given(np.float32)
 
     def __post_init__(self) -> None:
-        demand_floats(self.dtype, "logistic regression runs")
         check_ranges(Hyperparameter, vars(self))
         demand(0 < self.held_out < 1, "held_out", self.held_out, "between 0 and 1, both excluded")
         demand(self.mu <= self.x_start < math.inf, "x_start", self.x_start, f"a number, at least --mu {self.mu}")

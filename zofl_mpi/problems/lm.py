@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy, linear
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems.adapters import merge
 from zofl_mpi.problems.lm_models import context_of
+from zofl_mpi.problems.split import widened
 
 COLUMNS = 1 << 12  # tokens of the vocabulary whose logits are computed at once in passes that never have a graph
 LOGITS = 1 << 22  # logits that are computed at once: 16 MiB in float32, 83 positions of GPT-2
@@ -90,24 +91,25 @@ def _traced(model: Any) -> Outline:
     path, blocks, body = next(lists, ("", "", None))
     if body is None or depth < 2:
         raise UserError(f"it has no list of {depth} blocks" if body is None else "it has a single block")
-    called, outputs = list[str](), list[Any]()
-    children = {name: child for name, child in body.named_children() if name != blocks}
-    hooks = [child.register_forward_hook(lambda *_, name=name: called.append(name)) for name, child in children.items()]
-    last = getattr(body, blocks)[-1]
-    hooks += [last.register_forward_hook(lambda *told: outputs.append(told[-1]))]
-    hooks += [last.register_forward_hook(lambda *_: called.append(""))]
+    called = list[tuple[str, Any]]()  # layers and what they returned, in order; the last block as ""
+    layers = dict(body.named_children()) | {"": getattr(body, blocks)[-1]}
+    del layers[blocks]
+    hooks = [
+        layer.register_forward_hook(lambda *told, name=name: called.append((name, told[-1])))
+        for name, layer in layers.items()
+    ]
     try:
         with torch.no_grad():
             model(torch.arange(PROBE)[None] % model.config.vocab_size, use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()
-    if called.count("") != 1:
+    names = [name for name, _ in called]
+    if names.count("") != 1:
         raise UserError("a forward pass does not call its last block once")
-    behind = called[called.index("") + 1 :]
-    before = [name for name, child in children.items() if name not in behind and any(True for _ in child.parameters())]
-    returns = 0 if isinstance(outputs[0], Tensor) else len(outputs[0])
-    return Outline(path, blocks, tuple(before), tuple(behind), returns)
+    behind, output = names[names.index("") + 1 :], dict(called)[""]
+    before = [name for name, layer in layers.items() if name not in ("", *behind) and list(layer.parameters())]
+    return Outline(path, blocks, tuple(before), tuple(behind), 0 if isinstance(output, Tensor) else len(output))
 
 
 # --- parts
@@ -192,11 +194,6 @@ class Back(nn.Module):
         self.last = Unembedding([getattr(body, name) for name in layers.behind], model.get_output_embeddings())
         self.pieces = 0
 
-    @property
-    def blocks(self) -> nn.ModuleList:
-        """Its blocks."""
-        return self.segment.blocks
-
     def forward(self, x: Tensor, at: Tensor) -> Tensor:
         """(k, V) the logits at the positions `at` (k,), of B T: the unembedding is multiplied with no others."""
         return self.last.logits(self._before(x, at))
@@ -216,8 +213,8 @@ class Back(nn.Module):
         return max(1, -(-positions // step))
 
     def _before(self, x: Tensor, at: Tensor) -> Tensor:
-        """(k, d) the blocks' output for x (B, T, d), at these positions."""
-        return self.segment(x).flatten(0, 1).index_select(0, at)  # type: ignore[no-any-return]
+        """(k, d) the blocks' output for x (B, T, d), in float32 at least, at these positions."""
+        return self.segment(widened(x)).flatten(0, 1).index_select(0, at)  # type: ignore[no-any-return]
 
 
 @final
@@ -239,9 +236,7 @@ class Unembedding(nn.Module):
 
     def forward(self, x: Tensor, targets: Tensor, smoothing: float) -> Tensor:
         """(k,) cross-entropies at x (k, d), in float32 at least, labels smoothed."""
-        logits = self.logits(x)
-        own = logits.float() if logits.dtype == torch.bfloat16 else logits
-        return cross_entropy(own, targets, label_smoothing=smoothing, reduction="none")
+        return cross_entropy(widened(self.logits(x)), targets, label_smoothing=smoothing, reduction="none")
 
     def by_columns(self, x: Tensor, targets: Tensor, smoothing: float) -> Tensor:
         """(k,) the same in float64, without a graph, from the logits of `COLUMNS` tokens after those of others.
@@ -252,8 +247,7 @@ class Unembedding(nn.Module):
         x, weight, bias, first = self.behind(x), self.unembedding.weight, self.unembedding.bias, 0
         total, own, sums = x.new_zeros(len(x), dtype=torch.float64), x.new_zeros(len(x), dtype=torch.float64), []
         for part in weight.split(COLUMNS):
-            logits = linear(x, part, None if bias is None else bias[first : first + len(part)])
-            logits = logits.float() if logits.dtype == torch.bfloat16 else logits
+            logits = widened(linear(x, part, None if bias is None else bias[first : first + len(part)]))
             sums.append(logits.logsumexp(dim=1).double())
             column = targets - first
             values = logits.gather(1, column.clamp(0, len(part) - 1)[:, None]).squeeze(1).double()
@@ -326,7 +320,7 @@ def narrow_frozen(parts: Parts) -> None:
     Embeddings and norms, which it computes in float32, stay as they are; the unembedding has a matrix of its own then.
     """
     narrowed: dict[nn.Parameter, nn.Parameter] = {}  # parts share frozen ones
-    for module in (m for part in (parts.client, parts.auxiliary, parts.server) for m in part.modules()):
+    for module in (m for part in parts[:3] for m in part.modules()):
         if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D":  # that of `transformers`
             for name, p in list(module.named_parameters(recurse=False)):
                 if p.requires_grad:

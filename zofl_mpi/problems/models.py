@@ -77,13 +77,6 @@ def pooled(channels: int, classes: int) -> nn.Sequential:
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
 
-def auxiliary_head(kind: str, smashed: Sequence[int], classes: int) -> nn.Sequential:
-    """The head on smashed samples (channels, height, width): linear (on all numbers) or pooled."""
-    if kind == "pooled":
-        return pooled(smashed[0], classes)
-    return nn.Sequential(nn.Flatten(), nn.Linear(prod(smashed), classes))
-
-
 @final
 class BasicBlock(nn.Module):
     """Two normalised 3x3 convolutions, and a shortcut: a 1x1 convolution where the shape changes."""
@@ -103,3 +96,29 @@ class BasicBlock(nn.Module):
         y = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
         y += self.shortcut(x)
         return self.relu(y)  # type: ignore[no-any-return]
+
+
+def cut_after(
+    blocks: Sequence[nn.Module],
+    widths: Sequence[int],
+    strides: Sequence[int],
+    count: int,
+    head: str,
+    shape: Sequence[int],
+    classes: int,
+) -> tuple[nn.Module, nn.Module, nn.Module]:
+    """The first `count` blocks, an auxiliary head on their output, and the other blocks with a linear layer.
+
+    Args:
+        widths, strides: output channels and stride of each block.
+        head: linear (on all numbers of a smashed sample) or pooled.
+        shape: of an input.
+    """
+    server = nn.Sequential(*blocks[count:], pooled(widths[-1], classes))
+    channels = widths[count - 1]
+    if head == "pooled":
+        auxiliary = pooled(channels, classes)
+    else:
+        sides = (-(-side // prod(strides[:count])) for side in shape[1:])
+        auxiliary = nn.Sequential(nn.Flatten(), nn.Linear(prod((channels, *sides)), classes))
+    return nn.Sequential(*blocks[:count]), auxiliary, server

@@ -23,14 +23,13 @@ from zofl_mpi.engine.fields import given
 from zofl_mpi.engine.roles import KernelChoice
 from zofl_mpi.engine.setting import Work
 from zofl_mpi.engine.streams import seed_torch
-from zofl_mpi.errors import UserError, demand
+from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.device_cache import fits
-from zofl_mpi.problems.kernels.blocks import LOCK
-from zofl_mpi.problems.kernels.module_torch import LossRequest, StepsRequest, equal_bits, loss_sums, take_steps
+from zofl_mpi.problems.kernels.module_torch import LOCK, LossRequest, StepsRequest, equal_bits, loss_sums, take_steps
 from zofl_mpi.problems.module import Function, copy_of
 from zofl_mpi.problems.saving import PLAIN, saving_of
-from zofl_mpi.problems.sums import blocks, demand_floats, positions_of
+from zofl_mpi.problems.sums import blocks, positions_of
 from zofl_mpi.problems.terms import Personalised, ProximalSteps, check_positions
 
 T = TypeVar("T")
@@ -96,9 +95,7 @@ class Network(Personalised):
     _verdicts: dict[int, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        demand_floats(self.dtype, "networks run")
         self.terms.fit(self.m)
-        demand(self.kernel in ("auto", "serial", "torch"), "kernel", self.kernel, "auto, serial or torch")
         module, saving = copy_of(self.module), saving_of(self.client_memory)
         if saving != PLAIN and self.kernel == "torch":
             raise UserError(f"--client-memory {saving}: --kernel torch computes many clients at once; take serial")

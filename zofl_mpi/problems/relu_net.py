@@ -18,12 +18,11 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.fields import above, at_least, check_ranges, given
-from zofl_mpi.errors import demand
+from zofl_mpi.engine.fields import above, at_least, given
 from zofl_mpi.numerics.descent import local_descent
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.base import NumPyProblem
-from zofl_mpi.problems.sums import QUIET, TARGETS, class_weights, demand_floats, positions_of, unscaled
+from zofl_mpi.problems.sums import QUIET, TARGETS, class_weights, positions_of, unscaled
 
 Rectifier = Callable[[Array], Vector]
 
@@ -57,11 +56,6 @@ class ReLUNet(NumPyProblem):
     rectifier: float = above(0, 10.0)
     loss_scale: Literal["mean", "sum"] = "mean"
     dtype: DTypeLike = given(np.float32)
-
-    def __post_init__(self) -> None:
-        demand_floats(self.dtype, "the network runs")
-        check_ranges(ReLUNet, vars(self))
-        demand(self.loss_scale in ("mean", "sum"), "loss_scale", self.loss_scale, "mean or sum")
 
     @property
     def n(self) -> int:

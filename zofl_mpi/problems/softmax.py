@@ -15,10 +15,9 @@ from zofl_mpi.engine.fields import given
 from zofl_mpi.engine.roles import KernelChoice
 from zofl_mpi.engine.setting import Work
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.errors import demand
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose, numba_installed, repays_loading, step_times
-from zofl_mpi.problems.sums import QUIET, all_scaled, demand_floats, log_softmax, positions_of, scaled
+from zofl_mpi.problems.sums import QUIET, all_scaled, log_softmax, positions_of, scaled
 from zofl_mpi.problems.terms import Personalised, ProximalSteps
 
 Labels = NDArray[np.int64]
@@ -43,8 +42,6 @@ class Softmax(Personalised):
     kernel: Literal["auto", "numpy", "numba"] = "auto"
 
     def __post_init__(self) -> None:
-        demand_floats(self.dtype, "softmax regression runs")
-        demand(self.kernel in ("auto", *KERNELS), "kernel", self.kernel, "auto, numpy or numba")
         self.terms.fit(self.m)
         choose(self.kernel)
 

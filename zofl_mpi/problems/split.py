@@ -23,8 +23,6 @@ from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.layers import head_gradient, linear_of
 from zofl_mpi.problems.sensors import SENSORS
 
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-
 
 @dataclass(frozen=True, kw_only=True)
 class TorchSplit(SplitProblem):
@@ -116,7 +114,8 @@ class SplitNetwork(TorchSplit):
         if not any(p.requires_grad for p in self.server.parameters()):
             raise UserError("the server part has no parameters to train")
         modules = (m for part in self._parts() for m in part.modules())
-        if any(isinstance(m, NORMS) and m.track_running_stats and m.momentum is None for m in modules):
+        norms = (m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm))
+        if any(m.track_running_stats and m.momentum is None for m in norms):
             raise UserError("a BatchNorm with momentum=None depends on a count of batches; give it a number")
 
     def _tried(self) -> Tensor:
@@ -218,7 +217,7 @@ class SplitNetwork(TorchSplit):
         return loss_of(self._output(self.auxiliary, smashed), labels)
 
     def local_losses(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        """(B,) what each sample adds to `local_loss`, within `local.at`; in float64, without a graph."""
+        """In float64, without a graph."""
         with torch.no_grad():
             logits = self._output(self.auxiliary, smashed)
         return cross_entropy(logits.double(), labels, reduction="none") / len(labels)
@@ -278,8 +277,13 @@ class SplitNetwork(TorchSplit):
 def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy: with a graph in the logits' own precision (at least float32), else summed in float64."""
     if logits.requires_grad:
-        return cross_entropy(logits.float() if logits.dtype == torch.bfloat16 else logits, labels)
+        return cross_entropy(widened(logits), labels)
     return cross_entropy(logits.double(), labels)
+
+
+def widened(x: Tensor) -> Tensor:
+    """The same numbers in float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def crop_flip(x: Tensor, generator: np.random.Generator) -> Tensor:

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Literal, final
+from typing import Literal, final
 
+from zofl_mpi.engine.fields import at_least
+from zofl_mpi.engine.lazy import torch
 from zofl_mpi.errors import UserError, demand
 
-if TYPE_CHECKING:
-    from torch import nn
-
-Parts = tuple["nn.Module", "nn.Module", "nn.Module"]  # the client's, the auxiliary and the server's part
+Parts = tuple["torch.nn.Module", "torch.nn.Module", "torch.nn.Module"]  # the client's, the auxiliary, the server's part
 
 
 @final
@@ -29,26 +28,24 @@ class ConvNet:
         norm: group (GroupNorm of 16 channels a group: no statistics of other samples) or batch (BatchNorm).
     """
 
-    channels: tuple[int, ...] = (16, 32, 32, 64)
+    channels: tuple[int, ...] = at_least(1, (16, 32, 32, 64), "whole numbers")
     strides: tuple[int, ...] = (2, 2, 1, 2)
     cut: int = 3
     head: Literal["linear", "pooled"] = "linear"
     norm: Literal["group", "batch"] = "group"
 
     def __post_init__(self) -> None:
-        demand(len(self.channels) >= 1 and min(self.channels) >= 1, "channels", self.channels, "whole numbers above 0")
         alike = len(self.strides) == len(self.channels) and min(self.strides) >= 1
         demand(alike, "strides", self.strides, f"a whole number above 0 for each of the {len(self.channels)} channels")
         demand(1 <= self.cut <= len(self.channels), "cut", self.cut, f"from 1 to {len(self.channels)}, the stages")
 
     def parts(self, shape: Sequence[int], classes: int) -> Parts:
         """The network for images of `shape` (channels, height, width), cut (UserError: inputs that are no images)."""
-        from torch import nn
-
-        from zofl_mpi.problems.models import NORMS
+        from zofl_mpi.problems.models import NORMS, cut_after
 
         demand_images(shape, "split_cnn")
-        steps, norm = zip(pairwise((shape[0], *self.channels)), self.strides, strict=True), NORMS[self.norm]
+        nn, norm = torch.nn, NORMS[self.norm]
+        steps = zip(pairwise((shape[0], *self.channels)), self.strides, strict=True)
         stages = [
             nn.Sequential(nn.Conv2d(before, now, 3, stride, 1, bias=False), norm(now), nn.ReLU(inplace=True))
             for (before, now), stride in steps
@@ -73,24 +70,20 @@ class ResNet:
         norm: batch (BatchNorm), or group (GroupNorm of 16 channels a group: no statistics of other samples).
     """
 
-    width: int = 64
-    stages: tuple[int, ...] = (2, 2, 2, 2)
+    width: int = at_least(1, 64)
+    stages: tuple[int, ...] = at_least(1, (2, 2, 2, 2), "whole numbers")
     cut: int = 1
     head: Literal["linear", "pooled"] = "linear"
     norm: Literal["batch", "group"] = "batch"
 
     def __post_init__(self) -> None:
-        demand(self.width >= 1, "width", self.width, "a whole number, at least 1")
-        demand(len(self.stages) >= 1 and min(self.stages) >= 1, "stages", self.stages, "whole numbers, each at least 1")
         blocks = sum(self.stages)
         allowed = f"from 0 to {blocks - 1}: the network has {blocks} basic blocks"
         demand(0 <= self.cut < blocks, "cut", self.cut, allowed)
 
     def parts(self, shape: Sequence[int], classes: int) -> Parts:
         """The network for images of `shape` (channels, height, width), cut (UserError: others, or too small ones)."""
-        from torch import nn
-
-        from zofl_mpi.problems.models import NORMS, BasicBlock
+        from zofl_mpi.problems.models import NORMS, BasicBlock, cut_after
 
         demand_images(shape, "split_resnet")
         least = 2 ** (len(self.stages) - 1)
@@ -98,13 +91,14 @@ class ResNet:
             raise UserError(
                 f"--stages: {len(self.stages)} stages need images of at least {least} pixels a side, not {shape[1]}"
             )
-        norm, stem = NORMS[self.norm], nn.Conv2d(shape[0], self.width, 3, 1, 1, bias=False)
+        nn, norm = torch.nn, NORMS[self.norm]
         stages = [(stage, k) for stage, count in enumerate(self.stages) for k in range(count)]
         widths = [self.width, *(self.width * 2**stage for stage, _ in stages)]
         strides = [1, *(2 if stage > 0 and k == 0 else 1 for stage, k in stages)]
-        blocks: list[nn.Module] = [nn.Sequential(stem, norm(self.width), nn.ReLU(inplace=True))]
-        for (before, now), stride in zip(pairwise(widths), strides[1:], strict=True):
-            blocks.append(BasicBlock(before, now, stride, norm))
+        stem = nn.Conv2d(shape[0], self.width, 3, 1, 1, bias=False)
+        steps = zip(pairwise(widths), strides[1:], strict=True)
+        basic = [BasicBlock(before, now, stride, norm) for (before, now), stride in steps]
+        blocks = [nn.Sequential(stem, norm(self.width), nn.ReLU(inplace=True)), *basic]
         return cut_after(blocks, widths, strides, self.cut + 1, self.head, shape, classes)
 
 
@@ -117,18 +111,13 @@ class SplitMLP:
         hidden: widths: of the client's layer (tanh; the smashed features), then of the server's hidden layers (ReLU).
     """
 
-    hidden: tuple[int, ...] = (4, 100)
-
-    def __post_init__(self) -> None:
-        demand(len(self.hidden) >= 1 and min(self.hidden) >= 1, "hidden", self.hidden, "whole numbers above 0")
+    hidden: tuple[int, ...] = at_least(1, (4, 100), "whole numbers")
 
     def parts(self, shape: Sequence[int], classes: int) -> Parts:
         """For inputs of `shape`; the auxiliary is a linear layer."""
-        from torch import nn
-
         from zofl_mpi.problems.models import MLP
 
-        k, *server = self.hidden
+        nn, (k, *server) = torch.nn, self.hidden
         client = nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), k), nn.Tanh())
         return client, nn.Linear(k, classes), MLP(k, classes, server)
 
@@ -138,27 +127,3 @@ def demand_images(shape: Sequence[int], problem: str) -> None:
     if len(shape) != 3:
         stored = "an .npz has images in x (samples, channels, height, width)"
         raise UserError(f"--problem {problem}: inputs of {shape[0]} numbers are no square images; {stored}")
-
-
-def cut_after(
-    blocks: Sequence[nn.Module],
-    widths: Sequence[int],
-    strides: Sequence[int],
-    count: int,
-    head: str,
-    shape: Sequence[int],
-    classes: int,
-) -> Parts:
-    """The first `count` blocks, an auxiliary head on their output, and the other blocks with a linear layer.
-
-    Args:
-        widths, strides: output channels and stride of each block.
-        shape: of an input.
-    """
-    from torch import nn
-
-    from zofl_mpi.problems.models import auxiliary_head, pooled
-
-    smashed = widths[count - 1], *(-(-side // prod(strides[:count])) for side in shape[1:])
-    server = nn.Sequential(*blocks[count:], pooled(widths[-1], classes))
-    return nn.Sequential(*blocks[:count]), auxiliary_head(head, smashed, classes), server

@@ -56,7 +56,7 @@ class SplitLM(TorchSplit):
 
     def __post_init__(self) -> None:
         demand(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "from 0 to below 1")
-        for part in (self.parts.client, self.parts.auxiliary, self.parts.server):
+        for part in self.parts[:3]:
             part.eval()  # nothing of it depends on that, but for transformers' own gradient checkpointing
         if self.bf16 and self.dtype == "float32":  # autocast leaves float64 as it is
             narrow_frozen(self.parts)
@@ -66,12 +66,8 @@ class SplitLM(TorchSplit):
     # --- sizes
 
     @property
-    def width(self) -> int:
-        return int(self.parts.model.config.get_text_config().hidden_size)
-
-    @property
     def smashed_shape(self) -> tuple[int, int]:
-        return self.longest, self.width
+        return self.longest, int(self.parts.model.config.get_text_config().hidden_size)
 
     def lengths(self, data: Dataset) -> NDArray[np.int64]:
         return texts.lengths(data, np.arange(len(data)))
@@ -79,7 +75,7 @@ class SplitLM(TorchSplit):
     def upload_bytes(self, data: Dataset, positions: Batch) -> int:
         """Bytes that the smashed texts of one batch travel as, all as long as the longest of them."""
         itemsize = 2 if self.bf16 else np.dtype(self.dtype).itemsize
-        return self._padded(data, positions) * self.width * itemsize
+        return self._padded(data, positions) * self.smashed_shape[1] * itemsize
 
     def label_bytes(self, data: Dataset, positions: Batch) -> int:
         """Bytes that the labels of one batch travel as, whole numbers of 8 bytes, those of contexts and padding too."""
@@ -90,7 +86,8 @@ class SplitLM(TorchSplit):
 
     @cached_property
     def blocks(self) -> list[nn.Module]:
-        return [*self.parts.client.blocks, *self.parts.auxiliary.blocks, self.parts.auxiliary.last]
+        head = self.parts.auxiliary
+        return [*self.parts.client.blocks, *head.segment.blocks, head.last]
 
     @contextmanager
     def as_for(self, batch: int) -> Iterator[None]:
@@ -115,7 +112,7 @@ class SplitLM(TorchSplit):
         """The same of texts to score, of a choice all completions one after the other, the right one first."""
         if self.choices == 1:
             return self.samples(data, positions)
-        rows = texts.choices(data, positions, self.choices)
+        rows = texts.choices(data, positions)
         return self.samples(rows, np.arange(len(rows)))
 
     def _noted(self, labels: Tensor) -> Tensor:
@@ -160,8 +157,7 @@ class SplitLM(TorchSplit):
     def _loss(self, back: Back, smashed: Tensor, labels: Tensor, forward_only: bool = False) -> Tensor:
         at, targets = predicted(labels)
         with self.precision():
-            x = smashed.float() if self.bf16 else smashed
-            losses = back.losses(x, at, targets, self.label_smoothing, forward_only)
+            losses = back.losses(smashed, at, targets, self.label_smoothing, forward_only)
         # in float64 the sum over tokens, not the logits: a vocabulary's worth of them for each token
         return losses.mean() if losses.requires_grad else losses.double().mean()
 
@@ -177,11 +173,8 @@ class SplitLM(TorchSplit):
         """Completion tokens, the sum of their cross-entropies, how many are the likeliest one; batches of
         `report_batch` texts, and the sum of their means; of a choice the texts, and how many are chosen rightly.
         """
-        rows = [torch.zeros(3, 0, dtype=torch.float64)]
-        for x, y in zip(torch.split(inputs, ROWS), torch.split(labels, ROWS), strict=True):
-            used = int(y.ne(NONE).any(dim=0).nonzero().max()) + 1  # of this part the longest
-            rows.append(self._rows(x[:, :used], y[:, :used]))
-        whole = torch.cat(rows, dim=1)
+        parts = zip(torch.split(inputs, ROWS), torch.split(labels, ROWS), strict=True)
+        whole = torch.cat([self._rows(*part) for part in parts], dim=1)
         each = whole[:, :: self.choices]  # the right ones
         tokens, nats, hits = each.sum(dim=1).tolist()
         batches = [part.sum(dim=1).tolist() for part in torch.split(each, self.report_batch, dim=1)]
@@ -195,9 +188,11 @@ class SplitLM(TorchSplit):
 
     def _rows(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """(3, B) of each text: completion tokens, the sum of their cross-entropies, how many are the likeliest."""
+        used = int(labels.ne(NONE).any(dim=0).nonzero().max()) + 1  # by the longest
+        inputs, labels = inputs[:, :used], labels[:, :used]
         (at, targets), smashed = predicted(labels), self.smash(inputs)
         with self.precision():
-            logits = self.parts.server(smashed.float() if self.bf16 else smashed, at)
+            logits = self.parts.server(smashed, at)
         logits = logits.float() if self.bf16 else logits
         count = labels.ne(NONE).sum(dim=1)
         losses = cross_entropy(logits, targets, reduction="none").double()

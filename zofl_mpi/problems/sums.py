@@ -1,4 +1,4 @@
-"""Sums over samples: positions, blocks and class weights, and the dtypes of problems over samples."""
+"""Sums over samples: positions, blocks and class weights."""
 
 import functools
 from collections.abc import Iterable, Iterator
@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Batch, Vector
 
 Values = TypeVar("Values", NDArray[Any], list[Any])
@@ -17,12 +16,6 @@ Block = tuple[NDArray[Any], NDArray[np.int64]]  # inputs (b, p) and labels (b,)
 BLOCK = 512  # samples of a block in a sum over all data
 KEPT_BYTES = 2**26  # bytes of the inputs that `all_scaled` keeps at most, were they all float64
 TARGETS = np.array([1.0, -1.0])  # of even and odd labels
-
-
-def demand_floats(dtype: DTypeLike, which: str) -> None:
-    """Refuses a dtype other than float32 and float64; `which` is the problem, with its verb: "networks run"."""
-    if np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise UserError(f"dtype {dtype!r}: {which} in float32 or float64")
 
 
 def positions_of(data: Any, batch: Batch | None) -> Batch:

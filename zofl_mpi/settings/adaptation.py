@@ -95,12 +95,10 @@ class Adaptation:
 
 def _copy(name: str, final: Mapping[str, Any], field: str, tensors: Sequence[Tensor]) -> None:
     """Copies a vector of the pretrained model into tensors of the network."""
-    found, size = np.asarray(final.get(field, [])), sum(t.numel() for t in tensors)
-    if found.shape != (size,) or not np.isfinite(found).all():
+    found, sizes = np.asarray(final.get(field, [])), [t.numel() for t in tensors]
+    if found.shape != (size := sum(sizes),) or not np.isfinite(found).all():
         held = "numbers that are not finite" if found.shape == (size,) else f"{found.size} numbers"
         raise UserError(f"{name}: its last model has {held} in {field}, this network takes {size}; name a finished run")
     with torch.no_grad():
-        for t, part in zip(
-            tensors, torch.from_numpy(found).split_with_sizes([t.numel() for t in tensors]), strict=True
-        ):
+        for t, part in zip(tensors, torch.from_numpy(found).split_with_sizes(sizes), strict=True):
             t.copy_(part.view(t.shape))

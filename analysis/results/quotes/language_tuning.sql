@@ -34,7 +34,7 @@ create view ltune as select *, case way when 'none' then 'no tuning' when 'label
     when 'decomfl' then 'DeComFL, LoRA' when 'decomfl-all' then 'DeComFL, all parameters' when 'heron' then 'HERON, LoRA'
     when 'heron-frozen' then 'HERON, frozen client' when 'splitlora' then 'SplitLoRA' else 'FedAvg of LoRA (SFLV1)' end as name,
     iif(way in ('none', 'labels'), null, 1) as tunes, iif(way in ('fedkseed', 'decomfl', 'decomfl-all', 'heron'), 1, null) as draws
-from l_tuning where best and weights = 'pretrained' and task = 'food';
+from l_tuning where best and weights <> 'random' and task = 'food';
 
 -- | way | test accuracy, % | test loss
 select name, accuracy_mean_percent, accuracy_sd_percent, loss_mean, loss_sd, tunes * rounds, tunes * passes, draws * directions_per_parameter,

@@ -46,7 +46,7 @@ class Link:
 
 @final
 @dataclass(frozen=True)
-class BilevelBowls(KnownBilevel, Solved):
+class BilevelBowls(Solved, KnownBilevel):
     """h_i = 1/2 (y - B_i x)' A_i (y - B_i x), f_i = 1/2 (y - c_i)' C_i (y - c_i) + rho/2 |x|^2.
 
     y(x) = P x, P = (sum A_i)^{-1} sum A_i B_i: with unequal A_i not the mean of the clients' own B_i x, where local
@@ -59,8 +59,6 @@ class BilevelBowls(KnownBilevel, Solved):
         P: (n_lower, n).
         spectrum: the least and the largest eigenvalue of the mean of the A_i.
         hessian: (n, n) M.
-        minimiser: (n,) x*.
-        value: F(x*).
     """
 
     rho: float
@@ -68,8 +66,6 @@ class BilevelBowls(KnownBilevel, Solved):
     P: Vector
     spectrum: tuple[float, float]
     hessian: Vector
-    minimiser: Vector
-    value: float
 
     @classmethod
     def random(
@@ -110,11 +106,7 @@ class BilevelBowls(KnownBilevel, Solved):
         value = float(np.mean([link.upper.value(P @ x) for link in clients]) + rho / 2 * x @ x)
         eigenvalues = np.linalg.eigvalsh(A)
         ends = float(eigenvalues[0]), float(eigenvalues[-1])
-        return cls(rho, homogeneous, P, ends, M, x, value), server, tuple(clients)
-
-    @property
-    def n(self) -> int:
-        return int(self.P.shape[1])
+        return cls(x, value, rho, homogeneous, P, ends, M), server, tuple(clients)
 
     @property
     def n_lower(self) -> int:
@@ -167,7 +159,7 @@ class Game(Noisy):
 
 @final
 @dataclass(frozen=True)
-class Saddle(KnownBilevel, Solved):
+class Saddle(Solved, KnownBilevel):
     """The minimax example of FedNest (see `methods/fednest.py`), section 5:
     min_x max_y (1/m) sum_i f_i, f_i = -1/2 |y|^2 - b_i'y + y'A_i x + lam/2 |x|^2; h_i = -f_i.
 
@@ -179,16 +171,12 @@ class Saddle(KnownBilevel, Solved):
         lam: weight of |x|^2, > 0.
         A: (n, n) the mean of the A_i.
         b: (n,) the mean of the b_i.
-        minimiser: (n,) x*.
-        value: F(x*).
     """
 
     homogeneous: ClassVar[bool] = True
     lam: float
     A: Vector
     b: Vector
-    minimiser: Vector
-    value: float
 
     @classmethod
     def random(cls, streams: Streams, n: int, m: int, *, lam: float = 10.0, noise: float = 0.0) -> Random[Saddle, Game]:
@@ -206,11 +194,7 @@ class Saddle(KnownBilevel, Solved):
         mean_b = np.mean([game.b for game in clients], axis=0)
         x = np.linalg.solve(A.T @ A + lam * np.eye(n), A.T @ mean_b)
         value = float((A @ x - mean_b) @ (A @ x - mean_b) / 2 + lam / 2 * x @ x)
-        return cls(lam, A, mean_b, x, value), server, tuple(clients)
-
-    @property
-    def n(self) -> int:
-        return len(self.b)
+        return cls(x, value, lam, A, mean_b), server, tuple(clients)
 
     def initial(self, generator: np.random.Generator) -> Array:
         return generator.standard_normal(self.n)

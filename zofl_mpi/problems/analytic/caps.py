@@ -5,7 +5,7 @@ from typing import final
 
 import numpy as np
 
-from zofl_mpi.engine.fields import above, at_least, check_ranges
+from zofl_mpi.engine.fields import above, at_least
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.analytic.known import KnownHierarchical, Vector
 
@@ -35,9 +35,6 @@ class Caps(KnownHierarchical):
     n: int = at_least(1, 4)
     cost: float = above(0, 1.1, "a weight")
     level: float = at_least(2, 3.0, remark="(the largest wish of a client)")
-
-    def __post_init__(self) -> None:
-        check_ranges(Caps, vars(self))
 
     @property
     def wishes(self) -> Vector:

@@ -1,6 +1,7 @@
 """Members that problems with known solutions share."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -40,11 +41,21 @@ class KnownHierarchical(NumPyProblem, Protocol):
         )
 
 
+@dataclass(frozen=True)
 class Solved:
-    """A problem that holds its solution x* (n,) and the objective there."""
+    """A problem that holds its solution.
+
+    Attributes:
+        minimiser: (n,) x*.
+        value: the objective there.
+    """
 
     minimiser: Vector
     value: float
+
+    @property
+    def n(self) -> int:
+        return len(self.minimiser)
 
     def truth(self) -> tuple[Vector, float]:
         """x* and the objective there."""

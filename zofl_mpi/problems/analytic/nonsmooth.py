@@ -45,7 +45,7 @@ class Pieces(Noisy):
 
 @final
 @dataclass(frozen=True)
-class MaxAffine(KnownLipschitz, Solved):
+class MaxAffine(Solved, KnownLipschitz):
     """f_i of a client's `Pieces`: convex, Lipschitz, with kinks. `random` makes a sharp one with a known minimiser.
 
     There f_i(x) = sum_g c_{i,g} |<q_g, x - a_i>| with an orthonormal basis q_1, ..., q_n that all clients share, and
@@ -54,15 +54,9 @@ class MaxAffine(KnownLipschitz, Solved):
     a kink. For n > 1 it is no client's own minimiser a_i, nor their mean.
 
     Attributes:
-        n: length of x.
-        minimiser: (n,) x*.
-        value: f(x*).
         lipschitz: L_0 of every f_i, over all samples; a sample's own is larger by at most the norm of its noise.
     """
 
-    n: int
-    minimiser: Vector
-    value: float
     lipschitz: float
 
     @classmethod
@@ -76,7 +70,7 @@ class MaxAffine(KnownLipschitz, Solved):
         server, *clients = (_absolute(basis, *parts) for parts in zip(c, centres, tables, strict=True))
         z = np.array([_median(centres[1:, g], c[1:, g]) for g in range(n)])
         value = float(np.mean(np.sum(c[1:] * np.abs(z - centres[1:]), axis=1)))
-        return cls(n, z @ basis, value, float(np.linalg.norm(c[1:], axis=1).max())), server, tuple(clients)
+        return cls(z @ basis, value, float(np.linalg.norm(c[1:], axis=1).max())), server, tuple(clients)
 
     def flops_evaluation(self, batch_size: int) -> float:
         """FLOPs of the 2 n pieces of `random` at one point."""
@@ -85,28 +79,19 @@ class MaxAffine(KnownLipschitz, Solved):
 
 @final
 @dataclass(frozen=True)
-class Bowls(SmoothBowls, KnownLipschitz, Solved):
+class Bowls(Solved, SmoothBowls, KnownLipschitz):
     """f_i(x) = 1/2 (x - a_i)' A_i (x - a_i), of client i's `Bowl`: `Lipschitz` on every bounded set, and `Smooth`.
 
     For a quadratic every zeroth-order estimate is unbiased whatever the radius, so methods of both kinds have the same
     solution x* = (sum A_i)^{-1} sum A_i a_i.
-
-    Attributes:
-        n: length of x.
-        minimiser: (n,) x*.
-        value: f(x*).
     """
-
-    n: int
-    minimiser: Vector
-    value: float
 
     @classmethod
     def of(cls, clients: Sequence[Bowl]) -> Bowls:
         """The problem of these clients, whose noise need not sum to 0."""
         force = np.sum([b.A @ b.a - b.mean_noise() for b in clients], axis=0)
         x = np.linalg.solve(np.sum([b.A for b in clients], axis=0), force)
-        return cls(len(x), x, float(np.mean([b.value(x) for b in clients])))
+        return cls(x, float(np.mean([b.value(x) for b in clients])))
 
     @classmethod
     def random(cls, streams: Streams, n: int, m: int, **shape: Any) -> Random[Bowls, Bowl]:

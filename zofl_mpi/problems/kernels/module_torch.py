@@ -1,15 +1,20 @@
 """Local steps and losses of torch modules, on a GPU or on the CPU: many clients' models at once, by torch.func.
 
 A row is a model: its parameters, its centre, its mini-batches and step sizes lie beside those of the other rows of a
-block (see `blocks`), and one computation takes a step of them all. A client's points, such as the pair of a
-zeroth-order estimate, are rows of their own.
+block, and one computation takes a step of them all. A client's points, such as the pair of a zeroth-order estimate, are
+rows of their own. Computations are always of the same shapes: a block has as many rows as follows from one row's step
+alone, and is filled up with rows of zeros; each row begins on a line of 64 bytes.
 
 Whether a row's bits depend on the other rows is up to the libraries, the processor and the shapes (grouped convolutions
-of oneDNN do on some): `equal_bits` tries it, and a `Network` computes batched only what has passed. Local steps become
-CUDA graphs (`blocks`), losses do not: each new batch size would cost a capture.
+of oneDNN do on some): `equal_bits` tries it, and a `Network` computes batched only what has passed. On a GPU local
+steps are replayed from CUDA graphs, of CHUNK steps and of a single one for the rest, since the number of steps grows
+with the rounds; so the tensors that they compute with stay where they are. Losses are not: each new batch size would
+cost a capture.
 """
 
-from collections.abc import Callable, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, final
@@ -19,19 +24,10 @@ import torch
 from torch import Tensor
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine import device
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch, Vector
-from zofl_mpi.problems.kernels.blocks import (
-    CHUNK,
-    LOCK,
-    BatchGatherer,
-    StepGraphs,
-    block_of,
-    cached,
-    dataset_key,
-    row_of,
-    send,
-)
+from zofl_mpi.problems.device_cache import on_device
 from zofl_mpi.problems.module import Function, Named
 from zofl_mpi.problems.sums import blocks as in_blocks
 from zofl_mpi.problems.terms import ProximalSteps
@@ -39,7 +35,14 @@ from zofl_mpi.problems.terms import ProximalSteps
 Request = TypeVar("Request")
 
 STEP_BYTES = 2**28  # bytes, about, that the steps of a block's rows may take together
-CPU_ROWS = 8  # rows of a block on a CPU, at most: more are no faster, and rows that hold nothing take as long
+ROWS = 32  # of a block, at most
+CPU_ROWS = 8  # on a CPU, at most: more are no faster, and rows that hold nothing take as long
+CHUNK = 16  # steps of one replay
+LINE = 64  # bytes to whose multiples the parameters of a row are padded
+CACHED = 16  # blocks that are kept with their tensors, each for one shape of calls
+LOCK = threading.RLock()  # held while torch computes, since ranks may be threads of one process
+
+_BLOCKS: OrderedDict[Hashable, Any] = OrderedDict()
 
 
 class BlockKey(NamedTuple):
@@ -114,10 +117,20 @@ def _run_blocks(make: Callable[..., Any], requests: Sequence[Any], steps: Sequen
         groups.setdefault((request.key, steps[j]), []).extend((j, k) for k in range(len(request.x)))
     with LOCK, torch.no_grad():
         for (key, _), rows in groups.items():
-            block = cached((make, key), partial(make, key, requests[rows[0][0]].data))
+            block = _cached(make, key, requests[rows[0][0]].data)
             for part in in_blocks(rows, block.rows.size):
                 for (j, k), value in zip(part, block.run([(requests[j], k) for j, k in part]), strict=True):
                     out[j][k] = value
+
+
+def _cached(make: Callable[..., Any], key: BlockKey, data: Dataset) -> Any:
+    """The block of that key, made if need be in place of the least recently used one."""
+    if (make, key) not in _BLOCKS:
+        while len(_BLOCKS) >= CACHED:
+            _BLOCKS.popitem(last=False)
+        _BLOCKS[make, key] = make(key, data)
+    _BLOCKS.move_to_end((make, key))
+    return _BLOCKS[make, key]
 
 
 def equal_bits(function: Function, data: Dataset, batch: int, dtype: str) -> bool:
@@ -165,40 +178,73 @@ class Part(NamedTuple):
     row: slice
 
 
+def rows_of(each: int, limit: int) -> int:
+    """Rows of a block whose steps take `each` bytes: ROWS, or the power of 2 that `limit` allows."""
+    most = max(1, min(ROWS, limit // max(1, each)))
+    return 1 << most.bit_length() - 1
+
+
+def dataset_key(data: Dataset) -> tuple[Any, ...]:
+    """Key that is equal for subsets of the same stored samples, scaled alike."""
+    factors = (a if isinstance(a, int | float) else id(a) for a in (data.scale, data.shift))
+    return (id(data.inputs), id(data.labels), *factors)
+
+
 @final
 class _Rows:
-    """Rows side by side: how parameters lie in them, and their mini-batches.
+    """Rows side by side: how parameters lie in them, and their mini-batches, gathered where all samples lie.
 
     Attributes:
         size: R, how many.
-        batches: theirs.
+        positions: (steps, R, B) int32, of the samples of one replay's steps.
     """
 
     def __init__(self, key: BlockKey, data: Dataset, steps: int) -> None:
         self._key, function = key, key.function
+        self._data = data  # keeps the arrays by whose `dataset_key` a block is found
         self.device = str(function.device)
-        size = block_of(function.step_bytes(key.batch), STEP_BYTES)
+        self._dtype: torch.dtype = getattr(torch, key.dtype)
+        size = rows_of(function.step_bytes(key.batch), STEP_BYTES)
         self.size = min(size, CPU_ROWS) if self.device == "cpu" else size
-        self.batches = BatchGatherer(data, self.size, key.batch, key.dtype, self.device, steps)
+        self._stored, self._labels = on_device(data.inputs, self.device), on_device(data.labels, self.device)
+        self.positions = torch.zeros((steps, self.size, key.batch), dtype=torch.int32, device=self.device)
+        rescale = bool(np.any(data.scale != 1.0) or np.any(data.shift != 0.0))
+        factors = (data.scale, data.shift) if rescale else ()
+        self._factors = [torch.tensor(a, dtype=self._dtype, device=self.device) for a in factors]
+        p = data.features
+        self._inputs = self.zeros(self.size, key.batch, self._padded(p))[:, :, :p]  # a sample begins on a line
         self._classes = torch.arange(function.classes, device=self.device)
         self._parts, self._width = list[Part](), 0
         for name, flat, shape in function.places():  # each from the beginning of a line on: they lie alike in all rows
-            size = flat.stop - flat.start
-            self._parts.append(Part(name, shape, flat, slice(self._width, self._width + size)))
-            self._width += row_of(size, key.dtype)
+            count = flat.stop - flat.start
+            self._parts.append(Part(name, shape, flat, slice(self._width, self._width + count)))
+            self._width += self._padded(count)
+
+    def _padded(self, count: int) -> int:
+        """Length of so many numbers after padding to whole lines."""
+        each = LINE // self._dtype.itemsize
+        return -(-count // each) * each
 
     def zeros(self, *shape: int) -> Tensor:
         """(*shape) zeros of the rows' dtype; without a shape, (R, width) as many as the rows hold."""
-        own = shape or (self.size, self._width)
-        return torch.zeros(own, dtype=getattr(torch, self._key.dtype), device=self.device)
+        return torch.zeros(shape or (self.size, self._width), dtype=self._dtype, device=self.device)
 
     def bound(self) -> AbstractContextManager[Any]:
         """Context manager: on a GPU the same bits each time; the module holds parameters, whose place others take."""
         return self._key.function.at(self.zeros(self._key.function.n))
 
+    def sent(self, arrays: Sequence[Array], dtype: torch.dtype | None = None) -> Tensor:
+        """The arrays stacked on the device, (rows, ...), through pinned memory, which torch keeps until they are there;
+        of the rows' dtype where no other is given.
+        """
+        shape = (len(arrays), *arrays[0].shape)
+        host = torch.empty(shape, dtype=dtype or self._dtype, pin_memory=self.device != "cpu")
+        np.stack(arrays, out=host.numpy(), casting="same_kind")
+        return host.to(self.device, non_blocking=True)
+
     def fill(self, target: Tensor, vectors: Sequence[Array]) -> None:
         """Copies the (n,) of each row; the other rows have zeros."""
-        there = send(vectors, self._key.dtype, self.device)
+        there = self.sent(vectors)
         for part in self._parts:
             target[: len(vectors), part.row].copy_(there[:, part.flat])
         target[len(vectors) :].zero_()
@@ -212,13 +258,18 @@ class _Rows:
         return {part.name: rows[:, part.row].view(len(rows), *part.shape) for part in self._parts}
 
     def inputs(self, t: int) -> Tensor:
-        """(R, B, *input_shape) of step t."""
-        return self.batches.gather(t).reshape(self.size, self._key.batch, *self._key.function.input_shape)
+        """(R, B, *input_shape) of step t, scaled and then shifted, as NumPy does it."""
+        stored = self._stored.index_select(0, self.positions[t].view(-1))
+        self._inputs.copy_(stored.view(self._inputs.shape))
+        if self._factors:
+            self._inputs.mul_(self._factors[0]).add_(self._factors[1])
+        return self._inputs.reshape(self.size, self._key.batch, *self._key.function.input_shape)
 
     def labels(self, steps: int) -> Tensor:
         """(steps, R, B, C) of the first steps: 1 for the true class, else 0."""
-        labels = self.batches.labels(steps)[..., None] == self._classes
-        return labels.to(getattr(torch, self._key.dtype))
+        rows = self.positions[:steps]
+        labels = self._labels.index_select(0, rows.view(-1)).to(torch.int64).view(rows.shape)
+        return (labels[..., None] == self._classes).to(self._dtype)
 
 
 @final
@@ -234,7 +285,8 @@ class _LossBlock:
         """(r,) the sums of these points of requests, at most R."""
         with self.rows.bound():
             self.rows.fill(self._x, [request.x[k] for request, k in rows])
-            self.rows.batches.fill([request.data.rows_of(request.positions) for request, _ in rows])
+            positions = [request.data.rows_of(request.positions)[None] for request, _ in rows]
+            copy_steps(self.rows.positions, self.rows.sent(positions, torch.int32))
             sums = self._costs(self._at, self.rows.inputs(0), self.rows.labels(1)[0])
         return sums[: len(rows)].cpu().numpy()
 
@@ -245,19 +297,24 @@ class _StepBlock:
 
     def __init__(self, key: BlockKey, data: Dataset) -> None:
         self._key, self.rows = key, _Rows(key, data, CHUNK)
-        size, device = self.rows.size, self.rows.device
+        size = self.rows.size
         self._x, self._y, self._slope = (self.rows.zeros() for _ in range(3))
         self._shift = torch.zeros_like(self._x) if key.shifted else None
         self._gammas, self._mu = self.rows.zeros(CHUNK, size, 1), self.rows.zeros(size, 1)
-        self._radius = torch.zeros((size, 1), dtype=torch.float64, device=device)
+        self._radius = torch.zeros((size, 1), dtype=torch.float64, device=self.rows.device)
         self._slopes = key.function.slopes()
-        self._steps = StepGraphs(device, self.rows.batches, self._gammas)
+        self._replays = dict[int, Callable[[], None]]()  # {steps: takes so many}
 
     def run(self, rows: Sequence[tuple[StepsRequest, int]]) -> Array:
         """(r, n) where the steps of these points of requests end, at most R; all have equally many."""
         taken = [request.steps for request, _ in rows]
+        H = len(taken[0].stepsizes)
+        rest = H - H % CHUNK
+        replays = [*((t, CHUNK) for t in range(0, rest, CHUNK)), *((t, 1) for t in range(rest, H))]
         with self.rows.bound():
-            self._steps.capture(len(taken[0].stepsizes), self._take)
+            for _, steps in replays:  # before any tensor is filled: CUDA-graph capture executes the steps
+                if steps not in self._replays:
+                    self._replays[steps] = device.replayable(self.rows.device, partial(self._take, steps))
             self.rows.fill(self._x, [request.x[k] for request, k in rows])
             self.rows.fill(self._y, [request.y[k] for request, k in rows])
             if self._shift is not None:
@@ -265,9 +322,20 @@ class _StepBlock:
             mus, radii = [own.mu for own in taken], [own.radius for own in taken]
             for target, values in ((self._mu, mus), (self._radius, radii)):
                 target[: len(rows), 0] = torch.tensor(values, dtype=target.dtype, device=self.rows.device)
-            gammas = send([own.stepsizes[:, None] for own in taken], self._key.dtype, self.rows.device)
-            self._steps.take([own.data.rows_of(own.batches) for own in taken], gammas)
+            gammas = self.rows.sent([own.stepsizes[:, None] for own in taken])
+            self._replay(replays, [own.data.rows_of(own.batches) for own in taken], gammas)
         return self.rows.flat(self._y[: len(rows)]).cpu().numpy()
+
+    def _replay(self, replays: Sequence[tuple[int, int]], rows: Sequence[Array], gammas: Tensor) -> None:
+        """Takes the steps of the sizes (rows, H, 1) from the sample positions (H, B) of each row.
+
+        `replays` are the first step and the number of steps of each.
+        """
+        positions = self.rows.sent(rows, torch.int32)
+        for t, steps in replays:
+            copy_steps(self._gammas, gammas, t, steps)
+            copy_steps(self.rows.positions, positions, t, steps)
+            self._replays[steps]()
 
     def _take(self, steps: int) -> None:
         """Takes the first steps of the mini-batches and `_gammas`."""
@@ -290,3 +358,9 @@ class _StepBlock:
         outside = norms > self._radius
         factor = torch.where(outside, self._radius / norms, 1.0).to(moved.dtype)
         self._y.copy_(torch.where(outside, self._x + moved * factor, self._y))
+
+
+def copy_steps(target: Tensor, source: Tensor, t: int = 0, steps: int = 1) -> None:
+    """Copies the steps t to t + steps - 1 of `source` (rows, H, ...) to the first steps of `target` (steps, R, ...)."""
+    part = source[:, t : t + steps]
+    target[:steps, : len(part)].copy_(part.swapaxes(0, 1))
