@@ -38,11 +38,9 @@ def bind(world: World, requested: str, gpu: bool) -> list[Place]:
     """Binds this rank to a device and to its threads; returns the places of all ranks, by rank.
 
     On the CPU a rank has one thread: bits may depend on the number of threads, which would depend on the number of
-    ranks. UserError: on every rank, if one cannot have the requested device, or cannot use the GPU that it chose.
+    ranks. `requested` is "auto", "cpu" or "cuda"; `gpu`: whether the problem can use one.
 
-    Args:
-        requested: "auto", "cpu" or "cuda".
-        gpu: whether the problem can use a GPU.
+    UserError: on every rank, if one cannot have the requested device, or cannot use the GPU that it chose.
     """
     client = world.rank > 0 or world.size == 1
     seen, cores = device.visible(requested), device.cores()
