@@ -41,12 +41,7 @@ def check_one_of(allowed: Iterable[str], word: str, what: str, where: str = "") 
 
 
 def demand(holds: bool, flag: str, value: object, allowed: str) -> None:
-    """Refuses a value of a flag unless `holds`.
-
-    Args:
-        flag: as typed, or a field's name.
-        allowed: the range, to follow "must be".
-    """
+    """Refuses a value of a flag, as typed or by its field, unless `holds`; `allowed` is the range, after "must be"."""
     if not holds:
         name = flag if flag.startswith("--") else "--" + flag.replace("_", "-")
         shown = " ".join(map(str, value)) if isinstance(value, tuple) else value

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.roles import Backend, attribute
 from zofl_mpi.problems.base import Array as Array
@@ -210,10 +209,6 @@ class Split(Backend, Protocol):
     def sensed(self, inputs: Any, i: int) -> Any:
         """Inputs as client i's sensor sees them."""
         return inputs
-
-    def lengths(self, data: Any) -> NDArray[np.int64] | None:
-        """(N,) how long each sample is, where the longest decides the bytes of a mini-batch; else None."""
-        return None
 
     @attribute
     def local_losses(self) -> Callable[[Tensor, Tensor], Tensor] | None:

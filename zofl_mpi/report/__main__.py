@@ -7,8 +7,6 @@
 python -m zofl_mpi.report is the same. A result of a run that goes on, or was killed, is shown as far as it went.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Figures of the page, as plotly's JSON: lists and dictionaries, drawn by the script in the page."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -33,10 +31,9 @@ def curves(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, Any]:
     shown = first + [name for name in shown if name not in first]
     described = {name: text for run in runs for name, text in run.descriptions.items()}
     units = {name: unit for run in runs for name, unit in run.units.items()}
+    columns = [{"name": name, "unit": units.get(name, ""), "description": described.get(name, "")} for name in shown]
     return {
-        "columns": [
-            {"name": name, "unit": units.get(name, ""), "description": described.get(name, "")} for name in shown
-        ],
+        "columns": columns,
         "runs": [
             {
                 "label": label,

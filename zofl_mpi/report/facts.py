@@ -1,7 +1,5 @@
 """Numbers and sentences about a result, as the page and the terminal show them."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The page: one HTML file that needs no network, no server and no other file."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -75,9 +73,8 @@ def _section(k: int, run: Run, name: str, drawn: dict[str, charts.Chart], is_ope
     shown = []
     for n, (caption, draw) in enumerate(figures.items() if run.length else ()):
         drawn[f"run{k}-{n}"] = draw(run)
-        shown.append(
-            f"<figure><figcaption>{escape(caption)}</figcaption><div id='run{k}-{n}' class=plot></div></figure>"
-        )
+        title = f"<figcaption>{escape(caption)}</figcaption>"
+        shown.append(f"<figure>{title}<div id='run{k}-{n}' class=plot></div></figure>")
     words = "".join(f"<p>{escape(sentence)}</p>" for sentence in facts.sentences(run))
     flags = {key: json.dumps(value) for key, value in run.config.items()}
     return (

@@ -5,8 +5,6 @@
 python -m zofl_mpi.report.same is the same.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Sequence

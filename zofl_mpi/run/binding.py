@@ -38,11 +38,9 @@ def bind(world: World, requested: str, gpu: bool) -> list[Place]:
     """Binds this rank to a device and to its threads; returns the places of all ranks, by rank.
 
     On the CPU a rank has one thread: bits may depend on the number of threads, which would depend on the number of
-    ranks. UserError: on every rank, if one cannot have the requested device, or cannot use the GPU that it chose.
+    ranks. `requested` is "auto", "cpu" or "cuda"; `gpu`: whether the problem can use one.
 
-    Args:
-        requested: "auto", "cpu" or "cuda".
-        gpu: whether the problem can use a GPU.
+    UserError: on every rank, if one cannot have the requested device, or cannot use the GPU that it chose.
     """
     client = world.rank > 0 or world.size == 1
     seen, cores = device.visible(requested), device.cores()
@@ -88,9 +86,9 @@ def warnings_of(places: Sequence[Place]) -> Iterator[str]:
 
 def spans(numbers: Collection[int]) -> str:
     """Whole numbers as in "0-3,8"."""
-    runs = groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])  # of numbers that follow each other
-    ends = ([pair[1] for pair in run] for _, run in runs)
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in ends)
+    groups = groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])  # of numbers that follow each other
+    runs = ([number for _, number in group] for _, group in groups)
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def listed(rows: Sequence[dict[str, int | str]]) -> str:

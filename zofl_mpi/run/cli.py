@@ -75,25 +75,12 @@ def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
     """The last words of a rank that ends the run: a sentence, or a traceback of an unforeseen error."""
     if isinstance(exc, KeyboardInterrupt):
         return "zofl_mpi: interrupted; the finished rounds are in the result file"
-    if not (isinstance(exc, BrokenPipeError) or (isinstance(exc, OSError) and _output_fails())):
-        return _unforeseen(exc, world, job)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
-    if isinstance(exc, BrokenPipeError):
-        return "zofl_mpi: standard output was closed"
     kept = "" if isinstance(job, int) else "; finished rounds are in the result file, which --resume continues"
-    return f"zofl_mpi: standard output cannot be written ({exc.strerror}): send it elsewhere{kept}"
-
-
-def _output_fails() -> bool:
-    """Whether standard output cannot be written, as on a full disk."""
-    with suppress(OSError):
-        print(flush=True)
-        return False
-    return True
-
-
-def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:
-    """A sentence where memory ran out or another rank is lost, else a traceback."""
+    if isinstance(exc, BrokenPipeError) or (isinstance(exc, OSError) and _output_fails()):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
+        if isinstance(exc, BrokenPipeError):
+            return "zofl_mpi: standard output was closed"
+        return f"zofl_mpi: standard output cannot be written ({exc.strerror}): send it elsewhere{kept}"
     rank, short = world.rank, memory.shortage(exc)
     if isinstance(job, int) and isinstance(exc, world.faults):
         return (
@@ -102,10 +89,16 @@ def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:
         )
     if not short:
         return f"zofl_mpi: rank {rank} failed\n{traceback.format_exc()}"
-    method, kept, servers = None, "", 1
-    if isinstance(job, Job):
-        method, kept, servers = job.method, "; finished rounds are in the result file", job.plan.values["server_ranks"]
+    method, servers = (None, 1) if isinstance(job, int) else (job.method, job.plan.values["server_ranks"])
     return f"zofl_mpi: rank {rank} is {short}; {memory.remedy(method, at_server=rank < servers)}{kept}"
+
+
+def _output_fails() -> bool:
+    """Whether standard output cannot be written, as on a full disk."""
+    with suppress(OSError):
+        print(flush=True)
+        return False
+    return True
 
 
 def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:
@@ -210,12 +203,9 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     stop = Stop()
     stop.listen()
     attrs: dict[str, Any] = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
-    further = {
-        "kernel_choice": reason,
-        "settled": " ".join(settled),
-        "devices": setting.fleet and setting.fleet.lines(),
-    }
-    attrs |= {"eval_samples": setting.eval_samples, **{name: value for name, value in further.items() if value}}
+    attrs |= {"eval_samples": setting.eval_samples, **({"kernel_choice": reason} if reason else {})}
+    attrs |= {"settled": " ".join(settled)} if settled else {}
+    attrs |= {"devices": setting.fleet.lines()} if setting.fleet is not None else {}
     loads = world.bcast(loads)  # rank 0's: ranks that looked for a client on different ones would hang
     clients = _clients_per_rank(world, values["server_ranks"], data.m, loads)
     rows = [place.row(rank, clients[rank], values["server_ranks"]) for rank, place in enumerate(places)]

@@ -37,8 +37,7 @@ _hints: Callable[[type[Any]], dict[str, Any]] = functools.cache(typing.get_type_
 
 def flags_of(groups: Groups) -> dict[str, "Leaf"]:
     """{field: its flag} of all groups (UserError: two groups share a name, which must mean one thing)."""
-    known: dict[str, Leaf] = {}
-    owner: dict[str, str] = {}
+    known, owner = dict[str, Leaf](), dict[str, str]()
     for title, cls in groups.items():
         for leaf in leaves(cls):
             if leaf.name in known:

@@ -1,7 +1,5 @@
 """Rounds: run, evaluate, record, checkpoint, stop at a signal."""
 
-from __future__ import annotations
-
 import json
 import math
 import time
@@ -110,6 +108,17 @@ class Totals:
         self.last |= {k: v for k, v in columns.items() if not math.isnan(v)}
         values = [columns[name] for name in ("objective", "test_loss") if name in columns]
         self.course += [(self.round, value) for value in values[:1]]
+
+
+@final
+@dataclass(frozen=True)
+class Restored:
+    """Contents of a checkpoint: finished rounds, names of the steps so far, the state, {i: memory of client i}."""
+
+    round: int
+    steps: list[str]
+    state: Any
+    memories: dict[int, Memory]
 
 
 @final
@@ -239,17 +248,6 @@ def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> A
         )
     check_finite(new)
     return new
-
-
-@final
-@dataclass(frozen=True)
-class Restored:
-    """Contents of a checkpoint: finished rounds, names of the steps so far, the state, {i: memory of client i}."""
-
-    round: int
-    steps: list[str]
-    state: Any
-    memories: dict[int, Memory]
 
 
 def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:

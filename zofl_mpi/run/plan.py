@@ -137,8 +137,10 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     program = f"python -m {family.__spec__.name}"
     values = flags.parse(groups, words, program, _opening(family, method), lambda name: owners_of(family, name, method))
     check_ranges(RunFlags, values)
-    if before:
-        _check_same(before, values, resume)
+    now = json.loads(json.dumps(values))
+    if differing := [k for k in before if k not in CHANGEABLE and now.get(k) != before[k]]:
+        changes = flags.changes(differing, before, now)
+        raise UserError(f"--resume {resume}: the checkpoint is of another configuration: {changes}")
     command = shlex.join(["python", "-m", family.__spec__.name, *arguments])
     rounds = int(before.get("rounds", 0))
     return Plan(values, command, kernel, samples, rounds, _usual_problem(family, method))
@@ -214,9 +216,8 @@ def _roles(family: Family, method: str, problem: str, choice: Choice) -> list[fl
     role = role_of(method_of(family, method))
     if role is None and not choice.roles:
         near = min(choice.lacks, key=lambda each: len(choice.lacks[each]))
-        raise UserError(
-            f"--problem {problem}: to be a {near} problem, the nearest, it lacks {', '.join(choice.lacks[near])}"
-        )
+        lacking = ", ".join(choice.lacks[near])
+        raise UserError(f"--problem {problem}: to be a {near} problem, the nearest, it lacks {lacking}")
     if role is None:
         return list(choice.roles.values())
     if role in choice.roles:
@@ -270,13 +271,6 @@ def _named(table: Mapping[str, T], name: str, flag: str) -> T:
         one_of = f"must be one of {', '.join(table)}, or module:Class"
         raise UserError(f"{flag} {name}: {one_of}{nearest(name, table)}")
     return table[name]
-
-
-def _check_same(stored: Values, values: Values, path: str) -> None:
-    now = json.loads(json.dumps(dict(values)))
-    if differing := [k for k in stored if k not in CHANGEABLE and now.get(k) != stored[k]]:
-        changes = flags.changes(differing, stored, now)
-        raise UserError(f"--resume {path}: the checkpoint is of another configuration: {changes}")
 
 
 def check_validation(method: Method[Any], plan: Plan) -> None:

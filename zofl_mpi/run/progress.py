@@ -78,9 +78,8 @@ class Lines(Progress):
 class Bar(Progress):
     """A line for the rounds and one for the step beside them, drawn anew a few times a second, with a spinner.
 
-    Args:
-        terminal: the device to draw on, None for standard output. A launcher passes its ranks' output on line by line,
-            and a bar is one line that never ends: under a launcher it goes to the terminal itself.
+    Drawn on the device `terminal`, None for standard output. A launcher passes its ranks' output on line by line, and a
+    bar is one line that never ends: under a launcher it goes to the terminal itself.
     """
 
     def __init__(self, terminal: str | None) -> None:

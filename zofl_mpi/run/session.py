@@ -28,8 +28,6 @@ from zofl_mpi.run.signals import STATUS
 
 NOTABLE = 0.1
 """Share of a run from which on the closing lines tell that the server waited for one rank."""
-Row = Mapping[str, int | str]
-"""A row of the table of ranks."""
 
 
 def lead(
@@ -78,7 +76,7 @@ def lead(
 
 
 def opened(
-    world: World, method: Method[Any], plan: Plan, attrs: Attributes, rows: Sequence[Row]
+    world: World, method: Method[Any], plan: Plan, attrs: Attributes, rows: Sequence[Mapping[str, int | str]]
 ) -> tuple[records.Recorder, loop.Restored | None]:
     """Opens the result file of a run, new or continued, with these attributes and these rows of the table of ranks.
 

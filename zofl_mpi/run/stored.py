@@ -81,8 +81,5 @@ def is_place(name: str, value: str) -> bool:
     """Whether the value of one of these flags names a file or a folder, not something that zofl_mpi knows by name."""
     if name == "pretrained":
         return bool(value)
-    return (
-        value.endswith((".npz", ".toml"))
-        or any(c in value for c in "/\\~")
-        or (name == "model" and os.path.isdir(value))
-    )
+    path = value.endswith((".npz", ".toml")) or any(c in value for c in "/\\~")
+    return path or (name == "model" and os.path.isdir(value))

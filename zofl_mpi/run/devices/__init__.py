@@ -28,8 +28,6 @@ from zofl_mpi.engine.world import World, at_server, run_or_fail_all
 from zofl_mpi.errors import UserError, check_one_of, demand, nearest, warn
 from zofl_mpi.run.flags import read_toml
 
-Devices = tuple[tuple[DeviceClass, ...], float]
-"""Classes, and the server's speed."""
 FOLDER = Path(__file__).parent
 NAMES = ("phones", "sensors", "silos")
 """Its files: no rank looks into the folder at its start."""
@@ -38,8 +36,8 @@ POSITIVE = ("speed", "memory", "down", "up")
 MOST = 100  # classes
 
 
-def read(name: str) -> Devices:
-    """The devices of a file, or of one of NAMES (UserError: it is missing, or says something else)."""
+def read(name: str) -> tuple[tuple[DeviceClass, ...], float]:
+    """Classes and server's speed in a file, or in one of NAMES (UserError: it is missing, or says something else)."""
     if not name.endswith(".toml") and name not in NAMES:
         raise UserError(f"--devices {name}: must be one of {', '.join(NAMES)}, or a file .toml{nearest(name, NAMES)}")
     where = f"--devices {name}"
@@ -127,10 +125,8 @@ def _class(name: str, values: Any, where: str) -> DeviceClass:
     if "speed" not in values:
         raise UserError(f"{where}: has no speed, multiply-accumulates a second")
     lists: dict[str, Any] = {key: _whole(values[key], f"{where}, {key}") for key in CHOICES[1:] if key in values}
-    usual = DeviceClass("", 1.0)
-    numbers: dict[str, Any] = {
-        key: _number(values, key, where, getattr(usual, key)) for key in known - set(CHOICES[1:])
-    }
+    usual, single = DeviceClass("", 1.0), known - set(CHOICES[1:])
+    numbers: dict[str, Any] = {key: _number(values, key, where, getattr(usual, key)) for key in single}
     for key in ("available", "share"):
         if not (numbers[key] <= 1 and (numbers[key] > 0 or key == "share")):
             raise UserError(f"{where}: {key} = {numbers[key]:g}; must be above 0 and at most 1")
@@ -171,16 +167,11 @@ def table(fleet: Fleet, rounds: int) -> str:
         shown = [f"{row[name]:.3g}" if name in row else "-" for name in titles[3:]]
         rows.append((row["class"], str(row["clients"]), part, *shown))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(word.rjust(w) for word, w in zip(row, widths, strict=True)) for row in rows]
     needed = bytes_in_words(round(fleet.least)) if fleet.least else "memory that is not known"
     taken, spent = fleet.sampled(rounds, LOOKED_AT)
     whole = "" if taken == rounds else f", by {taken} rounds"
     hours = f"virtual hours of {rounds} rounds{whole}"
-    return "\n".join(
-        [
-            f"a client's step needs {needed}; virtual seconds of a client in round 0, and joules:",
-            *lines,
-            f"{hours:46} {spent.virtual_seconds / 3600:.4g}",
-            f"{'joules of all clients':46} {spent.joules:.4g}",
-        ]
-    )
+    lines = [f"a client's step needs {needed}; virtual seconds of a client in round 0, and joules:"]
+    lines += ["  ".join(map(str.rjust, row, widths)) for row in rows]
+    lines += [f"{hours:46} {spent.virtual_seconds / 3600:.4g}", f"{'joules of all clients':46} {spent.joules:.4g}"]
+    return "\n".join(lines)

@@ -225,11 +225,11 @@ def _chosen(axes: Axes, where: Mapping[str, str]) -> Flags:
     chosen: Flags = {}
     source: dict[str, str] = {}
     for axis, entry in where.items():
-        for name in axes[axis][entry].keys() & source.keys():
-            both = f"axis {source[name]} and axis {axis} both set --{flags.flag(name)}"
-            raise UserError(f"{both}; leave it to one of them, or [[skip]] their combination")
-        chosen |= axes[axis][entry]
-        source |= dict.fromkeys(axes[axis][entry], axis)
+        for name, value in axes[axis][entry].items():
+            if name in source:
+                both = f"axis {source[name]} and axis {axis} both set --{flags.flag(name)}"
+                raise UserError(f"{both}; leave it to one of them, or [[skip]] their combination")
+            chosen[name], source[name] = value, axis
     return chosen
 
 

@@ -87,8 +87,6 @@ def held(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
-    return False
+        return False
+    except OSError as exc:
+        return isinstance(exc, BlockingIOError)

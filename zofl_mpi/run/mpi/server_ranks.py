@@ -11,8 +11,6 @@ collectives, to which the other side comes without waiting for either of them: c
 that have said, by a barrier or their magnitudes, that they are there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, cast, final
 

@@ -24,8 +24,6 @@ owes it can make it: its earlier items were sent and read, so there is room for 
 the server only: the method has then two waves to read, and needs no later one for it.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -248,7 +246,7 @@ def connected(
     loads: Loads | None = None,
     comm: Communicator | None = None,
 ) -> Wire:
-    """The wire between the ranks of `comm`, with m clients; by default between all that are left on its side."""
+    """A wire between the ranks of `comm`, by default of the server's, or of rank 0 and the clients', that are left."""
     left = world.survival and world.survival.guarded()
     comm = comm or left or (world.servers if 0 < world.rank < world.server_ranks else world.clients)
     return Wire(comm, reporting(watch, world.rank, left or world.comm), placed(m, comm.size - 1, loads), staging)
@@ -256,17 +254,14 @@ def connected(
 
 def reporting(watch: Watch, rank: int, comm: Communicator) -> Callable[[], None]:
     """Function that a rank calls while it waits long: it tells rank 0, which listens, that this rank is not late."""
-    reported = 0
+    reported = set[int]()
 
     def report() -> None:
-        nonlocal reported
-        if not watch.overdue:
-            return
-        if rank == 0:
+        if watch.overdue and rank == 0:
             while comm.iprobe():
                 watch.waits(*comm.recv())
-        elif reported != watch.round:
-            reported = watch.round
+        elif watch.overdue and watch.round not in reported:
+            reported.add(watch.round)
             comm.isend((rank, watch.round), 0)
 
     return report

@@ -28,16 +28,11 @@ CHECKSUMS = "checksums"
 @final
 @dataclass(frozen=True)
 class Checkpoint:
-    """Contents of a checkpoint: all that a run needs to continue.
-
-    Attributes:
-        payload: name -> (bytes,) uint8, packed messages: the state, and one memory a client.
-        newer: why this one is read in place of a newer one, in a sentence; "" if it is the newest.
-    """
+    """Contents of a checkpoint: all that a run needs to continue."""
 
     attrs: dict[str, Any]
-    payload: dict[str, NDArray[np.uint8]]
-    newer: str = ""
+    payload: dict[str, NDArray[np.uint8]]  # name -> packed message: the state, and one memory a client
+    newer: str = ""  # why this one is read in place of a newer one, in a sentence; "" if it is the newest
 
 
 def checkpoint_path(out: FileName) -> Path:
@@ -49,11 +44,8 @@ def checkpoint_path(out: FileName) -> Path:
 def save_checkpoint(path: FileName, payload: Mapping[str, Any], attrs: Attributes) -> None:
     """Makes a checkpoint the newest in one step; the one at `path` becomes run.ckpt.h5.previous.
 
-    Args:
-        payload: name -> bytes, or anything with a buffer of bytes; a name may have parts ("memory/3").
-        attrs: dicts and lists are stored as JSON.
-
-    WriteError: the previous checkpoint, if any, is intact.
+    `payload`: name -> bytes, or anything with a buffer of bytes; a name may have parts ("memory/3"). WriteError: the
+    previous checkpoint, if any, is intact.
     """
     path = Path(path)
     fresh = path.with_name(path.name + TEMPORARY)
@@ -65,9 +57,8 @@ def save_checkpoint(path: FileName, payload: Mapping[str, Any], attrs: Attribute
         os.replace(fresh, path)
         _sync_folder(path.parent)
     except FAILURES as error:
-        raise WriteError(
-            f"cannot write {path}: {hdf5.reason_of(error, path)}; the previous checkpoint, if any, is intact"
-        ) from error
+        fault = f"cannot write {path}: {hdf5.reason_of(error, path)}"
+        raise WriteError(f"{fault}; the previous checkpoint, if any, is intact") from error
     finally:
         with suppress(OSError):  # a folder, or a place that may not be written: told above
             fresh.unlink()

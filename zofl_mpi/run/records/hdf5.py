@@ -77,12 +77,9 @@ def explaining(path: Path, safe: int) -> Iterator[None]:
     """Turns what writing a result raises into one sentence; the first `safe` rounds are in the file."""
     try:
         yield
-    except UserError:
-        raise
     except FAILURES as error:
-        raise WriteError(
-            f"round {safe + 1}: cannot write {path}: {reason_of(error, path)}; {safe} finished rounds are safe in it"
-        ) from without_frames(error)
+        fault = f"round {safe + 1}: cannot write {path}: {reason_of(error, path)}"
+        raise WriteError(f"{fault}; {safe} finished rounds are safe in it") from without_frames(error)
 
 
 def reason_of(error: BaseException, path: Path) -> str:

@@ -149,9 +149,8 @@ def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:
         for name in group:
             full = prefix + name
             if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-                raise UserError(
-                    f"{path}: {full} is a link to another place, which no file of zofl_mpi has; nothing is read"
-                )
+                fault = f"{full} is a link to another place, which no file of zofl_mpi has"
+                raise UserError(f"{path}: {fault}; nothing is read")
             item = group[name]
             _demand(isinstance(item, h5py.Group | h5py.Dataset), path, full, "is neither a group nor a data set")
             place = h5py.h5o.get_info(item.id).addr
@@ -166,9 +165,8 @@ def _absent(data: Any, path: object, name: str) -> int:
     """How many bytes a data set claims and does not store; refuses one whose numbers lie elsewhere, or are packed."""
     made = data.id.get_create_plist()
     if made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count():
-        raise UserError(
-            f"{path}: {name} names another file for its numbers, as no file of zofl_mpi does; nothing is read"
-        )
+        fault = f"{name} names another file for its numbers, as no file of zofl_mpi does"
+        raise UserError(f"{path}: {fault}; nothing is read")
     _demand(made.get_nfilters() == 0 and data.shape is not None, path, name, "is packed, or has no shape")
     claimed: int = math.prod(data.shape) * data.dtype.itemsize
     absent: int = max(0, claimed - int(data.id.get_storage_size()))

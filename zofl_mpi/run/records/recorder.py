@@ -1,7 +1,5 @@
 """Writing a result: a row a round."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -12,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Self, final
 
 import h5py
 import numpy as np
@@ -47,7 +45,7 @@ class _Row(NamedTuple):
     steps: list[str]
     tables: dict[str, Array]
 
-    def is_like(self, other: _Row) -> bool:
+    def is_like(self, other: Self) -> bool:
         """Whether the two can be written as one block."""
         shapes, others = ([(name, table.shape) for name, table in each.tables.items()] for each in (self, other))
         return self.steps == other.steps and shapes == others
@@ -105,7 +103,7 @@ class Recorder:
     @classmethod
     def create(
         cls, path: FileName, *, attrs: Attributes, m: int, ranks: int, rounds: int, force: bool = False, start: int = 0
-    ) -> Recorder:
+    ) -> Self:
         """Starts a new result.
 
         UserError: the file exists and `force` is not set, or its folder is missing or cannot be written; WriteError.
@@ -125,7 +123,7 @@ class Recorder:
     @classmethod
     def reopen(
         cls, path: FileName, done: int, *, m: int = 0, ranks: int = 0, rounds: int = 0, attrs: Attributes | None = None
-    ) -> Recorder:
+    ) -> Self:
         """Continues a result: every row after the first `done` is dropped, and /final too.
 
         UserError: the file is no result, of other clients, or has fewer rounds than `done`; WriteError.
@@ -312,12 +310,10 @@ class Recorder:
         """Refuses to write to a file that was deleted, replaced or taken over: it would be lost."""
         if self._writer.is_lost():
             raise WriteError(f"{self.path}: another process has removed {self._writer.path} and writes it now")
-        try:
-            there = os.stat(self.path).st_ino
-        except FileNotFoundError:
-            there = -1
-        if there != os.fstat(self._staged.number).st_ino:
-            raise WriteError(f"{self.path} was deleted or replaced by another run: this run's rounds went with it")
+        with suppress(FileNotFoundError):
+            if os.stat(self.path).st_ino == os.fstat(self._staged.number).st_ino:
+                return
+        raise WriteError(f"{self.path} was deleted or replaced by another run: this run's rounds went with it")
 
     def _commit(self) -> None:
         """Brings all changes to the disk, or none (OSError: they cannot be written)."""

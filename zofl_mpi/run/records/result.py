@@ -125,7 +125,7 @@ def load(path: str | os.PathLike[str]) -> Run:
         length = int(file["rounds"].attrs["done"])  # a full disk or a kill may leave a row that is written in part
         groups = ("rounds", "clients", "ranks")
         rows = {group: {name: item[:length] for name, item in by_round(file, group)} for group in groups}
-        final = {name[6:]: plain(item[()]) for name, item in data.items() if name.startswith("final/")}
+        final = {name.partition("/")[2]: plain(item[()]) for name, item in data.items() if name.startswith("final/")}
         return Run(
             path=Path(path),
             attrs=attrs,
