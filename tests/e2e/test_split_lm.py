@@ -10,6 +10,7 @@ from tests.launch import Runs
 from tests.numerics.test_lm_families import FAMILIES, made
 from tests.unit.test_lines import tokenizer
 from zofl_mpi.data import bpe
+from zofl_mpi.problems import frozen
 
 sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
 import export
@@ -133,6 +134,16 @@ def test_a_pretrained_model_is_kept_and_tuned(texts: list[str], capsys: Capsys) 
     del config["trained_on"]
     Path("tiny/config.json").write_text(json.dumps(config))
     assert "--model tiny knows" in (told := refused("--vocabulary", "gpt2")) and "the data have 50257: take the" in told
+
+
+@pytest.mark.slow
+def test_ranks_of_a_node_hold_the_initial_model_once(results: Runs, data_dir: Path, monkeypatch: Patch) -> None:
+    """Mutations: frozen weights alone; the server's part forgotten."""
+    moved: set[int] = set()
+    monkeypatch.setattr(frozen, "once_a_node", lambda _, tensors: moved.update(map(id, tensors)))
+    run = records.load(results("decomfl", 0))
+    problem = setting_of(run, FAMILY, own=[str(run.config["data"])], data_dir=data_dir)[0].problem
+    assert moved >= set(map(id, (*problem.local.first, *problem.top.first)))
 
 
 def test_what_is_no_model_is_refused(texts: list[str], capsys: Capsys, monkeypatch: Patch) -> None:

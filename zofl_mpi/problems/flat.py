@@ -36,6 +36,7 @@ class Flat:
         parameters: theirs with requires_grad; empty except within `at`.
         n: length of theta.
         b: length of buffers.
+        first: (n,) and (b,) the values that the modules came with; `initial` copies them.
     """
 
     def __init__(self, modules: Sequence[nn.Module], strict: bool = False, tf32: bool = False) -> None:
@@ -49,13 +50,13 @@ class Flat:
         self._layout, self._buffer_layout = _Layout(self.parameters), _Layout(self._buffers)
         self.n = sum(self._layout.sizes)
         self.b = sum(self._buffer_layout.sizes)
-        self._first = (_joined(self.parameters), _joined(self._buffers))
-        self._empty = self._first[0].new_empty(0)
+        self.first = (_joined(self.parameters), _joined(self._buffers))
+        self._empty = self.first[0].new_empty(0)
         self._release()
 
     def initial(self) -> tuple[Tensor, Tensor]:
         """(n,) and (b,) the values that the modules came with."""
-        return self._first[0].clone(), self._first[1].clone()
+        return self.first[0].clone(), self.first[1].clone()
 
     def sizes(self) -> list[int]:
         """Number of parameters of each module."""
@@ -106,7 +107,7 @@ class Flat:
         depends on no parameter. Of some of the parameters alone where they are given.
         """
         if not (self.parameters and output.requires_grad):
-            return self._first[0].new_zeros(self.n)
+            return self.first[0].new_zeros(self.n)
         parts = gradients(output, self.parameters if parameters is None else parameters, slope)
         return torch.cat([part.reshape(-1) for part in parts])
 

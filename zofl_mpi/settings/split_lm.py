@@ -148,7 +148,7 @@ def build(site: Site) -> Setting[Any]:
     longest = texts.longest(corpus.federation.test)
     make = partial(flags.problem, model, *longest, site.dtype, site.device, corpus.choices)
     problem = run_or_fail_all(site.world, make)
-    once_a_node(site.world, problem.parts.model.parameters())
+    once_a_node(site.world, [*problem.parts.model.parameters(), *problem.local.first, *problem.top.first])
     return setting_on(site, problem, corpus.federation, fingerprint)
 
 

@@ -103,7 +103,7 @@ class Joined:
 
     def initial(self) -> tuple[Tensor, Tensor]:
         """(n,) and (b,) what the modules came with."""
-        (theta, buffers), (theta_s, buffers_s) = self._problem.local.initial(), self._problem.top.initial()
+        (theta, buffers), (theta_s, buffers_s) = self._problem.local.first, self._problem.top.first
         return torch.cat([theta[: self._problem.n_client], theta_s]), torch.cat([buffers, buffers_s])
 
     @cached_property
@@ -323,7 +323,12 @@ class LocalSteps:
         )
 
 
-# --- what a client keeps between rounds
+# --- what a client gets, and keeps between rounds
+
+
+def at_a_line(vector: Tensor) -> Tensor:
+    """The vector at an address as torch chooses it, by which products round (`problems.flat`): a copy if need be."""
+    return vector.clone() if vector.data_ptr() % 64 else vector
 
 
 def with_own_part(training: Training, client: Client, message: M) -> M:

@@ -18,7 +18,7 @@ from zofl_mpi.engine.sharing import Sharing, Work
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.saving import PLAIN
 from zofl_mpi.rounds.base import GRADIENT, OnProblem
-from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss, with_own_part
+from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss, at_a_line, with_own_part
 from zofl_mpi.rounds.split.costs import LABELS, PASS_MACS, STEP_BYTES, STEP_MACS, Traffic, costs_of, macs, plan_of
 from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, ServerPart, Smashed, State, Trained, Update
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines, backprop
@@ -155,7 +155,7 @@ class SplitMethod(OnProblem[Split]):
         """Sums over a client's share of the test samples, and of the validation samples."""
         problem, setting, message = self.problem, self.setting, with_own_part(self.training, client, message)
         parts = message.theta, message.buffers, message.theta_s, message.buffers_s
-        theta, buffers, theta_s, buffers_s = (problem.placed(t).clone() for t in parts)
+        theta, buffers, theta_s, buffers_s = (at_a_line(problem.placed(t)) for t in parts)
         asked = setting.eval_participants(message.r)
         with problem.evaluating(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
             test, validation = (

@@ -15,7 +15,7 @@ from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.robust import Robust
-from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss
+from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, at_a_line
 from zofl_mpi.rounds.split.costs import SAMPLE_MACS, SCALARS, STEP_BYTES, STEP_MACS, macs, peak_bytes
 from zofl_mpi.rounds.split.estimating import check_arithmetic
 from zofl_mpi.rounds.split.messages import Ask, Model, State
@@ -139,8 +139,7 @@ class UnsplitMethod(SplitMethod):
         A client has it by what it gets, whose bytes are counted; this question is not counted.
         """
         if self._held.get("message", lambda: None)() is not message:
-            x = self.problem.placed(message.x)
-            x = x.clone() if x.data_ptr() % 64 else x  # products round by the address: see `problems.flat`
+            x = at_a_line(self.problem.placed(message.x))
             self._held.update(message=weakref.ref(message), x=x, moments=copied(message.moments))
         return Ask()
 
