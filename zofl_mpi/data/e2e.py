@@ -61,19 +61,13 @@ def contexts(samples: Iterable[Text]) -> dict[str, list[str]]:
 
 def _text(row: Mapping[str, str | None], tokenise: Tokeniser | None, split: str, path: Path, line: int) -> Text:
     context, text = ((row[column] or "").strip() for column in COLUMNS)
-    slots = _slots(context, f"{path}, line {line}")
+    slots: list[tuple[str, str]] = SLOT.findall(context)
+    if not slots or SLOT.sub("", context).replace(",", ""):
+        fault = f"{path}, line {line}: mr is {context!r}"
+        raise UserError(f"{fault}, it must be a list of slots, as in name[The Mill], food[Thai]")
     if not text:
         raise UserError(f"{path}, line {line}: the text (ref) of {context} is empty: write one, or remove the line")
     if tokenise is not None:
         context = " | ".join(f"{RENAMED.get(name, name)} : {tokenise(value)}" for name, value in slots)
         text = tokenise(text)
     return Text(context, (text,), tuple(sorted(name for name, _ in slots)), None, split, line)
-
-
-def _slots(representation: str, where: str) -> list[tuple[str, str]]:
-    """Names and values of the slots, in their order."""
-    slots: list[tuple[str, str]] = SLOT.findall(representation)
-    if not slots or SLOT.sub("", representation).replace(",", ""):
-        fault = f"{where}: mr is {representation!r}"
-        raise UserError(f"{fault}, it must be a list of slots, as in name[The Mill], food[Thai]")
-    return slots

@@ -1,4 +1,4 @@
-"""Causal language models of `transformers`, cut after a block; their parts, and the parts joined.
+"""Causal language models of `transformers`, cut after a block; and their parts.
 
 One way for all families, without a look at any one's code: the model's own forward pass runs without its blocks, embeds
 the tokens and shows with what it calls each block, masks and rotary positions among it; so each part then calls its own
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.problems.adapters import merge
 from zofl_mpi.problems.lm_models import context_of
 from zofl_mpi.problems.split import widened
 
@@ -328,14 +327,3 @@ def narrow_frozen(parts: Parts) -> None:
                 if p not in narrowed:
                     narrowed[p] = nn.Parameter(p.bfloat16(), requires_grad=False)
                 setattr(module, name, narrowed[p])
-
-
-def joined(parts: Parts) -> Any:
-    """The whole model, its parts bound to some vectors by `at`, without LoRA's layers; tensors are copies."""
-    model = copy.deepcopy(parts.model).to(parts.model.get_input_embeddings().weight.dtype)
-    if model.config.get_text_config()._attn_implementation == CAUSAL:
-        model.config.get_text_config()._attn_implementation = "sdpa"
-    with torch.no_grad():
-        merge(model)
-    model.tie_weights()
-    return model.requires_grad_().eval()

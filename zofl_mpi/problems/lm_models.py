@@ -102,9 +102,9 @@ def _transformers() -> Any:
 
 def _without_dropout(config: Any) -> Any:
     """The configuration, all of its probabilities of leaving something out 0."""
-    for each in {id(own): own for own in (config, config.get_text_config())}.values():
+    for each in (config, config.get_text_config()):
         for name, value in each.to_dict().items():
-            if isinstance(value, float) and ("drop" in name):
+            if isinstance(value, float) and "drop" in name:
                 setattr(each, name, 0.0)
     return config
 

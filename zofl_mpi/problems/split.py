@@ -96,13 +96,12 @@ class SplitNetwork(TorchSplit):
     def __post_init__(self) -> None:
         self._check()
         kind = getattr(torch, self.dtype)
-        for part in (self.client, self.auxiliary, self.server):
+        for part in self._parts():
             part.to("cpu", kind, memory_format=torch.channels_last)  # type: ignore[call-overload]
             part.train()
-        smashed = self._tried()
+        self._try()
         for part in self._parts():
             part.to(torch.device(self.device))
-        vars(self).update(smashed_shape=tuple(smashed.shape[1:]), smashed_bytes=smashed[0].nbytes)
         local, top = (Flat(own, tf32=self.tf32) for own in ([self.client, self.auxiliary], [self.server]))
         vars(self).update(local=local, top=top)
 
@@ -118,8 +117,8 @@ class SplitNetwork(TorchSplit):
         if any(m.track_running_stats and m.momentum is None for m in norms):
             raise UserError("a BatchNorm with momentum=None depends on a count of batches; give it a number")
 
-    def _tried(self) -> Tensor:
-        """Passes two samples through all parts on the CPU, and returns them smashed; the parts stay as they were.
+    def _try(self) -> None:
+        """Passes two samples through all parts on the CPU, and notes how they are smashed; the parts stay as they were.
 
         A part that does not fit its inputs, or draws random numbers, is refused.
         """
@@ -147,10 +146,10 @@ class SplitNetwork(TorchSplit):
                 takes_one = True
             except ValueError:  # a BatchNorm that is left with one number of each channel
                 takes_one = False
-            vars(self).update(takes_one=takes_one)
         for b, value in zip(buffers, kept, strict=True):
             b.copy_(value)
-        return smashed
+        own = {"smashed_shape": tuple(smashed.shape[1:]), "smashed_bytes": smashed[0].nbytes, "takes_one": takes_one}
+        vars(self).update(own)
 
     def _through(self, name: str, part: nn.Module, x: Tensor) -> Tensor:
         version = x._version

@@ -5,6 +5,7 @@ losses have labels smoothed, zeroth-order ones too; those of reports have not. T
 batch's longest: attention is causal, so that padding reaches no token that counts, and needs no mask.
 """
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -21,9 +22,10 @@ from torch.nn.functional import cross_entropy
 from zofl_mpi.data import Dataset, texts
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Batch
+from zofl_mpi.problems.adapters import merge
 from zofl_mpi.problems.device_cache import to_device
 from zofl_mpi.problems.flat import Flat
-from zofl_mpi.problems.lm import Back, Parts, joined, narrow_frozen
+from zofl_mpi.problems.lm import CAUSAL, Back, Parts, narrow_frozen
 from zofl_mpi.problems.split import TorchSplit
 
 NONE = texts.NONE  # the label of a position that predicts nothing: of contexts and padding
@@ -216,10 +218,16 @@ class SplitLM(TorchSplit):
 
     def joined(self, theta: Tensor, theta_s: Tensor) -> Any:
         """The model of `transformers` at theta (n_l,), of which the client's part counts, and theta_s (n_s,), with LoRA
-        in its weights; it writes by `generate`.
+        in its weights; it writes by `generate`. Tensors are copies.
         """
-        with self.local.at(self.placed(theta)), self.top.at(self.placed(theta_s)):
-            return joined(self.parts)
+        with self.local.at(self.placed(theta)), self.top.at(self.placed(theta_s)), torch.no_grad():
+            model = copy.deepcopy(self.parts.model).to(self.parts.model.get_input_embeddings().weight.dtype)
+            merge(model)
+        config = model.config.get_text_config()
+        if config._attn_implementation == CAUSAL:
+            config._attn_implementation = "sdpa"
+        model.tie_weights()
+        return model.requires_grad_().eval()
 
 
 def predicted(labels: Tensor) -> tuple[Tensor, Tensor]:

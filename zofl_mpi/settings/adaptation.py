@@ -73,8 +73,7 @@ class Adaptation:
         if other:
             differing = flags.changes(other, run.config, now)
             raise UserError(f"{name}: network and held-out samples must be those of that run: {differing}")
-        client, auxiliary, server = parts
-        for modules, suffix in (((client, auxiliary), ""), ((server,), "_s")):
+        for modules, suffix in ((parts[:2], ""), (parts[2:], "_s")):
             parameters = [p for module in modules for p in module.parameters()]
             statistics = [b for module in modules for b in module.buffers() if b.is_floating_point()]
             _copy(name, run.final, f"theta{suffix}", parameters)

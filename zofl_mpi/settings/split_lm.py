@@ -130,7 +130,7 @@ def vocabulary_of(model: str, config: Any) -> Vocabulary | None:
     if not os.path.isfile(place) or own.eos_token_id is None:
         return None
     end = own.eos_token_id[0] if isinstance(own.eos_token_id, list) else own.eos_token_id
-    return Vocabulary((place,), None, (int(own.vocab_size), int(end)))
+    return Vocabulary((place,), int(own.vocab_size), int(end))
 
 
 def build(site: Site) -> Setting[Any]:
