@@ -37,19 +37,12 @@ def find(data_dir: Path) -> tuple[Path, ...]:
 @final
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Map between texts and the numbers of their tokens.
+    """Map between texts and the numbers of their tokens."""
 
-    Attributes:
-        files: GPT-2's, as `find` gives them; or a tokenizer.json.
-        size: V, how many tokens its model knows.
-        end: number of the token that ends a text.
-        kept: (V,) ascending; number k stands for token kept[k]. None for all, by their own numbers.
-    """
-
-    files: tuple[Path, ...]
-    size: int = SIZE
-    end: int = END
-    kept: NDArray[np.int64] | None = None
+    files: tuple[Path, ...]  # GPT-2's, as `find` gives them; or a tokenizer.json
+    size: int = SIZE  # V, how many tokens its model knows
+    end: int = END  # number of the token that ends a text
+    kept: NDArray[np.int64] | None = None  # (V,) ascending, the tokens that the numbers stand for; None: themselves
 
     def keeping(self, kept: NDArray[np.int64]) -> Vocabulary:
         """The same of these tokens alone (V,), ascending, `end` among them."""

@@ -31,21 +31,13 @@ CAUSAL = "causal"  # the attention without masks, by a name of its own among tho
 
 
 class Outline(NamedTuple):
-    """Where the layers of a model are, all by name.
+    """Where the layers of a model are, all by name."""
 
-    Attributes:
-        body: path of the module whose forward pass runs the blocks.
-        blocks: name of their list in it.
-        before: names of its layers with parameters that come before the blocks.
-        behind: those of the layers behind the blocks, in order, but for the unembedding.
-        returns: of how many values a block returns a tuple; 0: it returns a tensor.
-    """
-
-    body: str
-    blocks: str
-    before: tuple[str, ...]
-    behind: tuple[str, ...]
-    returns: int
+    body: str  # path of the module whose forward pass runs the blocks
+    blocks: str  # name of their list in it
+    before: tuple[str, ...]  # names of its layers with parameters that come before the blocks
+    behind: tuple[str, ...]  # those of the layers behind the blocks, in order, but for the unembedding
+    returns: int  # of how many values a block returns a tuple; 0: it returns a tensor
 
     def of(self, model: Any) -> list[nn.Module]:
         """The model's blocks."""
@@ -180,18 +172,14 @@ class Segment(nn.Module):
 
 @final
 class Back(nn.Module):
-    """The auxiliary and the server's part: smashed activations (B, T, d) to logits of the next token.
-
-    Attributes:
-        pieces: number of pieces in which the logits are computed; 0: by `pieces_of`.
-    """
+    """The auxiliary and the server's part: smashed activations (B, T, d) to logits of the next token."""
 
     def __init__(self, model: Any, layers: Outline, first: int, last: int) -> None:
         super().__init__()
         body = model.get_submodule(layers.body)
         self.segment = Segment(model, layers, first, last)
         self.last = Unembedding([getattr(body, name) for name in layers.behind], model.get_output_embeddings())
-        self.pieces = 0
+        self.pieces = 0  # in how many the logits are computed; 0: by `pieces_of`
 
     def forward(self, x: Tensor, at: Tensor) -> Tensor:
         """(k, V) the logits at the positions `at` (k,), of B T: the unembedding is multiplied with no others."""
@@ -257,16 +245,12 @@ class Unembedding(nn.Module):
 
 
 class Parts(NamedTuple):
-    """A model cut in three.
-
-    Attributes:
-        model: the whole one, of the client's and the server's modules.
-    """
+    """A model cut in three."""
 
     client: Segment
     auxiliary: Back
     server: Back
-    model: Any
+    model: Any  # the whole one, of the client's and the server's modules
 
 
 def cut_model(model: Any, layers: Outline, cut: int, auxiliary_blocks: int, longest: int) -> Parts:

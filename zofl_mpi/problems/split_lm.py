@@ -35,26 +35,18 @@ ROWS = 32  # texts of a report whose logits are computed at once
 @final
 @dataclass(frozen=True)
 class SplitLM(TorchSplit):
-    """A `Split` problem of a language model. Methods that train it hold all vectors; frozen weights are in no vector.
-
-    Attributes:
-        report_batch: texts of a batch of a report, as in validation batches of LoRA's and SplitLoRA's codes by default.
-        parts: client, auxiliary and server, in `dtype`, on `device`.
-        longest: T, input tokens of the longest text.
-        targets: completion tokens of the text that has most.
-        label_smoothing: share of a label that is spread over the whole vocabulary, in training losses.
-        choices: completions of each text, of which a report scores all and training takes the right one.
-        bf16: as in `TorchSplit`, smashed samples too; frozen weights of products are then stored so.
+    """A `Split` problem of a language model. Methods that train it hold all vectors; frozen weights are in no vector,
+    and with `bf16` those of products are stored so.
     """
 
     takes_one: ClassVar[bool] = True
     alike: ClassVar[bool] = False
-    report_batch: ClassVar[int] = 4
-    parts: Parts
-    longest: int
-    targets: int
-    label_smoothing: float = 0.1
-    choices: int = 1
+    report_batch: ClassVar[int] = 4  # as in validation batches of LoRA's and SplitLoRA's codes
+    parts: Parts  # client, auxiliary and server, in `dtype`, on `device`
+    longest: int  # T, input tokens of the longest text
+    targets: int  # completion tokens of the text that has most
+    label_smoothing: float = 0.1  # share of a label that is spread over the whole vocabulary, in training losses
+    choices: int = 1  # completions of each text, of which a report scores all and training takes the right one
 
     def __post_init__(self) -> None:
         demand(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "from 0 to below 1")
