@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.problems.lm_models import context_of
 from zofl_mpi.problems.split import widened
 
 COLUMNS = 1 << 12  # tokens of the vocabulary whose logits are computed at once in passes that never have a graph
@@ -254,7 +253,7 @@ class Parts(NamedTuple):
 
 
 def cut_model(model: Any, layers: Outline, cut: int, auxiliary_blocks: int, longest: int) -> Parts:
-    """Cuts the model in three parts, which take its modules over (UserError: too few blocks, or a short context).
+    """Cuts the model in three parts, which take its modules over (UserError: too few blocks).
 
     The auxiliary part is a copy of the server's first blocks, of the layers behind them and of the unembedding; frozen
     tensors are shared. An embedding that trains (the client's) and an unembedding (the server's) are two matrices.
@@ -264,16 +263,11 @@ def cut_model(model: Any, layers: Outline, cut: int, auxiliary_blocks: int, long
         auxiliary_blocks: of the auxiliary part.
         longest: T, input tokens of the longest text.
     """
-    depth, context = len(layers.of(model)), context_of(model.config)
+    depth = len(layers.of(model))
     demand(0 < cut < depth, "cut", cut, f"from 1 to {depth - 1}: the model has {depth} blocks")
     left = depth - cut
     what = f"from 0 to {left}: after --cut {cut} of {depth} blocks the server has {left}"
     demand(0 <= auxiliary_blocks <= left, "auxiliary_blocks", auxiliary_blocks, what)
-    if context is not None and longest > context:
-        raise UserError(
-            f"the longest text has {longest} tokens, the model's context is {context}: take a model "
-            "with a longer context, or leave such texts out"
-        )
     weight, unembedding = model.get_input_embeddings().weight, model.get_output_embeddings()
     if weight.requires_grad and unembedding.weight is weight:
         model.set_output_embeddings(copy.deepcopy(unembedding))

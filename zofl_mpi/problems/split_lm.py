@@ -67,15 +67,14 @@ class SplitLM(TorchSplit):
         return texts.lengths(data, np.arange(len(data)))
 
     def upload_bytes(self, data: Dataset, positions: Batch) -> int:
-        """Bytes that the smashed texts of one batch travel as, all as long as the longest of them."""
         itemsize = 2 if self.bf16 else np.dtype(self.dtype).itemsize
         return self._padded(data, positions) * self.smashed_shape[1] * itemsize
 
     def label_bytes(self, data: Dataset, positions: Batch) -> int:
-        """Bytes that the labels of one batch travel as, whole numbers of 8 bytes, those of contexts and padding too."""
-        return 8 * self._padded(data, positions)
+        return 8 * self._padded(data, positions)  # those of contexts and padding too
 
     def _padded(self, data: Dataset, positions: Batch) -> int:
+        """Positions of a batch, whose texts travel as long as the longest of them."""
         return len(positions) * (int(texts.lengths(data, positions).max()) - 1)
 
     @cached_property
