@@ -124,14 +124,12 @@ def parsed_components(features: str) -> tuple[int, bool]:
 
 
 def projected(world: World, federation: Federation, K: int, key: str, of_server: bool = False) -> Federation:
-    """The samples' first K principal components, centred, and a constant 1; from rank 0, which keeps them in its cache.
+    """The samples' first K principal components, centred, and a constant 1; from rank 0, which keeps them in its cache
+    (UserError: an input has fewer than K numbers, or the server fewer than K samples).
 
     Args:
         key: of the samples in the cache.
         of_server: fitted on the server's samples alone; else on the clients', too.
-
-    Raises:
-        UserError: an input has fewer than K numbers, or the server fewer than K samples.
     """
     p, own = federation.server.features, len(federation.server)
     if p < K:

@@ -50,8 +50,7 @@ def split(
         official_split: take the data set's own test part instead of a random one.
         pixels: see `as_dataset`; the mean and variance are those of server and clients together.
 
-    Raises:
-        UserError: an argument out of range, or one that leaves a part without samples that should have some.
+    A UserError is an argument out of range, or one that leaves a part without samples that should have some.
     """
     kind, _ = parsed(partition)
     if raw.targets is not None and (not isinf(alpha) or kind in (BY_MIX, SHARDS)):

@@ -30,13 +30,11 @@ def only_norms(model: Any) -> None:
 
 
 def add_lora(model: Any, rank: int, alpha: float, targets: Sequence[str] = ()) -> None:
-    """Freezes the model and adds LoRA, whose A is drawn by torch's generator.
+    """Freezes the model and adds LoRA, whose A is drawn by torch's generator (UserError: peft is not installed).
 
     Args:
-        targets: ends of the names of the layers that are adapted; () for those of the family.
-
-    Raises:
-        UserError: there are no such layers, none are known for the family, or peft is not installed.
+        targets: ends of the names of the layers that are adapted; () for those of the family. A UserError if there are
+            no such layers, or none are known for it.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model

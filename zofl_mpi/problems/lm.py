@@ -44,11 +44,7 @@ class Outline(NamedTuple):
 
 
 def outline(model: Any, name: str = "") -> Outline:
-    """Finds the layers of a model on the CPU (UserError: one that cannot be cut).
-
-    Args:
-        name: of the model, for the sentence.
-    """
+    """Finds the layers of a model on the CPU (UserError: one that cannot be cut, which is called `name`)."""
     where = f"--model {name or model.config.name_or_path}: a {type(model).__name__} cannot be cut after a block"
     try:
         found = _traced(model)
@@ -112,17 +108,11 @@ class Note(nn.Module):
     def __init__(self, returns: int) -> None:
         super().__init__()
         self.returns = returns
-        self.call: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         """As a block returns it."""
         self.call = args, kwargs
         return (x, *[None] * (self.returns - 1)) if self.returns else x
-
-    def taken(self) -> Any:
-        """What was noted, which is then forgotten."""
-        call, self.call = self.call, ((), {})
-        return call
 
 
 @final
@@ -162,7 +152,7 @@ class Segment(nn.Module):
             x = self.body(input_ids=x, use_cache=False).last_hidden_state
         elif self.blocks:  # of x only shape and kind matter here
             self.body(inputs_embeds=x.detach()[..., :1], use_cache=False)
-        calls = [note.taken() for note in self._notes]
+        calls = [vars(note).pop("call", None) for note in self._notes]  # what is noted is needed once
         for block, (args, kwargs) in zip(self.blocks, calls[self._first :], strict=False):
             output = block(x, *args, **kwargs)
             x = output if isinstance(output, Tensor) else output[0]

@@ -39,11 +39,8 @@ def random_config(name: str) -> Any:
 
 
 def random_model(config: Any, vocabulary: int, end: int) -> Any:
-    """A model of this configuration with random weights, drawn by torch's generator.
-
-    Args:
-        vocabulary: V, its number of tokens.
-        end: the token that ends a text.
+    """A model of this configuration with random weights, drawn by torch's generator, of `vocabulary` tokens, of which
+    `end` ends a text.
     """
     config.vocab_size, config.bos_token_id, config.eos_token_id, config.pad_token_id = vocabulary, end, end, None
     return _one_operation(_transformers().AutoModelForCausalLM.from_config(config, dtype=torch.float32))

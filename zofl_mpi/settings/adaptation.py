@@ -54,13 +54,11 @@ class Adaptation:
         return self.shift
 
     def fill(self, site: Site, groups: Sequence[type[Any]], parts: Sequence[nn.Module]) -> None:
-        """Gives the client's, the auxiliary and the server's part the values of the pretrained model, if there is one.
+        """Gives the client's, the auxiliary and the server's part the values of the pretrained model, if there is one
+        (UserError: the result has no last model, another network, or other test and validation samples).
 
         Args:
             groups: dataclasses of the flags of data and network.
-
-        Raises:
-            UserError: the result has no last model, another network, or other test and validation samples.
         """
         if not self.pretrained:
             return

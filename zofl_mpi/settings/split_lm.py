@@ -65,11 +65,7 @@ class LM:
     tf32: bool = False
 
     def begun(self) -> tuple[Any, Any]:
-        """A configuration, and the model of a folder or of the hub, in float32; None for one with random weights.
-
-        Raises:
-            UserError: it is not there.
-        """
+        """A configuration, and its model in float32; None for random weights (UserError: it is not there)."""
         from zofl_mpi.problems import lm_models
 
         if self.model.startswith("random:"):
@@ -108,10 +104,8 @@ class LM:
     def problem(
         self, model: Any, longest: int, targets: int, dtype: str = "float32", device: str = "cpu", choices: int = 1
     ) -> SplitLM:
-        """The problem of a model from `uncut`, which is not to be used afterwards; see `SplitLM`.
-
-        Raises:
-            UserError: it cannot be cut, or does not compute in this precision.
+        """The problem of a model from `uncut`, which is not to be used afterwards; see `SplitLM` (UserError: it cannot
+        be cut, or does not compute in this precision).
         """
         from zofl_mpi.problems.lm import cut_model, outline
         from zofl_mpi.problems.split_lm import SplitLM

@@ -64,14 +64,12 @@ class Texts:
     def corpus(
         self, world: World, streams: Streams, most: int | None = None, of_model: Vocabulary | None = None
     ) -> Corpus:
-        """The texts, encoded once on each node, and their division among clients.
+        """The texts, encoded once on each node, and their division among clients (UserError: on every rank, if a file
+        is missing or damaged on one, a flag out of range, or a text too long).
 
         Args:
             most: tokens that the model can look at; texts that are longer are refused.
             of_model: the vocabulary of the model's folder; None for none.
-
-        Raises:
-            UserError: on every rank, if a file is missing or damaged on one, a flag out of range, or a text too long.
         """
         data_dir = Path(self.data_dir).expanduser() if self.data_dir else published.default_data_dir()
         files = run_or_fail_all(world, lambda: self._files(data_dir))
