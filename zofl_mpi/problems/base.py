@@ -171,10 +171,6 @@ class SplitProblem(Backend, Protocol):
         """Inputs as client i's sensor sees them."""
         return inputs
 
-    def lengths(self, data: Any) -> NDArray[np.int64] | None:
-        """(N,) how long each sample is, where the longest decides the bytes of a mini-batch; else None."""
-        return None
-
     @attribute
     def local_losses(self) -> Callable[[Any, Any], Any] | None:
         """local_losses(smashed, labels): (B,) what each sample adds to the local loss; None where it is not known."""

@@ -36,9 +36,8 @@ def shaped(value: Any, shape: tuple[int, ...], what: str) -> Array:
 
 def descended(problem: Smooth, data: Any, y: Array, batches: Batch, stepsizes: Vector, **terms: Any) -> Array:
     """(n,) y after the local steps of `Smooth.descend`, which is refused in another shape."""
-    return shaped(
-        problem.descend(data, y, batches, stepsizes, **terms), y.shape, "descend(data, y, batches, stepsizes)"
-    )
+    new = problem.descend(data, y, batches, stepsizes, **terms)
+    return shaped(new, y.shape, "descend(data, y, batches, stepsizes)")
 
 
 @final
@@ -53,10 +52,6 @@ class Sampling:
     setting: Setting
     beta: float = fraction(1.0, "a fraction of the clients")
     poisson: bool = given(default=False)  # each client by itself with probability beta: see `privacy`
-
-    def decide(self, poisson: bool) -> None:
-        """Whether each client comes by itself, before the first round."""
-        object.__setattr__(self, "poisson", poisson)
 
     @property
     def expected(self) -> float:
@@ -107,9 +102,8 @@ class ServerStep:
 
     def batch(self, r: int) -> NDArray[np.int64]:
         """(server_batch,) xi_r, positions in the server's data, drawn with replacement; the same for every method."""
-        return self.setting.streams(Purpose.SERVER_BATCH, r=r).integers(
-            len(self.setting.server), size=self.server_batch
-        )
+        generator = self.setting.streams(Purpose.SERVER_BATCH, r=r)
+        return generator.integers(len(self.setting.server), size=self.server_batch)
 
     def gradient(self, x: Array, r: int) -> NDArray[np.float64]:
         """(n,) the gradient at x of the mean loss on xi_r, for a `Smooth` problem."""

@@ -64,10 +64,8 @@ class TwoLevels(OnProblem[B]):
     def work_of(self, samples: Sequence[float], sizes: Sequence[tuple[int, int]], clients: Any) -> RoundWork:
         """All clients' work in a round: samples (m,) of each, and the bytes of each exchange, down and up."""
         ids = list(range(self.setting.m) if clients is None else clients)
-        down, up, two = (
-            np.full(len(ids), float(total)) for total in (*map(sum, zip(*sizes, strict=True)), 2 * len(sizes))
-        )
-        return RoundWork(ids, np.array(samples, float)[ids], down, up, two)
+        down, up = (np.full(len(ids), float(sum(ways))) for ways in zip(*sizes, strict=True))
+        return RoundWork(ids, np.array(samples, float)[ids], down, up, np.full(len(ids), 2.0 * len(sizes)))
 
     def parts(self, client: Client) -> tuple[Any, Any]:
         """The samples that f_i and h_i see."""
@@ -108,8 +106,6 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     """Base of Algorithm 2: its points, its lower-level calls, their residual, its report and --dry-run.
 
     Attributes:
-        local: the local steps on the upper level.
-        solver: the lower level.
         exact: at each evaluation also solve the lower level exactly, where the problem can: to see what inexactness
             does, and for the estimate of the gradient (--probe).
     """
@@ -152,8 +148,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
         """
         if self.problem.solution_only:
             return math.nan
-        asked = Iterate(y[None], int(shifted), 0)
-        g = clients.mean(self.slope, asked, counted=False).values
+        g = clients.mean(self.slope, Iterate(y[None], int(shifted), 0), counted=False).values
         project = self.problem.project_lower
         if project is not None:
             g = y - project(x, y - g)

@@ -211,9 +211,6 @@ class Reporting:
         return 1 + asked * (personal or self.personal), 1 + self.setting.problem.smooth_twin
 
 
-# --- ZO-HFL
-
-
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalReport(Report):
     """Columns of an evaluation of ZO-HFL."""

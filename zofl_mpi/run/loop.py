@@ -1,7 +1,5 @@
 """Rounds: run, evaluate, record, checkpoint, stop at a signal."""
 
-from __future__ import annotations
-
 import json
 import math
 import time
@@ -114,6 +112,17 @@ class Totals:
 
 @final
 @dataclass(frozen=True)
+class Restored:
+    """Contents of a checkpoint: finished rounds, names of the steps so far, the state, {i: memory of client i}."""
+
+    round: int
+    steps: list[str]
+    state: Any
+    memories: dict[int, Memory]
+
+
+@final
+@dataclass(frozen=True)
 class Rounds:
     """The rounds of a run, as rank 0 leads them."""
 
@@ -126,9 +135,7 @@ class Rounds:
     def run(self, resumed: Restored | None) -> tuple[Totals, bool]:
         """Runs from the start, or from a checkpoint, to the end, or to a signal; returns whether all rounds are done.
 
-        Raises:
-            RunError: a round failed. Finished rounds are in the result file.
-            WriteError: the result cannot be written.
+        RunError: a round failed, finished ones are in the result file; WriteError: that cannot be written.
         """
         clients, recorder, schedule = self.clients, self.recorder, self.schedule
         done, state = clients.steadily(partial(self._begin, resumed))
@@ -154,12 +161,12 @@ class Rounds:
             if stop and done < schedule.rounds:
                 recorder.close("interrupted", **totals.explored(self.method))
                 return totals, False
-        fleet = self.method.setting.fleet
-        if fleet is not None:
+        final = messages.named(messages.leaves(state))
+        if fleet := self.method.setting.fleet:
             recorder.describe({f"clients/{name}": about for name, about in BY_CLIENT.items()})
-        each = {} if fleet is None else {f"clients/{name}": value for name, value in fleet.by_client(done).items()}
+            final |= {f"clients/{name}": value for name, value in fleet.by_client(done).items()}
         try:
-            recorder.finish(messages.named(messages.leaves(state)) | each, **totals.explored(self.method))
+            recorder.finish(final, **totals.explored(self.method))
         except records.DamagedError:
             if not schedule.saves(done):  # else its last checkpoint is this one
                 clients.steadily(partial(self._save, done, state))
@@ -208,9 +215,7 @@ class Rounds:
     def _save(self, done: int, state: Any) -> None:
         """Writes a checkpoint: the state, all memories, the number of finished rounds. There is no random state.
 
-        Raises:
-            RunError: it cannot be written.
-            DamagedError: it is written, and the result cannot be read any more.
+        RunError: it cannot be written; DamagedError: it is written, and the result cannot be read any more.
         """
         clients, recorder = self.clients, self.recorder
         recorder.flush()  # its rows first: what fails there is no checkpoint's failure
@@ -243,17 +248,6 @@ def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> A
         )
     check_finite(new)
     return new
-
-
-@final
-@dataclass(frozen=True)
-class Restored:
-    """Contents of a checkpoint: finished rounds, names of the steps so far, the state, {i: memory of client i}."""
-
-    round: int
-    steps: list[str]
-    state: Any
-    memories: dict[int, Memory]
 
 
 def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:

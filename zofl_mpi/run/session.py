@@ -19,6 +19,7 @@ from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import loop, records
 from zofl_mpi.run.diagnosis import astray
 from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.plan import Plan
 from zofl_mpi.run.progress import Progress
 from zofl_mpi.run.records import places
@@ -27,8 +28,6 @@ from zofl_mpi.run.signals import STATUS
 
 NOTABLE = 0.1
 """Share of a run from which on the closing lines tell that the server waited for one rank."""
-Row = Mapping[str, int | str]
-"""A row of the table of ranks."""
 
 
 def lead(
@@ -47,7 +46,6 @@ def lead(
         clients: Clients = LocalClients(list(method.setting.data), method, watch)
     else:
         from zofl_mpi.run.mpi.server import MPIClients
-        from zofl_mpi.run.mpi.world import MPIWorld
 
         assert isinstance(world, MPIWorld)
         clients = MPIClients(world, method.setting.m, method, watch, loads)
@@ -78,7 +76,7 @@ def lead(
 
 
 def opened(
-    world: World, method: Method[Any], plan: Plan, attrs: Attributes, rows: Sequence[Row]
+    world: World, method: Method[Any], plan: Plan, attrs: Attributes, rows: Sequence[Mapping[str, int | str]]
 ) -> tuple[records.Recorder, loop.Restored | None]:
     """Opens the result file of a run, new or continued, with these attributes and these rows of the table of ranks.
 

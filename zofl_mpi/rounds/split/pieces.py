@@ -17,8 +17,9 @@ import numpy as np
 
 from zofl_mpi import Purpose
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, NetworkLoss, Point, generator_of, numbers
+from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, Point, generator_of, numbers
 from zofl_mpi.rounds.split.estimates import TwoPoint
+from zofl_mpi.rounds.split.rules import Lines, StepCost
 
 Parts = Iterator[tuple[slice, Tensor]]
 """An estimate, part by part of theta."""
@@ -36,12 +37,7 @@ class Pieces:
     """
 
     def __init__(
-        self,
-        seed: np.random.Generator,
-        like: Tensor,
-        distribution: str,
-        draw: Draw = "device",
-        K: Tensor | None = None,
+        self, seed: np.random.Generator, like: Tensor, distribution: str, draw: Draw = "device", K: Tensor | None = None
     ) -> None:
         """Directions of the kind of `like` (d,); with K (d,) divided by its root, entry by entry."""
         self._like, self._distribution, self._K = like, distribution, K
@@ -107,7 +103,18 @@ class Pieces:
 class Piecewise(TwoPoint):
     """The two-point estimate of all of theta, whose directions are never there as a whole but in `directions`."""
 
+    statistics: bool = False  # whether the pass at the model itself moves BatchNorm's running statistics
     K: Tensor | None = field(default=None, compare=False)  # (d,) by whose root directions are divided; None: 1
+
+    @property
+    def needs_point(self) -> bool:
+        return not self.central or self.statistics
+
+    def cost(self, loss: Loss) -> StepCost:
+        return StepCost(self.passes + self.needs_point)
+
+    def lines(self) -> Lines:
+        return {}
 
     def draw_pieces(self, like: Tensor, key: Key) -> Pieces:
         """The directions of a step, for theta like (d,)."""

@@ -95,8 +95,7 @@ class Server:
         the `slopes`.
         """
         if not self._waiting:
-            part = ServerPart(self.theta, self.buffers, returned)
-            self.sharing.begin(self.begin, part)
+            self.sharing.begin(self.begin, ServerPart(self.theta, self.buffers, returned))
         self._waiting.append(i)
         self.label_bytes += item.labels.numel() * item.labels.element_size()
         self.sharing.add(item)
@@ -126,18 +125,9 @@ class Server:
     def state(self, average: Update, local_loss: float) -> State:
         """The state after the round; `average` of the clients' models has all of theta_l."""
         self.staging.rest()
-        return State(
-            average.theta,
-            average.buffers,
-            self.theta,
-            self.buffers,
-            self.moments,
-            self.steps,
-            float(self.losses) / self.steps if self.steps else math.nan,
-            local_loss,
-            self.label_bytes,
-            average.moments,
-        )
+        loss = float(self.losses) / self.steps if self.steps else math.nan
+        own = self.theta, self.buffers, self.moments, self.steps, loss, local_loss, self.label_bytes
+        return State(average.theta, average.buffers, *own, average.moments)
 
 
 def passes_at(training: Training, part: ServerPart) -> Work:
