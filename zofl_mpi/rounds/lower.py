@@ -19,8 +19,7 @@ from zofl_mpi.numerics.descent import Gradient, descend
 from zofl_mpi.problems import Bilevel
 from zofl_mpi.rounds.base import draw_batches, shaped
 
-GROWTH = 4
-"""Times the local steps that x_0's curvature asks for, beyond which a run warns."""
+GROWTH = 4  # times the local steps that x_0's curvature asks for, beyond which a run warns
 _warned: list[bool] = []
 
 

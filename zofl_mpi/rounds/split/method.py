@@ -25,8 +25,7 @@ from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines, backprop
 from zofl_mpi.rounds.split.server import Server, passes_at
 from zofl_mpi.rounds.split.training import Training
 
-BLOCK = 256
-"""Test samples that are scored at once; a multiple of every problem's `report_batch`."""
+BLOCK = 256  # test samples that are scored at once; a multiple of every problem's `report_batch`
 
 
 @dataclass(frozen=True)
@@ -289,8 +288,6 @@ class LockstepMethod(SplitMethod):
         loss = CutLoss(self.problem)
         return loss, backprop(self.training, loss)
 
-    # --- the server
-
     def exchange(self, state: State, r: int, clients: Clients, servers: Mapping[int, Server]) -> None:
         """Exchanges all mini-batches with {i: client i's server part}; the models stay at the clients."""
         for group in self.training.groups(r):
@@ -306,8 +303,6 @@ class LockstepMethod(SplitMethod):
             if isinstance(item, Smashed):
                 servers[i].step(i, item, returned=True)
                 yield i
-
-    # --- a client
 
     def begin(self, client: Client, message: Model) -> Smashed:
         """Begins `train`, up to its first upload."""
