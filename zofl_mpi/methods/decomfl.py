@@ -51,8 +51,6 @@ class DeComFL(UnsplitMethod):
     n_p: int = at_least(1, 1, "a whole number of directions")
     privacy: Privacy = part()
 
-    # --- the server
-
     def round(self, state: ScalarState, r: int, clients: Clients) -> ScalarState:
         """Asks the participants for their scalars, and takes the steps of the means."""
         to, latest = self.training.participants(r), self.training.latest(r)
@@ -101,8 +99,6 @@ class DeComFL(UnsplitMethod):
         """Random numbers of local step q in round r, the same for all clients."""
         return Key(self.setting.streams, r, t=q)
 
-    # --- a client
-
     def train(self, client: Client, message: Known) -> Uploaded:
         """Takes local steps on a copy of the model; `message.scalars` are those that the client missed."""
         r, moments = message.r, self._held["moments"]
@@ -118,8 +114,6 @@ class DeComFL(UnsplitMethod):
         sent = self.privacy.reply(client, own.differences.ravel() / estimator.span, r, scalars=True)
         scalars = (estimator.span * sent.change).reshape(own.differences.shape)
         return replace(own, differences=scalars, clipped=sent.was, loss=math.nan)
-
-    # --- the step, refusals, reports
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -149,10 +143,10 @@ class DeComFL(UnsplitMethod):
 class HiSo(DeComFL):
     """DeComFL along z = u / sqrt(K), entry by entry, u the directions of DeComFL; K (d,) begins at 1.
 
-    After a round K <- nu K + (1 - nu) G^2, with G = (1/P) sum_p g_p z_p its last local step's
-    estimate, g_p the participants' mean scalars. A client that was away replays the missed steps and updates of K in
-    order, and so has the server's x and K to the bit. nu = 1 is DeComFL.
-    As in the paper's code nothing bounds K below: an entry that nothing moves goes to 0, and its directions grow.
+    After a round K <- nu K + (1 - nu) G^2, with G = (1/P) sum_p g_p z_p its last local step's estimate, g_p the
+    participants' mean scalars. A client that was away replays the missed steps and updates of K in order, and so has
+    the server's x and K to the bit. nu = 1 is DeComFL. As in the paper's code nothing bounds K below: an entry that
+    nothing moves goes to 0, and its directions grow.
 
     Attributes:
         nu: weight of the old K; the code of the paper has 0.95.

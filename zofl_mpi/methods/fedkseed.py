@@ -43,8 +43,6 @@ class FedKSeed(UnsplitMethod):
     seeds: int = at_least(1, 4096, "a whole number of seeds")
     seed_weights: Literal["uniform", "magnitude"] = "uniform"
 
-    # --- the server
-
     def round(self, state: KSeedState, r: int, clients: Clients) -> KSeedState:
         """Asks the participants for their sums, adds the mean to c, and makes the model of it."""
         to = self.training.participants(r)
@@ -72,8 +70,6 @@ class FedKSeed(UnsplitMethod):
         for k in np.flatnonzero(c).tolist():
             self.step(x, rule.estimate(rule.draw_pieces(x, self.key(k)), [float(c[k])]), 1.0)
         return x
-
-    # --- a client
 
     def train(self, client: Client, message: Known) -> Uploaded:
         """Takes local steps along the directions of seeds that it draws."""
@@ -105,8 +101,6 @@ class FedKSeed(UnsplitMethod):
     def step(self, x: Tensor, estimate: Parts, size: float) -> None:
         """Moves x (d,) by a step of a size along minus the estimate."""
         self.training.optimiser.step_by_parts(x, estimate, {}, size)
-
-    # --- refusals and reports
 
     def __post_init__(self) -> None:
         for flag, only in {"optimiser": "sgd", "momentum": 0, "weight_decay": 0}.items():

@@ -128,8 +128,6 @@ class FSLSAGE(SplitMethod):
             distance = (estimated - target).square().sum()
             return distance.detach(), problem.local.gradient(distance)[problem.n_client :]
 
-    # --- a client
-
     def first(self, client: Client, message: Model) -> Smashed:
         """Uploads the first mini-batch of a round with alignment, before the aligned head arrives."""
         model = client.scratch["model"] = self.steps(client, message)
