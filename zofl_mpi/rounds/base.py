@@ -161,8 +161,7 @@ def eval_data(setting: Setting[Any], data: Any, i: int | None = None) -> Any:
 # --- expected costs
 
 GRADIENT = 3  # passes that a gradient counts: forward, and a backward pass that costs two of these
-PROBE = 64
-"""Samples that a plan counts the operations of where a batch is all of a client's, maybe too many to compute with."""
+PROBE = 64  # samples whose operations a plan counts where a batch is all of a client's, maybe too many to compute
 
 
 @dataclass(frozen=True)
