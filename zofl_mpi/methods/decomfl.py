@@ -73,7 +73,8 @@ class DeComFL(UnsplitMethod):
 
     def start(self) -> ScalarState:
         first, scalars = super().start(), np.zeros((0, self.training.h, self.n_p))
-        return ScalarState(**{**vars(first), "optimiser": self.first_moments(self.joined(first))}, scalars=scalars)
+        x = torch.cat([first.theta[: self.problem.n_client], first.theta_s])
+        return ScalarState(**{**vars(first), "optimiser": self.first_moments(x)}, scalars=scalars)
 
     def replay(self, x: Tensor, moments: MutableMapping[str, Any], r: int, differences: NDArray[np.float64]) -> None:
         """Moves x (d,), and the optimiser's moments, by round r, whose mean differences are (h, n_p)."""
@@ -100,7 +101,7 @@ class DeComFL(UnsplitMethod):
         return Key(self.setting.streams, r, t=q)
 
     def train(self, client: Client, message: Known) -> Uploaded:
-        """Takes local steps on a copy of the model; `message.scalars` are those that the client missed."""
+        """Takes local steps on a copy of the model; `message.scalars` (rounds, h, n_p) are those that it missed."""
         r, moments = message.r, self._held["moments"]
         estimator = self.estimator(moments)
         moments = copied(moments) if self.training.h > 1 else moments

@@ -140,7 +140,7 @@ class FSLSAGE(SplitMethod):
         model: LocalSteps = client.scratch.pop("model")
         model.theta[model.problem.n_client :] = model.problem.placed(message.theta)
         client.memory["head"] = message.theta.clone()
-        return (yield from self.taken(model, sent=1))
+        return (yield from self.run_steps(model, sent=1))
 
     def steps(self, client: Client, message: Model) -> LocalSteps:
         """The client's model for its local steps of a round: theta_c as sent, with its own head."""

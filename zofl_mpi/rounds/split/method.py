@@ -103,9 +103,9 @@ class SplitMethod(OnProblem[Split]):
 
     def train(self, client: Client, message: Any) -> Any:
         """Takes the local steps of a round, and uploads."""
-        return (yield from self.taken(self.steps(client, message)))
+        return (yield from self.run_steps(self.steps(client, message)))
 
-    def taken(self, model: LocalSteps, sent: int = 0) -> Generator[Smashed, Tensor | None, Trained]:
+    def run_steps(self, model: LocalSteps, sent: int = 0) -> Generator[Smashed, Tensor | None, Trained]:
         """Takes the local steps, the first `sent` of which have been uploaded; the server may answer with lambda."""
         rule = self.rule_of(model.client.i)
         for q, x, labels in model:
