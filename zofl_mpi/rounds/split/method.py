@@ -113,8 +113,9 @@ class SplitMethod(OnProblem[Split]):
             point = rule.forward(model, x, labels, uploads)
             # without an answer to wait for, it leaves while the rule's further passes go on
             lam = (yield point.upload(labels, keep=rule.needs_point)) if uploads else None
-            target = labels if lam is None else point.laid_out(self.problem.placed(lam))
-            model.step(rule(model, point, target, model.key(q)))
+            model.step(
+                rule(model, point, labels if lam is None else point.laid_out(self.problem.placed(lam)), model.key(q))
+            )
         return model.done()
 
     def steps(self, client: Client, message: Model) -> LocalSteps:
