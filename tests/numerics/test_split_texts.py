@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split
-from zofl_mpi.problems.base import SplitProblem
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.rounds.split.messages import Smashed
 from zofl_mpi.rounds.split.server import RecentUploads, in_order
@@ -28,7 +27,7 @@ class Texts:
         return len(self.tokens)
 
 
-class Words(SplitProblem):
+class Words(Split):
     """Predicts each token from the one before it. Batches are padded to their longest text."""
 
     takes_one, alike, smashed_shape, device, arithmetic = True, False, (LONGEST - 1, WIDTH), "cpu", "cpu"

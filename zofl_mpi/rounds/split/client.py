@@ -83,7 +83,7 @@ class NetworkLoss:
 
     def __call__(self, smashed: Tensor, target: Tensor) -> Tensor:
         """() the network's mean loss on the labels, in a pass without a graph."""
-        return self.problem.forward_loss(smashed, target)  # type: ignore[no-any-return]
+        return self.problem.forward_loss(smashed, target)
 
 
 OwnLoss = HeadLoss | CutLoss
