@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,14 +79,14 @@ def solve_numpy(x: Array, d: Array, minibatches: Minibatches, radius: float, shi
         shift: (k, C, p), or None for none.
     """
     k, C, p = x.shape
-    work = _Workspace(k, C, p, minibatches)
+    gradients = _gradients(k, C, p, minibatches)
     centre, moved, y = (a.reshape(k * C, p) for a in (x, d, x + d))
     against = None if shift is None else shift.reshape(k * C, p)
     steps = list(zip(*(a.tolist() for a in (minibatches.pull, minibatches.keep, minibatches.push)), strict=True))
     for first, block in minibatches.blocks():
         for t, batch in enumerate(block, first):
             pull, keep, push = steps[t]
-            gradient = work.gradient(y, batch, t, pull)
+            gradient = gradients(y, batch, t, pull)
             if keep != 1:
                 np.multiply(moved, keep, out=moved)
             if against is not None:
@@ -97,38 +97,35 @@ def solve_numpy(x: Array, d: Array, minibatches: Minibatches, radius: float, shi
             np.add(centre, moved, out=y)
 
 
-@final
-class _Workspace:
-    """The arrays that one call of `solve_numpy` writes into at each step."""
+def _gradients(k: int, C: int, p: int, minibatches: Minibatches) -> Callable[[Array, Array, int, float], Array]:
+    """The function (y, batch, t, pull) that gives (k C, p) pull * sum of the batch's gradients of the cross-entropy at
+    the rows of y, always in the same array.
+    """
+    B, dtype = minibatches.rows.shape[1], minibatches.dtype
+    residual = np.empty((k * C, B), dtype)  # classes first: a sum over them then runs along whole rows
+    by_model, flat, row = residual.reshape(k, C, B), residual.reshape(-1), np.empty((k, 1, B), dtype)
+    gradient = np.empty((k * C, p), dtype)
+    logit_parts = [(part, residual[:, part]) for part in _pieces(B, k * C * p)]
+    gradient_parts = [(part, gradient[:, part]) for part in _pieces(p, k * C * B)]
+    combine = np.multiply if B == 1 else np.matmul  # BLAS takes 16 us for an outer product, a broadcast 2 us
+    true_rows = np.arange(k)[:, None] * C + minibatches.labels()[:, None, :]
+    true = (true_rows * B + np.arange(B)).reshape(len(minibatches.rows), k * B)  # places in `flat`
 
-    def __init__(self, k: int, C: int, p: int, minibatches: Minibatches) -> None:
-        B, dtype = minibatches.rows.shape[1], minibatches.dtype
-        self.residual = np.empty((k * C, B), dtype)  # classes first: a sum over them then runs along whole rows
-        self.by_model = self.residual.reshape(k, C, B)
-        self.flat = self.residual.reshape(-1)
-        self.row = np.empty((k, 1, B), dtype)
-        self.gradient_out = np.empty((k * C, p), dtype)
-        samples, features = _pieces(B, k * C * p), _pieces(p, k * C * B)
-        self.logit_parts = [(part, self.residual[:, part]) for part in samples]
-        self.gradient_parts = [(part, self.gradient_out[:, part]) for part in features]
-        self.combine = np.multiply if B == 1 else np.matmul  # BLAS takes 16 us for an outer product, a broadcast 2 us
-        true_rows = np.arange(k)[:, None] * C + minibatches.labels()[:, None, :]
-        self.true = (true_rows * B + np.arange(B)).reshape(len(minibatches.rows), k * B)  # places in `flat`
-
-    def gradient(self, y: Array, batch: Array, t: int, pull: float) -> Array:
-        """(k C, p) pull * sum of the batch's gradients of the cross-entropy at the rows of y."""
-        for part, out in self.logit_parts:
+    def summed(y: Array, batch: Array, t: int, pull: float) -> Array:
+        for part, out in logit_parts:
             np.matmul(y, batch[part].T, out=out)
-        np.maximum.reduce(self.by_model, axis=1, keepdims=True, out=self.row)
-        np.subtract(self.by_model, self.row, out=self.by_model)  # the largest logit becomes 0: exp cannot overflow
-        np.exp(self.residual, out=self.residual)
-        np.add.reduce(self.by_model, axis=1, keepdims=True, out=self.row)
-        np.divide(pull, self.row, out=self.row)
-        np.multiply(self.by_model, self.row, out=self.by_model)
-        self.flat[self.true[t]] -= pull
-        for part, out in self.gradient_parts:
-            self.combine(self.residual, batch[:, part], out=out)
-        return self.gradient_out
+        np.maximum.reduce(by_model, axis=1, keepdims=True, out=row)
+        np.subtract(by_model, row, out=by_model)  # the largest logit becomes 0: exp cannot overflow
+        np.exp(residual, out=residual)
+        np.add.reduce(by_model, axis=1, keepdims=True, out=row)
+        np.divide(pull, row, out=row)
+        np.multiply(by_model, row, out=by_model)
+        flat[true[t]] -= pull
+        for part, out in gradient_parts:
+            combine(residual, batch[:, part], out=out)
+        return gradient
+
+    return summed
 
 
 def _pieces(length: int, each: int) -> list[slice]:
