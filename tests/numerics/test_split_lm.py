@@ -107,7 +107,7 @@ def test_sflv2_with_one_client_is_training_of_the_whole_model() -> None:
     rule = torch.optim.Adam([reference.theta], 0.05, foreach=False)
     clients = LocalClients(list(plan.setting.data), method=of)
     for r in range(2):
-        for positions in plan.timetable.batches(0, r):
+        for positions in plan.batches(0, r):
             rule.zero_grad()
             torch.cat([reference.losses(plan.setting.data[0], int(k), 0.1) for k in positions]).mean().backward()
             rule.step()
@@ -286,7 +286,7 @@ def test_all_parameters_train() -> None:
     net.lm_head.weight = torch.nn.Parameter(net.lm_head.weight.detach().clone())
     rule = torch.optim.SGD(net.parameters(), 0.05, momentum=0.5, weight_decay=0.01, foreach=False)
     data = plan.setting.data[0]
-    for positions in plan.timetable.batches(0, 0):
+    for positions in plan.batches(0, 0):
         rule.zero_grad()
         losses = []
         for k in positions:

@@ -17,15 +17,14 @@ from torch.nn.functional import cross_entropy
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems import device_cache
-from zofl_mpi.problems.base import SplitProblem
+from zofl_mpi.problems import Split, device_cache
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.layers import head_gradient, linear_of
 from zofl_mpi.problems.sensors import SENSORS
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchSplit(SplitProblem):
+class TorchSplit(Split):
     """Members that split networks of torch modules share.
 
     Attributes:

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NoReturn, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -68,9 +67,6 @@ class SplitLM(TorchSplit):
     @property
     def smashed_shape(self) -> tuple[int, int]:
         return self.longest, int(self.parts.model.config.get_text_config().hidden_size)
-
-    def lengths(self, data: Dataset) -> NDArray[np.int64]:
-        return texts.lengths(data, np.arange(len(data)))
 
     def upload_bytes(self, data: Dataset, positions: Batch) -> int:
         """Bytes that the smashed texts of one batch travel as, all as long as the longest of them."""

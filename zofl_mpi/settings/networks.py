@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 import numpy as np
 
 from zofl_mpi.data import Federation, features
+from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
@@ -41,7 +42,7 @@ class Widths:
         hidden: widths of the hidden layers.
     """
 
-    hidden: tuple[int, ...] = (200,)
+    hidden: tuple[int, ...] = at_least(1, (200,), "whole numbers")
 
 
 @final
