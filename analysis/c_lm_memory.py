@@ -177,7 +177,8 @@ def step_of(way: str, parts: Any, tokens: Any) -> tuple[Callable[[], Any], Calla
         if way == "fedkseed":
             (sums,) = of.train(client, Known(np.zeros((1, 4), np.float32), none, 0)).differences
             (k,) = np.flatnonzero(sums)
-            of.step(x, of.rule.estimate(of.rule.draw_pieces(x, of.key(int(k))), [float(sums[k])]), 1.0)
+            estimate = of.rule.estimate(of.rule.draw_pieces(x, of.key(int(k))), [float(sums[k])])
+            training.optimiser.step_by_parts(x, estimate, {}, 1.0)
         else:
             of.replay(x, moments, 0, of.train(client, Known(np.zeros((0, 1, 1)), none, 0)).differences)
 

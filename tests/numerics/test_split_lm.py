@@ -310,7 +310,6 @@ def test_all_parameters_train() -> None:
     [
         (lambda: problem(4, 0), "--cut 4: must be from 1 to 3: the model has 4 blocks"),
         (lambda: problem(3, 2), "--auxiliary-blocks 2: must be from 0 to 1: after --cut 3 of 4 blocks the server has"),
-        (lambda: lm.cut_model(whole(), lm.outline(whole()), 1, 0, 25), "25 tokens, the model's context is 24"),
         (lambda: training(setting(), augment="crop-flip"), "--augment crop-flip: texts are no images"),
     ],
 )

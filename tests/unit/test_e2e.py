@@ -179,13 +179,13 @@ def test_every_text_of_e2e_has_the_tokens_of_transformers(
     expected = theirs(texts)["input_ids"]
     assert len(texts) > 90_000 and gpt2.encode(texts) == expected
     theirs.save_pretrained(tmp_path)
-    kept = Vocabulary((tmp_path / "tokenizer.json",), None, (gpt2.size, gpt2.end))
+    kept = Vocabulary((tmp_path / "tokenizer.json",), gpt2.size, gpt2.end)
     assert kept.encode(texts[::7]) == expected[::7]
 
 
 def test_kept_tokens_are_numbered_anew(gpt2: Vocabulary, files: tuple[Path, ...]) -> None:
     """Mutations: decoded by GPT-2's numbers; a token that is not kept becomes its neighbour."""
-    few = Vocabulary(files, np.array([995, 15496, 18435, bpe.END]))
+    few = Vocabulary(files).keeping(np.array([995, 15496, 18435, bpe.END]))
     assert (few.size, few.end) == (4, 3)
     assert few.encode(["Hello world", " Hello world"]) == [[1, 0], [2, 0]]
     assert few.decode([1, 0, 3]) == "Hello world"

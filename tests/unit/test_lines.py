@@ -77,7 +77,7 @@ def written(folder: Path, *rows: Any) -> Path:
 
 def corpus(path: Path, model: Any, most: int | None = None, **flags: Any) -> Corpus:
     own = Texts(**{"data": str(path), "m": 1, "min_samples": 1, **flags})
-    return own.corpus(SingleProcess(), Streams(0), most, Vocabulary(model[:1], None, model[1:]))
+    return own.corpus(SingleProcess(), Streams(0), most, Vocabulary(model[:1], *model[1:]))
 
 
 def text(context: str, completion: str, **more: Any) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def test_a_text_is_encoded_by_the_models_own_tokeniser(tmp_path: Path, model: An
 def test_a_tenth_tests_where_no_line_says_so(tmp_path: Path, model: Any) -> None:
     """The same for every seed. Mutations: by the run's seed; the first lines."""
     path = written(tmp_path, *(text("film", "very " * (k + 1)) for k in range(40)))
-    own = Vocabulary(model[:1], None, model[1:])
+    own = Vocabulary(model[:1], *model[1:])
     made = [Texts(data=str(path), m=2).corpus(SingleProcess(), Streams(seed), None, own) for seed in (0, 1)]
     held = [part.federation.test.rows.tolist() for part in made]
     assert held[0] == held[1] == [36, 37, 38, 39] and made[0].federation.validation is None

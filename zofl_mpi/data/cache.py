@@ -29,17 +29,11 @@ SETTLED = 1_000_000_000  # nanoseconds after which a further change of a file ge
 
 
 class Sources(NamedTuple):
-    """Origin of a data set.
+    """Origin of a data set."""
 
-    Attributes:
-        name: the data set, as the user calls it.
-        key: name of its cache entry, another one for files of other content or other parameters.
-        read: reads or makes the data set (seconds); raises UserError.
-    """
-
-    name: str
-    key: str
-    read: Callable[[], Raw]
+    name: str  # as the user calls it
+    key: str  # name of its cache entry, another one for files of other content or other parameters
+    read: Callable[[], Raw]  # reads or makes the data set (seconds); raises UserError
 
 
 def user_folder(variable: str, part: str) -> Path:

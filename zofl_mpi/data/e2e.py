@@ -13,7 +13,7 @@ files with the columns mr and ref. A meaning representation (mr), the context th
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +23,6 @@ from zofl_mpi.data.published import reading_file
 from zofl_mpi.errors import UserError
 
 Pipeline = Literal["official", "tokenised"]
-Tokeniser = Callable[[str], str]
 FILES = ("trainset.csv", "devset.csv", "testset_w_refs.csv")  # training, validation and test part
 TOKENISERS = (tokenisers.moses, tokenisers.moses, tokenisers.spacy)  # of each part, under `tokenised`
 RULES = {"official": "", "tokenised": ", texts by Moses's rules, those of the test part by spaCy's"}
@@ -40,7 +39,6 @@ def read(path: Path, pipeline: Pipeline, part: int) -> list[Text]:
     Raises:
         UserError: it cannot be read, is no such file, or has a line without slots or without a text.
     """
-    tokenise = TOKENISERS[part] if pipeline == "tokenised" else None
     advice = f"it must be a CSV file (UTF-8) with the columns {' and '.join(COLUMNS)}, as E2E's are"
     with reading_file(path, advice), path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, strict=True)
@@ -48,7 +46,7 @@ def read(path: Path, pipeline: Pipeline, part: int) -> list[Text]:
         if lacking:
             found = ", ".join(reader.fieldnames or ()) or "nothing"
             raise UserError(f"{path} has no column {lacking[0]} but {found}: {advice}")
-        return [_text(row, tokenise, SPLITS[part], path, reader.line_num) for row in reader]
+        return [_text(row, pipeline, part, path, reader.line_num) for row in reader]
 
 
 def contexts(samples: Iterable[Text]) -> dict[str, list[str]]:
@@ -59,21 +57,16 @@ def contexts(samples: Iterable[Text]) -> dict[str, list[str]]:
     return references
 
 
-def _text(row: Mapping[str, str | None], tokenise: Tokeniser | None, split: str, path: Path, line: int) -> Text:
+def _text(row: Mapping[str, str | None], pipeline: Pipeline, part: int, path: Path, line: int) -> Text:
     context, text = ((row[column] or "").strip() for column in COLUMNS)
-    slots = _slots(context, f"{path}, line {line}")
+    slots: list[tuple[str, str]] = SLOT.findall(context)
+    if not slots or SLOT.sub("", context).replace(",", ""):
+        fault = f"{path}, line {line}: mr is {context!r}"
+        raise UserError(f"{fault}, it must be a list of slots, as in name[The Mill], food[Thai]")
     if not text:
         raise UserError(f"{path}, line {line}: the text (ref) of {context} is empty: write one, or remove the line")
-    if tokenise is not None:
+    if pipeline == "tokenised":
+        tokenise = TOKENISERS[part]
         context = " | ".join(f"{RENAMED.get(name, name)} : {tokenise(value)}" for name, value in slots)
         text = tokenise(text)
-    return Text(context, (text,), tuple(sorted(name for name, _ in slots)), None, split, line)
-
-
-def _slots(representation: str, where: str) -> list[tuple[str, str]]:
-    """Names and values of the slots, in their order."""
-    slots: list[tuple[str, str]] = SLOT.findall(representation)
-    if not slots or SLOT.sub("", representation).replace(",", ""):
-        fault = f"{where}: mr is {representation!r}"
-        raise UserError(f"{fault}, it must be a list of slots, as in name[The Mill], food[Thai]")
-    return slots
+    return Text(context, (text,), tuple(sorted(name for name, _ in slots)), None, SPLITS[part], line)

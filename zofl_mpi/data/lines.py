@@ -20,22 +20,14 @@ FORM = 'it must be {"context": TEXT, "completion": TEXT} or {"context": TEXT, "c
 
 
 class Text(NamedTuple):
-    """A context with its completions.
-
-    Attributes:
-        completions: the right one first.
-        kind: its class among the clients: the type of its meaning representation, or the label of a choice.
-        client: whose it is; None where the data do not say.
-        split: one of `SPLITS`; "" where the data do not say.
-        line: where it ends in its file, counted from 1.
-    """
+    """A context with its completions."""
 
     context: str
-    completions: tuple[str, ...]
-    kind: Any
-    client: str | None
-    split: str
-    line: int
+    completions: tuple[str, ...]  # the right one first
+    kind: Any  # its class among the clients: the type of its meaning representation, or the label of a choice
+    client: str | None  # whose it is; None where the data do not say
+    split: str  # one of `SPLITS`; "" where the data do not say
+    line: int  # where it ends in its file, counted from 1
 
 
 def read(path: Path) -> list[Text]:

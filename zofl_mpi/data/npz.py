@@ -12,7 +12,6 @@ from zofl_mpi.engine.memory import host_bytes
 from zofl_mpi.errors import UserError
 
 MOST_CLASSES = 65_536  # of a .npz; a label beyond it is a mistake, and the counts are arrays of this length
-
 CHANNELS = (1, 3)  # grey or colours
 
 
@@ -67,11 +66,9 @@ def _shape_of_one(path: Path, x: Array) -> tuple[int, ...]:
         raise UserError(f"{path}: x has the shape {x.shape}, it must be (samples, features...), none of them 0")
     if x.dtype.kind == "f":
         _check_finite(path, "x", x)
-    if x.ndim == 2:
-        return x.shape[1:]
     if x.ndim == 3:
         return (1, *x.shape[1:])
-    if x.ndim == 4 and x.shape[1] in CHANNELS:
+    if x.ndim == 2 or (x.ndim == 4 and x.shape[1] in CHANNELS):
         return x.shape[1:]
     last = x.ndim == 4 and x.shape[3] in CHANNELS
     remedy = "x.transpose(0, 3, 1, 2) brings the channels forward" if last else "x.reshape(len(x), -1) makes it a table"

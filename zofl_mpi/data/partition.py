@@ -6,6 +6,7 @@ increasing order, so that maps are read forwards.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import inf, isinf, nan
 from typing import Any
 
@@ -21,7 +22,6 @@ REDRAWS = 10_000  # 40 us each; ten clients with one class each (alpha near 0, t
 CHUNK = 512  # rows at a time
 
 Rows = NDArray[np.int64]
-Numbers = float | NDArray[np.float64]
 
 
 def split(
@@ -50,8 +50,7 @@ def split(
         official_split: take the data set's own test part instead of a random one.
         pixels: see `as_dataset`; the mean and variance are those of server and clients together.
 
-    Raises:
-        UserError: an argument out of range, or one that leaves a part without samples that should have some.
+    A UserError is an argument out of range, or one that leaves a part without samples that should have some.
     """
     kind, _ = parsed(partition)
     if raw.targets is not None and (not isinf(alpha) or kind in (BY_MIX, SHARDS)):
@@ -255,24 +254,19 @@ def as_dataset(raw: Raw, pixels: str, train_rows: NDArray[np.int64]) -> Dataset:
     """All samples on a scale: `unit` (bytes in [0, 1], floats as they are), `raw` (as stored) or `standardize` (mean 0
     and variance 1 in each channel over the rows `train_rows` (k,), k >= 1; a constant channel becomes 0).
     """
-    if pixels == "standardize":
-        return Dataset(raw.inputs, raw.labels, raw.classes, None, *_standard(raw, train_rows), targets=raw.targets)
-    scale = 1 / raw.levels if pixels == "unit" and raw.levels else 1.0
-    return Dataset(raw.inputs, raw.labels, raw.classes, scale=scale, targets=raw.targets)
-
-
-def _standard(raw: Raw, rows: NDArray[np.int64]) -> tuple[Numbers, Numbers]:
-    """Scale and shift: numbers, or (p,) where there are several channels."""
+    stored = Dataset(raw.inputs, raw.labels, raw.classes, targets=raw.targets)
+    if pixels != "standardize":
+        return replace(stored, scale=1 / raw.levels) if pixels == "unit" and raw.levels else stored
     with np.errstate(over="ignore", invalid="ignore"):  # refused below
-        mean, variance = np.array(_moments(raw, rows)).T
+        mean, variance = np.array(_moments(raw, train_rows)).T
     if not np.isfinite(variance).all():
         raise UserError("--pixels standardize: the variance of the inputs is too large for a float64; rescale them")
     scale = 1 / np.sqrt(np.where(variance > 0, variance, 1.0))
     shift = -mean * scale
     if raw.channels == 1:
-        return float(scale[0]), float(shift[0])
+        return replace(stored, scale=float(scale[0]), shift=float(shift[0]))
     width = raw.inputs.shape[1] // raw.channels
-    return np.repeat(scale, width), np.repeat(shift, width)
+    return replace(stored, scale=np.repeat(scale, width), shift=np.repeat(shift, width))
 
 
 def _moments(raw: Raw, rows: NDArray[np.int64]) -> list[tuple[float, float]]:

@@ -11,15 +11,10 @@ from zofl_mpi.errors import UserError
 
 
 class Remote(NamedTuple):
-    """Where a data set is published.
+    """Where a data set is published."""
 
-    Attributes:
-        url: the folder that holds the files.
-        files: file name -> "sha256:..." or "md5:...".
-    """
-
-    url: str
-    files: Mapping[str, str]
+    url: str  # the folder that holds the files
+    files: Mapping[str, str]  # file name -> "sha256:..." or "md5:..."
 
 
 IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")

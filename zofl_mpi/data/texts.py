@@ -221,27 +221,12 @@ def context_numbers(raw: Raw, rows: Rows) -> Rows:
     return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in known], np.int64)
 
 
-def shared_out(
-    raw: Raw,
-    rows: Rows,
-    streams: Streams,
-    *,
-    m: int,
-    alpha: float,
-    by: str = "by_class",
-    min_samples: int = 10,
-    validates: bool = True,
-) -> Federation:
-    """Divides training rows among m clients; the server has none. Validation and test part are the data set's own.
-
-    Args:
-        rows: the training rows, ascending.
-        alpha, by, min_samples: as in `partition.split`; a class is a type of meaning representation.
-        validates: whether there is a validation part.
+def shared_out(raw: Raw, rows: Rows, streams: Streams, validates: bool = True, **shares: Any) -> Federation:
+    """Divides training rows (k,), ascending, among clients by `partition.shares`, whose arguments `shares` are; the
+    server has none. Validation part, if it is wanted, and test part are the data set's own.
     """
-    shares = partition.shares(raw, rows, streams, m=m, alpha=alpha, partition=by, min_samples=min_samples)
     data = Dataset(raw.inputs, raw.labels, raw.classes)
+    clients = tuple(map(data.subset, partition.shares(raw, rows, streams, **shares)))
     _, chosen, test = map(data.subset, part_rows(raw))
     has = chosen if validates and len(chosen) else None
-    clients = tuple(map(data.subset, shares))
     return Federation(data.subset(rows[:0]), clients, test, validation=has, whose=raw.whose)

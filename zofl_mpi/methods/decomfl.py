@@ -51,8 +51,6 @@ class DeComFL(UnsplitMethod):
     n_p: int = at_least(1, 1, "a whole number of directions")
     privacy: Privacy = part()
 
-    # --- the server
-
     def round(self, state: ScalarState, r: int, clients: Clients) -> ScalarState:
         """Asks the participants for their scalars, and takes the steps of the means."""
         to, latest = self.training.participants(r), self.training.latest(r)
@@ -75,7 +73,8 @@ class DeComFL(UnsplitMethod):
 
     def start(self) -> ScalarState:
         first, scalars = super().start(), np.zeros((0, self.training.h, self.n_p))
-        return ScalarState(**{**vars(first), "optimiser": self.first_moments(self.joined(first))}, scalars=scalars)
+        x = torch.cat([first.theta[: self.problem.n_client], first.theta_s])
+        return ScalarState(**{**vars(first), "optimiser": self.first_moments(x)}, scalars=scalars)
 
     def replay(self, x: Tensor, moments: MutableMapping[str, Any], r: int, differences: NDArray[np.float64]) -> None:
         """Moves x (d,), and the optimiser's moments, by round r, whose mean differences are (h, n_p)."""
@@ -101,10 +100,8 @@ class DeComFL(UnsplitMethod):
         """Random numbers of local step q in round r, the same for all clients."""
         return Key(self.setting.streams, r, t=q)
 
-    # --- a client
-
     def train(self, client: Client, message: Known) -> Uploaded:
-        """Takes local steps on a copy of the model; `message.scalars` are those that the client missed."""
+        """Takes local steps on a copy of the model; `message.scalars` (rounds, h, n_p) are those that it missed."""
         r, moments = message.r, self._held["moments"]
         estimator = self.estimator(moments)
         moments = copied(moments) if self.training.h > 1 else moments
@@ -118,8 +115,6 @@ class DeComFL(UnsplitMethod):
         sent = self.privacy.reply(client, own.differences.ravel() / estimator.span, r, scalars=True)
         scalars = (estimator.span * sent.change).reshape(own.differences.shape)
         return replace(own, differences=scalars, clipped=sent.was, loss=math.nan)
-
-    # --- the step, refusals, reports
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -149,10 +144,10 @@ class DeComFL(UnsplitMethod):
 class HiSo(DeComFL):
     """DeComFL along z = u / sqrt(K), entry by entry, u the directions of DeComFL; K (d,) begins at 1.
 
-    After a round K <- nu K + (1 - nu) G^2, with G = (1/P) sum_p g_p z_p its last local step's
-    estimate, g_p the participants' mean scalars. A client that was away replays the missed steps and updates of K in
-    order, and so has the server's x and K to the bit. nu = 1 is DeComFL.
-    As in the paper's code nothing bounds K below: an entry that nothing moves goes to 0, and its directions grow.
+    After a round K <- nu K + (1 - nu) G^2, with G = (1/P) sum_p g_p z_p its last local step's estimate, g_p the
+    participants' mean scalars. A client that was away replays the missed steps and updates of K in order, and so has
+    the server's x and K to the bit. nu = 1 is DeComFL. As in the paper's code nothing bounds K below: an entry that
+    nothing moves goes to 0, and its directions grow.
 
     Attributes:
         nu: weight of the old K; the code of the paper has 0.95.

@@ -43,8 +43,6 @@ class FedKSeed(UnsplitMethod):
     seeds: int = at_least(1, 4096, "a whole number of seeds")
     seed_weights: Literal["uniform", "magnitude"] = "uniform"
 
-    # --- the server
-
     def round(self, state: KSeedState, r: int, clients: Clients) -> KSeedState:
         """Asks the participants for their sums, adds the mean to c, and makes the model of it."""
         to = self.training.participants(r)
@@ -70,10 +68,9 @@ class FedKSeed(UnsplitMethod):
         """(d,) x_0 - sum_k c_k u_k."""
         x, rule = self.problem.placed(self.loss.flat.initial()[0]), self.rule
         for k in np.flatnonzero(c).tolist():
-            self.step(x, rule.estimate(rule.draw_pieces(x, self.key(k)), [float(c[k])]), 1.0)
+            estimate = rule.estimate(rule.draw_pieces(x, self.key(k)), [float(c[k])])
+            self.training.optimiser.step_by_parts(x, estimate, {}, 1.0)
         return x
-
-    # --- a client
 
     def train(self, client: Client, message: Known) -> Uploaded:
         """Takes local steps along the directions of seeds that it draws."""
@@ -81,7 +78,7 @@ class FedKSeed(UnsplitMethod):
         sizes = [self.training.client_size(message.r, client.i, q) for q in range(h)]
 
         def move(x: Tensor, q: int, estimate: Parts) -> None:
-            self.step(x, estimate, sizes[q])
+            self.training.optimiser.step_by_parts(x, estimate, {}, sizes[q])
 
         own = self.reply(client, message, self.rule, lambda q: self.key(drawn[q]), move)
         differences, sums = own.differences[:, 0], np.zeros((3, self.seeds))
@@ -101,12 +98,6 @@ class FedKSeed(UnsplitMethod):
     def key(self, k: int) -> Key:
         """Random numbers of seed k."""
         return Key(self.setting.streams, t=k)
-
-    def step(self, x: Tensor, estimate: Parts, size: float) -> None:
-        """Moves x (d,) by a step of a size along minus the estimate."""
-        self.training.optimiser.step_by_parts(x, estimate, {}, size)
-
-    # --- refusals and reports
 
     def __post_init__(self) -> None:
         for flag, only in {"optimiser": "sgd", "momentum": 0, "weight_decay": 0}.items():

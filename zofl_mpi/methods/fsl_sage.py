@@ -128,8 +128,6 @@ class FSLSAGE(SplitMethod):
             distance = (estimated - target).square().sum()
             return distance.detach(), problem.local.gradient(distance)[problem.n_client :]
 
-    # --- a client
-
     def first(self, client: Client, message: Model) -> Smashed:
         """Uploads the first mini-batch of a round with alignment, before the aligned head arrives."""
         model = client.scratch["model"] = self.steps(client, message)
@@ -142,7 +140,7 @@ class FSLSAGE(SplitMethod):
         model: LocalSteps = client.scratch.pop("model")
         model.theta[model.problem.n_client :] = model.problem.placed(message.theta)
         client.memory["head"] = message.theta.clone()
-        return (yield from self.taken(model, sent=1))
+        return (yield from self.run_steps(model, sent=1))
 
     def steps(self, client: Client, message: Model) -> LocalSteps:
         """The client's model for its local steps of a round: theta_c as sent, with its own head."""

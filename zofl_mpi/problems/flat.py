@@ -30,13 +30,6 @@ class Flat:
 
     Vectors must lie in memory that torch allocated: a matrix product may round differently at an address that is not a
     multiple of 64, and NumPy's arrays start anywhere.
-
-    Attributes:
-        modules: these modules.
-        parameters: theirs with requires_grad; empty except within `at`.
-        n: length of theta.
-        b: length of buffers.
-        first: (n,) and (b,) the values that the modules came with; `initial` copies them.
     """
 
     def __init__(self, modules: Sequence[nn.Module], strict: bool = False, tf32: bool = False) -> None:
@@ -44,13 +37,13 @@ class Flat:
         torch is `strict` alone.
         """
         self.modules, self._strict, self._tf32 = list(modules), strict, tf32
-        self.parameters = [p for m in self.modules for p in m.parameters() if p.requires_grad]
+        self.parameters = [p for m in self.modules for p in m.parameters() if p.requires_grad]  # empty but in `at`
         kept = {id(value) for m in self.modules for value in m.state_dict(keep_vars=True).values()}
         self._buffers = [b for m in self.modules for b in m.buffers() if b.is_floating_point() and id(b) in kept]
         self._layout, self._buffer_layout = _Layout(self.parameters), _Layout(self._buffers)
-        self.n = sum(self._layout.sizes)
-        self.b = sum(self._buffer_layout.sizes)
-        self.first = (_joined(self.parameters), _joined(self._buffers))
+        self.n = sum(self._layout.sizes)  # length of theta
+        self.b = sum(self._buffer_layout.sizes)  # and of buffers
+        self.first = (_joined(self.parameters), _joined(self._buffers))  # what the modules came with
         self._empty = self.first[0].new_empty(0)
         self._release()
 

@@ -1,4 +1,4 @@
-"""Causal language models of `transformers`, cut after a block; their parts, and the parts joined.
+"""Causal language models of `transformers`, cut after a block; and their parts.
 
 One way for all families, without a look at any one's code: the model's own forward pass runs without its blocks, embeds
 the tokens and shows with what it calls each block, masks and rotary positions among it; so each part then calls its own
@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.problems.adapters import merge
-from zofl_mpi.problems.lm_models import context_of
 from zofl_mpi.problems.split import widened
 
 COLUMNS = 1 << 12  # tokens of the vocabulary whose logits are computed at once in passes that never have a graph
@@ -32,21 +30,13 @@ CAUSAL = "causal"  # the attention without masks, by a name of its own among tho
 
 
 class Outline(NamedTuple):
-    """Where the layers of a model are, all by name.
+    """Where the layers of a model are, all by name."""
 
-    Attributes:
-        body: path of the module whose forward pass runs the blocks.
-        blocks: name of their list in it.
-        before: names of its layers with parameters that come before the blocks.
-        behind: those of the layers behind the blocks, in order, but for the unembedding.
-        returns: of how many values a block returns a tuple; 0: it returns a tensor.
-    """
-
-    body: str
-    blocks: str
-    before: tuple[str, ...]
-    behind: tuple[str, ...]
-    returns: int
+    body: str  # path of the module whose forward pass runs the blocks
+    blocks: str  # name of their list in it
+    before: tuple[str, ...]  # names of its layers with parameters that come before the blocks
+    behind: tuple[str, ...]  # those of the layers behind the blocks, in order, but for the unembedding
+    returns: int  # of how many values a block returns a tuple; 0: it returns a tensor
 
     def of(self, model: Any) -> list[nn.Module]:
         """The model's blocks."""
@@ -54,11 +44,7 @@ class Outline(NamedTuple):
 
 
 def outline(model: Any, name: str = "") -> Outline:
-    """Finds the layers of a model on the CPU (UserError: one that cannot be cut).
-
-    Args:
-        name: of the model, for the sentence.
-    """
+    """Finds the layers of a model on the CPU (UserError: one that cannot be cut, which is called `name`)."""
     where = f"--model {name or model.config.name_or_path}: a {type(model).__name__} cannot be cut after a block"
     try:
         found = _traced(model)
@@ -122,17 +108,11 @@ class Note(nn.Module):
     def __init__(self, returns: int) -> None:
         super().__init__()
         self.returns = returns
-        self.call: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         """As a block returns it."""
         self.call = args, kwargs
         return (x, *[None] * (self.returns - 1)) if self.returns else x
-
-    def taken(self) -> Any:
-        """What was noted, which is then forgotten."""
-        call, self.call = self.call, ((), {})
-        return call
 
 
 @final
@@ -172,7 +152,7 @@ class Segment(nn.Module):
             x = self.body(input_ids=x, use_cache=False).last_hidden_state
         elif self.blocks:  # of x only shape and kind matter here
             self.body(inputs_embeds=x.detach()[..., :1], use_cache=False)
-        calls = [note.taken() for note in self._notes]
+        calls = [vars(note).pop("call", None) for note in self._notes]  # what is noted is needed once
         for block, (args, kwargs) in zip(self.blocks, calls[self._first :], strict=False):
             output = block(x, *args, **kwargs)
             x = output if isinstance(output, Tensor) else output[0]
@@ -181,18 +161,14 @@ class Segment(nn.Module):
 
 @final
 class Back(nn.Module):
-    """The auxiliary and the server's part: smashed activations (B, T, d) to logits of the next token.
-
-    Attributes:
-        pieces: number of pieces in which the logits are computed; 0: by `pieces_of`.
-    """
+    """The auxiliary and the server's part: smashed activations (B, T, d) to logits of the next token."""
 
     def __init__(self, model: Any, layers: Outline, first: int, last: int) -> None:
         super().__init__()
         body = model.get_submodule(layers.body)
         self.segment = Segment(model, layers, first, last)
         self.last = Unembedding([getattr(body, name) for name in layers.behind], model.get_output_embeddings())
-        self.pieces = 0
+        self.pieces = 0  # in how many the logits are computed; 0: by `pieces_of`
 
     def forward(self, x: Tensor, at: Tensor) -> Tensor:
         """(k, V) the logits at the positions `at` (k,), of B T: the unembedding is multiplied with no others."""
@@ -258,20 +234,16 @@ class Unembedding(nn.Module):
 
 
 class Parts(NamedTuple):
-    """A model cut in three.
-
-    Attributes:
-        model: the whole one, of the client's and the server's modules.
-    """
+    """A model cut in three."""
 
     client: Segment
     auxiliary: Back
     server: Back
-    model: Any
+    model: Any  # the whole one, of the client's and the server's modules
 
 
 def cut_model(model: Any, layers: Outline, cut: int, auxiliary_blocks: int, longest: int) -> Parts:
-    """Cuts the model in three parts, which take its modules over (UserError: too few blocks, or a short context).
+    """Cuts the model in three parts, which take its modules over (UserError: too few blocks).
 
     The auxiliary part is a copy of the server's first blocks, of the layers behind them and of the unembedding; frozen
     tensors are shared. An embedding that trains (the client's) and an unembedding (the server's) are two matrices.
@@ -281,16 +253,11 @@ def cut_model(model: Any, layers: Outline, cut: int, auxiliary_blocks: int, long
         auxiliary_blocks: of the auxiliary part.
         longest: T, input tokens of the longest text.
     """
-    depth, context = len(layers.of(model)), context_of(model.config)
+    depth = len(layers.of(model))
     demand(0 < cut < depth, "cut", cut, f"from 1 to {depth - 1}: the model has {depth} blocks")
     left = depth - cut
     what = f"from 0 to {left}: after --cut {cut} of {depth} blocks the server has {left}"
     demand(0 <= auxiliary_blocks <= left, "auxiliary_blocks", auxiliary_blocks, what)
-    if context is not None and longest > context:
-        raise UserError(
-            f"the longest text has {longest} tokens, the model's context is {context}: take a model "
-            "with a longer context, or leave such texts out"
-        )
     weight, unembedding = model.get_input_embeddings().weight, model.get_output_embeddings()
     if weight.requires_grad and unembedding.weight is weight:
         model.set_output_embeddings(copy.deepcopy(unembedding))
@@ -328,14 +295,3 @@ def narrow_frozen(parts: Parts) -> None:
                 if p not in narrowed:
                     narrowed[p] = nn.Parameter(p.bfloat16(), requires_grad=False)
                 setattr(module, name, narrowed[p])
-
-
-def joined(parts: Parts) -> Any:
-    """The whole model, its parts bound to some vectors by `at`, without LoRA's layers; tensors are copies."""
-    model = copy.deepcopy(parts.model).to(parts.model.get_input_embeddings().weight.dtype)
-    if model.config.get_text_config()._attn_implementation == CAUSAL:
-        model.config.get_text_config()._attn_implementation = "sdpa"
-    with torch.no_grad():
-        merge(model)
-    model.tie_weights()
-    return model.requires_grad_().eval()

@@ -39,11 +39,8 @@ def random_config(name: str) -> Any:
 
 
 def random_model(config: Any, vocabulary: int, end: int) -> Any:
-    """A model of this configuration with random weights, drawn by torch's generator.
-
-    Args:
-        vocabulary: V, its number of tokens.
-        end: the token that ends a text.
+    """A model of this configuration with random weights, drawn by torch's generator, of `vocabulary` tokens, of which
+    `end` ends a text.
     """
     config.vocab_size, config.bos_token_id, config.eos_token_id, config.pad_token_id = vocabulary, end, end, None
     return _one_operation(_transformers().AutoModelForCausalLM.from_config(config, dtype=torch.float32))
@@ -102,9 +99,9 @@ def _transformers() -> Any:
 
 def _without_dropout(config: Any) -> Any:
     """The configuration, all of its probabilities of leaving something out 0."""
-    for each in {id(own): own for own in (config, config.get_text_config())}.values():
+    for each in (config, config.get_text_config()):
         for name, value in each.to_dict().items():
-            if isinstance(value, float) and ("drop" in name):
+            if isinstance(value, float) and "drop" in name:
                 setattr(each, name, 0.0)
     return config
 

@@ -5,6 +5,7 @@ losses have labels smoothed, zeroth-order ones too; those of reports have not. T
 batch's longest: attention is causal, so that padding reaches no token that counts, and needs no mask.
 """
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -20,9 +21,10 @@ from torch.nn.functional import cross_entropy
 from zofl_mpi.data import Dataset, texts
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Batch
+from zofl_mpi.problems.adapters import merge
 from zofl_mpi.problems.device_cache import to_device
 from zofl_mpi.problems.flat import Flat
-from zofl_mpi.problems.lm import Back, Parts, joined, narrow_frozen
+from zofl_mpi.problems.lm import CAUSAL, Back, Parts, narrow_frozen
 from zofl_mpi.problems.split import TorchSplit
 
 NONE = texts.NONE  # the label of a position that predicts nothing: of contexts and padding
@@ -32,26 +34,18 @@ ROWS = 32  # texts of a report whose logits are computed at once
 @final
 @dataclass(frozen=True)
 class SplitLM(TorchSplit):
-    """A `Split` problem of a language model. Methods that train it hold all vectors; frozen weights are in no vector.
-
-    Attributes:
-        report_batch: texts of a batch of a report, as in validation batches of LoRA's and SplitLoRA's codes by default.
-        parts: client, auxiliary and server, in `dtype`, on `device`.
-        longest: T, input tokens of the longest text.
-        targets: completion tokens of the text that has most.
-        label_smoothing: share of a label that is spread over the whole vocabulary, in training losses.
-        choices: completions of each text, of which a report scores all and training takes the right one.
-        bf16: as in `TorchSplit`, smashed samples too; frozen weights of products are then stored so.
+    """A `Split` problem of a language model. Methods that train it hold all vectors; frozen weights are in no vector,
+    and with `bf16` those of products are stored so.
     """
 
     takes_one: ClassVar[bool] = True
     alike: ClassVar[bool] = False
-    report_batch: ClassVar[int] = 4
-    parts: Parts
-    longest: int
-    targets: int
-    label_smoothing: float = 0.1
-    choices: int = 1
+    report_batch: ClassVar[int] = 4  # as in validation batches of LoRA's and SplitLoRA's codes
+    parts: Parts  # client, auxiliary and server, in `dtype`, on `device`
+    longest: int  # T, input tokens of the longest text
+    targets: int  # completion tokens of the text that has most
+    label_smoothing: float = 0.1  # share of a label that is spread over the whole vocabulary, in training losses
+    choices: int = 1  # completions of each text, of which a report scores all and training takes the right one
 
     def __post_init__(self) -> None:
         demand(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "from 0 to below 1")
@@ -69,15 +63,14 @@ class SplitLM(TorchSplit):
         return self.longest, int(self.parts.model.config.get_text_config().hidden_size)
 
     def upload_bytes(self, data: Dataset, positions: Batch) -> int:
-        """Bytes that the smashed texts of one batch travel as, all as long as the longest of them."""
         itemsize = 2 if self.bf16 else np.dtype(self.dtype).itemsize
         return self._padded(data, positions) * self.smashed_shape[1] * itemsize
 
     def label_bytes(self, data: Dataset, positions: Batch) -> int:
-        """Bytes that the labels of one batch travel as, whole numbers of 8 bytes, those of contexts and padding too."""
-        return 8 * self._padded(data, positions)
+        return 8 * self._padded(data, positions)  # those of contexts and padding too
 
     def _padded(self, data: Dataset, positions: Batch) -> int:
+        """Positions of a batch, whose texts travel as long as the longest of them."""
         return len(positions) * (int(texts.lengths(data, positions).max()) - 1)
 
     @cached_property
@@ -212,10 +205,16 @@ class SplitLM(TorchSplit):
 
     def joined(self, theta: Tensor, theta_s: Tensor) -> Any:
         """The model of `transformers` at theta (n_l,), of which the client's part counts, and theta_s (n_s,), with LoRA
-        in its weights; it writes by `generate`.
+        in its weights; it writes by `generate`. Tensors are copies.
         """
-        with self.local.at(self.placed(theta)), self.top.at(self.placed(theta_s)):
-            return joined(self.parts)
+        with self.local.at(self.placed(theta)), self.top.at(self.placed(theta_s)), torch.no_grad():
+            model = copy.deepcopy(self.parts.model).to(self.parts.model.get_input_embeddings().weight.dtype)
+            merge(model)
+        config = model.config.get_text_config()
+        if config._attn_implementation == CAUSAL:
+            config._attn_implementation = "sdpa"
+        model.tie_weights()
+        return model.requires_grad_().eval()
 
 
 def predicted(labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -160,11 +160,8 @@ def eval_data(setting: Setting[Any], data: Any, i: int | None = None) -> Any:
 
 # --- expected costs
 
-GRADIENT = 3
-"""Passes that a gradient counts: forward, and a backward pass that costs two of these."""
-
-PROBE = 64
-"""Samples that a plan counts the operations of where a batch is all of a client's, maybe too many to compute with."""
+GRADIENT = 3  # passes that a gradient counts: forward, and a backward pass that costs two of these
+PROBE = 64  # samples whose operations a plan counts where a batch is all of a client's, maybe too many to compute
 
 
 @dataclass(frozen=True)
@@ -274,9 +271,7 @@ class Costed(OnProblem[P], ABC):
 
     def _steps(self, effort: Effort, r: int, clients: Sequence[int] | None = None) -> tuple[Numbers, Numbers, Numbers]:
         """(k,) each: clients (None: the participants of round r), their local steps, the samples of these."""
-        asked, m = effort.participants(r) if clients is None else clients, self.setting.m
-        everyone = clients is None and len(asked) == m  # quicker than a list of them
-        ids = np.arange(m) if everyone else np.array(asked, np.int64)
+        ids = np.array(effort.participants(r) if clients is None else clients, np.int64)
         steps = np.broadcast_to(effort.steps(ids, r), ids.shape)
         return ids, steps, np.broadcast_to(effort.samples(steps, self._sizes[ids]), ids.shape)
 

@@ -15,17 +15,8 @@ from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.setting import Passes
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Bilevel, SecondOrder
-from zofl_mpi.rounds.base import (
-    GRADIENT,
-    Costed,
-    Effort,
-    OnProblem,
-    draw_batches,
-    eval_data,
-    scaled_to_one,
-    shaped,
-    step_samples,
-)
+from zofl_mpi.rounds import base
+from zofl_mpi.rounds.base import GRADIENT, Costed, Effort, OnProblem, eval_data, scaled_to_one, shaped
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
 from zofl_mpi.rounds.report import GlobalModel, HeldOut, all_scores, held_out
 from zofl_mpi.rounds.zeroth_order import Local, Report, Stepped, directions, report, schedule_lines
@@ -216,7 +207,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     def loads(self) -> Loads:
         """Samples of each client's steps in a round whose lower level is solved as at x_0."""
         T = self.first_schedule.T
-        lower = step_samples(self.setting, self.solver.batch_lower)
+        lower = base.step_samples(self.setting, self.solver.batch_lower)
         return Loads([f + 2 * T * h for f, h in zip(super().loads().work, lower, strict=True)])
 
     def plan(self, rounds: int) -> dict[str, str | float]:
@@ -289,12 +280,12 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
     def lower_batches(self, client: Client, t: int, steps: int) -> Any:
         """(steps, B) positions of h_i's derivatives in inner round t, or in a term of the series behind these."""
         generator = self.setting.streams(Purpose.LOWER_BATCH, r=client.memory["r"], i=client.i, t=t)
-        return draw_batches(generator, len(self.parts(client)[1]), steps, self.batch_lower)
+        return base.draw_batches(generator, len(self.parts(client)[1]), steps, self.batch_lower)
 
     def upper_batches(self, client: Client, steps: int) -> Any:
         """(steps, B) positions of f_i's gradients; the first is that of the hypergradient."""
         generator = self.setting.streams(Purpose.BATCH, r=client.memory["r"], i=client.i)
-        return draw_batches(generator, len(self.parts(client)[0]), steps, self.batch)
+        return base.draw_batches(generator, len(self.parts(client)[0]), steps, self.batch)
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> HypergradientReport:
         solve, m = self.problem.solution, self.setting.m
@@ -316,7 +307,7 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
 
     def _samples(self, exchanges: Sequence[Exchange]) -> list[int]:
         """(m,) samples of the derivatives that each client takes."""
-        upper, lower = step_samples(self.setting, self.batch), step_samples(self.setting, self.batch_lower)
+        upper, lower = base.step_samples(self.setting, self.batch), base.step_samples(self.setting, self.batch_lower)
         outer, inner = (sum(numbers) for numbers in zip(*((e.upper, e.lower) for e in exchanges), strict=True))
         return [outer * f + inner * h for f, h in zip(upper, lower, strict=True)]
 

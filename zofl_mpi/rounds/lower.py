@@ -7,7 +7,6 @@ at the mean of the clients' own minimisers, which is not y(x).
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -15,12 +14,11 @@ import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, at_least, demand, finite
 from zofl_mpi.errors import warn
-from zofl_mpi.numerics.descent import Gradient, descend
+from zofl_mpi.numerics.descent import Gradient, Projection, descend
 from zofl_mpi.problems import Bilevel
 from zofl_mpi.rounds.base import draw_batches, shaped
 
-GROWTH = 4
-"""Times the local steps that x_0's curvature asks for, beyond which a run warns."""
+GROWTH = 4  # times the local steps that x_0's curvature asks for, beyond which a run warns
 _warned: list[bool] = []
 
 
@@ -236,9 +234,7 @@ def acceleration(which: str, gamma: float, mu: float, L: float, H: int) -> tuple
     return alpha, (2 * alpha**2 - 1) / (alpha - 1), gamma_l
 
 
-def _accelerated(
-    w: Array, gradient: Gradient, project: Callable[[Array], Array], steps: int, sizes: tuple[float, ...]
-) -> Array:
+def _accelerated(w: Array, gradient: Gradient, project: Projection, steps: int, sizes: tuple[float, ...]) -> Array:
     """(2, n_lower) FedAC's w and w_ag after the steps. Where Y(x) is a set both are projected: our addition."""
     (y, aggregate), (gamma, alpha, beta, gamma_l) = w, sizes
     for k in range(steps):

@@ -4,7 +4,7 @@ import json
 import math
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +23,6 @@ from zofl_mpi.engine.setting import Budget, Directions, Method
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import records
 from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
-from zofl_mpi.run.diagnosis import latest_rank
 from zofl_mpi.run.progress import Progress, with_progress
 
 
@@ -81,7 +80,7 @@ class Totals:
     # of the estimates in all rounds of the run so far; counted at the end, which costs time at large m
     directions: Directions | None = None
     # {client rank: seconds} that the server waited in rounds in which this rank computed longest: at most what it
-    # computed beyond the mean of the client ranks; see `diagnosis.latest_rank`
+    # computed beyond the mean of the client ranks; see `latest_rank`
     late: dict[int, float] = field(default_factory=dict)
 
     def explored(self, method: Method[Any]) -> dict[str, float]:
@@ -108,6 +107,19 @@ class Totals:
         self.last |= {k: v for k, v in columns.items() if not math.isnan(v)}
         values = [columns[name] for name in ("objective", "test_loss") if name in columns]
         self.course += [(self.round, value) for value in values[:1]]
+
+
+def latest_rank(row: Row, server_ranks: int, lost: Container[int]) -> tuple[int, float]:
+    """The client rank that computed longest in a round, and the seconds that the server waited for it.
+
+    These are at most what it computed beyond the mean of the client ranks; (0, 0.0) where one client rank is left.
+    """
+    compute, wait = row.seconds[:, :, 0].sum(axis=0), float(row.seconds[:, 0, 1].sum())
+    ranks = [rank for rank in range(server_ranks, len(compute)) if rank not in lost]
+    if len(ranks) < 2:
+        return 0, 0.0
+    slowest = max(ranks, key=lambda rank: compute[rank])
+    return slowest, min(wait, float(compute[slowest] - compute[ranks].mean()))
 
 
 @final

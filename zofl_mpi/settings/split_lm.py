@@ -65,11 +65,7 @@ class LM:
     tf32: bool = False
 
     def begun(self) -> tuple[Any, Any]:
-        """A configuration, and the model of a folder or of the hub, in float32; None for one with random weights.
-
-        Raises:
-            UserError: it is not there.
-        """
+        """A configuration, and its model in float32; None for random weights (UserError: it is not there)."""
         from zofl_mpi.problems import lm_models
 
         if self.model.startswith("random:"):
@@ -108,10 +104,8 @@ class LM:
     def problem(
         self, model: Any, longest: int, targets: int, dtype: str = "float32", device: str = "cpu", choices: int = 1
     ) -> SplitLM:
-        """The problem of a model from `uncut`, which is not to be used afterwards; see `SplitLM`.
-
-        Raises:
-            UserError: it cannot be cut, or does not compute in this precision.
+        """The problem of a model from `uncut`, which is not to be used afterwards; see `SplitLM` (UserError: it cannot
+        be cut, or does not compute in this precision).
         """
         from zofl_mpi.problems.lm import cut_model, outline
         from zofl_mpi.problems.split_lm import SplitLM
@@ -130,7 +124,7 @@ def vocabulary_of(model: str, config: Any) -> Vocabulary | None:
     if not os.path.isfile(place) or own.eos_token_id is None:
         return None
     end = own.eos_token_id[0] if isinstance(own.eos_token_id, list) else own.eos_token_id
-    return Vocabulary((place,), None, (int(own.vocab_size), int(end)))
+    return Vocabulary((place,), int(own.vocab_size), int(end))
 
 
 def build(site: Site) -> Setting[Any]:

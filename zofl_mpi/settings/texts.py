@@ -1,7 +1,7 @@
 """`Texts`: the flags of a data set of texts and of its division among clients."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
@@ -64,16 +64,15 @@ class Texts:
     def corpus(
         self, world: World, streams: Streams, most: int | None = None, of_model: Vocabulary | None = None
     ) -> Corpus:
-        """The texts, encoded once on each node, and their division among clients.
+        """The texts, encoded once on each node, and their division among clients (UserError: on every rank, if a file
+        is missing or damaged on one, a flag out of range, or a text too long).
 
         Args:
             most: tokens that the model can look at; texts that are longer are refused.
             of_model: the vocabulary of the model's folder; None for none.
-
-        Raises:
-            UserError: on every rank, if a file is missing or damaged on one, a flag out of range, or a text too long.
         """
-        files, data_dir = run_or_fail_all(world, self._files)
+        data_dir = Path(self.data_dir).expanduser() if self.data_dir else published.default_data_dir()
+        files = run_or_fail_all(world, lambda: self._files(data_dir))
         own = of_model if self.vocabulary == "auto" else None
         tokens: texts.Tokens = "model" if own else "e2e" if self.vocabulary == "e2e" else "gpt2"
         vocabulary = own or Vocabulary(run_or_fail_all(world, lambda: bpe.find(data_dir)))
@@ -84,27 +83,25 @@ class Texts:
             if most is not None:
                 texts.check_lengths(raw, most, files, self.text)
             rows, division = texts.training_rows(raw, self.part)
-            shares = {name: vars(self)[name] for name in ("m", "alpha", "min_samples")}
-            dev = self.validation == "dev"
-            federation = texts.shared_out(raw, rows, streams, by=self.partition, validates=dev, **shares)
-            kept = replace(vocabulary, kept=raw.tokens if tokens == "e2e" else None)
+            shares = {name: vars(self)[name] for name in ("m", "alpha", "partition", "min_samples")}
+            federation = texts.shared_out(raw, rows, streams, self.validation == "dev", **shares)
+            kept = vocabulary if tokens != "e2e" or raw.tokens is None else vocabulary.keeping(raw.tokens)
             if len(files) == 1:
                 return Corpus(federation, kept, division, files, self.text, choices=raw.classes)
             return Corpus(federation, kept, division + e2e.RULES[self.text], files, self.text)
 
         return run_or_fail_all(world, shared)
 
-    def _files(self) -> tuple[tuple[Path, ...], Path]:
-        """The three CSV files or the one of lines, and the folder with GPT-2's two."""
-        data_dir = Path(self.data_dir).expanduser() if self.data_dir else published.default_data_dir()
+    def _files(self, data_dir: Path) -> tuple[Path, ...]:
+        """The three CSV files, or the one of lines."""
         if self.data.endswith(lines.SUFFIX):
-            return (Path(self.data).expanduser(),), data_dir
+            return (Path(self.data).expanduser(),)
         if self.data == "e2e":
-            return published.find("e2e", e2e.FILES, data_dir), data_dir
+            return published.find("e2e", e2e.FILES, data_dir)
         paths, lacking = published.find_files(e2e.FILES, [Path(self.data).expanduser()])
         if lacking:
             raise UserError(
                 f"--data {self.data}: it must be e2e, FILE.jsonl, or a folder with {', '.join(e2e.FILES)}; there is no "
                 f"{', '.join(lacking)} in it (a path is relative to {Path.cwd()})"
             )
-        return paths, data_dir
+        return paths

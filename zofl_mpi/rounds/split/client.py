@@ -28,8 +28,7 @@ from zofl_mpi.rounds.split.training import Training
 
 M = TypeVar("M", Model, Network)
 Draw = Literal["device", "host"]
-AHEAD = 2**15
-"""Bytes of a client's directions that are drawn at once: many clients may wait in the middle of their steps."""
+AHEAD = 2**15  # bytes of a client's directions drawn at once: many clients may wait in the middle of their steps
 _warned: list[bool] = []
 
 

@@ -25,8 +25,7 @@ from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines, backprop
 from zofl_mpi.rounds.split.server import Server, passes_at
 from zofl_mpi.rounds.split.training import Training
 
-BLOCK = 256
-"""Test samples that are scored at once; a multiple of every problem's `report_batch`."""
+BLOCK = 256  # test samples that are scored at once; a multiple of every problem's `report_batch`
 
 
 @dataclass(frozen=True)
@@ -104,9 +103,9 @@ class SplitMethod(OnProblem[Split]):
 
     def train(self, client: Client, message: Any) -> Any:
         """Takes the local steps of a round, and uploads."""
-        return (yield from self.taken(self.steps(client, message)))
+        return (yield from self.run_steps(self.steps(client, message)))
 
-    def taken(self, model: LocalSteps, sent: int = 0) -> Generator[Smashed, Tensor | None, Trained]:
+    def run_steps(self, model: LocalSteps, sent: int = 0) -> Generator[Smashed, Tensor | None, Trained]:
         """Takes the local steps, the first `sent` of which have been uploaded; the server may answer with lambda."""
         rule = self.rule_of(model.client.i)
         for q, x, labels in model:
@@ -114,8 +113,9 @@ class SplitMethod(OnProblem[Split]):
             point = rule.forward(model, x, labels, uploads)
             # without an answer to wait for, it leaves while the rule's further passes go on
             lam = (yield point.upload(labels, keep=rule.needs_point)) if uploads else None
-            target = labels if lam is None else point.laid_out(self.problem.placed(lam))
-            model.step(rule(model, point, target, model.key(q)))
+            model.step(
+                rule(model, point, labels if lam is None else point.laid_out(self.problem.placed(lam)), model.key(q))
+            )
         return model.done()
 
     def steps(self, client: Client, message: Model) -> LocalSteps:
@@ -289,8 +289,6 @@ class LockstepMethod(SplitMethod):
         loss = CutLoss(self.problem)
         return loss, backprop(self.training, loss)
 
-    # --- the server
-
     def exchange(self, state: State, r: int, clients: Clients, servers: Mapping[int, Server]) -> None:
         """Exchanges all mini-batches with {i: client i's server part}; the models stay at the clients."""
         for group in self.training.groups(r):
@@ -306,8 +304,6 @@ class LockstepMethod(SplitMethod):
             if isinstance(item, Smashed):
                 servers[i].step(i, item, returned=True)
                 yield i
-
-    # --- a client
 
     def begin(self, client: Client, message: Model) -> Smashed:
         """Begins `train`, up to its first upload."""

@@ -23,10 +23,8 @@ from zofl_mpi.rounds.split.rules import Lines, StepCost
 
 Parts = Iterator[tuple[slice, Tensor]]
 """An estimate, part by part of theta."""
-PIECE = 2**18
-"""Numbers that a CPU draws at once, which its caches hold; a multiple of 64, as many as one word has signs."""
-PIECE_OF_A_GPU = 2**24
-"""Likewise of a GPU, whose numbers depend on how many are drawn at once."""
+PIECE = 2**18  # numbers that a CPU draws at once, which its caches hold; a multiple of 64, the signs of one word
+PIECE_OF_A_GPU = 2**24  # likewise of a GPU, whose numbers depend on how many are drawn at once
 
 
 @final

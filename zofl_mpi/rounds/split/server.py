@@ -184,20 +184,15 @@ class RecentUploads:
             if self.alike:
                 kept[str(i)] = torch.cat([upload.to(newest.device) for upload in uploads])[-self.size :]
             else:
-                kept[str(i)] = self._newest(uploads)
+                excess = sum(map(len, uploads)) - self.size
+                while excess >= len(uploads[0]):
+                    excess -= len(uploads.pop(0))
+                uploads[0] = uploads[0][max(0, excess) :]
+                kept[str(i)] = {str(number): upload for number, upload in enumerate(uploads)}
 
     def uploads(self, i: int) -> list[tuple[Tensor, Tensor]]:
         """Smashed samples and labels of client i, in the mini-batches in which the alignment takes them."""
         return list(zip(in_order(self.smashed[str(i)]), in_order(self.labels[str(i)]), strict=True))
-
-    def _newest(self, uploads: list[Tensor]) -> dict[str, Tensor]:
-        """The newest samples of some uploads, as many as there is room for."""
-        left, newest = self.size, list[Tensor]()
-        for upload in reversed(uploads):
-            if left > 0:
-                newest.insert(0, upload[-left:])
-                left -= len(newest[0])
-        return {str(number): upload for number, upload in enumerate(newest)}
 
 
 def in_order(uploads: Tensor | Mapping[str, Tensor]) -> list[Tensor]:
