@@ -155,6 +155,8 @@ def test_what_is_no_model_is_refused(texts: list[str], capsys: Capsys, monkeypat
         if config:
             Path(folder, "config.json").write_text(config)
     Path("bad/model.safetensors").write_text("no weights")
+    rows = [{"context": "a" + " a" * count, "completion": " b"} for count in (1, 299, 1, 1)]
+    Path("long.jsonl").write_text("\n".join(map(json.dumps, rows)))
     for name, sentence in (
         ("./none", "--model ./none: there is no such folder; allowed are random:tiny, random:small, random:medium"),
         ("empty", "--model empty: the folder holds no causal language model that transformers reads: "),
@@ -173,6 +175,7 @@ def test_what_is_no_model_is_refused(texts: list[str], capsys: Capsys, monkeypat
         ("--lora-rank", 0, "--lora-rank 0: must be a whole number, at least 1"),
         ("--lora-alpha", -1, "--lora-alpha -1.0: must be a number, at least 0"),
         ("--label-smoothing", 1, "--label-smoothing 1.0: must be from 0 to below 1"),
+        ("--data", "long.jsonl", "long.jsonl, line 2: context and text have 301 tokens, the model takes 256 at most"),
     ):
         assert sentence in refused(capsys, FAMILY, *texts, *RANDOM, flag, value)
 
