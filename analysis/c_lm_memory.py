@@ -151,10 +151,10 @@ def bare_step(way: str, model: Any, loss: Callable[[Any], Any]) -> Callable[[], 
 
 def step_of(way: str, parts: Any, tokens: Any) -> tuple[Callable[[], Any], Callable[[], Any], int, int]:
     """A client's step and the model's by its scalars; the unperturbed pass; bytes of the largest layer and of all."""
-    from zofl_mpi.methods.decomfl import DeComFL, HiSo, Missed
-    from zofl_mpi.methods.fedkseed import FedKSeed, Sums
+    from zofl_mpi.methods.decomfl import DeComFL, HiSo
+    from zofl_mpi.methods.fedkseed import FedKSeed
     from zofl_mpi.problems.split_lm import SplitLM
-    from zofl_mpi.rounds.split.unsplit import Current
+    from zofl_mpi.rounds.split.unsplit import Current, Known
 
     problem, data, none = SplitLM(parts, TOKENS, TOKENS, 0.0), [0] * TEXTS, torch.zeros(0)
     setting = Setting(problem, Streams(1), (data,))
@@ -175,11 +175,12 @@ def step_of(way: str, parts: Any, tokens: Any) -> tuple[Callable[[], Any], Calla
 
     def step() -> None:
         if way == "fedkseed":
-            (sums,) = of.train(client, Sums(np.zeros((1, 4), np.float32), none, 0)).differences
+            (sums,) = of.train(client, Known(np.zeros((1, 4), np.float32), none, 0)).differences
             (k,) = np.flatnonzero(sums)
-            of.step(x, of.direction(x, int(k)), [float(sums[k])], 1.0)
+            estimate = of.rule.estimate(of.rule.draw_pieces(x, of.key(int(k))), [float(sums[k])])
+            training.optimiser.step_by_parts(x, estimate, {}, 1.0)
         else:
-            of.replay(x, moments, 0, of.train(client, Missed(np.zeros((0, 1, 1)), none, 0)).differences)
+            of.replay(x, moments, 0, of.train(client, Known(np.zeros((0, 1, 1)), none, 0)).differences)
 
     layer = max(part.stop - part.start for part in of.loss.flat.places.values())
     return step, lambda: local.forward(tokens[:, :-1], tokens[:, 1:]), 4 * layer, 4 * len(x)

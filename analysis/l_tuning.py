@@ -124,11 +124,11 @@ def of_labels(path: Path) -> dict[str, Any]:
         UserError: the file is not there.
     """
     found = lines.read(path)
-    counts = Counter(line.label for line in found if line.split == "train")
+    counts = Counter(line.kind for line in found if line.split == "train")
     test = [line for line in found if line.split == "test"]
-    nats = -sum(math.log(counts[line.label] / counts.total()) for line in test)
+    nats = -sum(math.log(counts[line.kind] / counts.total()) for line in test)
     tokens = sum(len(line.completions[0].split()) for line in test)
-    right = np.mean([line.label == counts.most_common(1)[0][0] for line in test])
+    right = np.mean([line.kind == counts.most_common(1)[0][0] for line in test])
     told = {"accuracy_mean_percent": 100 * float(right), "loss_mean": nats / tokens, "validation_loss": math.nan}
     return told | {
         "weights": "-",

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from zofl_mpi.data import e2e
+from zofl_mpi.data.lines import Text
 from zofl_mpi.data.published import default_data_dir, find_files
 from zofl_mpi.problems import lm_models
 from zofl_mpi.problems.network import seeded
@@ -62,34 +63,34 @@ def part_of(share: float) -> str:
     return "train" if share < 0.8 else "validation" if share < 0.9 else "test"
 
 
-def slots_of(sample: e2e.Sample) -> dict[str, str]:
+def slots_of(sample: Text) -> dict[str, str]:
     """{slot: value}."""
     return dict(slot.split(" : ", 1) for slot in sample.context.split(" | "))
 
 
-def to_write(sample: e2e.Sample, names: bool = True) -> dict[str, Any]:
+def to_write(sample: Text, names: bool = True) -> dict[str, Any]:
     """A text to be written for its meaning representation, with the slots' names or as values alone."""
     context = sample.context if names else " | ".join(slots_of(sample).values())
-    return {"context": f"{context} |", "completion": sample.text}
+    return {"context": f"{context} |", "completion": sample.completions[0]}
 
 
-def to_tell(sample: e2e.Sample, generator: np.random.Generator) -> dict[str, Any] | None:
+def to_tell(sample: Text, generator: np.random.Generator) -> dict[str, Any] | None:
     """One slot to be told from a text, never one of the four foods."""
     slots = slots_of(sample)
     known = [name for name in ASKED if name in slots and slots[name] not in FOODS]
     if not known:
         return None
     name = known[int(generator.integers(len(known)))]
-    return {"context": f"{sample.text} | {name} :", "completion": slots[name]}
+    return {"context": f"{sample.completions[0]} | {name} :", "completion": slots[name]}
 
 
-def to_choose(sample: e2e.Sample) -> dict[str, Any] | None:
+def to_choose(sample: Text) -> dict[str, Any] | None:
     """The food to be chosen for a text; whose it is: the kind of place."""
     slots = slots_of(sample)
     if slots.get("food") not in FOODS or "Type" not in slots:
         return None
     own = {"completions": FOODS, "label": FOODS.index(slots["food"]), "client": slots["Type"]}
-    return {"context": f"{sample.text} | food :", **own}
+    return {"context": f"{sample.completions[0]} | food :", **own}
 
 
 def short(lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -108,12 +109,12 @@ def write(name: str, lines: Iterable[dict[str, Any]]) -> None:
     print(FOLDER / name, dict(Counter(line.get("split", "train") for line in kept)))
 
 
-def random_model(samples: Iterable[e2e.Sample]) -> None:
+def random_model(samples: Iterable[Text]) -> None:
     """The tokeniser of the commonest words, and a model with random weights."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
     from transformers import GPT2Config
 
-    counts = Counter(f"{word}" for s in samples for word in f"{s.context} | {s.text}".lower().split())
+    counts = Counter(f"{word}" for s in samples for word in f"{s.context} | {s.completions[0]}".lower().split())
     words = ["<unknown>", "<end>", *sorted(word for word, count in counts.items() if count >= LEAST)]
     tokenizer = Tokenizer(models.WordLevel({word: k for k, word in enumerate(words)}, unk_token="<unknown>"))
     tokenizer.normalizer = normalizers.Lowercase()

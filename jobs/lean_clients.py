@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
 import numpy as np
 
-from zofl_mpi import Client, Clients
+from zofl_mpi import Clients
 from zofl_mpi.engine.fleet import RoundWork
 from zofl_mpi.rounds.split.client import HeadLoss, Loss
 from zofl_mpi.rounds.split.costs import HEADS, PARTS
-from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State, Trained, Update
+from zofl_mpi.rounds.split.messages import Ask, State, Update
 from zofl_mpi.rounds.split.method import SplitMethod, with_head
 from zofl_mpi.rounds.split.rules import Frozen, GradientRule, backprop
 
@@ -40,21 +40,11 @@ class UploadOnly(SplitMethod):
     def round(self, state: State, r: int, clients: Clients) -> State:
         """As CSE-FSL's, with the mean of the models that were trained."""
         main, local_loss = self.train_server(state, r, clients, self.train)
-        trained = [i for i in self.training.timetable.participants(r) if self.has_room(i)]
+        trained = [i for i in self.training.participants(r) if self.has_room(i)]
         mean = Update(state.theta, state.buffers)
         if trained:
             mean = clients.mean(self.update, Ask(), to=trained, weights=self.training.shares())
         return main.state(with_head(state, mean), local_loss)
-
-    def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
-        """Takes the local steps, if there is room, and uploads."""
-        model, rule = self.steps(client, message), self.rule_of(client.i)
-        for q, x, labels in model:
-            point = rule.forward(model, x, labels)
-            if model.uploads(q):
-                yield point.upload(labels)
-            model.step(rule(model, point, labels, model.key(q)))
-        return model.done()
 
     # --- by device
 

@@ -105,7 +105,7 @@ def run_ranks(
 def _close_results() -> None:
     """Closes the result of a rank 0 that has ended, as its process would: its thread may wait in a queue for ever."""
     for found in gc.get_objects():
-        if type(found) is Recorder:
+        if type(found) is Recorder and hasattr(found, "_let_go"):  # not one that was refused before it had a file
             found.abandon()
 
 

@@ -21,7 +21,7 @@ from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.world import World, speaks_first
 from zofl_mpi.errors import UserError, refused
 from zofl_mpi.run import binding
-from zofl_mpi.run.mpi.world import connect
+from zofl_mpi.run.mpi.world import MPIWorld, connect
 
 SIZES = (1, 7_840, 1_000_000)
 """Entries of the vectors that are sent to and fro: a number, [A]'s model for MNIST, 4 MB."""
@@ -72,8 +72,7 @@ def main(words: list[str] | None = None) -> int:
 def slurm(environment: Mapping[str, str], hosts: Sequence[str], lacking: Sequence[Sequence[str]]) -> str:
     """A sentence on whether a job can put itself back into the queue.
 
-    Args:
-        hosts, lacking: the node of each rank, and the commands of Slurm that are missing there.
+    Of each rank: its node (`hosts`), and the commands of Slurm that are missing there (`lacking`).
     """
     if "SLURM_JOB_ID" not in environment:
         return "Slurm: this is no job; whether one can put itself back into the queue shows on the nodes that it gets"
@@ -92,7 +91,6 @@ def _exchange(world: World) -> None:
     """Times a question of each size to one client on each rank, and prints the best of five."""
     from zofl_mpi.run.mpi.client import ClientRank
     from zofl_mpi.run.mpi.server import MPIClients
-    from zofl_mpi.run.mpi.world import MPIWorld
 
     assert isinstance(world, MPIWorld)
     method, m = Echo(), world.size - 1

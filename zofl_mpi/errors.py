@@ -33,13 +33,15 @@ def nearest(word: str, allowed: Iterable[str], spelled: Callable[[str], str] = s
     return f"; the nearest is {spelled(near[0])}" if near else ""
 
 
-def demand(holds: bool, flag: str, value: object, allowed: str) -> None:
-    """Refuses a value of a flag unless `holds`.
+def check_one_of(allowed: Iterable[str], word: str, what: str, where: str = "") -> None:
+    """Refuses a word that is none of those allowed."""
+    allowed = list(allowed)
+    if word not in allowed:
+        raise UserError(f"{where}unknown {what} {word!r}{nearest(word, allowed)}; there are {', '.join(allowed)}")
 
-    Args:
-        flag: as typed, or a field's name.
-        allowed: the range, to follow "must be".
-    """
+
+def demand(holds: bool, flag: str, value: object, allowed: str) -> None:
+    """Refuses a value of a flag, as typed or by its field, unless `holds`; `allowed` is the range, after "must be"."""
     if not holds:
         name = flag if flag.startswith("--") else "--" + flag.replace("_", "-")
         shown = " ".join(map(str, value)) if isinstance(value, tuple) else value

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tests.analysis.made import *
-from zofl_mpi.data.e2e import Sample
+from zofl_mpi.data.lines import Text
 from zofl_mpi.engine.streams import Streams
 
 
@@ -74,7 +74,7 @@ def test_pretraining_never_asks_for_a_food_that_is_to_be_chosen() -> None:
     """Mutations: the label of the first food; a text without its kind of place; contexts of both halves."""
     from jobs.l_texts import FOODS, part_of, to_choose, to_tell, to_write
 
-    known = Sample("name : A | Type : pub | food : French | area : riverside", "A is French .", (), 1)
+    known = Text("name : A | Type : pub | food : French | area : riverside", ("A is French .",), (), None, "", 1)
     generator = np.random.default_rng(0)
     asked = [to_tell(known, generator) for _ in range(50)]
     assert {line["completion"] for line in asked if line} == {"pub", "riverside"}

@@ -39,8 +39,8 @@ from zofl_mpi.methods.splitfed import SFLV2, SplitLoRA
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.device_cache import samples_on
 from zofl_mpi.rounds.split.client import drawn
-from zofl_mpi.rounds.split.lockstep import Cut, LockstepMethod
 from zofl_mpi.rounds.split.messages import Model, Smashed
+from zofl_mpi.rounds.split.method import Cut, LockstepMethod
 
 STEPS = 6
 LONG = 2_000_000_000

@@ -127,7 +127,7 @@ class Measured:
         return self.heron.start()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
-        [to], main = self.training.timetable.groups(r), self.heron.server(state, r)
+        [to], main = self.training.groups(r), self.heron.server(state, r)
         message, streamed = Model(state.theta, state.buffers, r), self.asks == "streaming"
         for i, item in clients.ask(self.train, message, to=to) if streamed else self.one_by_one(clients, message, to):
             if isinstance(item, Smashed):

@@ -123,7 +123,7 @@ def test_a_smoothing_radius_that_moves_nothing_is_refused(capsys: Capsys, family
         ("--rounds 1000000001", "--rounds 1000000001: must be a whole number, at least 1 and at most 1000000000"),
         (f"--m {'9' * 5000}", f"--m {'9' * 60}...: must be a whole number"),
         ("--problem features --pixels raw", "--pixels raw: must be unit"),
-        ("--problem mlp --hidden 5 0", "--hidden 5 0: each width must be at least 1"),
+        ("--problem mlp --hidden 5 0", "--hidden 5 0: must be whole numbers, at least 1"),
         ("--problem toy --m 0", "--m 0: must be a whole number, at least 1"),
         ("--problem toy --n 0", "--n 0: must be a whole number, at least 1"),
         ("--data digit", "digit"),

@@ -6,7 +6,7 @@ from zofl_mpi import zo_hfl
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.run import flags
-from zofl_mpi.run.mpi.placement import ClientPlacement
+from zofl_mpi.run.mpi.placement import placed
 from zofl_mpi.run.plan import groups_of
 
 FAMILY = "zofl_mpi.zo_hfl"
@@ -102,7 +102,7 @@ def test_processes_have_the_bits_of_threads(results: Runs) -> None:
         assert differences(results(name, 0), results(name, 2)) == [], name
 
 
-def placed(out: Path) -> list[int]:
+def clients_on_ranks(out: Path) -> list[int]:
     """Clients on each client rank."""
     return [int(row["clients"]) for row in records.load(out).places if row["rank"]]
 
@@ -110,10 +110,10 @@ def placed(out: Path) -> list[int]:
 def test_the_table_of_ranks_tells_where_clients_live(results: Runs) -> None:
     """Mutations: i mod P in the table; loads that no rank is told of."""
     for ranks in (3, 5):
-        equal, own = (ClientPlacement(ranks - 1, *loads) for loads in ([], [Loads(TAU)]))
-        expected = [len(own.of(rank, 5)) for rank in range(1, ranks)]
-        assert placed(results("scaffold-softmax", ranks)) == expected
-        assert expected != [len(equal.of(rank, 5)) for rank in range(1, ranks)]
+        equal, own = (placed(5, ranks - 1, loads) for loads in (None, Loads(TAU)))
+        expected = [own.count(rank) for rank in range(1, ranks)]
+        assert clients_on_ranks(results("scaffold-softmax", ranks)) == expected
+        assert expected != [equal.count(rank) for rank in range(1, ranks)]
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

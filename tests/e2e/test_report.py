@@ -23,7 +23,7 @@ def made(path: Path, rounds: int = 5, every: int = 2, gain: float = 0.1, **attrs
     for r in range(rounds):
         row = {"round": r + 1.0, "seconds": 2.0, **({} if r % every else {"test_accuracy": 0.5 + gain * r})}
         clients = {"bytes_up": np.full((2, m), 2**19), "messages": np.array([[0] * m, [1] * (m - 1) + [r % 2]])}
-        seconds = {"seconds_compute": np.array([[1.0, 0.0], [0.0, 1.5]]), "seconds_wait": 0.25}
+        seconds = {"seconds_compute": np.array([[1.0, 0.0], [0.0, 1.5]]), "seconds_wait": np.full((2, 2), 0.25)}
         recorder.append(row, steps=["server", "train"], **clients, **seconds)
     return recorder
 
@@ -157,7 +157,7 @@ def test_a_first_round_that_loads_does_not_hide_the_others(
     recorder = records.Recorder.create(tmp_path / "a.h5", attrs={"config": {}}, m=2, ranks=1, rounds=9)
     recorder.begins(5.3)
     for r, wall in enumerate((first, 0.8, 1.0)):
-        recorder.append({"round": r + 1.0, "seconds": wall}, steps=["solve"], seconds_compute=0.5)
+        recorder.append({"round": r + 1.0, "seconds": wall}, steps=["solve"], seconds_compute=[[0.5]])
     recorder.close()
     figure = draw(records.load(tmp_path / "a.h5"))
     panel = figure.axes[0]
@@ -171,7 +171,7 @@ def test_the_figure_of_a_run_is_drawn_also_while_it_runs(tmp_path: Path, columns
     recorder = records.Recorder.create(tmp_path / "a.h5", attrs={"config": {}}, m=2, ranks=1, rounds=9)
     for r in range(3):
         row = {"round": r + 1.0, **{name: 0.5 for name in columns if r != 1}}
-        recorder.append(row, steps=["solve"], bytes_up=np.full((1, 2), 8), seconds_compute=0.5)
+        recorder.append(row, steps=["solve"], bytes_up=np.full((1, 2), 8), seconds_compute=[[0.5]])
     for name in ("a.png", "a.pdf"):
         main([str(tmp_path / "a.h5"), "--out", str(tmp_path / name)])
     assert (tmp_path / "a.png").stat().st_size > 10_000
@@ -197,7 +197,7 @@ def test_a_page_that_cannot_be_made_is_one_sentence(
     (tmp_path / "text.h5").write_text("no HDF5")
     words = [str(tmp_path / f"{name}.h5") for name in results]
     (line,) = refused_by(main, [*words, "--out", str(tmp_path / out)], capsys)
-    assert line.startswith("zofl-report: ") and sentence in line
+    assert line.startswith("zofl_mpi: ") and sentence in line
     assert not (tmp_path / out).exists()
 
 
@@ -216,4 +216,4 @@ def test_results_are_compared_by_their_bits(tmp_path: Path, capsys: Capsys) -> N
             same.main([a, *words])
         assert ended.value.code == status and told in capsys.readouterr().out
     (line,) = refused_by(same.main, [a, str(tmp_path / "none.h5")], capsys)
-    assert line.startswith("zofl-same: there is no file")
+    assert line.startswith("zofl_mpi: there is no file")

@@ -205,7 +205,7 @@ def test_auto_keeps_the_kernel_of_the_result_however_many_rounds_follow(
     flags = ["--method", method, "--tau", 4, "--schedule-h", "constant", "--beta", 0.5, "--quiet", "--out"]
     monkeypatch.setattr("zofl_mpi.problems.softmax.Softmax.step_times", lambda *_: {"numpy": 2e-5, "numba": 1e-5})
     for rounds, kernel in ((2, "numpy"), (3, "numba")):  # of 20 steps each
-        monkeypatch.setattr("zofl_mpi.problems.kernels.softmax.LOADED_FOR", 6)  # 60 steps for ten clients
+        monkeypatch.setattr("zofl_mpi.problems.softmax.LOADED_FOR", 6)  # 60 steps for ten clients
         out = tmp_path / f"{rounds}.h5"
         assert here(FAMILY, *flags, out, "--rounds", rounds) == 0
         assert resume(out, "--rounds", 4) == 0

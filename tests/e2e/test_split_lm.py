@@ -10,6 +10,7 @@ from tests.launch import Runs
 from tests.numerics.test_lm_families import FAMILIES, made
 from tests.unit.test_lines import tokenizer
 from zofl_mpi.data import bpe
+from zofl_mpi.problems import frozen
 
 sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
 import export
@@ -135,6 +136,16 @@ def test_a_pretrained_model_is_kept_and_tuned(texts: list[str], capsys: Capsys) 
     assert "--model tiny knows" in (told := refused("--vocabulary", "gpt2")) and "the data have 50257: take the" in told
 
 
+@pytest.mark.slow
+def test_ranks_of_a_node_hold_the_initial_model_once(results: Runs, data_dir: Path, monkeypatch: Patch) -> None:
+    """Mutations: frozen weights alone; the server's part forgotten."""
+    moved: set[int] = set()
+    monkeypatch.setattr(frozen, "once_a_node", lambda _, tensors: moved.update(map(id, tensors)))
+    run = records.load(results("decomfl", 0))
+    problem = setting_of(run, FAMILY, own=[str(run.config["data"])], data_dir=data_dir)[0].problem
+    assert moved >= set(map(id, (*problem.local.first, *problem.top.first)))
+
+
 def test_what_is_no_model_is_refused(texts: list[str], capsys: Capsys, monkeypatch: Patch) -> None:
     """In a sentence that says what to do, without a look at the network."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -144,6 +155,8 @@ def test_what_is_no_model_is_refused(texts: list[str], capsys: Capsys, monkeypat
         if config:
             Path(folder, "config.json").write_text(config)
     Path("bad/model.safetensors").write_text("no weights")
+    rows = [{"context": "a" + " a" * count, "completion": " b"} for count in (1, 299, 1, 1)]
+    Path("long.jsonl").write_text("\n".join(map(json.dumps, rows)))
     for name, sentence in (
         ("./none", "--model ./none: there is no such folder; allowed are random:tiny, random:small, random:medium"),
         ("empty", "--model empty: the folder holds no causal language model that transformers reads: "),
@@ -162,6 +175,7 @@ def test_what_is_no_model_is_refused(texts: list[str], capsys: Capsys, monkeypat
         ("--lora-rank", 0, "--lora-rank 0: must be a whole number, at least 1"),
         ("--lora-alpha", -1, "--lora-alpha -1.0: must be a number, at least 0"),
         ("--label-smoothing", 1, "--label-smoothing 1.0: must be from 0 to below 1"),
+        ("--data", "long.jsonl", "long.jsonl, line 2: context and text have 301 tokens, the model takes 256 at most"),
     ):
         assert sentence in refused(capsys, FAMILY, *texts, *RANDOM, flag, value)
 

@@ -192,7 +192,7 @@ def forward_rate(bench: Bench, kind: str, method: HERON, data: Any) -> None:
 
     theta, buffers = (problem.placed(t) for t in problem.local.initial())
     x, labels = problem.samples(data, np.arange(method.training.batch))
-    evaluations = (1 + method.estimation.n_p) * method.training.timetable.steps(0)
+    evaluations = (1 + method.estimation.n_p) * method.training.steps(0)
 
     def passes() -> None:
         with torch.no_grad(), problem.local.at(theta, buffers):
@@ -200,7 +200,7 @@ def forward_rate(bench: Bench, kind: str, method: HERON, data: Any) -> None:
                 problem.local_loss(problem.smash(x), labels)
 
     own, least = timed(bench, steps, 0.1), timed(bench, passes, 0.1)
-    bench.figure(f"ResNet-18, {kind}: HERON's client step", own / method.training.timetable.steps(0), "s")
+    bench.figure(f"ResNet-18, {kind}: HERON's client step", own / method.training.steps(0), "s")
     bench.demand(f"ResNet-18, {kind}: HERON's client step, share of its forward rate", least / own, "at least", 0.85)
 
 

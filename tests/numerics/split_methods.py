@@ -220,7 +220,7 @@ def whole_of(make: Make) -> nn.Module:
 
 
 def batches(plan: Training, i: int, r: int) -> Iterator[tuple[Tensor, Tensor]]:
-    for b in plan.timetable.batches(i, r):
+    for b in plan.batches(i, r):
         rows = plan.setting.data[i].rows[b]
         yield torch.from_numpy(PIXELS[rows]).view(-1, 1, SIDE, SIDE), torch.from_numpy(LABELS[rows])
 
@@ -233,7 +233,7 @@ def fedavg(plan: Training, make: Make, rounds: int, clients: Sequence[int]) -> n
     sizes = {i: len(plan.setting.data[i]) for i in clients}
     moments: list[dict[str, Tensor]] = []  # of each parameter, the mean
     for r in range(rounds):
-        to = [clients[i] for i in plan.timetable.participants(r)]
+        to = [clients[i] for i in plan.participants(r)]
         share = {i: sizes[i] / sum(sizes[j] for j in to) for i in to}
         for i in to:
             net = nets[i]

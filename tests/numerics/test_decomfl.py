@@ -5,14 +5,13 @@ from tests.numerics.split_methods import *
 from tests.numerics.test_split_texts import texts_setting
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.decomfl import DeComFL, HiSo, Missed
+from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.ho_sfl import HOSFL
-from zofl_mpi.numerics.history import History
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems.signs import SignedLayers
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.estimating import check_arithmetic
-from zofl_mpi.rounds.split.unsplit import Current
+from zofl_mpi.rounds.split.unsplit import Current, Known
 from zofl_mpi.run import flags
 from zofl_mpi.run.client_memory import Acknowledged, recall
 
@@ -84,8 +83,8 @@ def test_a_client_that_has_rested_would_make_the_servers_model_of_what_it_missed
     for r in range(6):
         before = state
         state = run(rested, 1, r, clients, state)
-        (i,) = rested.training.timetable.participants(r)
-        last = rested.training.timetable.latest(r).get(i, 0)
+        (i,) = rested.training.participants(r)
+        last = rested.training.latest(r).get(i, 0)
         missed.add(r - last)
         x, moments = copies.setdefault(i, (first.clone(), rested.first_moments(first)))
         for k in range(last, r):
@@ -117,15 +116,13 @@ def test_the_passes_of_a_step_are_those_that_are_told(monkeypatch: Patch, make: 
     start = scalar.start()
     buffers = torch.cat([start.buffers, start.buffers_s])
     scalar.hold(Client(1, own.data[1]), Current(joined(scalar, start), start.optimiser))
-    told = scalar.train(Client(1, own.data[1]), Missed(start.scalars, buffers, 0))
-    assert seen == [False] * (2 * scalar.passes)
-    assert scalar.passes == {"one-sided": 4, "central": 6 + (make is resnet)}[estimate]
-    assert (
-        of(planned(own, batchnorm="running"), n_p=3, estimate=estimate).passes
-        == {"one-sided": 4, "central": 6}[estimate]
-    )
+    told = scalar.train(Client(1, own.data[1]), Known(start.scalars, buffers, 0))
+    passes = {"one-sided": 4, "central": 6 + (make is resnet)}[estimate]
+    assert seen == [False] * (2 * passes)
+    still = of(planned(own, batchnorm="running"), n_p=3, estimate=estimate)
+    assert still.plan(1)["forward passes of a local step"] == {"one-sided": 4, "central": 6}[estimate]
     lines = scalar.plan(1)
-    assert lines["forward passes of a local step"] == scalar.passes and lines["backward passes of a local step"] == 0
+    assert lines["forward passes of a local step"] == passes and lines["backward passes of a local step"] == 0
     assert told.differences.shape == (2, 3)
     if make is resnet:
         assert apart(told.buffers, buffers)
@@ -306,23 +303,6 @@ def test_nothing_bounds_hisos_k_below() -> None:
     close(moments["second_moment"], 1e-9 + 0.9 * G * G, 1e-12)
 
 
-def test_a_history_grows_by_rows_in_linear_time_and_what_it_gave_stays() -> None:
-    """The rows that are copied are at most twice the last ones. Mutations: a copy of all rows at each; one buffer for
-    two continuations of a state; a state's row that a repeated round overwrites; room that is handed out."""
-    history, empty = History(), np.zeros((0, 2, 3))
-    given, rows = [empty], [np.full((2, 3), float(r)) for r in range(500)]
-    for row in rows:
-        given.append(history.appended(given[-1], row))
-    assert len({array.__array_interface__["data"][0] for array in given[1:]}) < 5
-    for R, array in enumerate(given):
-        np.testing.assert_array_equal(array, np.reshape(rows[:R], (R, 2, 3)))
-    for start in (given[7], given[7].copy(), given[-1][:7]):  # a round again; from a checkpoint; from a part
-        other = history.appended(start, -rows[1])
-        assert (other[7] == -1).all() and (other[:7] == given[7]).all() and (given[8][7] == 7).all()
-        assert (given[-1][7] == 7).all()
-        assert (history.appended(-other, rows[1])[:8] == -other).all()
-
-
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
@@ -342,7 +322,7 @@ def test_scalars_are_aggregated_as_models_are(flags: dict[str, Any], expected: A
     for i, data in enumerate(plan.setting.data):
         client = Client(i, data)
         plain.hold(client, Current(x, state.optimiser))
-        g.append(plain.train(client, Missed(state.scalars, torch.cat([state.buffers, state.buffers_s]), 0)).differences)
+        g.append(plain.train(client, Known(state.scalars, torch.cat([state.buffers, state.buffers_s]), 0)).differences)
     found = run(robust, 1).scalars[-1]
     np.testing.assert_allclose(found, expected(np.array(g), next(iter(robust.robust.liars), None)), rtol=1e-12)
     assert np.abs(found - np.mean(g, axis=0)).max() > 1e-6
@@ -360,7 +340,7 @@ def test_scalars_are_clipped_together_noised_and_averaged_over_the_expected_numb
     C, z, mu2, m = 0.05, 0.7, 2e-3, 3
     given = {"clip": C, "noise_multiplier": z, "participation": "poisson", "trust": trust}
     private = method(cls, planned(setting(mlp), beta=0.4, weights="uniform"), **flags, **given)
-    sampling = private.training.timetable.participants
+    sampling = private.training.participants
     state, clients, sizes = private.start(), LocalClients(list(private.setting.data), method=private), set()
     for r in range(7):
         before, S = state, sampling(r)
@@ -371,7 +351,7 @@ def test_scalars_are_clipped_together_noised_and_averaged_over_the_expected_numb
         buffers = torch.cat([before.buffers, before.buffers_s])
         clipped = 0
         for i in S:
-            own = plain.train(Client(i, plain.setting.data[i]), Missed(before.scalars, buffers, r)).differences.ravel()
+            own = plain.train(Client(i, plain.setting.data[i]), Known(before.scalars, buffers, r)).differences.ravel()
             factor = min(1.0, C / float(np.linalg.norm(own) / mu2))
             clipped += int(factor < 1)
             by_hand += factor * own / mu2 + (noise._noise(i, r, 6, True) if trust == "nobody" else 0.0)

@@ -49,9 +49,11 @@ def test_each_sample_goes_through_at_its_own_point(make: Make, flags: dict[str, 
     u = torch.randn(layers.d, generator=generator, dtype=torch.float64)
     assert layers.d == rule.part.stop - rule.part.start
     signs, mu, count = layers.draw(generator, len(x), u), 0.3, len(x)
-    found = rule._each(local, lambda: problem.smash(x), labels, layers.perturbed(u, signs, mu))
+    with torch.no_grad(), local.at(local.buffers), layers.perturbed(u, signs, mu):
+        found = rule.losses(problem.smash(x), labels)
     smashed, points = forward(local, x, labels)[0], []
-    base = rule._each(local, lambda: smashed, labels)
+    with torch.no_grad(), local.at(local.buffers):
+        base = rule.losses(smashed, labels)
     for j in range(count):
         v = layers.weighted(u, signs, torch.eye(count, dtype=torch.float64)[j])
         assert torch.equal(v.abs(), u.abs())

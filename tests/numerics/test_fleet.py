@@ -57,7 +57,7 @@ def test_a_client_trains_on_what_its_sensor_sees() -> None:
     own = fleet(sensors=("invert", "gain"))
     plan = training(own)
     for i, name in enumerate(("invert", "gain", "invert")):
-        for (x, _), positions in zip(batches(plan, i, 0), plan.timetable.batches(i, 0), strict=True):
+        for (x, _), positions in zip(batches(plan, i, 0), plan.batches(i, 0), strict=True):
             assert torch.equal(local_of(method(HERON, plan), i).inputs(positions, 0)[0], SENSORS[name](x))
 
 
@@ -127,7 +127,7 @@ def test_a_client_that_rests_keeps_its_part_and_one_that_comes_late_begins_as_al
     of = method(CSEFSL, plan)
     clients = LocalClients(list(own.data), method=of)
     run(of, 6, clients=clients)
-    taken = {i: [r for r in range(6) if plan.timetable.participants(r) == [i]] for i in range(3)}
+    taken = {i: [r for r in range(6) if plan.participants(r) == [i]] for i in range(3)}
     assert all(taken.values()) and min(map(len, taken.values())) < max(map(len, taken.values()))
     for i, rounds in taken.items():
         client = Client(i, own.data[i])

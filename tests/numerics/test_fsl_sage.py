@@ -79,7 +79,7 @@ def test_the_newest_uploads_are_kept(monkeypatch: pytest.MonkeyPatch, start: int
     for r in (start, start + 1):
         state = run(of, 1, r, clients, state)
         for i, data in enumerate(own.data):
-            labels[i] += [data.rows[k] for b in of.training.timetable.batches(i, r) for k in b]
+            labels[i] += [data.rows[k] for b in of.training.batches(i, r) for k in b]
             assert state.labels[str(i)].tolist() == labels[i][-9:]
             assert torch.equal(state.smashed[str(i)][-4:], torch.stack([met[k] for k in labels[i][-4:]]))
 

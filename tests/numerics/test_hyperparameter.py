@@ -198,7 +198,7 @@ def test_projection_start_sizes_and_score():
     np.testing.assert_array_equal(own.project(0, X), [0.1, 0.2, 0.11])
     assert replace(own, dtype=np.float32).project(0, X.astype(np.float32)).dtype == np.float32
     np.testing.assert_array_equal(own.initial(STREAMS(Purpose.START)), [0.3, 0.3, 0.3])
-    assert (own.n, own.n_lower, own.m, own.homogeneous, own.x0) == (3, 6, 3, False, "random")
+    assert (own.n, own.n_lower, own.homogeneous, own.x0) == (3, 6, False, "random")
     own, y, data = problem(), points(1)[0], CLIENTS[2]
     inputs, labels = data.take(np.arange(len(data)), np.float64)
     found = own.score(X, y, data)

@@ -49,7 +49,7 @@ def test_a_loss_layer_by_layer_is_that_of_the_whole_vector(
     if cls is HiSo:
         rule = replace(rule, K=1 + torch.rand(len(x), generator=torch.Generator().manual_seed(2), dtype=x.dtype))
     _, inputs, labels = next(iter(local))
-    us = rule.draw_pieces(x, of.key(0, 0)) if cls is not FedKSeed else of.direction(x, 1)
+    us = rule.draw_pieces(x, of.key(1) if cls is FedKSeed else of.key(0, 0))
     columns = lm.COLUMNS
     for mu in (0.1, -0.2):
         expected = local.perturbed(inputs, labels, joined(us, 0), mu)

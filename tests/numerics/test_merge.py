@@ -128,13 +128,9 @@ def test_the_server_steps_on_the_same_groups_in_every_method(
     for r in (0, 1):
         groups.clear()
         state = run(of, 1, r)
-        first = {
-            (i, q): int(own.data[i].rows[b][0])
-            for i in range(3)
-            for q, b in enumerate(of.training.timetable.batches(i, r))
-        }
+        first = {(i, q): int(own.data[i].rows[b][0]) for i in range(3) for q, b in enumerate(of.training.batches(i, r))}
         assert groups == [[first[one] for one in group] for group in merged(r, size)]
-        assert state.server_steps == len(groups) == of.training.timetable.server_steps(r)
+        assert state.server_steps == len(groups) == of.training.server_steps(r)
 
 
 @pytest.mark.parametrize("k", [1, 2])
@@ -144,7 +140,7 @@ def test_the_size_of_a_step_follows_the_merged_steps_of_all_rounds(monkeypatch: 
     pace = Pace("linear", warmup=3, decay_steps=11, decay_steps_server=23)
     plan = training(setting(mlp), beta=0.6, k=k, pace=pace, merge=2)
     taken = sizes(monkeypatch, CSEFSL, plan, 4)[plan.problem.top.n]
-    asked = [plan.timetable.participants(r) for r in range(4)]
+    asked = [plan.participants(r) for r in range(4)]
     count = sum(max(-(-STEPS_OF[i] // k) for i in to) for to in asked)  # two are one step, one too
     assert taken == [pace.server(0.05, t) for t in range(count)]
     assert len(set(map(tuple, asked))) > 1

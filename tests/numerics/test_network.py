@@ -234,5 +234,3 @@ def test_models_have_their_sizes_or_are_refused():
         assert problem(CNN(shape, C), shape=shape).n == n - 6 * 129
     with pytest.raises(UserError, match="at least 4 x 4"):
         CNN((1, 3, 3), 10)
-    with pytest.raises(UserError, match="--hidden 3 0"):
-        MLP(4, 2, (3, 0))

@@ -2,13 +2,13 @@
 
 from tests.conftest import Patch
 from tests.numerics.split_methods import *
-from zofl_mpi.methods.decomfl import DeComFL, HiSo, Missed
+from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fedkseed import FedKSeed
 from zofl_mpi.problems.counting import Allocations
 from zofl_mpi.rounds.split import pieces
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.pieces import Pieces
-from zofl_mpi.rounds.split.unsplit import Current
+from zofl_mpi.rounds.split.unsplit import Current, Known
 
 PLAIN, ADAMW = Optimiser("sgd"), Optimiser("adamw", weight_decay=0.1)
 
@@ -103,7 +103,7 @@ def test_a_pass_draws_each_piece_once(monkeypatch: Patch) -> None:
     )
     of = method(DeComFL, plan, n_p=2)
     of.hold(Client(0, ()), Current(of.loss.flat.initial()[0], {}))
-    of.train(Client(0, plan.setting.data[0]), Missed(np.zeros((0, 1, 2)), torch.zeros(0), 0))
+    of.train(Client(0, plan.setting.data[0]), Known(np.zeros((0, 1, 2)), torch.zeros(0), 0))
     assert drawn_pieces == [(p, j) for p in range(2) for j in range(len(of.loss.flat.initial()[0]) // 512 + 1)]
 
 
@@ -157,7 +157,7 @@ def test_a_step_needs_the_memory_of_a_forward_pass_and_of_its_largest_layer(
     with Allocations() as plain:
         local.forward(inputs, labels)
     with Allocations() as passes:
-        told = of.train(Client(0, data), Missed(state.scalars, buffers, 0))
+        told = of.train(Client(0, data), Known(state.scalars, buffers, 0))
     with Allocations() as step:
         of.replay(x, memory, 0, told.differences)
     layer, piece, states = 8 * (96 * 97 + 512), 8 * 4096, 5056 * 2 * (len(x) // 4096 + 2)

@@ -10,7 +10,7 @@ from zofl_mpi.engine.setting import Work
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems.kernels import softmax as kernels
 from zofl_mpi.problems.softmax import Softmax
-from zofl_mpi.problems.terms import ProximalSteps, for_client
+from zofl_mpi.problems.terms import ProximalSteps
 
 
 def softmax(**settings):
@@ -22,7 +22,7 @@ def softmax(**settings):
 def gradient_h(problem, i, data, x, y, batch):
     """(k, n) the gradients of h_i(x, .) at the rows of y on one mini-batch."""
     own = np.stack([problem.gradient(row, data, batch) for row in y])
-    return np.asarray(own + for_client(problem.terms.mu, i) * (y - x), problem.dtype)
+    return np.asarray(own + problem.terms.of_client(i)[0] * (y - x), problem.dtype)
 
 
 def generic(problem, i, data, x, y, samples, steps):

@@ -79,8 +79,8 @@ def test_lora_begins_as_nothing_on_one_tensor_of_frozen_weights() -> None:
     client, auxiliary, server = own.parts[:3]
     assert client.body.wte.weight is auxiliary.last.unembedding.weight is server.last.unembedding.weight
     assert auxiliary.last.behind[0].weight is server.last.behind[0].weight
-    assert auxiliary.blocks[0].mlp.c_fc.weight is server.blocks[0].mlp.c_fc.weight
-    adapters = [part.blocks[0].attn.c_attn.q.lora_A["default"].weight for part in (auxiliary, server)]
+    assert auxiliary.segment.blocks[0].mlp.c_fc.weight is server.segment.blocks[0].mlp.c_fc.weight
+    adapters = [part.segment.blocks[0].attn.c_attn.q.lora_A["default"].weight for part in (auxiliary, server)]
     assert adapters[0] is not adapters[1]
 
 
@@ -107,7 +107,7 @@ def test_sflv2_with_one_client_is_training_of_the_whole_model() -> None:
     rule = torch.optim.Adam([reference.theta], 0.05, foreach=False)
     clients = LocalClients(list(plan.setting.data), method=of)
     for r in range(2):
-        for positions in plan.timetable.batches(0, r):
+        for positions in plan.batches(0, r):
             rule.zero_grad()
             torch.cat([reference.losses(plan.setting.data[0], int(k), 0.1) for k in positions]).mean().backward()
             rule.step()
@@ -286,7 +286,7 @@ def test_all_parameters_train() -> None:
     net.lm_head.weight = torch.nn.Parameter(net.lm_head.weight.detach().clone())
     rule = torch.optim.SGD(net.parameters(), 0.05, momentum=0.5, weight_decay=0.01, foreach=False)
     data = plan.setting.data[0]
-    for positions in plan.timetable.batches(0, 0):
+    for positions in plan.batches(0, 0):
         rule.zero_grad()
         losses = []
         for k in positions:
@@ -310,7 +310,6 @@ def test_all_parameters_train() -> None:
     [
         (lambda: problem(4, 0), "--cut 4: must be from 1 to 3: the model has 4 blocks"),
         (lambda: problem(3, 2), "--auxiliary-blocks 2: must be from 0 to 1: after --cut 3 of 4 blocks the server has"),
-        (lambda: lm.cut_model(whole(), lm.outline(whole()), 1, 0, 25), "25 tokens, the model's context is 24"),
         (lambda: training(setting(), augment="crop-flip"), "--augment crop-flip: texts are no images"),
     ],
 )

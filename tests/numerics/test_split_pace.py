@@ -64,19 +64,15 @@ def test_each_side_counts_its_own_steps_where_clients_rest(monkeypatch: pytest.M
     own, top = (found[length] for length in (n.n_client if cls in (SFLV1, SFLV2, FSLSAGE) else n.local.n, n.top.n))
     steps, met, expected, served = [0, 0, 0], [0, 0, 0], [], []
     for r in range(4):
-        for i in plan.timetable.participants(r):
+        for i in plan.participants(r):
             expected += [LINEAR.client(0.05, steps[i] + q) for q in range(STEPS_OF[i])]
             count = -(-STEPS_OF[i] // k)
             before = met[i] if cls is SFLV1 else sum(met)
             served += [LINEAR.server(0.05, before + q) for q in range(count)]
             steps[i], met[i] = steps[i] + STEPS_OF[i], met[i] + count
     assert sorted(own) == sorted(expected) and sorted(top) == sorted(served)
-    assert (
-        min(own) == min(top) == 0.0
-        and len({*own}) > 5
-        and len({len(plan.timetable.participants(r)) for r in range(4)}) == 1
-    )
-    assert {i for r in range(4) for i in plan.timetable.participants(r)} == {0, 1, 2}
+    assert min(own) == min(top) == 0.0 and len({*own}) > 5 and len({len(plan.participants(r)) for r in range(4)}) == 1
+    assert {i for r in range(4) for i in plan.participants(r)} == {0, 1, 2}
 
 
 def test_a_zeroth_order_step_decays_as_a_first_order_step_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def test_the_local_loss_is_the_mean_over_clients_and_their_local_steps(cls: Any,
     client, head, _ = (part.double() for part in seeded(mlp))
     for r in (0, 1):
         losses = []
-        for i in of.training.timetable.participants(r):
+        for i in of.training.participants(r):
             with torch.no_grad():
                 each = [float(cross_entropy(head(client(x)), labels)) for x, labels in batches(of.training, i, r)]
             losses.append(np.mean(each))

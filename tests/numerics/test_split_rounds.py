@@ -18,26 +18,24 @@ def test_each_pass_takes_every_sample_once_and_the_next_in_another_order() -> No
     own = replace(one, data=(one.data[1],) * 3)
     for h in (0, 2, 7):
         plan = training(own, h=h)
-        found = [b.tolist() for b in plan.timetable.batches(1, 4)]
-        assert len(found) == plan.timetable.steps(1) == (h or 3)
-        assert [len(b) for b in found] == [plan.timetable.samples(1, q) for q in range(len(found))]
+        found = [b.tolist() for b in plan.batches(1, 4)]
+        assert len(found) == plan.steps(1) == (h or 3)
+        assert [len(b) for b in found] == [plan.samples(1, q) for q in range(len(found))]
         assert [len(b) for b in found] == [4, 4, 2, 4, 4, 2, 4][: len(found)]
         if h != 2:
             assert sorted(itertools.chain(*found[:3])) == list(range(10))
         if h == 7:
             assert found[3:6] != found[:3] and sorted(itertools.chain(*found[3:6])) == list(range(10))
-        assert [b.tolist() for b in plan.timetable.batches(1, 4)] == found
-        assert [b.tolist() for b in plan.timetable.batches(1, 5)] != found
-        assert [b.tolist() for b in plan.timetable.batches(0, 4)] != found
+        assert [b.tolist() for b in plan.batches(1, 4)] == found
+        assert [b.tolist() for b in plan.batches(1, 5)] != found
+        assert [b.tolist() for b in plan.batches(0, 4)] != found
 
 
 def met(monkeypatch: Patch, of: Any, r: int = 0) -> list[tuple[int, int]]:
     """The server's steps of round r: (client, which of its batches) in order."""
     plan, own, step = of.training, of.setting, Server.step
     places = {
-        tuple(own.data[i].rows[b].tolist()): (i, q)
-        for i in range(own.m)
-        for q, b in enumerate(plan.timetable.batches(i, r))
+        tuple(own.data[i].rows[b].tolist()): (i, q) for i in range(own.m) for q, b in enumerate(plan.batches(i, r))
     }
     found = []
 
@@ -92,7 +90,7 @@ def test_participants_are_averaged_by_their_weights_and_the_others_do_nothing(cl
     """Mutations: the weight of all clients in the denominator; uniform for size; a client that is not asked moves."""
     own = setting(resnet)
     plan = training(own, beta=0.6, weights=weights)
-    r = next(r for r in range(9) if plan.timetable.participants(r) == [0, 2])
+    r = next(r for r in range(9) if plan.participants(r) == [0, 2])
     of = method(cls, plan)
     clients = LocalClients(list(own.data), method=of)
     found = run(of, 1, r, clients)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split
-from zofl_mpi.problems.base import SplitProblem
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.rounds.split.messages import Smashed
 from zofl_mpi.rounds.split.server import RecentUploads, in_order
@@ -28,7 +27,7 @@ class Texts:
         return len(self.tokens)
 
 
-class Words(SplitProblem):
+class Words(Split):
     """Predicts each token from the one before it. Batches are padded to their longest text."""
 
     takes_one, alike, smashed_shape, device, arithmetic = True, False, (LONGEST - 1, WIDTH), "cpu", "cpu"
@@ -89,19 +88,6 @@ class Words(SplitProblem):
         return {"loss": sums["nats"] / sums["tokens"]}
 
 
-class Measured(Words):
-    """Tells how long its texts are."""
-
-    asked = 0
-
-    def lengths(self, data: Texts) -> Any:
-        return np.array([len(text) - 1 for text in data.tokens])
-
-    def upload_bytes(self, data: Texts, positions: Any) -> int:
-        Measured.asked += 1
-        return super().upload_bytes(data, positions)
-
-
 def parts() -> tuple[nn.Module, nn.Module, nn.Module]:
     client = nn.Sequential(nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Tanh())
     return client, nn.Linear(WIDTH, WORDS), nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, WORDS))
@@ -146,18 +132,6 @@ def test_the_bytes_of_padded_batches_are_announced(cls: Any) -> None:
     assert len(set(labels)) > 1
 
 
-@pytest.mark.parametrize("flags", [{"h": 0}, {"h": 7}, {"h": 5, "k": 2}, {"h": 7, "k": 3}])
-def test_a_problem_that_tells_its_lengths_is_asked_once_for_each(flags: dict[str, Any]) -> None:
-    """The same bytes; of mini-batches as long as each other one is asked for, not one of every round. Mutations: full
-    mini-batches for the rest of a pass; steps that do not go up; a pass that begins anew uncounted."""
-    own = texts_setting()
-    plain = method(CSEFSL, training(own, beta=0.6, **flags)).plan(9)
-    Measured.asked = 0
-    measured = method(CSEFSL, training(replace(own, problem=Measured()), beta=0.6, **flags)).plan(9)
-    assert measured == plain
-    assert 0 < Measured.asked <= 2 * 3 * (LONGEST - 1), "once for each length and number of samples, in two plans"
-
-
 @pytest.mark.parametrize("cls", ALL)
 def test_a_report_weighs_every_token_alike(cls: Any) -> None:
     """Texts of 1 to 8 predicted tokens over three clients. Mutations: a mean over clients, batches or texts."""
@@ -185,7 +159,7 @@ def test_sage_keeps_the_newest_texts_in_the_mini_batches_in_which_they_came(buff
     clients = LocalClients(list(of.setting.data), method=of)
     state = run(of, 2, clients=clients)
     for i, data in enumerate(of.setting.data):
-        sent = [of.setting.problem.samples(data, b)[1] for r in range(2) for b in plan.timetable.batches(i, r)]
+        sent = [of.setting.problem.samples(data, b)[1] for r in range(2) for b in plan.batches(i, r)]
         labels, smashed = (in_order(kept[str(i)]) for kept in (state.labels, state.smashed))
         assert sum(map(len, labels)) == min(buffer, 2 * len(data))
         newest = sent[-len(labels) :]

@@ -15,7 +15,7 @@ def returning() -> Streams:
     own = setting(small)
     for seed in range(100):
         plan = training(replace(own, streams=Streams(seed)), beta=0.6)
-        zero, one, two = (plan.timetable.participants(r) for r in range(3))
+        zero, one, two = (plan.participants(r) for r in range(3))
         if set(zero) & set(two) - set(one):
             return Streams(seed)
     raise AssertionError
@@ -105,7 +105,7 @@ def test_its_defaults_are_those_of_its_code() -> None:
     assert lora.optimiser == Optimiser("adamw_transformers", weight_decay=0.01) and lora.pace == Pace(warmup=500)
     usual = {"batch": 4, "h": 0, "lr_client": 1e-4, "lr_server": 1e-4, "weights": "size"}
     assert sfl == Training(roomy, **{**usual, "optimiser": Optimiser(), "pace": Pace()})  # type: ignore[arg-type]
-    differing = {name for name in vars(lora) if name != "timetable" and vars(lora)[name] != vars(sfl)[name]}
+    differing = {name for name in vars(lora) if name != "participants" and vars(lora)[name] != vars(sfl)[name]}
     assert differing == {"h", "lr_client", "lr_server", "weights", "optimiser", "pace"}
 
 

@@ -76,9 +76,9 @@ def test_every_rank_learns_on_which_gpu_the_others_landed(gpus: Callable[..., li
     assert found[0] == found[1] == found[2]
     landed = [(each.device, each.uuid, each.client) for each in found[0]]
     assert landed == [("cuda:0", A, False), ("cuda:0", A, True), ("cuda:0", B, True)]
-    assert {each.gpus for each in found[0]} == {2} and list(binding.doubled(found[0])) == []
-    assert list(binding.doubled(gpus([A], [A], [A])[0])) == []  # it is the only one
-    assert len(list(binding.doubled(gpus([A], [A], [A], granted="2")[0]))) == 1  # of those that Slurm gave
+    assert {each.gpus for each in found[0]} == {2} and list(binding.warnings_of(found[0])) == []
+    assert list(binding.warnings_of(gpus([A], [A], [A])[0])) == []  # it is the only one
+    assert len(list(binding.warnings_of(gpus([A], [A], [A], granted="2")[0]))) == 1  # of those that Slurm gave
     told.clear()
     found = gpus([], [A], [A, B])
     assert sorted(told) == ["rank 1", "rank 2"], "others keep their bits"
@@ -90,7 +90,7 @@ def test_ranks_that_do_not_land_where_they_chose_are_found(gpus: Callable[..., l
     """Mutations: the uuid that was chosen in place of the one where the allocation is; one on a GPU that is named."""
     found = gpus([A, B, C], [A, B, C], [A, B, C], lands=False)[0]
     assert [each.device for each in found] == ["cuda:2", "cuda:0", "cuda:1"]
-    (sentence,) = list(binding.doubled(found))
+    (sentence,) = list(binding.warnings_of(found))
     assert "ranks 1, 2 on" in sentence and f"share the GPU {A}, although the node has 3 for 2 ranks" in sentence
 
 
@@ -115,7 +115,7 @@ def test_a_gpu_on_which_nothing_can_be_allocated_ends_all_ranks(gpus: Callable[.
     ],
 )
 def test_ranks_that_share_a_gpu_while_one_is_left_are_named(places: list[Place], told: list[str]) -> None:
-    found = list(binding.doubled(places))
+    found = list(binding.warnings_of(places))
     assert len(found) == len(told) and all(words in each for words, each in zip(told, found, strict=True))
     assert [binding.spans(each) for each in ((), (3,), (2, 0, 1), (0, 1, 3, 8, 9))] == ["", "3", "0-2", "0-1,3,8-9"]
 

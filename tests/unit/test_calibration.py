@@ -104,7 +104,7 @@ def test_many_who_write_at_once_leave_a_whole_file_and_nothing_else(cache: Path)
     def write() -> None:
         for _ in range(50):
             keep_note(file, json.dumps({"key": SIZE, "seconds": times, "long": "x" * 10**5}))
-            seen.append(calibration._read(file, SIZE, times))
+            seen.append(json.loads(file.read_text())["seconds"])
 
     threads = [threading.Thread(target=write) for _ in range(4)]
     for thread in threads:

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.made import complaint
 from zofl_mpi.data import bpe, e2e, tokenisers
 from zofl_mpi.data.bpe import Vocabulary
+from zofl_mpi.data.lines import Text
 from zofl_mpi.errors import UserError
 
 
@@ -68,7 +69,9 @@ def test_every_line_is_that_of_the_lora_code(
     """The LoRA code's file: number of lines and of characters, how often `n 't` and ` n't` are in it; and, where it is
     there, each line. The rules are general: none of them names a line. Mutations: as above; the slots' new names; one
     part by the other's rules."""
-    made = [f"{s.context}||{s.text} \n" for s in e2e.read(data_dir / "e2e" / e2e.FILES[part], "tokenised", part)]
+    made = [
+        f"{s.context}||{s.completions[0]} \n" for s in e2e.read(data_dir / "e2e" / e2e.FILES[part], "tokenised", part)
+    ]
     assert (len(made), sum(map(len, made))) == (lines, length)
     assert tuple(sum(cut in line for line in made) for cut in ("n 't", " n't")) == (before, behind)
     known = data_dir / "e2e-lora" / theirs
@@ -90,12 +93,13 @@ def test_the_pipelines_differ_in_how_they_write_a_sample(tmp_path: Path) -> None
     path = written(tmp_path, MILL + '" It\'s cheap,\n they say. "', MILL + "Good.")
     official, tokenised = (e2e.read(path, pipeline, 0) for pipeline in ("official", "tokenised"))
     slots = ("familyFriendly", "name", "priceRange")
-    first = e2e.Sample(MILL[1:-2], "It's cheap,\n they say.", slots, 3)
-    assert official == [first, e2e.Sample(MILL[1:-2], "Good.", slots, 4)]
+    rest = slots, None, "train"
+    first = Text(MILL[1:-2], ("It's cheap,\n they say.",), *rest, 3)
+    assert official == [first, Text(MILL[1:-2], ("Good.",), *rest, 4)]
     context = "name : The Mill | price : £ 20 - 25 | family friendly : yes"
     assert tokenised == [
-        e2e.Sample(context, "It 's cheap , they say .", slots, 3),
-        e2e.Sample(context, "Good .", slots, 4),
+        Text(context, ("It 's cheap , they say .",), *rest, 3),
+        Text(context, ("Good .",), *rest, 4),
     ]
 
 
@@ -150,7 +154,7 @@ def test_words_have_gpt2s_numbers(gpt2: Vocabulary) -> None:
 
 def test_a_text_comes_back(gpt2: Vocabulary, data_dir: Path) -> None:
     """Every byte of it: é and £ are two. Mutation: white space is cleaned up."""
-    texts = [f" {sample.text}" for sample in e2e.read(data_dir / "e2e" / "devset.csv", "tokenised", 1)]
+    texts = [f" {sample.completions[0]}" for sample in e2e.read(data_dir / "e2e" / "devset.csv", "tokenised", 1)]
     assert {"é", "£"} <= set("".join(texts))
     assert [gpt2.decode(tokens) for tokens in gpt2.encode(texts)] == texts
     assert gpt2.decode([15496, bpe.END, 995, bpe.END]) == "Hello world"
@@ -169,19 +173,19 @@ def test_every_text_of_e2e_has_the_tokens_of_transformers(
         for part, name in enumerate(e2e.FILES)
         for pipeline in ("official", "tokenised")
         for sample in e2e.read(data_dir / "e2e" / name, pipeline, part)  # type: ignore[arg-type]
-        for text in (sample.context, f" {sample.text}")
+        for text in (sample.context, f" {sample.completions[0]}")
     }
     texts = sorted(own)
     expected = theirs(texts)["input_ids"]
     assert len(texts) > 90_000 and gpt2.encode(texts) == expected
     theirs.save_pretrained(tmp_path)
-    kept = Vocabulary((tmp_path / "tokenizer.json",), None, (gpt2.size, gpt2.end))
+    kept = Vocabulary((tmp_path / "tokenizer.json",), gpt2.size, gpt2.end)
     assert kept.encode(texts[::7]) == expected[::7]
 
 
 def test_kept_tokens_are_numbered_anew(gpt2: Vocabulary, files: tuple[Path, ...]) -> None:
     """Mutations: decoded by GPT-2's numbers; a token that is not kept becomes its neighbour."""
-    few = Vocabulary(files, np.array([995, 15496, 18435, bpe.END]))
+    few = Vocabulary(files).keeping(np.array([995, 15496, 18435, bpe.END]))
     assert (few.size, few.end) == (4, 3)
     assert few.encode(["Hello world", " Hello world"]) == [[1, 0], [2, 0]]
     assert few.decode([1, 0, 3]) == "Hello world"

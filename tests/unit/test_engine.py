@@ -138,7 +138,7 @@ def test_a_question_that_is_asked_again_takes_one_collective_of_its_very_length(
             return call(*arguments)
 
         comm = cast(Any, Wrapped(world.comm, make))
-        wire = Wire(comm, lambda comm: None, None, staging_of(None))
+        wire = Wire(comm, lambda: None, (), staging_of(None))
         for k in range(64):  # all remainders to the boundary on which a block begins
             question, block = Question("ask", "s" * (1100 + k)), np.full(2000 + k, k, np.uint8)
             for turn in range(2):

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
+import torch
 
 from tests.unit.made import complaint
 from zofl_mpi import above, at_least, finite, fraction, heron_sfl, part, zo_hfl
@@ -291,9 +292,12 @@ class Reply:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_value_that_must_be_finite_is_refused_by_its_sentence(bad: float) -> None:
-    """Mutations: fields without a sentence checked too; one entry that is not finite overlooked."""
-    check_finite(Reply(np.zeros(3), bad))
-    for y in (bad, np.array([0.0, bad])):
+    """Mutations: fields without a sentence checked too; one entry that is not finite overlooked, or the least alone."""
+    values: list[Any] = [np.zeros(3), torch.empty(0), torch.tensor([3e38, 3e38])]
+    for y in values:
+        check_finite(Reply(y, bad))
+    values = [bad, np.array([0.0, bad]), torch.tensor([0.0, bad]), torch.tensor([-bad, 0.0])]
+    for y in values:
         with pytest.raises(UserError, match=r"^y is not finite; take less$"):
             check_finite(Reply(y))
 

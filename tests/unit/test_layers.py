@@ -32,7 +32,7 @@ WITHIN = {
         ("setting",),
     ),
     "run": (
-        ("signals", "progress", "client_memory", "diagnosis", "evaluation"),
+        ("signals", "progress", "client_memory", "evaluation"),
         ("records", "binding", "questions", "flags", "family"),
         ("local", "mpi"),
         ("devices", "plan", "loop", "stored"),

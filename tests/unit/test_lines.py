@@ -77,7 +77,7 @@ def written(folder: Path, *rows: Any) -> Path:
 
 def corpus(path: Path, model: Any, most: int | None = None, **flags: Any) -> Corpus:
     own = Texts(**{"data": str(path), "m": 1, "min_samples": 1, **flags})
-    return own.corpus(SingleProcess(), Streams(0), most, model)
+    return own.corpus(SingleProcess(), Streams(0), most, Vocabulary(model[:1], *model[1:]))
 
 
 def text(context: str, completion: str, **more: Any) -> dict[str, Any]:
@@ -101,7 +101,8 @@ def test_a_text_is_encoded_by_the_models_own_tokeniser(tmp_path: Path, model: An
 def test_a_tenth_tests_where_no_line_says_so(tmp_path: Path, model: Any) -> None:
     """The same for every seed. Mutations: by the run's seed; the first lines."""
     path = written(tmp_path, *(text("film", "very " * (k + 1)) for k in range(40)))
-    made = [Texts(data=str(path), m=2).corpus(SingleProcess(), Streams(seed), None, model) for seed in (0, 1)]
+    own = Vocabulary(model[:1], *model[1:])
+    made = [Texts(data=str(path), m=2).corpus(SingleProcess(), Streams(seed), None, own) for seed in (0, 1)]
     held = [part.federation.test.rows.tolist() for part in made]
     assert held[0] == held[1] == [36, 37, 38, 39] and made[0].federation.validation is None
     lengths = texts.lengths(made[0].federation.test, np.arange(4)) - 3
@@ -130,7 +131,7 @@ def test_a_choice_has_its_completions_beside_each_other(tmp_path: Path, model: A
     assert made.federation.clients[0].labels[made.federation.clients[0].rows_of(np.arange(1))].tolist() == [1]
     tokens, labels = texts.batch(made.federation.clients[0], np.array([0]))
     assert tokens.tolist() == [[START, 4, 9, 6]] and labels.tolist() == [[texts.NONE, texts.NONE, 6, 3]]
-    every = texts.choices(made.federation.test, np.arange(2), 3)
+    every = texts.choices(made.federation.test, np.arange(2))
     found = [texts.batch(every, np.array([k]))[1][0] for k in range(6)]
     assert [own[own != texts.NONE].tolist() for own in found] == [[2], [6, 3], [7], [6, 3], [2], [7]]
     assert all(texts.batch(every, np.array([k]))[0][0][:3].tolist() == [START, 4, 9] for k in range(6))
@@ -175,7 +176,7 @@ def test_other_faults_are_sentences(tmp_path: Path, model: Any) -> None:
     told = complaint(corpus, written(tmp_path, *[CHOICE] * 20, wrong), model, most=9)
     assert "own.jsonl, line 21: context and text have 10 tokens, the model takes 9 at most" in told
     made = corpus(written(tmp_path, *[CHOICE] * 20, wrong), model, most=10)
-    assert texts.longest(made.federation.test, True) == (10, 1)
+    assert texts.longest(made.federation.test) == (10, 1)
     told = complaint(corpus, written(tmp_path, GOOD | {"split": "train"}), model)
     assert 'own.jsonl has no lines to test on: give some "split": "test"' in told
     told = complaint(corpus, written(tmp_path, *[GOOD] * 20), (model[0], 5, END))

@@ -21,11 +21,10 @@ from zofl_mpi.engine.ledger import Row
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import loop, records
-from zofl_mpi.run.diagnosis import astray
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.loop import RunError, Schedule, Totals
 from zofl_mpi.run.progress import Progress
-from zofl_mpi.run.session import closing
+from zofl_mpi.run.session import astray, closing
 
 M = 3
 

@@ -1,4 +1,4 @@
-"""ClientPlacement: each client lives on one rank, the same on all, and ranks get equal work as far as that can be."""
+"""Placement: each client lives on one rank, the same on all, and ranks get equal work as far as that can be."""
 
 import itertools
 import math
@@ -28,7 +28,7 @@ from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.run.flags import built
-from zofl_mpi.run.mpi.placement import ClientPlacement, dealt, packed
+from zofl_mpi.run.mpi.placement import dealt, packed, placed
 from zofl_mpi.run.plan import loads_of
 
 WORK = st.lists(st.integers(0, 40), max_size=40)
@@ -43,11 +43,9 @@ def totals(work: Sequence[float], placement: Sequence[int], ranks: int) -> list[
 
 @given(work=WORK, ranks=RANKS, paced=st.booleans())
 def test_every_client_has_one_home(work: list[int], ranks: int, paced: bool) -> None:
-    """Mutations: rank 0 given clients; a rank beyond the last; `of` and the table at odds."""
-    placement = ClientPlacement(ranks, Loads(work, paced))
-    living = [placement.of(rank, len(work)) for rank in range(1, ranks + 1)]
-    assert sorted(i for own in living for i in own) == list(range(len(work)))
-    assert placement.of(0, len(work)) == []
+    """Mutations: rank 0 given clients; a rank beyond the last; a client left out."""
+    placement = placed(len(work), ranks, Loads(work, paced))
+    assert len(placement) == len(work) and set(placement) <= set(range(1, ranks + 1))
 
 
 @given(each=st.sampled_from([0, 1, 7, 0.1]), count=st.integers(0, 40), ranks=RANKS, paced=st.booleans())
@@ -55,8 +53,7 @@ def test_clients_of_equal_work_live_on_1_plus_i_mod_P(each: float, count: int, r
     """Mutations: equal ones in descending order; ties to the highest rank; no work at all, all on rank 1."""
     expected = [1 + i % ranks for i in range(count)]
     for loads in (None, Loads([each] * count, paced)):
-        placement = ClientPlacement(ranks, loads)
-        assert [placement[i] for i in range(count)] == expected
+        assert placed(count, ranks, loads) == expected
     assert dealt([each] * count, ranks) == expected
     if each:
         assert packed([each] * count, ranks) == expected
@@ -87,8 +84,8 @@ def test_dealt_clients_with_an_item_left_are_spread_evenly_at_any_moment(work: l
 def test_paced_work_is_dealt_and_other_work_is_packed() -> None:
     """Mutation: the two exchanged; one of them for both."""
     work = [1, 8, 1, 1, 1]
-    assert [ClientPlacement(2, Loads(work))[i] for i in range(5)] == [2, 1, 2, 2, 2]
-    assert [ClientPlacement(2, Loads(work, paced=True))[i] for i in range(5)] == [2, 1, 2, 1, 2]
+    assert placed(5, 2, Loads(work)) == [2, 1, 2, 2, 2]
+    assert placed(5, 2, Loads(work, paced=True)) == [2, 1, 2, 1, 2]
 
 
 def test_first_order_methods_count_samples() -> None:

@@ -17,7 +17,7 @@ from tests.conftest import Hands, Patch
 from zofl_mpi.engine import messages, processes, watch
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.run.mpi.survival import Changes
+from zofl_mpi.run.mpi.survival import changed
 
 CLOCKED = watch
 
@@ -135,30 +135,30 @@ def test_a_round_that_is_over_ends_nothing(hands: Hands) -> None:
 def test_only_memories_that_changed_are_packed() -> None:
     """Fails if a checksum is of the packed form, whose gaps hold anything, or leaves out a dtype or a shape."""
     clients = {i: Client(i, None) for i in range(4)}
-    changes = Changes()
+    known = dict[int, bytes]()
 
-    def changed(to: Any = range(4)) -> set[int]:
-        packed, failed = changes.of(clients, to)
+    def found(to: Any = range(4)) -> set[int]:
+        packed, failed = changed(clients, to, known)
         assert failed is None
         for i, block in packed.items():
             np.testing.assert_equal(messages.unpack(block).entries, clients[i].memory)
         return set(packed)
 
-    assert changed() == set()
+    assert found() == set()
     clients[1].memory["y"] = np.arange(3.0)
     clients[2].memory["calls"] = 1
-    assert changed([0, 2]) == {2}
-    assert changed() == {1}
+    assert found([0, 2]) == {2}
+    assert found() == {1}
     for _ in range(5):
-        assert changed() == set()
+        assert found() == set()
     clients[1].memory["y"] = np.arange(3.0).reshape(3, 1)
     clients[2].memory["calls"] = 2
-    assert changed() == {1, 2}
+    assert found() == {1, 2}
     clients[1].memory["y"] = np.arange(3.0).reshape(3, 1).view(np.int64)
     del clients[2].memory["calls"]
-    assert changed() == {1, 2}
+    assert found() == {1, 2}
     clients[3].memory["thing"] = object()
-    packed, failed = changes.of(clients, range(4))
+    packed, failed = changed(clients, range(4), known)
     assert packed == {}
     assert failed[0] == 3
     assert "object" in failed[1].sentence

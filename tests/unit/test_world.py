@@ -172,6 +172,6 @@ def test_a_loss_before_the_rounds_is_told_in_a_sentence_without_a_traceback() ->
         try:
             raise exc
         except Exception as caught:
-            told.append(cli._unforeseen(caught, rank, 0))
+            told.append(cli._last_words(caught, rank, 0))
     assert told[0].count("\n") == 0 and "rank 1 ends, since another rank is lost" in told[0]
     assert "Traceback" in told[1] and "ValueError: else" in told[1]

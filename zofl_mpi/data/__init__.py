@@ -18,33 +18,24 @@ Array = NDArray[Any]
 @final
 @dataclass(frozen=True)
 class Raw:
-    """A data set as it is stored, before it is scaled or divided. Its arrays may be read-only maps of files.
+    """A data set as it is stored, before it is scaled or divided. Its arrays may be read-only maps of files."""
 
-    Attributes:
-        inputs: (N, p) bytes, float32 or float64; of encoded texts uint16.
-        labels: (N,) int64, 0 <= label < classes.
-        classes: C.
-        official_test: how many samples at the end are the official test part; 0 if there is none.
-        levels: what the bytes are divided by to lie in [0, 1] (255; 16 for the digits); None for floats.
-        channels: equal blocks of features stored one after the other (3 colour planes, else 1).
-        targets: (N,) of a regression, whose samples are all of class 0; None where there are classes.
-        official_validation: how many samples before the official test part are an official validation part.
-        tokens: (V,) of encoded texts (`data.texts`), the tokens that their numbers 0 to V - 1 stand for; else None.
-        shape: of one input, (channels, height, width), or (p,) of a table; () where p alone tells, by square images.
-        clients: (N,) int64, the number of the client that a sample belongs to; None where the data do not say.
-    """
+    inputs: Array  # (N, p) bytes, float32 or float64; of encoded texts uint16 or uint32
+    labels: NDArray[np.int64]  # (N,) 0 <= label < classes
+    classes: int  # C
+    official_test: int = 0  # how many samples at the end are the official test part; 0 if there is none
+    levels: int | None = None  # what bytes are divided by to lie in [0, 1] (255; 16 for the digits); None for floats
+    channels: int = 1  # equal blocks of features stored one after the other (3 colour planes, else 1)
+    targets: NDArray[np.float64] | None = None  # (N,) of a regression, all of class 0; None where there are classes
+    official_validation: int = 0  # how many samples before the official test part are an official validation part
+    tokens: NDArray[np.int64] | None = None  # (V,) of encoded texts what their numbers 0 to V - 1 stand for; else None
+    shape: tuple[int, ...] = ()  # of one input: (channels, height, width), (p,) of a table; () by p, square images
+    clients: NDArray[np.int64] | None = None  # (N,) the number of a sample's client; None where the data do not say
 
-    inputs: Array
-    labels: NDArray[np.int64]
-    classes: int
-    official_test: int = 0
-    levels: int | None = None
-    channels: int = 1
-    targets: NDArray[np.float64] | None = None
-    official_validation: int = 0
-    tokens: NDArray[np.int64] | None = None
-    shape: tuple[int, ...] = ()
-    clients: NDArray[np.int64] | None = None
+    @property
+    def whose(self) -> str:
+        """Fingerprint of `clients`; "" where the data do not say whose a sample is."""
+        return "" if self.clients is None else f"clients crc32 {zlib.crc32(self.clients.tobytes()):08x}"
 
 
 @final
@@ -154,7 +145,7 @@ class Federation:
         channels: equal blocks of features stored one after the other (3 colour planes, else 1).
         validation: held out too, to choose step sizes by; None for none.
         shape: of one input, as `Raw.shape`.
-        whose: fingerprint of `Raw.clients`; "" where the data do not say whose a sample is.
+        whose: as `Raw.whose`.
     """
 
     server: Dataset

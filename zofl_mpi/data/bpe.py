@@ -6,7 +6,7 @@ A. Radford and others, Language models are unsupervised multitask learners (2019
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, final
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.data.published import fetch_again, find_files, missing_files, reading_file, remedy
+from zofl_mpi.data import published
+from zofl_mpi.data.published import fetch_again, reading_file, remedy
 from zofl_mpi.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,38 +30,23 @@ END_TEXT = "<|endoftext|>"
 
 def find(data_dir: Path) -> tuple[Path, ...]:
     """Paths of the two files, both in `data_dir`/gpt2-bpe or both in `data_dir` (UserError: they are not there)."""
-    paths, lacking = find_files(FILES, (data_dir / FOLDER, data_dir))
-    if lacking:
-        what = f"GPT-2's vocabulary, {' and '.join(FILES)}, is not"
-        raise UserError(missing_files(FOLDER, what, data_dir, asked="--vocabulary"))
-    return paths
+    what = f"GPT-2's vocabulary, {' and '.join(FILES)}, is not"
+    return published.find(FOLDER, FILES, data_dir, what=what, asked="--vocabulary")
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Map between texts and the numbers of their tokens.
+    """Map between texts and the numbers of their tokens."""
 
-    Attributes:
-        files: GPT-2's, as `find` gives them; or a tokenizer.json.
-        kept: (V,) ascending numbers of the tokens that are kept, END among them: number k stands for token kept[k].
-            None for all, by their own numbers.
-        known: how many tokens the model knows, and the one that ends a text.
-    """
+    files: tuple[Path, ...]  # GPT-2's, as `find` gives them; or a tokenizer.json
+    size: int = SIZE  # V, how many tokens its model knows
+    end: int = END  # number of the token that ends a text
+    kept: NDArray[np.int64] | None = None  # (V,) ascending, the tokens that the numbers stand for; None: themselves
 
-    files: tuple[Path, ...]
-    kept: NDArray[np.int64] | None = None
-    known: tuple[int, int] = (SIZE, END)
-
-    @property
-    def size(self) -> int:
-        """Number of tokens."""
-        return self.known[0] if self.kept is None else len(self.kept)
-
-    @property
-    def end(self) -> int:
-        """Number of the token that ends a text."""
-        return self.known[1] if self.kept is None else int(np.searchsorted(self.kept, self.known[1]))
+    def keeping(self, kept: NDArray[np.int64]) -> Vocabulary:
+        """The same of these tokens alone (V,), ascending, `end` among them."""
+        return replace(self, size=len(kept), end=int(np.searchsorted(kept, self.end)), kept=kept)
 
     @cached_property
     def begin(self) -> list[int]:
@@ -79,9 +65,9 @@ class Vocabulary:
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of some tokens, without the tokens that end texts."""
-        numbers = np.asarray(list(tokens), np.int64)
-        gpt2_tokens = numbers if self.kept is None else self.kept[numbers]
-        return self._tokenizer.decode(gpt2_tokens[gpt2_tokens != self.known[1]].tolist(), skip_special_tokens=False)
+        numbers = np.array([number for number in tokens if number != self.end], np.int64)
+        known = numbers if self.kept is None else self.kept[numbers]
+        return self._tokenizer.decode(known.tolist(), skip_special_tokens=False)
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
@@ -93,8 +79,8 @@ class Vocabulary:
         if len(self.files) == 1:
             with reading_file(self.files[0], "it must be a tokenizer.json, as transformers saves one"):
                 tokenizer = Tokenizer.from_file(str(self.files[0]))
-            if tokenizer.get_vocab_size() > self.known[0]:
-                many = f"{self.files[0]} has {tokenizer.get_vocab_size()} tokens, its model knows {self.known[0]}"
+            if tokenizer.get_vocab_size() > self.size:
+                many = f"{self.files[0]} has {tokenizer.get_vocab_size()} tokens, its model knows {self.size}"
                 raise UserError(f"{many}: take the tokenizer.json of this model")
             tokenizer.no_truncation()
             tokenizer.no_padding()

@@ -29,17 +29,11 @@ SETTLED = 1_000_000_000  # nanoseconds after which a further change of a file ge
 
 
 class Sources(NamedTuple):
-    """Origin of a data set.
+    """Origin of a data set."""
 
-    Attributes:
-        name: the data set, as the user calls it.
-        key: name of its cache entry, another one for files of other content or other parameters.
-        read: reads or makes the data set (seconds); raises UserError.
-    """
-
-    name: str
-    key: str
-    read: Callable[[], Raw]
+    name: str  # as the user calls it
+    key: str  # name of its cache entry, another one for files of other content or other parameters
+    read: Callable[[], Raw]  # reads or makes the data set (seconds); raises UserError
 
 
 def user_folder(variable: str, part: str) -> Path:
@@ -106,9 +100,17 @@ def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
     folder = cache_dir or default_cache_dir()
     if _is_intact(folder / sources.key):
         return
+    import tempfile  # this and shutil: one rank of a node writes, and only once
+
     raw = sources.read()
     try:
-        _store(raw, folder, sources.key)
+        folder.mkdir(parents=True, exist_ok=True)
+        _forget_unfinished(folder)
+        with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder, ignore_cleanup_errors=True) as making:
+            fresh = Path(making) / sources.key
+            fresh.mkdir()  # unlike the temporary folder it has the user's umask: a group can share a cache
+            _write(raw, fresh)
+            _place(fresh, folder / sources.key)
     except OSError as error:
         fault = f"the cache folder {folder} cannot be written ({error.strerror or error})"
         raise UserError(f"{fault}: set ZOFL_CACHE to a folder on a disk with space") from error
@@ -122,18 +124,6 @@ def open(sources: Sources, cache_dir: Path | None = None) -> Raw:
     except Exception as error:
         fault = f"the cached copy of {sources.name} in {entry} is missing or damaged ({error})"
         raise UserError(f"{fault}: delete that folder and run again") from error
-
-
-def _store(raw: Raw, folder: Path, key: str) -> None:
-    import tempfile  # this and shutil: one rank of a node writes, and only once
-
-    folder.mkdir(parents=True, exist_ok=True)
-    _forget_unfinished(folder)
-    with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder, ignore_cleanup_errors=True) as making:
-        fresh = Path(making) / key
-        fresh.mkdir()  # unlike the temporary folder it has the user's umask: a group can share a cache
-        _write(raw, fresh)
-        _place(fresh, folder / key)
 
 
 def _forget_unfinished(folder: Path) -> None:

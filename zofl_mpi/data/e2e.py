@@ -13,16 +13,16 @@ files with the columns mr and ref. A meaning representation (mr), the context th
 
 import csv
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from zofl_mpi.data import tokenisers
+from zofl_mpi.data.lines import SPLITS, Text
 from zofl_mpi.data.published import reading_file
 from zofl_mpi.errors import UserError
 
 Pipeline = Literal["official", "tokenised"]
-Tokeniser = Callable[[str], str]
 FILES = ("trainset.csv", "devset.csv", "testset_w_refs.csv")  # training, validation and test part
 TOKENISERS = (tokenisers.moses, tokenisers.moses, tokenisers.spacy)  # of each part, under `tokenised`
 RULES = {"official": "", "tokenised": ", texts by Moses's rules, those of the test part by spaCy's"}
@@ -33,27 +33,12 @@ RENAMED = {"eatType": "Type", "priceRange": "price", "familyFriendly": "family f
 """Names of slots in the tokenised texts; the others keep theirs."""
 
 
-class Sample(NamedTuple):
-    """A context and the text to be written for it.
-
-    Attributes:
-        slots: names of the context's slots, sorted: the type of its meaning representation.
-        line: where it ends in its file, counted from 1.
-    """
-
-    context: str
-    text: str
-    slots: tuple[str, ...]
-    line: int
-
-
-def read(path: Path, pipeline: Pipeline, part: int) -> list[Sample]:
-    """The samples of a CSV file, in its order; `part` is its number in `FILES`.
+def read(path: Path, pipeline: Pipeline, part: int) -> list[Text]:
+    """The texts of a CSV file, in its order; `part` is its number in `FILES`.
 
     Raises:
         UserError: it cannot be read, is no such file, or has a line without slots or without a text.
     """
-    tokenise = TOKENISERS[part] if pipeline == "tokenised" else None
     advice = f"it must be a CSV file (UTF-8) with the columns {' and '.join(COLUMNS)}, as E2E's are"
     with reading_file(path, advice), path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, strict=True)
@@ -61,33 +46,27 @@ def read(path: Path, pipeline: Pipeline, part: int) -> list[Sample]:
         if lacking:
             found = ", ".join(reader.fieldnames or ()) or "nothing"
             raise UserError(f"{path} has no column {lacking[0]} but {found}: {advice}")
-        return [_sample(row, tokenise, f"{path}, line {reader.line_num}", reader.line_num) for row in reader]
+        return [_text(row, pipeline, part, path, reader.line_num) for row in reader]
 
 
-def contexts(samples: Sequence[Sample]) -> dict[str, list[str]]:
+def contexts(samples: Iterable[Text]) -> dict[str, list[str]]:
     """{context: its references}, both in the order of the file."""
-    texts: dict[str, list[str]] = {}
+    references: dict[str, list[str]] = {}
     for sample in samples:
-        texts.setdefault(sample.context, []).append(sample.text)
-    return texts
+        references.setdefault(sample.context, []).extend(sample.completions)
+    return references
 
 
-def _sample(row: Mapping[str, str | None], tokenise: Tokeniser | None, where: str, line: int) -> Sample:
-    representation, text = ((row[column] or "").strip() for column in COLUMNS)
-    slots = _slots(representation, where)
-    if not text:
-        raise UserError(f"{where}: the text (ref) of {representation} is empty: write one, or remove the line")
-    names = tuple(sorted(name for name, _ in slots))
-    if tokenise is None:
-        return Sample(representation, text, names, line)
-    context = " | ".join(f"{RENAMED.get(name, name)} : {tokenise(value)}" for name, value in slots)
-    return Sample(context, tokenise(text), names, line)
-
-
-def _slots(representation: str, where: str) -> list[tuple[str, str]]:
-    """Names and values of the slots, in their order."""
-    slots: list[tuple[str, str]] = SLOT.findall(representation)
-    if not slots or SLOT.sub("", representation).replace(",", ""):
-        fault = f"{where}: mr is {representation!r}"
+def _text(row: Mapping[str, str | None], pipeline: Pipeline, part: int, path: Path, line: int) -> Text:
+    context, text = ((row[column] or "").strip() for column in COLUMNS)
+    slots: list[tuple[str, str]] = SLOT.findall(context)
+    if not slots or SLOT.sub("", context).replace(",", ""):
+        fault = f"{path}, line {line}: mr is {context!r}"
         raise UserError(f"{fault}, it must be a list of slots, as in name[The Mill], food[Thai]")
-    return slots
+    if not text:
+        raise UserError(f"{path}, line {line}: the text (ref) of {context} is empty: write one, or remove the line")
+    if pipeline == "tokenised":
+        tokenise = TOKENISERS[part]
+        context = " | ".join(f"{RENAMED.get(name, name)} : {tokenise(value)}" for name, value in slots)
+        text = tokenise(text)
+    return Text(context, (text,), tuple(sorted(name for name, _ in slots)), None, SPLITS[part], line)

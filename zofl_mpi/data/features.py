@@ -77,21 +77,17 @@ def random_features(raw: Raw) -> Raw:
         raise UserError(
             f"--problem features: {form[1]} features of {form[0]} images take {size} GiB, this machine has {total}"
         )
-    weights, inputs = filters(raw.channels), np.empty(form, np.float32)
-    for start in range(0, len(inputs), BLOCK):
-        images = np.asarray(raw.inputs[start : start + BLOCK], np.float32) / np.float32(raw.levels or 1)
-        inputs[start : start + BLOCK] = _filtered(images.reshape(-1, *shape), weights)
-    return Raw(inputs, raw.labels, raw.classes, raw.official_test, clients=raw.clients)
-
-
-def _filtered(images: Array, weights: Array) -> Array:
-    """(B, FILTERS * POOL^2) of images (B, channels, height, width)."""
-    from torch import channels_last, from_numpy
+    import torch
     from torch.nn.functional import adaptive_avg_pool2d, conv2d
 
-    side_by_side = from_numpy(images).contiguous(memory_format=channels_last)  # colours: a quarter to a half faster
-    responses = conv2d(side_by_side, from_numpy(weights)).relu_()
-    return np.asarray(adaptive_avg_pool2d(responses, POOL).flatten(1).numpy())
+    weights, inputs = torch.from_numpy(filters(raw.channels)), np.empty(form, np.float32)
+    for start in range(0, len(inputs), BLOCK):
+        images = np.asarray(raw.inputs[start : start + BLOCK], np.float32) / np.float32(raw.levels or 1)
+        pixels = torch.from_numpy(images.reshape(-1, *shape))
+        pixels = pixels.contiguous(memory_format=torch.channels_last)  # colours: a quarter to a half faster
+        responses = conv2d(pixels, weights).relu_()
+        inputs[start : start + BLOCK] = adaptive_avg_pool2d(responses, POOL).flatten(1).numpy()
+    return Raw(inputs, raw.labels, raw.classes, raw.official_test, clients=raw.clients)
 
 
 def standardised(federation: Federation) -> Federation:
@@ -106,14 +102,10 @@ def standardised(federation: Federation) -> Federation:
 
 def _moments(inputs: Array, rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean and variance (p,) of some rows, the deviations summed in a second pass: no cancellation."""
-
-    def chunks() -> Iterator[NDArray[np.float64]]:
-        for start in range(0, len(rows), CHUNK):
-            yield inputs[rows[start : start + CHUNK]].astype(np.float64)
-
-    mean = sum(chunk.sum(axis=0) for chunk in chunks()) / np.float64(len(rows))
-    variance = sum(np.square(chunk - mean).sum(axis=0) for chunk in chunks()) / np.float64(len(rows))
-    return mean, variance
+    chunks = np.split(rows, range(CHUNK, len(rows), CHUNK))
+    mean = sum(inputs[own].astype(np.float64).sum(axis=0) for own in chunks) / np.float64(len(rows))
+    variance = sum(np.square(inputs[own].astype(np.float64) - mean).sum(axis=0) for own in chunks)
+    return mean, variance / np.float64(len(rows))
 
 
 # --- principal components
@@ -132,14 +124,12 @@ def parsed_components(features: str) -> tuple[int, bool]:
 
 
 def projected(world: World, federation: Federation, K: int, key: str, of_server: bool = False) -> Federation:
-    """The samples' first K principal components, centred, and a constant 1; from rank 0, which keeps them in its cache.
+    """The samples' first K principal components, centred, and a constant 1; from rank 0, which keeps them in its cache
+    (UserError: an input has fewer than K numbers, or the server fewer than K samples).
 
     Args:
         key: of the samples in the cache.
         of_server: fitted on the server's samples alone; else on the clients', too.
-
-    Raises:
-        UserError: an input has fewer than K numbers, or the server fewer than K samples.
     """
     p, own = federation.server.features, len(federation.server)
     if p < K:
@@ -169,8 +159,7 @@ def _components(samples: Dataset, rows: NDArray[np.int64], K: int) -> Array:
     """(N, K + 1) float32 of all N samples, fitted on `rows`. One thread: bits do not depend on how many a rank has."""
 
     def chunks(positions: NDArray[np.int64]) -> Iterator[Array]:
-        for start in range(0, len(positions), CHUNK):
-            yield samples.take(positions[start : start + CHUNK], np.float64)[0]
+        return (samples.take(own, np.float64)[0] for own in np.split(positions, range(CHUNK, len(positions), CHUNK)))
 
     with threadpool_limits(1, "blas"):
         mean = sum(chunk.sum(axis=0) for chunk in chunks(rows)) / len(rows)

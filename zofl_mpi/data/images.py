@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from zofl_mpi.data import Array, Raw
-from zofl_mpi.data.published import IDX_FILES, fetch_again, find_files, missing_files, reading_file, remedy
+from zofl_mpi.data.published import fetch_again, find_files, reading_file, remedy
 from zofl_mpi.errors import UserError
 
 SIDE = 28  # of MNIST's and Fashion-MNIST's images
@@ -31,14 +31,6 @@ CIFAR_MD5 = {
 }
 CIFAR_RECORD = 1 + 3 * 32 * 32  # label, red, green, blue
 CIFAR_BYTES = 10_000 * CIFAR_RECORD
-
-
-def find_idx(name: str, data_dir: Path) -> tuple[Path, ...]:
-    """Paths of the four files, packed or not, in the order of IDX_FILES (UserError: not all are in one folder)."""
-    paths, lacking = find_files(IDX_FILES, (data_dir / name, data_dir), ("", ".gz"))
-    if lacking:
-        raise UserError(missing_files(name, f"no {', '.join(lacking)} (or the same with .gz)", data_dir))
-    return paths
 
 
 def read_idx(name: str, files: Sequence[Path]) -> Raw:
@@ -101,7 +93,7 @@ def read_cifar(files: Sequence[Path]) -> Raw:
     parts: dict[str, Array] = {}
     place, advice = files[0] if len(files) == 1 else files[0].parent, fetch_again("cifar10")
     with reading_file(place, advice):
-        for file, data in _unpacked(place) if len(files) == 1 else _loose(files):
+        for file, data in _members(files):
             md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
             if md5 != CIFAR_MD5[file]:
                 raise UserError(f"{file} in {place} has md5 {md5}, it should be {CIFAR_MD5[file]}: {advice}")
@@ -113,17 +105,16 @@ def read_cifar(files: Sequence[Path]) -> Raw:
     return Raw(np.concatenate([part[:, 1:] for part in ordered]), labels, 10, len(ordered[-1]), 255, channels=3)
 
 
-def _loose(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
-    for path in files:
-        with path.open("rb") as file:
-            yield path.name, file.read(CIFAR_BYTES + 1)
-
-
-def _unpacked(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Yields the wanted members, one by one; nothing of the archive is written to disk, nothing too large is read."""
+def _members(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
+    """Yields the wanted files, one by one; nothing of an archive is written to disk, nothing too large is read."""
+    if len(files) > 1:
+        for path in files:
+            with path.open("rb") as loose:
+                yield path.name, loose.read(CIFAR_BYTES + 1)
+        return
     import tarfile
 
-    with tarfile.open(archive, "r:*") as tar:
+    with tarfile.open(files[0], "r:*") as tar:
         for member in tar:
             file = PurePosixPath(member.name).name
             if file in CIFAR_MD5 and member.isreg() and member.size <= CIFAR_BYTES:

@@ -19,28 +19,20 @@ SPLITS = ("train", "validation", "test")
 FORM = 'it must be {"context": TEXT, "completion": TEXT} or {"context": TEXT, "completions": [TEXT, ...], "label": K}'
 
 
-class Line(NamedTuple):
-    """A context with its completions.
-
-    Attributes:
-        completions: the right one first.
-        label: its place in the file.
-        client: whose the line is; None where it does not say.
-        split: one of `SPLITS`; "" where it does not say.
-        line: its number, from 1 on.
-    """
+class Text(NamedTuple):
+    """A context with its completions."""
 
     context: str
-    completions: tuple[str, ...]
-    label: int
-    client: str | None
-    split: str
-    line: int
+    completions: tuple[str, ...]  # the right one first
+    kind: Any  # its class among the clients: the type of its meaning representation, or the label of a choice
+    client: str | None  # whose it is; None where the data do not say
+    split: str  # one of `SPLITS`; "" where the data do not say
+    line: int  # where it ends in its file, counted from 1
 
 
-def read(path: Path) -> list[Line]:
-    """The lines of a file, in its order (UserError: it cannot be read, or a line is not of this form)."""
-    lines = list[Line]()
+def read(path: Path) -> list[Text]:
+    """The texts of a file, in its order (UserError: it cannot be read, or a line is not of this form)."""
+    lines = list[Text]()
     with reading_file(path, FORM), path.open("rb") as file:
         for number in count(1):
             raw = file.readline(LONGEST + 1)
@@ -59,7 +51,7 @@ def read(path: Path) -> list[Line]:
     return lines
 
 
-def _line(raw: bytes, where: str, number: int) -> Line:
+def _line(raw: bytes, where: str, number: int) -> Text:
     if len(raw) > LONGEST:
         raise UserError(f"{where}: it is longer than {LONGEST} bytes: shorten or remove it")
     try:
@@ -82,7 +74,7 @@ def _line(raw: bytes, where: str, number: int) -> Line:
     if not (split is None or split in SPLITS):
         raise UserError(f'{where}: "split" is {split!r}: must be one of {", ".join(SPLITS)}')
     right = (texts[at], *texts[:at], *texts[at + 1 :])
-    return Line(context, right, at, None if client is None else str(client), split or "", number)
+    return Text(context, right, at, None if client is None else str(client), split or "", number)
 
 
 def _is_text(value: Any) -> bool:

@@ -12,7 +12,6 @@ from zofl_mpi.engine.memory import host_bytes
 from zofl_mpi.errors import UserError
 
 MOST_CLASSES = 65_536  # of a .npz; a label beyond it is a mistake, and the counts are arrays of this length
-
 CHANNELS = (1, 3)  # grey or colours
 
 
@@ -51,17 +50,12 @@ def _arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None
                 found = ", ".join(stored.files) or "nothing"
                 allowed = "x and y alone, or with client for --partition natural"
                 raise UserError(f"{path} holds {found}, it must hold {allowed}: {advice}")
-            _check_size(path, sum(member.file_size for member in stored.zip.infolist()) if stored.zip else 0)
+            size, memory = sum(member.file_size for member in stored.zip.infolist()) if stored.zip else 0, host_bytes()
+            if memory and size > memory[1]:  # before anything is unpacked
+                needed, total = (f"{count / 2**30:.1f} GiB" for count in (size, memory[1]))
+                raise UserError(f"{path}: x and y take {needed} unpacked, this machine has {total}: take fewer samples")
             client = np.asarray(stored["client"]) if "client" in stored.files else None
             return np.asarray(stored["x"]), np.asarray(stored["y"]), client
-
-
-def _check_size(path: Path, size: int) -> None:
-    """Refuses arrays that no machine of this memory could hold, before anything is unpacked."""
-    known = host_bytes()
-    if known and size > known[1]:
-        needed, total = (f"{count / 2**30:.1f} GiB" for count in (size, known[1]))
-        raise UserError(f"{path}: x and y take {needed} unpacked, this machine has {total}: take fewer samples")
 
 
 def _shape_of_one(path: Path, x: Array) -> tuple[int, ...]:
@@ -72,11 +66,9 @@ def _shape_of_one(path: Path, x: Array) -> tuple[int, ...]:
         raise UserError(f"{path}: x has the shape {x.shape}, it must be (samples, features...), none of them 0")
     if x.dtype.kind == "f":
         _check_finite(path, "x", x)
-    if x.ndim == 2:
-        return x.shape[1:]
     if x.ndim == 3:
         return (1, *x.shape[1:])
-    if x.ndim == 4 and x.shape[1] in CHANNELS:
+    if x.ndim == 2 or (x.ndim == 4 and x.shape[1] in CHANNELS):
         return x.shape[1:]
     last = x.ndim == 4 and x.shape[3] in CHANNELS
     remedy = "x.transpose(0, 3, 1, 2) brings the channels forward" if last else "x.reshape(len(x), -1) makes it a table"

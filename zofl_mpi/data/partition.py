@@ -5,9 +5,10 @@ increasing order, so that maps are read forwards.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import inf, isinf, nan
-from zlib import crc32
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,6 @@ REDRAWS = 10_000  # 40 us each; ten clients with one class each (alpha near 0, t
 CHUNK = 512  # rows at a time
 
 Rows = NDArray[np.int64]
-Numbers = float | NDArray[np.float64]
 
 
 def split(
@@ -42,30 +42,28 @@ def split(
     """Divides a data set: a test part, of the rest a validation part, of the rest the server's; m clients get the rest.
 
     Args:
-        m: number of clients; `natural` has its own.
-        alpha: Dirichlet concentration > 0 of `by_class` and `by_mix`; `inf` deals samples out uniformly, in sizes that
-            differ by one at most. A regression, and every other partition, takes no other.
-        partition: `by_class` draws for each class how it spreads over the clients (sizes differ too); `by_mix`
-            draws for each client its mix of classes, all clients of equal size (fewer than m samples are left over);
-            `shards:K`, `quantity:ALPHA` and `natural`: see `shares`.
+        m, alpha, partition, min_samples: see `shares`; a regression takes no alpha but inf.
         test_fraction: of all samples; 0 < fraction < 1.
         server_fraction: of the training part; 0 <= fraction < 1; with 0 the server holds nothing.
         server_lacks: so many classes, the last ones, are the clients' alone; `server_fraction` is then of the others.
         validation: of all but the test part; 0 <= fraction < 1; with 0 there is no validation part.
         official_split: take the data set's own test part instead of a random one.
-        min_samples: least number of samples of a client; `by_class` draws until every client has that many,
-            `natural` leaves out those with fewer.
         pixels: see `as_dataset`; the mean and variance are those of server and clients together.
 
-    Raises:
-        UserError: an argument out of range, or one that leaves a part without samples that should have some.
+    A UserError is an argument out of range, or one that leaves a part without samples that should have some.
     """
     kind, _ = parsed(partition)
     if raw.targets is not None and (not isinf(alpha) or kind in (BY_MIX, SHARDS)):
         flag = f"--partition {partition}" if isinf(alpha) else f"--alpha {alpha:g}"
         fault = f"{flag}: a regression has no classes for clients to be uneven in"
         raise UserError(f"{fault}; leave the flag out (samples are dealt out uniformly)")
-    train, test = _train_test(raw, streams, test_fraction, official_split)
+    rows, last = np.arange(len(raw.labels)), raw.official_test
+    if not official_split:
+        train, test = _cut(rows, test_fraction, streams, Purpose.SPLIT, "--test-fraction")
+    elif 0 < last < len(rows):
+        train, test = rows[:-last], rows[-last:]
+    else:
+        raise UserError("--split official: this data set has no official test part; leave the flag out")
     held_out = train[:0]
     if validation != 0:
         train, held_out = _cut(train, validation, streams, Purpose.VALIDATION, "--validation", "or 0 for no part")
@@ -80,8 +78,7 @@ def split(
     data = as_dataset(raw, pixels, train)
     clients = tuple(map(data.subset, parts))
     chosen_by = data.subset(held_out) if len(held_out) else None
-    whose = "" if raw.clients is None else f"clients crc32 {crc32(raw.clients.tobytes()):08x}"
-    return Federation(data.subset(server), clients, data.subset(test), raw.channels, chosen_by, raw.shape, whose)
+    return Federation(data.subset(server), clients, data.subset(test), raw.channels, chosen_by, raw.shape, raw.whose)
 
 
 def parsed(partition: str) -> tuple[str, float]:
@@ -103,14 +100,16 @@ def parsed(partition: str) -> tuple[str, float]:
 def shares(
     raw: Raw, rest: Rows, streams: Streams, *, m: int, alpha: float, partition: str = "by_class", min_samples: int = 10
 ) -> list[Rows]:
-    """Divides the rows `rest` (k,), ascending, among m clients; for the other arguments see `split`.
+    """Divides the rows `rest` (k,), ascending, among m clients (UserError: an argument out of range, or too few rows).
 
-    `shards:K` sorts the rows by label and gives each client K of m K pieces, whose sizes differ by one at most
-    (McMahan et al., AISTATS 2017). `quantity:ALPHA` deals the rows out whatever their labels: to each client
-    min_samples, and of the others a share, Dirichlet(ALPHA). `natural` gives each client of the data its own rows, in
-    the order of the clients' numbers.
+    `by_class` draws for each class how it spreads over the clients, Dirichlet(alpha), until every client has
+    min_samples; `by_mix` draws for each client its mix of classes, all clients of equal size (fewer than m rows are
+    left over); with alpha = inf both deal the rows out uniformly, in sizes that differ by one at most.
 
-    An argument out of range, or too few rows, is a UserError.
+    The others take no alpha. `shards:K` sorts the rows by label and gives each client K of m K pieces, whose sizes
+    differ by one at most (McMahan et al., AISTATS 2017). `quantity:ALPHA` deals the rows out whatever their labels: to
+    each client min_samples, and of the others a share, Dirichlet(ALPHA). `natural` gives each client of the data its
+    own rows, in the order of the clients' numbers, and leaves out those with fewer than min_samples.
     """
     demand(alpha > 0, "alpha", alpha, "a Dirichlet concentration above 0 (inf for iid clients)")
     kind, number = parsed(partition)
@@ -119,9 +118,9 @@ def shares(
     if kind == NATURAL:
         return _by_client(raw, rest, min_samples)
     _check_enough(len(rest), m, min_samples)
-    if kind == SHARDS:
-        return _by_shards(raw.labels[rest], rest, streams, m, int(number), min_samples)
     labels = raw.labels[rest]
+    if kind == SHARDS:
+        return _by_shards(labels, rest, streams, m, int(number), min_samples)
     if isinf(alpha) and not number < inf:
         dealt = streams(Purpose.PARTITION).permutation(len(rest))
         return [rest[np.sort(share)] for share in np.array_split(dealt, m)]
@@ -174,15 +173,6 @@ def _check_enough(samples: int, m: int, min_samples: int) -> None:
             f"--m {m}: {samples} samples are left for the clients, too few to give each --min-samples {min_samples}; "
             f"take {fewer}{smaller}"
         )
-
-
-def _train_test(raw: Raw, streams: Streams, fraction: float, official: bool) -> tuple[Rows, Rows]:
-    pool = np.arange(len(raw.labels))
-    if not official:
-        return _cut(pool, fraction, streams, Purpose.SPLIT, "--test-fraction")
-    if not 0 < raw.official_test < len(pool):
-        raise UserError("--split official: this data set has no official test part; leave the flag out")
-    return pool[: -raw.official_test], pool[-raw.official_test :]
 
 
 def _cut(
@@ -264,55 +254,40 @@ def as_dataset(raw: Raw, pixels: str, train_rows: NDArray[np.int64]) -> Dataset:
     """All samples on a scale: `unit` (bytes in [0, 1], floats as they are), `raw` (as stored) or `standardize` (mean 0
     and variance 1 in each channel over the rows `train_rows` (k,), k >= 1; a constant channel becomes 0).
     """
-    if pixels == "standardize":
-        return Dataset(raw.inputs, raw.labels, raw.classes, None, *_standard(raw, train_rows), targets=raw.targets)
-    scale = 1 / raw.levels if pixels == "unit" and raw.levels else 1.0
-    return Dataset(raw.inputs, raw.labels, raw.classes, scale=scale, targets=raw.targets)
-
-
-def _standard(raw: Raw, rows: NDArray[np.int64]) -> tuple[Numbers, Numbers]:
-    """Scale and shift: numbers, or (p,) where there are several channels."""
-    moments = _byte_moments if raw.inputs.dtype == np.uint8 else _float_moments
+    stored = Dataset(raw.inputs, raw.labels, raw.classes, targets=raw.targets)
+    if pixels != "standardize":
+        return replace(stored, scale=1 / raw.levels) if pixels == "unit" and raw.levels else stored
     with np.errstate(over="ignore", invalid="ignore"):  # refused below
-        mean, variance = np.array(moments(raw, rows)).T
+        mean, variance = np.array(_moments(raw, train_rows)).T
     if not np.isfinite(variance).all():
         raise UserError("--pixels standardize: the variance of the inputs is too large for a float64; rescale them")
     scale = 1 / np.sqrt(np.where(variance > 0, variance, 1.0))
     shift = -mean * scale
     if raw.channels == 1:
-        return float(scale[0]), float(shift[0])
+        return replace(stored, scale=float(scale[0]), shift=float(shift[0]))
     width = raw.inputs.shape[1] // raw.channels
-    return np.repeat(scale, width), np.repeat(shift, width)
+    return replace(stored, scale=np.repeat(scale, width), shift=np.repeat(shift, width))
 
 
-def _channels(raw: Raw, rows: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """Yields (channel, its values in some of the rows), a few rows at a time, until all values were seen."""
-    for start in range(0, len(rows), CHUNK):
-        values = raw.inputs[rows[start : start + CHUNK]].astype(np.float64)
-        for channel, block in enumerate(np.split(values, raw.channels, axis=1)):
-            yield channel, block.ravel()
+def _moments(raw: Raw, rows: NDArray[np.int64]) -> list[tuple[float, float]]:
+    """Mean and variance of each channel. No BLAS (`@`): the threads of all ranks would fight over the cores, ten times
+    slower.
 
-
-def _byte_moments(raw: Raw, rows: NDArray[np.int64]) -> list[tuple[float, float]]:
-    """Mean and variance of each channel from whole numbers: exact, so no machine's order of summation shows.
-
-    The sums of one chunk stay below 2^53, where float64 is exact too. No BLAS (`@`) here: the threads of all ranks
-    would fight over the cores, ten times slower.
+    Of bytes from whole numbers: exact, so no machine's order of summation shows; the sums of one chunk stay below 2^53,
+    where float64 is exact too. Else the deviations are summed in a second pass: no cancellation.
     """
-    first, second = [0] * raw.channels, [0] * raw.channels
-    for channel, values in _channels(raw, rows):
-        first[channel] += int(values.sum())
-        second[channel] += int(np.einsum("k,k->", values, values))
     n = len(rows) * (raw.inputs.shape[1] // raw.channels)
-    return [(s / n, (n * q - s * s) / (n * n)) for s, q in zip(first, second, strict=True)]
+    if raw.inputs.dtype == np.uint8:
+        sums = _sums(raw, rows, lambda _, v: np.array([v.sum(), np.einsum("k,k->", v, v)]).astype(np.int64))
+        return [(s / n, (n * q - s * s) / (n * n)) for s, q in (map(int, pair) for pair in sums)]
+    mean = _sums(raw, rows, lambda _, v: float(v.sum()) / n)
+    return list(zip(mean, _sums(raw, rows, lambda k, v: float(np.square(v - mean[k]).sum()) / n), strict=True))
 
 
-def _float_moments(raw: Raw, rows: NDArray[np.int64]) -> list[tuple[float, float]]:
-    """Mean and variance of each channel, the deviations summed in a second pass: no cancellation."""
-    n = len(rows) * (raw.inputs.shape[1] // raw.channels)
-    mean, variance = [0.0] * raw.channels, [0.0] * raw.channels
-    for channel, values in _channels(raw, rows):
-        mean[channel] += float(values.sum()) / n
-    for channel, values in _channels(raw, rows):
-        variance[channel] += float(np.square(values - mean[channel]).sum()) / n
-    return list(zip(mean, variance, strict=True))
+def _sums(raw: Raw, rows: NDArray[np.int64], term: Callable[[int, NDArray[np.float64]], Any]) -> list[Any]:
+    """Of each channel the sum of term(channel, values) over its values in these rows, a few rows at a time."""
+    sums: list[Any] = [0] * raw.channels
+    for own in np.split(rows, range(CHUNK, len(rows), CHUNK)):
+        for channel, block in enumerate(np.split(raw.inputs[own].astype(np.float64), raw.channels, axis=1)):
+            sums[channel] += term(channel, block.ravel())
+    return sums

@@ -11,15 +11,10 @@ from zofl_mpi.errors import UserError
 
 
 class Remote(NamedTuple):
-    """Where a data set is published.
+    """Where a data set is published."""
 
-    Attributes:
-        url: the folder that holds the files.
-        files: file name -> "sha256:..." or "md5:...".
-    """
-
-    url: str
-    files: Mapping[str, str]
+    url: str  # the folder that holds the files
+    files: Mapping[str, str]  # file name -> "sha256:..." or "md5:..."
 
 
 IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -72,17 +67,29 @@ def remedy(name: str, data_dir: Path | None = None) -> str:
     return f"fetch it with `python -m zofl_mpi.data.download {name}{where}`"
 
 
-def find_files(
-    files: Sequence[str], folders: Sequence[Path], packings: Sequence[str] = ("",)
-) -> tuple[tuple[Path, ...], list[str]]:
+def find(
+    name: str, files: Sequence[str], data_dir: Path, packing: str = "", what: str = "", asked: str = ""
+) -> tuple[Path, ...]:
+    """Paths of a data set's files, all in `data_dir`/`name` or all in `data_dir` (UserError: they are not there).
+
+    For the other arguments see `find_files` and `missing_files`.
+    """
+    paths, lacking = find_files(files, (data_dir / name, data_dir), packing)
+    if lacking:
+        same = f" (or the same with {packing})" if packing else ""
+        raise UserError(missing_files(name, what or f"no {', '.join(lacking)}{same}", data_dir, asked))
+    return paths
+
+
+def find_files(files: Sequence[str], folders: Sequence[Path], packing: str = "") -> tuple[tuple[Path, ...], list[str]]:
     """Paths of the files in the first folder that has all; else none, and the names that the fullest folder lacks.
 
     Args:
-        packings: what may follow a file's name.
+        packing: what may follow a file's name.
     """
     absent = list(files)
     for folder in folders:
-        candidates = {file: [folder / f"{file}{packing}" for packing in packings] for file in files}
+        candidates = {file: [folder / f"{file}{end}" for end in ("", packing)] for file in files}
         # unlike Path.is_file it answers where a folder may not be searched
         paths = {file: next(filter(os.path.isfile, found), None) for file, found in candidates.items()}
         lacking = [file for file, path in paths.items() if path is None]

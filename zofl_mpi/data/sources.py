@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from zofl_mpi.data import Raw, cache
+from zofl_mpi.data import Raw, cache, published
 from zofl_mpi.data.cache import Sources
-from zofl_mpi.data.images import CIFAR_ARCHIVES, CIFAR_FOLDER, find_cifar, find_idx, read_cifar, read_idx
+from zofl_mpi.data.images import CIFAR_ARCHIVES, CIFAR_FOLDER, find_cifar, read_cifar, read_idx
 from zofl_mpi.data.npz import read_npz
-from zofl_mpi.data.published import default_data_dir, missing_files
+from zofl_mpi.data.published import IDX_FILES, default_data_dir, missing_files
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, nearest
 
@@ -50,17 +49,14 @@ def find(name: str, data_dir: Path | None, streams: Streams, synthetic: Syntheti
     if name not in NAMES:
         allowed = f"it must be one of {', '.join(NAMES)}, or a path ending in .npz"
         raise UserError(f"--data {name}: there is no such data set; {allowed}{nearest(name.lower(), NAMES)}")
-    return _published(name, data_dir or default_data_dir())
-
-
-def _published(name: str, data_dir: Path) -> Sources:
+    root = data_dir or default_data_dir()
     if name == "cifar10":
-        files = find_cifar(data_dir)
+        files = find_cifar(root)
         if not files:
             what = f"neither a folder {CIFAR_FOLDER} with its six .bin files nor an archive {CIFAR_ARCHIVES[0]} is"
-            raise UserError(missing_files(name, what, data_dir))
+            raise UserError(missing_files(name, what, root))
         return cache.identify(name, partial(read_cifar, files), files)
-    files = find_idx(name, data_dir)
+    files = published.find(name, IDX_FILES, root, packing=".gz")
     return cache.identify(name, partial(read_idx, name, files), files)
 
 
@@ -69,20 +65,14 @@ def make(size: Synthetic, streams: Streams) -> Raw:
     try:
         inputs = streams(Purpose.SYNTHETIC, i=INPUTS).standard_normal((size.samples, size.features), np.float32)
         teacher = streams(Purpose.SYNTHETIC, i=TEACHER).standard_normal((size.features, size.classes))
-        labels = _scores(inputs, teacher).argmax(axis=1).astype(np.int64)
+        scores = np.zeros((size.samples, size.classes))
+        for feature, weights in zip(inputs.T, teacher, strict=True):  # a BLAS may order this sum as the machine likes
+            scores += np.multiply.outer(feature.astype(np.float64), weights)
     except MemoryError as error:
         raise UserError(
             f"--data synthetic: {size.samples} samples of {size.features} features do not fit into memory: ask for less"
         ) from error
-    return Raw(inputs, labels, size.classes)
-
-
-def _scores(inputs: NDArray[np.float32], teacher: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, C) inputs @ teacher, added up feature by feature: a BLAS may order the sum differently on every machine."""
-    scores = np.zeros((len(inputs), teacher.shape[1]))
-    for feature, weights in zip(inputs.T, teacher, strict=True):
-        scores += np.multiply.outer(feature.astype(np.float64), weights)
-    return scores
+    return Raw(inputs, scores.argmax(axis=1).astype(np.int64), size.classes)
 
 
 def digits() -> Raw:

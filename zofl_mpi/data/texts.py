@@ -9,11 +9,10 @@ of each other completion of a choice the number of its tokens and these; zeros. 
 representation, the set of its slots, or that of a choice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
-from zlib import crc32
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from zofl_mpi.data import Dataset, Federation, Raw, cache, e2e, lines, partition
 from zofl_mpi.data.bpe import Vocabulary
 from zofl_mpi.data.cache import Sources
 from zofl_mpi.data.e2e import Pipeline
+from zofl_mpi.data.lines import Text
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
@@ -51,38 +51,27 @@ def batch(data: Dataset, positions: Rows) -> tuple[NDArray[np.int64], NDArray[np
     return tokens[:, :-1].copy(), np.where((at >= context) & (at < length), tokens[:, 1:], NONE)
 
 
-def longest(data: Dataset | Raw, is_choice: bool = False) -> tuple[int, int]:
+def longest(data: Dataset | Raw) -> tuple[int, int]:
     """T of the longest of all N texts, with whichever completion, and the most labels that a text is trained on."""
     context, length = (np.asarray(data.inputs[:, k], np.int64) for k in range(HEAD))
-    return int(_ends(data.inputs, is_choice).max()) - 1, int((length - context).max())
+    return int(_ends(data.inputs).max()) - 1, int((length - context).max())
 
 
-def _ends(inputs: NDArray[Any], is_choice: bool) -> Rows:
+def _ends(inputs: NDArray[Any]) -> Rows:
     """(N,) numbers of tokens of the texts, each with its longest completion."""
     ends = np.asarray(inputs[:, 1], np.int64)
-    for k, row in enumerate(inputs if is_choice else ()):
-        at, context = HEAD + int(row[1]), int(row[0])
-        while at < len(row) and (size := int(row[at])):
-            ends[k] = max(ends[k], context + size)
-            at += 1 + size
-    return ends
+    if HEAD + ends.max() == inputs.shape[1]:  # behind the right completions there are no others
+        return ends
+    return np.array([int(row[0]) + max(map(len, _completions(row))) for row in inputs], np.int64)
 
 
-class Text(NamedTuple):
-    """A context with its completions.
-
-    Attributes:
-        completions: the right one first.
-        kind: its class among the clients: the type of its meaning representation, or the label of a choice.
-        client: whose it is; None where the data do not say.
-        line: where it ends in its file, counted from 1.
-    """
-
-    context: str
-    completions: tuple[str, ...]
-    kind: Any
-    client: str | None
-    line: int
+def _completions(row: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """The tokens of each completion in a row, the right one first."""
+    at = HEAD + int(row[1])
+    yield row[HEAD + int(row[0]) : at]
+    while at < len(row) and row[at]:
+        start, at = at + 1, at + 1 + int(row[at])
+        yield row[start:at]
 
 
 def parts_of(files: Sequence[Path], pipeline: Pipeline) -> list[list[Text]]:
@@ -91,16 +80,12 @@ def parts_of(files: Sequence[Path], pipeline: Pipeline) -> list[list[Text]]:
     Lines that do not say of which part they are train; where none says it, a tenth of them, always the same, tests.
     """
     if len(files) == len(e2e.FILES):
-        read = [e2e.read(path, pipeline, part) for part, path in enumerate(files)]
-        return [[Text(own.context, (f" {own.text}",), own.slots, None, own.line) for own in part] for part in read]
+        return [e2e.read(path, pipeline, part) for part, path in enumerate(files)]
     found = lines.read(files[0])
-    splits = [line.split or "train" for line in found]
-    if not any(line.split for line in found):
+    if not any(text.split for text in found):
         for k in Streams(0)(Purpose.SPLIT).permutation(len(found))[: max(1, len(found) // 10)]:
-            splits[k] = "test"
-    parts: list[list[Text]] = [[], [], []]
-    for line, split in zip(found, splits, strict=True):
-        parts[lines.SPLITS.index(split)].append(Text(*line[:4], line.line))
+            found[k] = found[k]._replace(split="test")
+    parts = [[text for text in found if (text.split or "train") == split] for split in lines.SPLITS]
     for part, name in ((0, "train"), (2, "test")):
         if not parts[part]:
             raise UserError(f'{files[0]} has no lines to {name} on: give some "split": "{name}"')
@@ -128,15 +113,19 @@ def encoded(files: Sequence[Path], vocabulary: Vocabulary, pipeline: Pipeline, t
     kept = np.arange(vocabulary.size)
     if tokens == "e2e":
         kept = np.unique([token for row in rows for run in row for token in run] + [vocabulary.end]).astype(np.int64)
-    kinds = {kind: k for k, kind in enumerate(sorted({sample.kind for sample in samples}))}
-    labels, classes = np.array([kinds[sample.kind] for sample in samples], np.int64), len(kinds)
+    labels = _numbered([sample.kind for sample in samples])
+    classes = int(labels.max()) + 1
     if choices := len(samples[0].completions) - 1:  # labels are these places, whether each occurs or not
         labels, classes = np.array([sample.kind for sample in samples], np.int64), choices + 1
-    names = sorted({sample.client for sample in samples if sample.client is not None})
-    numbers = {name: k for k, name in enumerate(names)}
-    clients = np.array([numbers[sample.client] for sample in samples if sample.client is not None], np.int64)
-    held: dict[str, Any] = {"official_validation": len(parts[1]), "tokens": kept, "clients": clients if names else None}
+    clients = None if samples[0].client is None else _numbered([sample.client for sample in samples])
+    held: dict[str, Any] = {"official_validation": len(parts[1]), "tokens": kept, "clients": clients}
     return Raw(_packed(rows, kept), labels, classes, len(parts[2]), **held)
+
+
+def _numbered(values: Sequence[Any]) -> NDArray[np.int64]:
+    """(N,) the place of each value among all that occur, sorted."""
+    places = {value: k for k, value in enumerate(sorted(set(values)))}
+    return np.array([places[value] for value in values], np.int64)
 
 
 def _rows(samples: Sequence[Text], vocabulary: Vocabulary, is_e2e: bool) -> list[list[list[int]]]:
@@ -145,16 +134,13 @@ def _rows(samples: Sequence[Text], vocabulary: Vocabulary, is_e2e: bool) -> list
     Of E2E an END follows both, as in LoRA's code. Else a text begins as the tokeniser begins one, and an END follows a
     completion that is to be written, none one that is to be chosen.
     """
-    begin, end = [] if is_e2e else vocabulary.begin, [vocabulary.end]
-    contexts = list(dict.fromkeys(sample.context for sample in samples))
-    heads = {
-        context: [*begin, *own, *(end if is_e2e else [])]
-        for context, own in zip(contexts, vocabulary.encode(contexts), strict=True)
-    }
-    tails, rows = iter(vocabulary.encode([text for sample in samples for text in sample.completions])), []
+    begin, end, space = ([], [vocabulary.end], " ") if is_e2e else (vocabulary.begin, [], "")
+    texts = {text for sample in samples for text in (sample.context, *(space + own for own in sample.completions))}
+    tokens, rows = dict(zip(texts, vocabulary.encode(list(texts)), strict=True)), []
     for sample in samples:
-        own = [next(tails) for _ in sample.completions]
-        rows.append([heads[sample.context], *([*tail, *(end if len(own) == 1 else [])] for tail in own)])
+        last = [vocabulary.end] if len(sample.completions) == 1 else []
+        completions = ([*tokens[space + own], *last] for own in sample.completions)
+        rows.append([[*begin, *tokens[sample.context], *end], *completions])
         if not all(rows[-1]):
             raise UserError(f"line {sample.line}: its context or a completion has no tokens: give each some text")
     return rows
@@ -164,57 +150,53 @@ def _packed(rows: Sequence[Sequence[list[int]]], kept: NDArray[np.int64]) -> NDA
     """(N, 2 + L) the rows as this module describes them, tokens by their place among `kept`."""
     place = np.zeros(int(kept.max()) + 1, np.int64)
     place[kept] = np.arange(len(kept))
-    flat = [[*row[0], *row[1], *(n for own in row[2:] for n in (-len(own), *own))] for row in rows]
-    kind = np.uint16 if len(kept) <= 1 << 16 else np.uint32
-    inputs = np.zeros((len(rows), HEAD + max(map(len, flat))), kind)
-    for row, own, runs in zip(inputs, flat, rows, strict=True):
-        numbers = np.array(own)
-        row[:HEAD] = len(runs[0]), len(runs[0]) + len(runs[1])
-        row[HEAD : HEAD + len(own)] = np.where(numbers < 0, -numbers, place[np.maximum(numbers, 0)])
+    packed = []
+    for context, right, *others in rows:
+        further = [part for own in others for part in ([len(own)], place[own])]
+        packed.append(np.concatenate([[len(context), len(context) + len(right)], place[context + right], *further]))
+    return _padded(packed, np.uint16 if len(kept) <= 1 << 16 else np.uint32)
+
+
+def _padded(rows: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    """(N, longest) the rows, with zeros behind the shorter ones."""
+    inputs = np.zeros((len(rows), max(map(len, rows))), dtype)
+    for whole, own in zip(inputs, rows, strict=True):
+        whole[: len(own)] = own
     return inputs
 
 
-def choices(data: Dataset, positions: Rows, number: int) -> Dataset:
-    """The samples at `positions`, each of its `number` completions in a row of its own, the right one first."""
+def choices(data: Dataset, positions: Rows) -> Dataset:
+    """The samples at `positions`, each of their completions in a row of its own, the right one first."""
     rows = list[NDArray[Any]]()
     for row in data.inputs[data.rows_of(positions)]:
-        context, at = int(row[0]), HEAD + int(row[1])
-        rows.append(row[:at])
-        for _ in range(number - 1):
-            size = int(row[at])
-            head = np.array([context, context + size], row.dtype)
-            rows.append(np.concatenate([head, row[HEAD : HEAD + context], row[at + 1 : at + 1 + size]]))
-            at += 1 + size
-    inputs = np.zeros((len(rows), max(map(len, rows))), data.inputs.dtype)
-    for whole, own in zip(inputs, rows, strict=True):
-        whole[: len(own)] = own
-    return Dataset(inputs, np.zeros(len(rows), np.int64), 1)
+        context = row[HEAD : HEAD + int(row[0])]
+        for own in _completions(row):
+            rows.append(np.concatenate([[len(context), len(context) + len(own)], context, own]))
+    return Dataset(_padded(rows, data.inputs.dtype), np.zeros(len(rows), np.int64), 1)
 
 
 def check_lengths(raw: Raw, most: int, files: Sequence[Path], pipeline: Pipeline) -> None:
     """Refuses texts that have more than `most` tokens without their last one; names the line of the first."""
-    used = _ends(raw.inputs, len(files) == 1) - 1
+    used = _ends(raw.inputs) - 1
     if used.max() <= most:
         return
-    row = int(np.argmax(used > most))
-    starts = np.cumsum([0, *part_sizes(raw)])
-    part = int(np.searchsorted(starts, row, side="right")) - 1
-    line = parts_of(files, pipeline)[part][row - starts[part]].line
+    row, parts = int(np.argmax(used > most)), zip([*files] * 3, parts_of(files, pipeline), strict=False)
+    path, line = [(path, text.line) for path, part in parts for text in part][row]
     raise UserError(
-        f"{files[min(part, len(files) - 1)]}, line {line}: context and text have {used[row]} tokens, the model takes "
-        f"{most} at most: shorten or remove the line, or take a model with a longer context"
+        f"{path}, line {line}: context and text have {used[row]} tokens, the model takes {most} at most: shorten or "
+        "remove the line, or take a model with a longer context"
     )
 
 
-def part_sizes(raw: Raw) -> tuple[int, int, int]:
-    """Numbers of samples of the training, validation and test part."""
-    held = raw.official_validation, raw.official_test
-    return len(raw.labels) - sum(held), *held
+def part_rows(raw: Raw) -> list[Rows]:
+    """Rows of the training, validation and test part."""
+    test = len(raw.labels) - raw.official_test
+    return np.split(np.arange(len(raw.labels)), [test - raw.official_validation, test])
 
 
 def training_rows(raw: Raw, part: Part) -> tuple[Rows, str]:
     """Rows, ascending, of all contexts, or of the half to pretrain or to fine-tune on; and their description."""
-    rows = np.arange(part_sizes(raw)[0])
+    rows = part_rows(raw)[0]
     if part == "all":
         return rows, f"all {len(rows)} training texts"
     numbers = context_numbers(raw, rows)
@@ -239,30 +221,12 @@ def context_numbers(raw: Raw, rows: Rows) -> Rows:
     return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in known], np.int64)
 
 
-def shared_out(
-    raw: Raw,
-    rows: Rows,
-    streams: Streams,
-    *,
-    m: int,
-    alpha: float,
-    by: str = "by_class",
-    min_samples: int = 10,
-    validates: bool = True,
-) -> Federation:
-    """Divides training rows among m clients; the server has none. Validation and test part are the data set's own.
-
-    Args:
-        rows: the training rows, ascending.
-        alpha, by, min_samples: as in `partition.split`; a class is a type of meaning representation.
-        validates: whether there is a validation part.
+def shared_out(raw: Raw, rows: Rows, streams: Streams, validates: bool = True, **shares: Any) -> Federation:
+    """Divides training rows (k,), ascending, among clients by `partition.shares`, whose arguments `shares` are; the
+    server has none. Validation part, if it is wanted, and test part are the data set's own.
     """
-    shares = partition.shares(raw, rows, streams, m=m, alpha=alpha, partition=by, min_samples=min_samples)
     data = Dataset(raw.inputs, raw.labels, raw.classes)
-    train, validation, _ = part_sizes(raw)
-    held = np.split(np.arange(train, len(raw.labels)), [validation])
-    chosen, test = map(data.subset, held)
-    clients = tuple(map(data.subset, shares))
-    whose = "" if raw.clients is None else f"clients crc32 {crc32(raw.clients.tobytes()):08x}"
-    has = chosen if validates and validation else None
-    return Federation(data.subset(rows[:0]), clients, test, validation=has, whose=whose)
+    clients = tuple(map(data.subset, partition.shares(raw, rows, streams, **shares)))
+    _, chosen, test = map(data.subset, part_rows(raw))
+    has = chosen if validates and len(chosen) else None
+    return Federation(data.subset(rows[:0]), clients, test, validation=has, whose=raw.whose)

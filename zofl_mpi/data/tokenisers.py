@@ -63,12 +63,11 @@ def _full_stop(word: str) -> list[str]:
 
 LETTER = r"[^\W\d_]"
 CURRENCY = "$£€¥"
-MARKS = "…,:;!?¿¡()[]{}<>_#*&'\"”“`‘´’‚„»«"
-_marks = re.escape(MARKS)
-PREFIX = re.compile(rf"[§%=—–{_marks}{CURRENCY}]|\+(?!\d)|\.{{2,}}")
+MARKS = re.escape("…,:;!?¿¡()[]{}<>_#*&'\"”“`‘´’‚„»«")
+PREFIX = re.compile(rf"[§%=—–{MARKS}{CURRENCY}]|\+(?!\d)|\.{{2,}}")
 SUFFIX = re.compile(
-    rf"(?:['’][sS]|[—–{_marks}]|\.{{2,}}|(?<=\d)(?:[+%{CURRENCY}]|km|lb|m)"
-    rf"|(?<=[\d%²+\-{_marks}])\.|(?<=[a-zà-öø-ÿ])\.|(?<=[A-Z][A-Z])\.)$"
+    rf"(?:['’][sS]|[—–{MARKS}]|\.{{2,}}|(?<=\d)(?:[+%{CURRENCY}]|km|lb|m)"
+    rf"|(?<=[\d%²+\-{MARKS}])\.|(?<=[a-zà-öø-ÿ])\.|(?<=[A-Z][A-Z])\.)$"
 )
 INFIX = re.compile(
     rf"(\.{{2,}}|…|(?<=\d)[+\-*^](?=[\d-])|(?<=[a-zà-öø-ÿ'\"’”])\.(?=[A-Z'\"‘“])|(?<={LETTER}),(?={LETTER})"

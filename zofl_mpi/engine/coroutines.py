@@ -78,7 +78,11 @@ def run_batch(step: Step, calls: Iterable[tuple[Any, Any]], local: threading.loc
         while waiting := [(each, *each.call) for each in steps if each.call]:
             compute = waiting[0][1]
             same = [(each, request) for each, wanted, request in waiting if wanted == compute]
-            for (each, _), answer in zip(same, _answers(compute, [request for _, request in same]), strict=True):
+            try:
+                answers: list[Answer] = [(result, None) for result in compute([request for _, request in same])]
+            except Exception as exc:  # each request gets it
+                answers = [(None, exc)] * len(same)
+            for (each, _), answer in zip(same, answers, strict=True):
                 each.resume(answer)
     except BaseException as exc:  # a signal: no thread may wait for ever
         while dropped := [each for each in steps if each.call]:
@@ -86,11 +90,3 @@ def run_batch(step: Step, calls: Iterable[tuple[Any, Any]], local: threading.loc
                 each.resume((None, _Dropped(repr(exc))))
         raise
     return [each.end for each in steps]
-
-
-def _answers(compute: Compute, requests: list[Any]) -> list[Answer]:
-    """Results of one call; where it raises, each request gets its exception."""
-    try:
-        return [(result, None) for result in compute(requests)]
-    except Exception as exc:
-        return [(None, exc)] * len(requests)

@@ -22,7 +22,7 @@ View = Sequence[tuple[bool, Sequence[str]]]
 
 NODES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-KEPT = 2**30  # bytes of freed memory that a process may keep, and the largest block that comes from it
+KEPT, LARGEST = 2**30, 2**27  # bytes of freed memory that a process may keep, and of the largest block it comes in
 IMPORTED = time.monotonic()
 WARM_UP = 3  # calls before a CUDA graph is captured, as torch advises
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -265,8 +265,8 @@ def keep_freed_memory() -> None:
         return
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
-        for parameter in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
-            library.mallopt(parameter, KEPT)
+        library.mallopt(M_TRIM_THRESHOLD, KEPT)
+        library.mallopt(M_MMAP_THRESHOLD, LARGEST)
 
 
 def blas() -> str:

@@ -48,8 +48,11 @@ def check_finite(content: Any) -> None:
     """Refuses a state or a message with a value that must be finite and is not, with the field's sentence."""
     for name, sentence in _must_be_finite(type(content)).items():  # type: ignore[arg-type]
         value = getattr(content, name)
-        of_numpy = isinstance(value, int | float | np.generic | np.ndarray)
-        if not bool((np.isfinite(value) if of_numpy else value.isfinite()).all()):  # else a tensor, maybe of a GPU
+        if isinstance(value, int | float | np.generic | np.ndarray):
+            holds = bool(np.isfinite(value).all())
+        else:  # a tensor, maybe of a GPU; its ends are NaN where an entry is, and take no memory
+            holds = not value.numel() or all(end.isfinite() for end in value.aminmax())
+        if not holds:
             raise UserError(sentence)
 
 

@@ -10,9 +10,9 @@ then with the rest of the server's computing; what streams overlaps.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,31 +29,20 @@ KEPT = 4
 @final
 @dataclass(frozen=True)
 class DeviceClass:
-    """A kind of device.
-
-    Attributes:
-        speed: multiply-accumulates a second.
-        memory: bytes.
-        down, up: bits a second.
-        latency: seconds of a message.
-        joules_mac, joules_byte: joules of a multiply-accumulate, and of a byte sent or received.
-        available: probability that a client can be asked in a round.
-        share: probability that a client has it; clients: those that do; labels: those with one of these as their
-            commonest label. A class has one of the three.
-    """
+    """A kind of device; it has one of `share`, `clients` and `labels`."""
 
     name: str
-    speed: float
-    memory: float = math.inf
-    down: float = math.inf
+    speed: float  # multiply-accumulates a second
+    memory: float = math.inf  # bytes
+    down: float = math.inf  # bits a second
     up: float = math.inf
-    latency: float = 0.0
-    joules_mac: float = 0.0
-    joules_byte: float = 0.0
-    available: float = 1.0
-    share: float = 0.0
-    clients: tuple[int, ...] = ()
-    labels: tuple[int, ...] = ()
+    latency: float = 0.0  # seconds of a message
+    joules_mac: float = 0.0  # of a multiply-accumulate
+    joules_byte: float = 0.0  # of a byte sent or received
+    available: float = 1.0  # probability that a client can be asked in a round
+    share: float = 0.0  # probability that a client has it
+    clients: tuple[int, ...] = ()  # those that have it
+    labels: tuple[int, ...] = ()  # it is that of clients with one of these as their commonest label
 
 
 class Needs(NamedTuple):
@@ -65,28 +54,15 @@ class Needs(NamedTuple):
 
 
 class RoundWork(NamedTuple):
-    """A method's demands on clients in a round, each (k,).
-
-    Attributes:
-        samples: whose steps a client computes; down, up: bytes; messages: both ways.
-        streams: whether uploads leave while a client computes, and the server computes on them.
-        server_samples: of the server's own computing, in all.
-    """
+    """A method's demands on clients in a round, each (k,)."""
 
     clients: Sequence[int]
-    samples: Numbers
-    down: Numbers
+    samples: Numbers  # whose steps a client computes
+    down: Numbers  # bytes
     up: Numbers
-    messages: Numbers
-    streams: bool = False
-    server_samples: float = 0.0
-
-
-class Asking(Protocol):
-    """A method, as far as its clients' devices are concerned."""
-
-    def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
-        """What round r asks of these clients (None: its participants)."""
+    messages: Numbers  # both ways
+    streams: bool = False  # whether uploads leave while a client computes, and the server computes on them
+    server_samples: float = 0.0  # of the server's own computing, in all
 
 
 class Parts(NamedTuple):
@@ -138,32 +114,24 @@ class Spent:
 
 
 @final
+@dataclass(eq=False)
 class Fleet:
-    """The devices of m clients.
+    """The devices of m clients."""
 
-    Attributes:
-        classes: of devices.
-        of: (m,) the class of each client, its place in `classes`.
-        needs: of the ways to take a step, the preferred one first.
-        way: (m,) each client's, the first that its device can hold; -1: none. 0 until a method is bound.
-        deadline: seconds after which a client of a round is dropped; inf: none.
-        over_select: how many clients a round asks for each that it needs.
-    """
+    classes: Sequence[DeviceClass]
+    of: NDArray[np.int64]  # (m,) the class of each client, its place in `classes`
+    streams: Streams
+    deadline: float = math.inf  # seconds after which a client of a round is dropped; inf: none
+    over_select: float = 1.0  # how many clients a round asks for each that it needs
+    server_speed: float = math.inf  # multiply-accumulates a second
+    # of the ways to take a step, the preferred one first
+    needs: tuple[Needs, ...] = field(default=(Needs(0.0),), init=False)
+    # (m,) each client's way, the first that its device can hold; -1: none. 0 until a method is bound
+    way: NDArray[np.int64] = field(init=False)
 
-    def __init__(
-        self,
-        classes: Sequence[DeviceClass],
-        of: NDArray[np.int64],
-        streams: Streams,
-        deadline: float = math.inf,
-        over_select: float = 1.0,
-        server_speed: float = math.inf,
-    ) -> None:
-        self.classes, self.of, self.deadline, self.over_select = tuple(classes), of, deadline, over_select
-        self.way = np.zeros(len(of), np.int64)
-        self.needs: tuple[Needs, ...] = (Needs(0.0),)
-        self._streams, self._server_speed = streams, server_speed
-        self._method: Asking | None = None
+    def __post_init__(self) -> None:
+        self.way = np.zeros(len(self.of), np.int64)
+        self._round_work: Callable[..., RoundWork] | None = None  # of the method that is bound
         self._rounds = dict[int, Taken]()
         self._forget()
 
@@ -171,13 +139,13 @@ class Fleet:
         """Sets the accounts of all rounds to zero."""
         self._spent, self._each = (0, 0.0, 0.0), np.zeros((4, len(self.of)))
 
-    def bind(self, method: Asking, needs: Sequence[Needs]) -> None:
+    def bind(self, method: Any, needs: Sequence[Needs]) -> None:
         """Knows the method from here on; until then every client can hold its step and is in time.
 
         Raises:
             UserError: no device can hold a step of the method, or it asks all clients, of which some cannot take part.
         """
-        self._method, self.needs = None, tuple(needs)
+        self._round_work, self.needs = None, tuple(needs)
         holds = self.each("memory")[:, None] >= np.array([each.bytes for each in needs])
         self.way = np.where(holds.any(axis=1), holds.argmax(axis=1), -1)
         if not holds.any():
@@ -186,10 +154,10 @@ class Fleet:
                 f"--devices: a client's step needs {self.least:.4g} bytes and the largest device has {most:.4g}; take "
                 "smaller batches, or a method whose clients take no backward pass"
             )
-        self._method = method
+        self._round_work = method.round_work
         self._rounds.clear()
         self._forget()
-        asks = len(method.round_work(0).clients) > 0
+        asks = len(self._round_work(0).clients) > 0
         limits = {
             "a device that cannot hold its step": bool((self.way < 0).any()),
             "--deadline": self.deadline < math.inf,
@@ -229,22 +197,22 @@ class Fleet:
 
     def number(self, r: int, count: int) -> int:
         """How many `participants` there are."""
-        if self._method is None or self.deadline < math.inf:
+        if self._round_work is None or self.deadline < math.inf:
             return len(self.participants(r, count))
         return min(count, max(1, int(((self.way >= 0) & self._there(r)).sum())))
 
     def _there(self, r: int) -> NDArray[np.bool]:
         """(m,) whether each client is available in round r."""
-        return self._streams(Purpose.AVAILABLE, r=r).random(len(self.of)) < self.each("available")
+        return self.streams(Purpose.AVAILABLE, r=r).random(len(self.of)) < self.each("available")
 
     def _taken(self, r: int, count: int) -> Taken:
-        order = self._streams(Purpose.PARTICIPANTS, r=r).permutation(len(self.of))
-        if self._method is None:
+        order = self.streams(Purpose.PARTICIPANTS, r=r).permutation(len(self.of))
+        if self._round_work is None:
             return Taken(order[:count], np.sort(order[:count]).tolist(), 0.0)
         able = order[self.way[order] >= 0]
         there = able[self._there(r)[able]]
         asked = (there if len(there) else able[:1])[: math.ceil(self.over_select * count - 1e-9)]
-        seconds = self.seconds(self._method.round_work(r, asked.tolist())).total
+        seconds = self.seconds(self._round_work(r, asked.tolist())).total
         if len(asked) <= count and self.deadline == math.inf:
             return Taken(asked, np.sort(asked).tolist(), float(seconds.max()))
         quickest = np.argsort(seconds, kind="stable")
@@ -286,16 +254,16 @@ class Fleet:
         return dict(zip(BY_CLIENT, (busy, joules, *counts), strict=True))
 
     def _cost(self, r: int) -> Cost:
-        assert self._method is not None
-        work = self._method.round_work(r)
+        assert self._round_work is not None
+        work = self._round_work(r)
         taken = self._rounds.get(r)
-        whole = work if taken is None else self._method.round_work(r, taken.asked.tolist())
+        whole = work if taken is None else self._round_work(r, taken.asked.tolist())
         ids = np.asarray(whole.clients, np.int64)
         macs, moved = whole.samples * self.macs(ids), whole.down + whole.up
         joules = self.each("joules_mac")[ids] * macs + self.each("joules_byte")[ids] * moved
         busy = self.seconds(whole).total
         clients = float(busy.max(initial=0.0)) if taken is None else taken.ends
-        server = work.server_samples * self.needs[0].server_macs / self._server_speed
+        server = work.server_samples * self.needs[0].server_macs / self.server_speed
         seconds = max(clients, server) if work.streams else clients + server
         return Cost(seconds, ids, busy, joules, np.isin(ids, work.clients))
 
@@ -303,8 +271,8 @@ class Fleet:
 
     def sampled(self, rounds: int, most: int) -> tuple[int, Spent]:
         """What a run spends, from as many of its rounds, at equal distances, as ask `most` clients at most."""
-        assert self._method is not None
-        taken = max(1, min(rounds, most // max(1, len(self._method.round_work(0).clients))))
+        assert self._round_work is not None
+        taken = max(1, min(rounds, most // max(1, len(self._round_work(0).clients))))
         costs = (self._cost(k * rounds // taken) for k in range(taken))
         sums = ((cost.seconds, float(cost.joules.sum()), int((~cost.counts).sum())) for cost in costs)
         seconds, joules, dropped = (math.fsum(column) * rounds / taken for column in zip(*sums, strict=True))
@@ -312,14 +280,14 @@ class Fleet:
 
     def lines(self) -> list[dict[str, Any]]:
         """A row by class: clients, memory needed and had, whether it is excluded; seconds of a client's round 0."""
-        assert self._method is not None
+        assert self._round_work is not None
         rows = []
         for k, device in enumerate(self.classes):
             members = np.flatnonzero(self.of == k)
             row: dict[str, Any] = {"class": device.name, "clients": len(members), "lacks": 0.0}
             if len(members):
                 row["lacks"] = max(0.0, self.least - device.memory)
-                work = self._method.round_work(0, members[: 1 << 10].tolist())
+                work = self._round_work(0, members[: 1 << 10].tolist())
                 row |= {name: float(value.mean()) for name, value in self.seconds(work)._asdict().items()}
                 macs = float((work.samples * self.macs(members[: 1 << 10])).mean())
                 row["way"] = int(self.way[members[0]])

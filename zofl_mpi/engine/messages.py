@@ -87,22 +87,24 @@ class Prepared(NamedTuple):
 
 def prepare(message: Any) -> Prepared:
     """Plans `pack`: the header, the arrays and the size. The message's arrays are read when it is written."""
-    cls, entries = type(message), list(leaves(message))  # refuses anything but a message
+    cls = type(message)
     _refuse_local(cls)
     places: list[tuple[list[str], str, str, tuple[int, ...]]] = []
     arrays: list[Any] = []
-    values: dict[str, Any] = {name: _dictionaries(getattr(message, name)) for name in _names(cls)}  # type: ignore[arg-type]
-    for path, value in entries:
+
+    def placed(path: list[str], value: Any) -> Any:
+        """The value as it stands in the header: None for an array."""
         if type(value) in EXACT:
-            _place(values, path, value)
-            continue
+            return value
         array = value.detach() if is_remote(value) else as_array(value)  # a GPU's bytes stay there until written
         if array is None:
-            _place(values, path, value)
-            continue
-        dtype = array.dtype if isinstance(array, np.ndarray) else _host_dtype(array)
-        places.append((path, _kind(value), dtype.str, tuple(array.shape)))
+            return value
+        host = array if isinstance(array, np.ndarray) else cast(Any, as_array(array.new_empty(0, device="cpu")))
+        places.append((path, _kind(value), host.dtype.str, tuple(array.shape)))
         arrays.append(array)
+        return None
+
+    values = _changed(message, placed)
     fields = {"module": cls.__module__, "name": cls.__qualname__, "values": values, "arrays": places}
     header = json.dumps(fields, separators=(",", ":")).encode()
     return Prepared(header, arrays, padded(8 + len(header)) + sum(padded(a.nbytes) for a in arrays))
@@ -188,7 +190,10 @@ def _opened(block: Bytes) -> tuple[str, str, dict[str, Any]]:
         if nbytes < 0:
             raise ValueError(f"an array of shape {shape}")
         array = block[start : start + nbytes].view(dtype).reshape(shape)
-        _place(values, path, array[()] if kind == "scalar" else _tensor(array, kind) if kind else array)
+        entries = values
+        for outer in path[:-1]:
+            entries = entries[outer]
+        entries[path[-1]] = array[()] if kind == "scalar" else _tensor(array, kind) if kind else array
         start += nbytes
     return header["module"], header["name"], values
 
@@ -202,7 +207,7 @@ def copy(message: Any, writable: bool = True) -> Any:
         writable: whether its NumPy arrays are (tensors always are).
     """
     _refuse_local(type(message))
-    return _rebuilt(message, lambda _, value: _duplicated(value, writable))
+    return type(message)(**_changed(message, lambda _, value: _duplicated(value, writable)))
 
 
 def replace_arrays(message: Any, arrays: dict[tuple[str, ...], NDArray[Any]]) -> Any:
@@ -216,11 +221,11 @@ def replace_arrays(message: Any, arrays: dict[tuple[str, ...], NDArray[Any]]) ->
             return _tensor(new, _kind(value))
         return new if isinstance(value, np.ndarray) else new.item()
 
-    return _rebuilt(message, replaced)
+    return type(message)(**_changed(message, replaced))
 
 
-def _rebuilt(message: Any, change: Callable[[list[str], Any], Any]) -> Any:
-    """The message with each of its leaves changed, given its path."""
+def _changed(message: Any, change: Callable[[list[str], Any], Any]) -> dict[str, Any]:
+    """The fields of the message with each of their leaves changed, given its path."""
 
     def changed(path: list[str], value: Any) -> Any:
         if isinstance(value, dict):
@@ -228,7 +233,7 @@ def _rebuilt(message: Any, change: Callable[[list[str], Any], Any]) -> Any:
         return change(path, value)
 
     list(leaves(message))  # refuses anything but a message
-    return type(message)(**{name: changed([name], getattr(message, name)) for name in _names(type(message))})  # type: ignore[arg-type]
+    return {name: changed([name], getattr(message, name)) for name in _names(type(message))}  # type: ignore[arg-type]
 
 
 def _duplicated(value: Any, writable: bool) -> Any:
@@ -321,24 +326,6 @@ def as_array(value: Any) -> NDArray[Any] | None:
         return None
     host = value.detach().cpu()
     return cast("NDArray[Any]", host.view(_torch().int16).numpy() if host.dtype == _torch().bfloat16 else host.numpy())
-
-
-def _dictionaries(value: Any) -> Any:
-    """The dictionaries of a field, empty ones too, without their other entries."""
-    return {k: _dictionaries(v) for k, v in value.items() if isinstance(v, dict)} if isinstance(value, dict) else None
-
-
-def _place(values: dict[str, Any], path: list[str], value: Any) -> None:
-    for name in path[:-1]:
-        values = values.setdefault(name, {})
-    values[path[-1]] = value
-
-
-def _host_dtype(tensor: Any) -> np.dtype[Any]:
-    """The dtype that a tensor's array on the host has."""
-    array = as_array(_torch().empty(0, dtype=tensor.dtype))
-    assert array is not None
-    return array.dtype
 
 
 def _weight(value: Any) -> int:

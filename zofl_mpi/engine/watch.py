@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
@@ -19,40 +20,28 @@ IDLE = 0.01  # share of CPU time below which this process counts as having been 
 
 
 @final
+@dataclass(eq=False)
 class Watch:
-    """One rank's deadlines, kept by a thread of its own; by default there are none.
+    """One rank's deadlines, kept by a thread of its own; by default there are none."""
 
-    Args:
-        limit: seconds that a round may take; 0 for no limit.
-        halt: prints a text ("" for none), ends the stopped processes that it is given, then all ranks, or at least this
-            one; callable from any thread.
-        hosts: of the ranks, by rank, where they are known.
-        result: path of the result file.
-        neighbours: the processes of the other ranks of this node, by rank.
-        stop: names the signal that asked this process to end the run after the round; "" for none.
+    rank: int = 0
+    size: int = 1
+    limit: float = 0.0  # seconds that a round may take; 0 for no limit
+    # prints a text ("" for none), ends the stopped processes that it is given, then all ranks, or at least this one;
+    # callable from any thread
+    halt: Callable[[str, Sequence[Process]], None] = lambda text, stopped: None
+    hosts: Sequence[str] = ()  # of the ranks, by rank, where they are known
+    result: str = ""  # path of the result file
+    neighbours: Mapping[int, Process] = field(default_factory=dict)  # of the other ranks of this node, by rank
+    stop: Callable[[], str] = lambda: ""  # the signal that asked to end the run after the round; "" for none
+    clock: Clock = field(default_factory=Clock, init=False)  # this rank's, for its present step
+    round: int = field(default=0, init=False)  # the one in progress of this session, from 1
+    before: int = field(default=0, init=False)  # rounds of the sessions before
+    longest: float = field(default=0.0, init=False)  # seconds of the longest round so far
+    others: list[int] = field(init=False)  # the ranks beside rank 0 that are left
 
-    Attributes:
-        clock: this rank's, for its present step.
-        round: the round in progress of this session, from 1; `before`: rounds of the sessions before.
-        others: the ranks beside rank 0 that are left.
-        longest: seconds of the longest round so far.
-    """
-
-    def __init__(
-        self,
-        rank: int = 0,
-        size: int = 1,
-        limit: float = 0.0,
-        halt: Callable[[str, Sequence[Process]], None] = lambda text, stopped: None,
-        hosts: Sequence[str] = (),
-        result: str = "",
-        neighbours: Mapping[int, Process] | None = None,
-        stop: Callable[[], str] = lambda: "",
-    ) -> None:
-        self.clock, self.round, self.before, self.longest = Clock(), 0, 0, 0.0
-        self.others, self.stop = list(range(1, size)), stop
-        self._rank, self.limit, self._halt, self._hosts, self._result = rank, limit, halt, hosts, result
-        self._neighbours = dict(neighbours or {})
+    def __post_init__(self) -> None:
+        self.others = list(range(1, self.size))
         self._since: float | None = None
         self._waiting: set[int] = set()
         self._said = self._ended = False
@@ -86,7 +75,7 @@ class Watch:
 
     def remedy(self) -> str:
         """Advice after a run that ended before its time."""
-        path = self._result
+        path = self.result
         if path and not Path(path.removesuffix(".h5") + ".ckpt.h5").exists():
             return f"there is no checkpoint yet: begin again with --out {path} --force"
         return f"continue with --resume {path or 'RESULT'}, which holds the finished rounds"
@@ -105,32 +94,32 @@ class Watch:
     def _late(self, since: float, seconds: float) -> None:
         """Reports this rank's step, since the round takes `seconds` too long, and ends the run if it is its turn."""
         doing = self.clock.doing
-        if not self._said and self._rank and doing is not None and doing[1] == "compute":
-            print(f"zofl_mpi: {self._named(self._rank)} is late: {self._busy()}", file=sys.stderr, flush=True)
+        if not self._said and self.rank and doing is not None and doing[1] == "compute":
+            print(f"zofl_mpi: {self._named(self.rank)} is late: {self._busy()}", file=sys.stderr, flush=True)
         self._said = True
         if seconds <= GRACE:
             return
         stopped = self.stopped()
         if seconds > GRACE + self._turn(stopped) and self._since == since:
             self._since = None
-            speaks = self._rank <= LAST or self._first(stopped)
-            self._halt(f"zofl_mpi: {self.sentence()}" if speaks else "", [*stopped.values()])
+            speaks = self.rank <= LAST or self._first(stopped)
+            self.halt(f"zofl_mpi: {self.sentence()}" if speaks else "", [*stopped.values()])
 
     def stopped(self) -> dict[int, Process]:
         """The other ranks of this node that a signal or a debugger holds."""
-        return {rank: process for rank, process in sorted(self._neighbours.items()) if is_stopped(process)}
+        return {rank: process for rank, process in sorted(self.neighbours.items()) if is_stopped(process)}
 
     def _turn(self, stopped: Mapping[int, Process]) -> float:
         """Seconds after which this rank ends the run, since the ranks before it have not."""
-        if self._rank == 0:
+        if self.rank == 0:
             return 0.0
         if 0 in stopped:
             return TURN if self._first(stopped) else 2 * TURN
-        return NEXT + min(self._rank - 1, LAST) * TURN
+        return NEXT + min(self.rank - 1, LAST) * TURN
 
     def _first(self, stopped: Mapping[int, Process]) -> bool:
         """Whether no rank of this node with a lower number is awake."""
-        return all(rank > self._rank or rank in stopped for rank in self._neighbours)
+        return all(rank > self.rank or rank in stopped for rank in self.neighbours)
 
     def sentence(self) -> str:
         """Why this rank ends the run: which ranks are late, as far as it knows."""
@@ -138,21 +127,18 @@ class Watch:
         doing, stopped = self.clock.doing, [self._named(rank) for rank in self.stopped()]
         if stopped:
             who = f"late: {', '.join(stopped)}, stopped by a signal or a debugger"
-        elif self._rank:
+        elif self.rank:
             who = f"late: {self._named(0)}, the server, which does not answer (its process or its node may be held up)"
         elif not self.others:
             who = f"this process is {self._busy()}"
         elif doing is None or doing[1] == "compute":
             who = f"late: {self._named(0)}, the server, which is computing its own part"
         else:
-            shown = ", ".join(late[:16]) + (f" and {len(late) - 16} more" if len(late) > 16 else "")
-            who = (
-                f"late: {shown or 'none any more'} ({len(late)} of {len(self.others)} ranks beside 0; the others wait)"
-            )
-            if len(late) == len(self.others) > 1:  # this rank may be held inside MPI, where it hears of none
-                who = (
-                    f"late: {shown}, or some of them (none of {len(self.others)} ranks beside 0 has said that it waits)"
-                )
+            count, of = len(late), len(self.others)
+            shown = ", ".join(late[:16]) + (f" and {count - 16} more" if count > 16 else "")
+            who = f"late: {shown or 'none any more'} ({count} of {of} ranks beside 0; the others wait)"
+            if count == of > 1:  # this rank may be held inside MPI, where it hears of none
+                who = f"late: {shown}, or some of them (none of {of} ranks beside 0 has said that it waits)"
         what = f"round {self.before + self.round} takes longer than --round-timeout {self.limit:g} s"
         return f"{what}; {who}; {self.remedy()}"
 
@@ -165,4 +151,4 @@ class Watch:
         return f"{words} step {step!r} since {time.perf_counter() - since:.1f} s"
 
     def _named(self, rank: int) -> str:
-        return f"rank {rank} on {self._hosts[rank]}" if rank < len(self._hosts) else f"rank {rank}"
+        return f"rank {rank} on {self.hosts[rank]}" if rank < len(self.hosts) else f"rank {rank}"

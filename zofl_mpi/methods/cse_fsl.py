@@ -3,13 +3,12 @@
 Mu, Shen, "Communication and Storage Efficient Federated Split Learning", ICC 2023.
 """
 
-from collections.abc import Generator
 from dataclasses import dataclass
 from typing import final
 
-from zofl_mpi import Client, Clients
+from zofl_mpi import Clients
 from zofl_mpi.rounds.split.client import HeadLoss, Loss
-from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
+from zofl_mpi.rounds.split.messages import State
 from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.rules import GradientRule, backprop
 
@@ -29,13 +28,3 @@ class CSEFSL(SplitMethod):
         """Algorithm 1 of the paper."""
         main, local_loss = self.train_server(state, r, clients, self.train)
         return main.state(self.mean(state, r, clients), local_loss)
-
-    def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
-        """Takes the local steps, and uploads."""
-        model = self.steps(client, message)
-        for q, x, labels in model:
-            point = self.rule.forward(model, x, labels)
-            if model.uploads(q):
-                yield point.upload(labels)
-            model.step(self.rule(model, point, labels, model.key(q)))
-        return model.done()

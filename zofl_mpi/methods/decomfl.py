@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi import Client, Clients, Directions, UserError, at_least, column, fraction, part
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.numerics.history import History
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.privacy import Privacy
 from zofl_mpi.rounds.split.client import Key, Loss
@@ -27,7 +26,7 @@ from zofl_mpi.rounds.split.costs import Traffic
 from zofl_mpi.rounds.split.messages import State
 from zofl_mpi.rounds.split.pieces import Parts, Piecewise
 from zofl_mpi.rounds.split.rules import Lines
-from zofl_mpi.rounds.split.unsplit import Averaged, UnsplitMethod, Uploaded
+from zofl_mpi.rounds.split.unsplit import Averaged, Known, UnsplitMethod, Uploaded
 
 K = "second_moment"
 """Name of K among the moments, which the server and every client hold."""
@@ -51,16 +50,13 @@ class DeComFL(UnsplitMethod):
 
     n_p: int = at_least(1, 1, "a whole number of directions")
     privacy: Privacy = part()
-    _history: History = field(init=False, repr=False, compare=False, default_factory=History)
-
-    # --- the server
 
     def round(self, state: ScalarState, r: int, clients: Clients) -> ScalarState:
         """Asks the participants for their scalars, and takes the steps of the means."""
-        to, latest = self.training.timetable.participants(r), self.training.timetable.latest(r)
+        to, latest = self.training.participants(r), self.training.latest(r)
         buffers, since = torch.cat([state.buffers, state.buffers_s]), {i: latest.get(i, 0) for i in to}
         x = self.held_by(to, state, clients)
-        different = {t: Missed(state.scalars[t:], buffers, r) for t in set(since.values())}
+        different = {t: Known(state.scalars[t:], buffers, r) for t in set(since.values())}
         replies = dict(clients.ask_each(self.train, {i: different[t] for i, t in since.items()}) if to else ())
         nobodys = Averaged(differences=np.zeros(state.scalars.shape[1:]), buffers=buffers)
         average, loss = self.averaged(r, replies, nobodys)
@@ -71,14 +67,13 @@ class DeComFL(UnsplitMethod):
             total = self.privacy.released(total, clipped, len(to), r, scalars=True, unit=span)
             average = replace(average, differences=total / self.privacy.denominator(len(to)))
         self.replay(x, moments, r, average.differences)
-        scalars = self._history.appended(state.scalars, average.differences)
-        own: dict[str, Any] = {"optimiser": moments, "local_loss": loss, "scalars": scalars}
-        return self.made(x, ScalarState(**self.parted(state, x, average.buffers), **own))
+        scalars = np.concatenate([state.scalars, average.differences[None]])
+        own = {"optimiser": moments, "local_loss": loss, "scalars": scalars}
+        return self.made(ScalarState, state, x, average.buffers, **own)
 
     def start(self) -> ScalarState:
-        first = super().start()
-        x = torch.cat([first.theta[: self.setting.problem.n_client], first.theta_s])
-        scalars = np.zeros((0, self.training.h, self.n_p))
+        first, scalars = super().start(), np.zeros((0, self.training.h, self.n_p))
+        x = torch.cat([first.theta[: self.problem.n_client], first.theta_s])
         return ScalarState(**{**vars(first), "optimiser": self.first_moments(x)}, scalars=scalars)
 
     def replay(self, x: Tensor, moments: MutableMapping[str, Any], r: int, differences: NDArray[np.float64]) -> None:
@@ -99,43 +94,32 @@ class DeComFL(UnsplitMethod):
 
     def estimator(self, moments: MutableMapping[str, Any]) -> Piecewise:
         """The gradient rule in a round that begins with these moments."""
-        return cast(Piecewise, self.rule)
+        return self.rule
 
     def key(self, r: int, q: int) -> Key:
         """Random numbers of local step q in round r, the same for all clients."""
         return Key(self.setting.streams, r, t=q)
 
-    # --- a client
+    def train(self, client: Client, message: Known) -> Uploaded:
+        """Takes local steps on a copy of the model; `message.scalars` (rounds, h, n_p) are those that it missed."""
+        r, moments = message.r, self._held["moments"]
+        estimator = self.estimator(moments)
+        moments = copied(moments) if self.training.h > 1 else moments
 
-    def train(self, client: Client, message: Missed) -> Uploaded:
-        """Takes local steps on a copy of the model; the last one moves nothing that is asked for."""
-        r, h, moments = message.r, self.training.h, self._held["moments"]
-        estimator, local, differences = self.estimator(moments), self.local(client, message.buffers, r), list[Tensor]()
-        moments = copied(moments) if h > 1 else moments
-        for q, inputs, labels in local:
-            point = estimator.forward(local, inputs, labels, self.moves_statistics)
-            us = estimator.draw_pieces(local.theta, self.key(r, q))
-            differences += (own := estimator.differences(local, point, labels, us))
-            if q < h - 1:
-                self.step(local.theta, moments, r, q, estimator.estimate(us, own))
-        scalars, clipped, loss = torch.stack(differences).double().cpu().numpy(), 0.0, local.done().loss
-        if self.privacy.clips:
-            sent = self.privacy.reply(client, scalars / estimator.span, r, scalars=True)
-            scalars, clipped, loss = estimator.span * sent.change, sent.was, math.nan
-        return Uploaded(
-            differences=scalars.reshape(-1, self.n_p),
-            buffers=local.buffers,
-            loss=loss,
-            arithmetic=self.problem.arithmetic,
-            clipped=clipped,
-        )
+        def move(x: Tensor, q: int, estimate: Parts) -> None:
+            self.step(x, moments, r, q, estimate)
 
-    # --- the step, refusals, reports
+        own = self.reply(client, message, estimator, lambda q: self.key(r, q), move)
+        if not self.privacy.clips:
+            return own
+        sent = self.privacy.reply(client, own.differences.ravel() / estimator.span, r, scalars=True)
+        scalars = (estimator.span * sent.change).reshape(own.differences.shape)
+        return replace(own, differences=scalars, clipped=sent.was, loss=math.nan)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.privacy.begin(self, self.training.timetable.participants, scalars=True)
-        if self.privacy.clips and self.moves_statistics:
+        self.privacy.begin(self, self.training.participants, scalars=True)
+        if self.privacy.clips and self.rule.statistics:
             raise UserError("--clip: BatchNorm's running statistics leave a client; take --norm group")
 
     def chosen(self) -> tuple[Loss, Piecewise]:
@@ -160,10 +144,10 @@ class DeComFL(UnsplitMethod):
 class HiSo(DeComFL):
     """DeComFL along z = u / sqrt(K), entry by entry, u the directions of DeComFL; K (d,) begins at 1.
 
-    After a round K <- nu K + (1 - nu) G^2, with G = (1/P) sum_p g_p z_p its last local step's
-    estimate, g_p the participants' mean scalars. A client that was away replays the missed steps and updates of K in
-    order, and so has the server's x and K to the bit. nu = 1 is DeComFL.
-    As in the paper's code nothing bounds K below: an entry that nothing moves goes to 0, and its directions grow.
+    After a round K <- nu K + (1 - nu) G^2, with G = (1/P) sum_p g_p z_p its last local step's estimate, g_p the
+    participants' mean scalars. A client that was away replays the missed steps and updates of K in order, and so has
+    the server's x and K to the bit. nu = 1 is DeComFL. As in the paper's code nothing bounds K below: an entry that
+    nothing moves goes to 0, and its directions grow.
 
     Attributes:
         nu: weight of the old K; the code of the paper has 0.95.
@@ -196,18 +180,6 @@ class HiSo(DeComFL):
     def estimator(self, moments: MutableMapping[str, Any]) -> Piecewise:
         """The two-point estimate along u / sqrt(K)."""
         return replace(super().estimator(moments), K=moments[K])
-
-
-# --- messages and state
-
-
-@dataclass(frozen=True)
-class Missed:
-    """Server to client: the steps of the rounds since it last took part."""
-
-    scalars: NDArray[np.float64]  # (rounds, h, n_p) the means of the rounds from its last one to the one before r
-    buffers: Tensor  # (b_l + b_s,) BatchNorm's running statistics, which no scalars give
-    r: int  # the round
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,9 @@ Cost under 18 Kilobytes", ICML 2024, arXiv:2312.06353.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, cast, final
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +18,9 @@ from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.rounds.split.client import Key
 from zofl_mpi.rounds.split.costs import Traffic
 from zofl_mpi.rounds.split.messages import State
-from zofl_mpi.rounds.split.pieces import Pieces, Piecewise
+from zofl_mpi.rounds.split.pieces import Parts
 from zofl_mpi.rounds.split.rules import Lines
-from zofl_mpi.rounds.split.unsplit import Averaged, UnsplitMethod, Uploaded
+from zofl_mpi.rounds.split.unsplit import Averaged, Known, UnsplitMethod, Uploaded
 
 
 @final
@@ -44,24 +43,21 @@ class FedKSeed(UnsplitMethod):
     seeds: int = at_least(1, 4096, "a whole number of seeds")
     seed_weights: Literal["uniform", "magnitude"] = "uniform"
 
-    # --- the server
-
     def round(self, state: KSeedState, r: int, clients: Clients) -> KSeedState:
         """Asks the participants for their sums, adds the mean to c, and makes the model of it."""
-        to = self.training.timetable.participants(r)
+        to = self.training.participants(r)
         self.held_by(to, state, clients)
-        message = Sums(self.known(state.sums), torch.cat([state.buffers, state.buffers_s]), r)
+        message = Known(self.known(state.sums), torch.cat([state.buffers, state.buffers_s]), r)
         replies = dict(clients.ask(self.train, message, to=to))
         average, loss = self.averaged(r, replies, Averaged(differences=0 * state.sums, buffers=message.buffers))
         sums = state.sums + average.differences
         x = self.model(self.known(sums)[0])
-        fields = self.parted(state, x, average.buffers)
-        return self.made(x, KSeedState(**fields, optimiser=state.optimiser, local_loss=loss, sums=sums))
+        own = {"optimiser": state.optimiser, "local_loss": loss, "sums": sums}
+        return self.made(KSeedState, state, x, average.buffers, **own)
 
     def start(self) -> KSeedState:
-        return KSeedState(
-            **vars(super().start()), sums=np.zeros((1 if self.seed_weights == "uniform" else 3, self.seeds))
-        )
+        rows = 1 if self.seed_weights == "uniform" else 3
+        return KSeedState(**vars(super().start()), sums=np.zeros((rows, self.seeds)))
 
     def known(self, sums: NDArray[np.float64]) -> NDArray[Any]:
         """(1, K) c as it travels; (2, K) with the seeds' mean magnitudes too."""
@@ -70,63 +66,43 @@ class FedKSeed(UnsplitMethod):
 
     def model(self, c: NDArray[Any]) -> Tensor:
         """(d,) x_0 - sum_k c_k u_k."""
-        x = self.problem.placed(self.loss.flat.initial()[0])
+        x, rule = self.problem.placed(self.loss.flat.initial()[0]), self.rule
         for k in np.flatnonzero(c).tolist():
-            self.step(x, self.direction(x, k), [float(c[k])], 1.0)
+            estimate = rule.estimate(rule.draw_pieces(x, self.key(k)), [float(c[k])])
+            self.training.optimiser.step_by_parts(x, estimate, {}, 1.0)
         return x
 
-    # --- a client
-
-    def train(self, client: Client, message: Sums) -> Uploaded:
+    def train(self, client: Client, message: Known) -> Uploaded:
         """Takes local steps along the directions of seeds that it draws."""
-        training, h, rule = self.training, self.training.h, cast(Piecewise, self.rule)
-        local, sums = self.local(client, message.buffers, message.r), np.zeros((3, self.seeds))
-        drawn, kept = self.drawn(message, client.i).tolist(), list[Tensor]()
-        sizes = [training.timetable.client_size(message.r, client.i, q) for q in range(h)]
-        for q, inputs, labels in local:
-            point, us = (
-                rule.forward(local, inputs, labels, self.moves_statistics),
-                self.direction(local.theta, drawn[q]),
-            )
-            kept += rule.differences(local, point, labels, us)
-            if q < h - 1:
-                self.step(local.theta, us, kept[-1:], sizes[q])
-        differences = torch.stack(kept).double().cpu().numpy()
+        h, drawn = self.training.h, self.drawn(message, client.i).tolist()
+        sizes = [self.training.client_size(message.r, client.i, q) for q in range(h)]
+
+        def move(x: Tensor, q: int, estimate: Parts) -> None:
+            self.training.optimiser.step_by_parts(x, estimate, {}, sizes[q])
+
+        own = self.reply(client, message, self.rule, lambda q: self.key(drawn[q]), move)
+        differences, sums = own.differences[:, 0], np.zeros((3, self.seeds))
         for row, values in enumerate((differences * sizes, np.abs(differences), np.ones(h))):
             np.add.at(sums[row], drawn, values)
-        return Uploaded(
-            differences=sums[: len(message.sums) * 2 - 1].astype(self.setting.dtype),
-            buffers=local.buffers,
-            loss=local.done().loss,
-            arithmetic=self.problem.arithmetic,
-        )
+        return replace(own, differences=sums[: len(message.scalars) * 2 - 1].astype(self.setting.dtype))
 
-    def drawn(self, message: Sums, i: int) -> NDArray[np.int64]:
+    def drawn(self, message: Known, i: int) -> NDArray[np.int64]:
         """(h,) the seeds of client i's local steps."""
         weights = None
-        if len(message.sums) > 1:
-            a = message.sums[1].astype(np.float64)
+        if len(message.scalars) > 1:
+            a = message.scalars[1].astype(np.float64)
             e = np.exp((a - a.min()) / max(a.max() - a.min(), 1e-300))
             weights = e / e.sum()
         return self.setting.streams(Purpose.SEEDS, r=message.r, i=i).choice(self.seeds, self.training.h, p=weights)
 
-    # --- both
-
-    def direction(self, like: Tensor, k: int) -> Pieces:
-        """The direction of seed k."""
-        return cast(Piecewise, self.rule).draw_pieces(like, Key(self.setting.streams, t=k))
-
-    def step(self, x: Tensor, us: Pieces, differences: Sequence[float | Tensor], size: float) -> None:
-        """Moves x (d,) by a step of a size along minus the estimate."""
-        self.training.optimiser.step_by_parts(x, cast(Piecewise, self.rule).estimate(us, differences), {}, size)
-
-    # --- refusals and reports
+    def key(self, k: int) -> Key:
+        """Random numbers of seed k."""
+        return Key(self.setting.streams, t=k)
 
     def __post_init__(self) -> None:
-        optimiser, words = self.training.optimiser, "the model is made from sums of plain SGD's steps"
-        demand(optimiser.optimiser == "sgd", "optimiser", optimiser.optimiser, f"sgd: {words}")
-        demand(optimiser.momentum == 0, "momentum", optimiser.momentum, f"0: {words}")
-        demand(optimiser.weight_decay == 0, "weight_decay", optimiser.weight_decay, f"0: {words}")
+        for flag, only in {"optimiser": "sgd", "momentum": 0, "weight_decay": 0}.items():
+            value = getattr(self.training.optimiser, flag)
+            demand(value == only, flag, value, f"{only}: the model is made from sums of plain SGD's steps")
         super().__post_init__()
 
     @cached_property
@@ -140,20 +116,8 @@ class FedKSeed(UnsplitMethod):
 
     def directions(self, rounds: int) -> Directions:
         """At most: K, or as many as there are local steps."""
-        steps = sum(len(self.training.timetable.participants(r)) for r in range(rounds)) * self.training.h
+        steps = sum(len(self.training.participants(r)) for r in range(rounds)) * self.training.h
         return Directions(min(self.seeds, steps), self.loss.flat.n)
-
-
-# --- messages and state
-
-
-@dataclass(frozen=True)
-class Sums:
-    """Server to client: the model, as its distance from x_0 along each direction."""
-
-    sums: NDArray[Any]  # (1, K) c; (2, K) with the seeds' mean magnitudes
-    buffers: Tensor  # (b_l + b_s,) BatchNorm's running statistics, which no scalars give
-    r: int  # the round
 
 
 @final

@@ -184,9 +184,6 @@ class FedNest(SecondOrderReports):
         ]
 
 
-# Messages
-
-
 @dataclass(frozen=True)
 class LowerPoint:
     """Server to client: asks for a gradient in y; that of h_i in inner round t, or of f_i before the series."""

@@ -15,7 +15,7 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Directions, UserError, column, demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.bilevel_report import BilevelReports
-from zofl_mpi.rounds.zeroth_order import Iterates, Stepped, finite_losses
+from zofl_mpi.rounds.zeroth_order import State, Stepped, finite_losses
 
 RESIDUAL = "|(1/m) sum_i grad_y h_i(x, y)| on all samples, y returned by the call at x; with Y(x), |y - P(y - grad)|"
 
@@ -36,7 +36,7 @@ class Halfway(Solutions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BilevelState(Iterates):
+class BilevelState(State):
     """State of Algorithm 2's server between rounds."""
 
     y: Array = column("1", "the lower solution at x of the last round")  # (n_lower,)
@@ -80,26 +80,22 @@ class FedRZOBL(BilevelReports):
         return BilevelState(x=x, drawn=x, y=self.first_lower())
 
     def step(self, client: Client, message: Solutions) -> Stepped:
-        """Takes the H local steps of Algorithm 2."""
-        return self.stepped(client, message, self.local.steps())
-
-    def partial(self, client: Client, message: Halfway) -> Stepped:
-        """Takes the first of the local steps once more, up to the iterate that is drawn."""
-        return self.stepped(client, message, message.steps)
-
-    def stepped(self, client: Client, solutions: Solutions, steps: int) -> Stepped:
-        """x_i after the first `steps` local steps with the delayed solutions."""
-        eta = self.local.eta
-        x, r = client.memory["x"], client.memory["r"]
+        """Takes the H local steps with the delayed solutions, or the first of them."""
+        eta, x, r = self.local.eta, client.memory["x"], client.memory["r"]
+        steps = message.steps if isinstance(message, Halfway) else self.local.steps()
         data, _ = self.parts(client)
         batches, v = self.local.batches(client, len(data), r), self.direction(r)
-        step, y = x.dtype.type(eta) * v, np.stack([solutions.yv, solutions.y0])
+        step, y = x.dtype.type(eta) * v, np.stack([message.yv, message.y0])
 
         def estimate(x: Array, k: int) -> Array:
             F = finite_losses(self.problem.f(client.i, np.stack([x + step, x]), y, data, batches[k]), 2)
             return np.asarray(zo.estimate(float(F[0] - F[1]), v, eta))
 
         return Stepped(self.local.descend(x, r, client.i, estimate, steps))
+
+    def partial(self, client: Client, message: Halfway) -> Stepped:
+        """Takes the first of the local steps once more, up to the iterate that is drawn; its seconds are told apart."""
+        return self.step(client, message)
 
     def directions(self, rounds: int) -> Directions:
         """One direction a round, which all clients share."""

@@ -16,7 +16,7 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.base import Effort
 from zofl_mpi.rounds.privacy import Clipped, Privacy
 from zofl_mpi.rounds.report import GlobalModel
-from zofl_mpi.rounds.zeroth_order import Iterates, LipschitzReports, Stepped, finite_losses
+from zofl_mpi.rounds.zeroth_order import LipschitzReports, State, Stepped, finite_losses
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,6 @@ class Partial(GlobalModel):
     """Server to client, outside the algorithm: asks for the iterate in the middle of a round."""
 
     steps: int  # how many local steps to take
-
-
-@dataclass(frozen=True)
-class State(Iterates):
-    """State of Algorithm 1's server between rounds."""
 
 
 @final
@@ -69,23 +64,14 @@ class FedRZONN(LipschitzReports):
         if k is not None and self.privacy.clips:
             drawn = x  # the iterate in the middle of a round would be one more answer of the clients
         elif k is not None:
-            asked = Partial(state.x, r, k)
-            drawn = clients.mean(self.partial, asked, to=S, weights=shares, counted=False).x
+            drawn = clients.mean(self.partial, Partial(state.x, r, k), to=S, weights=shares, counted=False).x
         steps = state.steps + self.local.steps()
         return State(x, drawn, steps, float(np.linalg.norm(x.astype(np.float64) - state.x)))
 
     def step(self, client: Client, message: GlobalModel) -> Stepped | Clipped:
-        """Takes the H local steps."""
-        new = self.stepped(client, message, self.local.steps())
-        return self.privacy.reply(client, new.x - message.x, message.r) if self.privacy.clips else new
-
-    def partial(self, client: Client, message: Partial) -> Stepped:
-        """Takes the first of the local steps once more, up to the iterate that is drawn."""
-        return self.stepped(client, message, message.steps)
-
-    def stepped(self, client: Client, message: GlobalModel, steps: int) -> Stepped:
-        """x_i after the first `steps` local steps from x."""
+        """Takes the H local steps from x, or the first of them."""
         setting, eta, r = self.setting, self.local.eta, message.r
+        steps = message.steps if isinstance(message, Partial) else self.local.steps()
         generator = setting.streams(Purpose.DIRECTION, r=r, i=client.i)
         batches = self.local.batches(client, len(client.data), r)
         central = self.estimate == "central"
@@ -101,7 +87,12 @@ class FedRZONN(LipschitzReports):
             scale = len(x) / ((2 if central else 1) * eta * self.n_p)
             return np.asarray((scale * (F[: self.n_p] - base)) @ v.astype(np.float64))
 
-        return Stepped(self.local.descend(message.x, r, client.i, estimate, steps))
+        x = self.local.descend(message.x, r, client.i, estimate, steps)
+        return self.privacy.reply(client, x - message.x, r) if self.privacy.clips else Stepped(x)
+
+    def partial(self, client: Client, message: Partial) -> Stepped | Clipped:
+        """Takes the first of the local steps once more, up to the iterate that is drawn; its seconds are told apart."""
+        return self.step(client, message)
 
     def directions(self, rounds: int) -> Directions:
         """n_p directions for each participant and local step."""

@@ -68,7 +68,7 @@ class FSLSAGE(SplitMethod):
         main, heads = self.server(state, r, clients.sharing), dict(state.heads)
         recent = RecentUploads(state.smashed, state.labels, self.buffer, self.problem.alike)
         message, losses, errors = self.begin_round(state, r), {}, []
-        for group in self.training.timetable.groups(r):
+        for group in self.training.groups(r):
             if r % self.l == 0:
                 for i, item in main.train(clients.ask(self.first, message, to=group)):
                     recent.add(i, item)
@@ -128,42 +128,27 @@ class FSLSAGE(SplitMethod):
             distance = (estimated - target).square().sum()
             return distance.detach(), problem.local.gradient(distance)[problem.n_client :]
 
-    # --- a client
-
-    def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
-        """Takes the local steps of a round without alignment, and uploads."""
-        return (yield from self._steps(self.local_model(client, message)))
-
     def first(self, client: Client, message: Model) -> Smashed:
         """Uploads the first mini-batch of a round with alignment, before the aligned head arrives."""
-        model = client.scratch["model"] = self.local_model(client, message)
+        model = client.scratch["model"] = self.steps(client, message)
         _, x, labels = next(iter(model))
         with torch.no_grad(), model.at(model.scratch):  # the pass that moves the statistics comes with the head
             return Smashed(model.problem.smash(x), labels)
 
-    def rest(self, client: Client, message: Head) -> Generator[Smashed, None, Trained]:
+    def rest(self, client: Client, message: Head) -> Generator[Smashed, Any, Trained]:
         """Takes all local steps, with the aligned head; the first mini-batch has been uploaded."""
         model: LocalSteps = client.scratch.pop("model")
         model.theta[model.problem.n_client :] = model.problem.placed(message.theta)
         client.memory["head"] = message.theta.clone()
-        return (yield from self._steps(model, sent=1))
+        return (yield from self.run_steps(model, sent=1))
 
-    def local_model(self, client: Client, message: Model) -> LocalSteps:
+    def steps(self, client: Client, message: Model) -> LocalSteps:
         """The client's model for its local steps of a round: theta_c as sent, with its own head."""
         problem = self.problem
         aligned = client.memory.get("head")
         head = problem.local.initial()[0][problem.n_client :] if aligned is None else aligned
         theta = torch.cat([problem.placed(message.theta), problem.placed(head)])
-        return self.steps(client, replace(message, theta=theta))
-
-    def _steps(self, model: LocalSteps, sent: int = 0) -> Generator[Smashed, None, Trained]:
-        """Takes the local steps; `sent` of them have been uploaded."""
-        for q, x, labels in model:
-            point = self.rule.forward(model, x, labels)
-            if model.uploads(q) and q >= sent:
-                yield point.upload(labels)
-            model.step(self.rule(model, point, labels, model.key(q)))
-        return model.done()
+        return super().steps(client, replace(message, theta=theta))
 
     def __post_init__(self) -> None:
         demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")

@@ -3,15 +3,14 @@
 [C] Kou, Chen, Yang, Shen, "Lean Clients, Full Accuracy: Hybrid Zeroth- and First-Order Split Federated Learning".
 """
 
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, final
 
-from zofl_mpi import Client, Clients, UserError
+from zofl_mpi import Clients, UserError
 from zofl_mpi.rounds.split.client import HeadLoss, Loss
 from zofl_mpi.rounds.split.estimating import EstimatingMethod
-from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
+from zofl_mpi.rounds.split.messages import State
 from zofl_mpi.rounds.split.rules import GradientRule, backprop
 
 
@@ -21,7 +20,6 @@ class HERON(EstimatingMethod):
     """Clients train the first layers by forward passes only, the server the rest: [C] equations (2) and (6) to (8).
 
     Attributes:
-        estimation: how a client estimates.
         head_gradient: of the auxiliary head: estimated, [C]'s, or exact: for a linear head, in closed form, by the
             forward pass at the point itself. The head is then excluded from the perturbation, and uploaded densely
             under --uplink seeds. ElasticZO (arXiv:2501.04287) takes a network's last layers out of the estimate so.
@@ -41,20 +39,9 @@ class HERON(EstimatingMethod):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Steps 1 to 4: the clients train and upload, the main server trains on that, the models are averaged."""
-        main, local_loss = self.train_server(state, r, clients, self.train)  # (6), (7)
+        main, local_loss = self.train_server(state, r, clients, self.train)  # (6) along (2), (7)
         mean, replayed = self.average(state, r, clients)  # (8)
         return replace(main.state(mean, local_loss), replayed=replayed)
-
-    def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
-        """Step 2: takes the local steps (6), and uploads."""
-        model, rule = self.steps(client, message), self.rule_of(client.i)
-        for q, x, labels in model:
-            uploads = model.uploads(q)
-            point = rule.forward(model, x, labels, uploads)  # s = theta_c(x), F(theta_l)
-            if uploads:
-                yield point.upload(labels)  # it leaves while the perturbed passes go on
-            model.step(rule(model, point, labels, model.key(q)))  # (2)
-        return model.done()
 
     @cached_property
     def rules(self) -> tuple[GradientRule, ...]:

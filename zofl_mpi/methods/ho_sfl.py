@@ -11,8 +11,8 @@ from typing import final
 from zofl_mpi import Clients
 from zofl_mpi.rounds.split.client import CutLoss, Loss
 from zofl_mpi.rounds.split.estimating import EstimatingMethod
-from zofl_mpi.rounds.split.lockstep import LockstepMethod
 from zofl_mpi.rounds.split.messages import State
+from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.rules import GradientRule
 
 
@@ -45,6 +45,6 @@ class HOSFL(EstimatingMethod, LockstepMethod):
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Mini-batches up, lambdas down, one by one; then the clients' parts are averaged."""
         main = self.server(state, r, clients.sharing)
-        self.exchange(state, r, clients, dict.fromkeys(self.training.timetable.participants(r), main))
+        self.exchange(state, r, clients, dict.fromkeys(self.training.participants(r), main))
         mean, replayed = self.average(state, r, clients)
         return replace(main.state(mean, math.nan), replayed=replayed)

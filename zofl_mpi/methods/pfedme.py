@@ -42,8 +42,7 @@ class PFedMe(FirstOrder):
         w = y = message.x
         gammas = self.local.steps.sizes(client.i, message.r)
         for gamma, batch in zip(gammas, self.local.batches(client, message.r), strict=True):
-            sizes = np.full(self.K, gamma)
-            y = descended(self.problem, client.data, w, repeated(batch, self.K), sizes, mu=self.lam_p)
+            y = descended(self.problem, client.data, w, repeated(batch, self.K), np.full(self.K, gamma), mu=self.lam_p)
             w = (w - self.alpha_p * self.lam_p * (w.astype(np.float64) - y)).astype(w.dtype)
         client.memory["y"] = y
         return LocalModel(w)

@@ -82,8 +82,7 @@ class Scaffold(FirstOrder):
             mean = self.local.robust.mean(clients, self.train, message, to=S, weights=shares, dy=0.0, dc=0.0)
             dy, dc = mean.dy, mean.dc.astype(np.float64)
         new = self.local.step(state, state.x + dy, r, S, self.server_rule)
-        c = state.c + share * dc
-        return State(**vars(new), c=c.astype(state.c.dtype))
+        return State(**vars(new), c=(state.c + share * dc).astype(state.c.dtype))
 
     def train(self, client: Client, message: Controlled) -> Update | Clipped:
         """Takes the local steps and renews c_i: Algorithm 1, lines 7 to 13."""
@@ -105,5 +104,4 @@ class Scaffold(FirstOrder):
     @property
     def effort(self) -> Effort:
         x = np.zeros(self.problem.n, self.setting.dtype)
-        full_pass = self.option == "I"
-        return replace(super().effort, down=Controlled(x, x, 0), up=Update(x, x), full_pass=full_pass)
+        return replace(super().effort, down=Controlled(x, x, 0), up=Update(x, x), full_pass=self.option == "I")

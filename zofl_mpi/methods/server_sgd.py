@@ -16,11 +16,7 @@ from zofl_mpi.rounds.report import Report, Reporting
 @final
 @dataclass(frozen=True)
 class ServerSGD(Costed[Smooth]):
-    """x <- x - gamma_r grad f_1(x; xi_r), f_1 the mean loss on the server's data; the clients are measured, never used.
-
-    Attributes:
-        server: the first model, gamma_r and xi_r.
-    """
+    """x <- x - gamma_r grad f_1(x; xi_r), f_1 the mean loss on the server's data; clients are only measured."""
 
     needs: ClassVar[type] = Smooth
     uploads: ClassVar[str] = ""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import final
 
 from zofl_mpi import Clients, demand, part
-from zofl_mpi.rounds.split.lockstep import LockstepMethod
 from zofl_mpi.rounds.split.messages import State
+from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
 
@@ -24,7 +24,7 @@ class SFLV2(LockstepMethod):
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 2 of the paper, with one server part (its section on SFLV2)."""
         main = self.server(state, r, clients.sharing)
-        self.exchange(state, r, clients, dict.fromkeys(self.training.timetable.participants(r), main))
+        self.exchange(state, r, clients, dict.fromkeys(self.training.participants(r), main))
         return main.state(self.mean(state, r, clients), math.nan)
 
 
@@ -41,10 +41,10 @@ class SFLV1(LockstepMethod):
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1 of the paper."""
         training, replicas = self.training, dict[int, Server]()
-        for i in training.timetable.participants(r):
+        for i in training.participants(r):
             own = state.optimiser.get(str(i), {})
             moments = {"keep": own, "reset": {}, "average": state.optimiser}[training.state]
-            before = training.timetable.uploads_before(r, i)
+            before = training.uploads_before(r, i)
             replicas[i] = Server(training, self.server_pass, state.theta_s, state.buffers_s, moments, before)
         self.exchange(state, r, clients, replicas)
         mean, main = self.mean(state, r, clients), Server.mean_of(replicas, training.shares())

@@ -47,9 +47,6 @@ class ZOHFL(Costed[Hierarchical]):
     """The server descends two-point estimates of the clients' losses at their personal solutions: [A] Algorithms 1, 2.
 
     Attributes:
-        sampling: S_r.
-        server: x_0 and gamma_r.
-        local: Algorithm 2.
         eta: smoothing radius, the distance from x at which the implicit function is evaluated.
         divide: the sum of estimates is divided by m (non-participants count as 0) or by participants (|S_r|).
         exchange: scalars (f_2's two values go up) or solutions (y+ and y-, the paper's; the same x, bit for bit).

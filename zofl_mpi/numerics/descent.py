@@ -1,31 +1,21 @@
 """The inner loop of all methods: projected steps, and the local steps of the first-order ones."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from numpy.typing import NDArray
 
-T = TypeVar("T", bound=Any)
 Array = NDArray[Any]
 Gradient = Callable[[Array, int], Array]  # (point, step) -> gradient
-
-
-def identity(y: T) -> T:
-    """The projection onto the whole space."""
-    return y
+Projection = Callable[[Array], Array]
 
 
 def descend(
-    y: T,
-    gradient: Callable[[T, int], T],
-    *,
-    steps: int,
-    stepsize: Callable[[int], float],
-    project: Callable[[T], T] = identity,
-) -> T:
+    y: Array, gradient: Gradient, *, steps: int, stepsize: Callable[[int], float], project: Projection = lambda y: y
+) -> Array:
     """Takes the steps y <- project(y - stepsize(t) gradient(y, t)), t = 0, ..., steps - 1.
 
-    Source: [A] Algorithm 2, [B] Algorithms 1 to 3. The start y is an array or tensor of any shape, and not changed;
+    Source: [A] Algorithm 2, [B] Algorithms 1 to 3. The start y has any shape, and is not changed;
     `gradient` is the (stochastic) gradient at y in step t. Returned is the last y; the start itself without steps.
     """
     for t in range(steps):

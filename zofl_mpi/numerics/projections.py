@@ -16,8 +16,7 @@ def shrink(displacement: Array, radius: Bound) -> Array:
     """
     rows = displacement.astype(np.float64, copy=False)
     norm = np.sqrt(np.einsum("kn,kn->k", rows, rows))
-    outside = norm > radius
-    factor: Array = np.divide(radius, norm, out=np.ones_like(norm), where=outside)
+    factor: Array = np.divide(radius, norm, out=np.ones_like(norm), where=norm > radius)
     return factor[:, None]
 
 

@@ -10,7 +10,6 @@ Several numbers are separated by commas: box:0,0:1,inf.
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -31,27 +30,10 @@ TOLERANCE = 1e-12  # sets that are so near, relative to the points, have a commo
 FAR = 1e6  # no common point within so many times the points' norm: there is none
 CYCLES, WORK = 2000, 2e7  # at most so many rounds through the sets, and entries projected
 
-KINDS = {
-    "all": "all",
-    "box": "box:LOW:HIGH",
-    "ball": "ball:RADIUS[:CENTRE]",
-    "half-space": "half-space:OFFSET[:NORMAL]",
-    "simplex": "simplex[:TOTAL]",
-}
-COUNTS = {"all": (0,), "box": (2,), "ball": (1, 2), "half-space": (1, 2), "simplex": (0, 1)}
-
-
-class ConvexSet(ABC):
-    """A closed convex set that is not empty."""
-
-    @abstractmethod
-    def project(self, x: Array) -> Array:
-        """(n,) the nearest point of the set to x (n,), in its dtype; a point of the set comes back bit for bit."""
-
 
 @final
 @dataclass(frozen=True)
-class All(ConvexSet):
+class All:
     """R^n."""
 
     def project(self, x: Array) -> Array:
@@ -60,7 +42,7 @@ class All(ConvexSet):
 
 @final
 @dataclass(frozen=True)
-class Box(ConvexSet):
+class Box:
     """low <= x <= high, numbers or (n,) float64, infinite ones allowed; in float32 the bounds are rounded, too."""
 
     low: float | Array
@@ -75,7 +57,7 @@ class Box(ConvexSet):
 
 @final
 @dataclass(frozen=True)
-class Rounded(ConvexSet):
+class Rounded:
     """A set whose points are known to rounding only.
 
     Attributes:
@@ -89,6 +71,10 @@ class Rounded(ConvexSet):
         z = self.nearest(x[None].astype(np.float64, copy=False))[0]
         moved, size = np.linalg.norm(x - z), np.linalg.norm(z)
         return x if moved <= 8 * np.finfo(x.dtype).eps * size else z.astype(x.dtype, copy=False)
+
+
+ConvexSet = All | Box | Rounded
+"""Not empty. `project(x)` is the nearest point to x (n,), in its dtype; a point of the set comes back bit for bit."""
 
 
 class _Description(NamedTuple):
@@ -117,10 +103,10 @@ def parse(text: str, n: int) -> ConvexSet:
     """The set in R^n that `text` describes, see the module's docstring (UserError: none)."""
     described = _Description(text, n)
     name, *words = (word.strip() for word in text.split(":"))
-    described.demand(name in KINDS, f"one of {', '.join(KINDS.values())}")
-    described.demand(len(words) in COUNTS[name], f"of the form {KINDS[name]}")
-    makers = {"box": _box, "ball": _ball, "half-space": _half_space, "simplex": _simplex}
-    return makers[name](words, described) if name in makers else All()
+    described.demand(name in KINDS, f"one of {', '.join(form for form, _, _ in KINDS.values())}")
+    form, counts, make = KINDS[name]
+    described.demand(len(words) in counts, f"of the form {form}")
+    return make(words, described)
 
 
 def parse_all(texts: Sequence[str], n: int, m: int) -> list[ConvexSet]:
@@ -143,29 +129,26 @@ def common_point(sets: Sequence[ConvexSet], n: int) -> float:
     Returned is the longest projection of the last cycle: 0 to rounding if a common point was found.
     """
     boxes = [s for s in sets if isinstance(s, Box)]
-    others = list({id(s): s for s in sets if not isinstance(s, Box | All)}.values())
+    others: list[ConvexSet] = list({id(s): s for s in sets if not isinstance(s, Box | All)}.values())
     if boxes:
         low, high = reduce(np.maximum, [box.low for box in boxes]), reduce(np.minimum, [box.high for box in boxes])
         _refuse(float(np.max(np.subtract(low, high))), len(sets))
         others.append(Box(low, high))
-    return _cycle(others, np.zeros(n), len(sets)) if len(others) > 1 else 0.0
-
-
-def _cycle(different: Sequence[ConvexSet], x: Array, count: int) -> float:
-    """`common_point` of at least two sets, by cyclic projections."""
-    gap = math.inf
-    for _ in range(min(CYCLES, max(10, int(WORK / (len(different) * len(x)))))):
+    if len(others) < 2:
+        return 0.0
+    x, gap = np.zeros(n), math.inf
+    for _ in range(min(CYCLES, max(10, int(WORK / (len(others) * n))))):
         start, squares, gap, size = x, 0.0, 0.0, 0.0
-        for one in different:
+        for one in others:
             z = one.project(x)
             step = float(np.linalg.norm(x - z))
             squares, gap, size = squares + step**2, max(gap, step), max(size, float(np.linalg.norm(z)))
             x = z
         if gap <= TOLERANCE * size:
             break
-        drift = float(np.linalg.norm(x - start)) + len(different) * np.finfo(np.float64).eps * size
+        drift = float(np.linalg.norm(x - start)) + len(others) * np.finfo(np.float64).eps * size
         if squares - drift**2 > 2 * drift * FAR * size:
-            _refuse(gap, count)
+            _refuse(gap, len(sets))
     return gap
 
 
@@ -207,6 +190,16 @@ def _simplex(words: list[str], described: _Description) -> ConvexSet:
     # The same number subtracted from all entries leaves the projection as it is, and entries of the size of `total`
     # decide: no digits are lost to entries that are all large.
     return Rounded(lambda y: projections.simplex(y - y.max(), total))
+
+
+KINDS: dict[str, tuple[str, tuple[int, ...], Callable[[list[str], _Description], ConvexSet]]] = {
+    "all": ("all", (0,), lambda *_: All()),
+    "box": ("box:LOW:HIGH", (2,), _box),
+    "ball": ("ball:RADIUS[:CENTRE]", (1, 2), _ball),
+    "half-space": ("half-space:OFFSET[:NORMAL]", (1, 2), _half_space),
+    "simplex": ("simplex[:TOTAL]", (0, 1), _simplex),
+}
+"""{name: (its form, how many words it may have, what makes it)}."""
 
 
 def _short(text: str) -> str:

@@ -7,20 +7,20 @@ a problem may leave out the members that a role inherits from its base class in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from zofl_mpi.engine.roles import attribute
+from zofl_mpi.engine.roles import Backend, attribute
 from zofl_mpi.problems.base import Array as Array
 from zofl_mpi.problems.base import Batch as Batch
-from zofl_mpi.problems.base import BilevelProblem, Problem, SplitProblem
+from zofl_mpi.problems.base import BilevelProblem, Problem
 from zofl_mpi.problems.base import Vector as Vector
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from zofl_mpi.problems.flat import Flat
 
@@ -90,7 +90,7 @@ class Smooth(Problem, Protocol):
         """Quality of the model x on all of `data`; see `Hierarchical.score`."""
 
 
-class Split(SplitProblem, Protocol):
+class Split(Backend, Protocol):
     """[C]: a network in three parts, with its loss, its batches and its scores.
 
         smashed = client(inputs),   local loss = loss(auxiliary(smashed)),   server's loss = loss(server(smashed))
@@ -172,6 +172,53 @@ class Split(SplitProblem, Protocol):
 
     def quality(self, sums: Mapping[str, float]) -> Mapping[str, float]:
         """Quality from the sums of `score` over all test samples, by the names of `rounds.split.messages.Report`."""
+
+    # --- members that a split network may leave out, with their defaults
+
+    def as_for(self, batch: int) -> AbstractContextManager[None]:
+        """Context manager in which a smaller batch is computed in as many pieces as one of `batch` samples."""
+        return nullcontext()
+
+    @attribute
+    def blocks(self) -> Sequence[nn.Module]:
+        """Modules of client and auxiliary, in order, that a backward pass may compute anew to save memory."""
+        return ()
+
+    def forward_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
+        """() `server_loss` in passes that never have a graph, and so may round otherwise."""
+        return self.server_loss(smashed, labels)
+
+    def terms(self, labels: Tensor) -> int:
+        """How many terms the mean has that the loss of a mini-batch with these labels is."""
+        return len(labels)
+
+    def scored(self, data: Any, positions: Batch) -> tuple[Tensor, Tensor]:
+        """Inputs and labels that a report scores for the samples of `data` at `positions`."""
+        return self.samples(data, positions)
+
+    @attribute
+    def report_batch(self) -> int:
+        """Consecutive samples of a report that one client scores together."""
+        return 1
+
+    @attribute
+    def sensors(self) -> Sequence[str]:
+        """Names of the clients' sensors, client i's at i modulo their number; () where inputs are seen as they are."""
+        return ()
+
+    def sensed(self, inputs: Any, i: int) -> Any:
+        """Inputs as client i's sensor sees them."""
+        return inputs
+
+    @attribute
+    def local_losses(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """local_losses(smashed, labels): (B,) what each sample adds to the local loss; None where it is not known."""
+        return None
+
+    @attribute
+    def head_gradient(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
+        """head_gradient(smashed, labels): local loss () and its gradient (n_a,) in theta_a, forward only; or None."""
+        return None
 
 
 class Lipschitz(Problem, Protocol):

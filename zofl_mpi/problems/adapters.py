@@ -30,13 +30,11 @@ def only_norms(model: Any) -> None:
 
 
 def add_lora(model: Any, rank: int, alpha: float, targets: Sequence[str] = ()) -> None:
-    """Freezes the model and adds LoRA, whose A is drawn by torch's generator.
+    """Freezes the model and adds LoRA, whose A is drawn by torch's generator (UserError: peft is not installed).
 
     Args:
-        targets: ends of the names of the layers that are adapted; () for those of the family.
-
-    Raises:
-        UserError: there are no such layers, none are known for the family, or peft is not installed.
+        targets: ends of the names of the layers that are adapted; () for those of the family. A UserError if there are
+            no such layers, or none are known for it.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -68,13 +66,13 @@ def add_lora(model: Any, rank: int, alpha: float, targets: Sequence[str] = ()) -
 
 def merge(model: Any) -> None:
     """Adds LoRA into the weights of a model, which then has the layers of its family."""
-    for module in list(model.modules()):
+    for module in reversed(list(model.modules())):  # children before what holds them
         for name, child in list(module.named_children()):
-            if isinstance(child, Projections):
-                setattr(module, name, child.merged())
-            elif hasattr(child, "get_base_layer"):
+            if hasattr(child, "get_base_layer"):
                 child.merge()
                 setattr(module, name, child.get_base_layer())
+            elif isinstance(child, Projections):
+                setattr(module, name, child.joined())
 
 
 @final
@@ -84,25 +82,18 @@ class Projections(nn.Module):
     def __init__(self, fused: Any) -> None:
         """`fused` is a Conv1D of `transformers`, whose weight is (d, 3 d)."""
         super().__init__()
-        d = fused.weight.shape[0]
-        self.q, self.k, self.v = (_columns(fused, start, d) for start in (0, d, 2 * d))
+        parts = zip(fused.weight.detach().chunk(3, dim=1), fused.bias.detach().chunk(3), strict=True)
+        self.q, self.k, self.v = (_conv1d(type(fused), weight.contiguous(), bias) for weight, bias in parts)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., 3 d) queries, keys, values."""
         return torch.cat([self.q(x), self.k(x), self.v(x)], dim=-1)
 
-    def merged(self) -> nn.Module:
-        """The one layer that these three are, LoRA added in; its tensors are copies."""
+    def joined(self) -> nn.Module:
+        """The one layer that these three are, where they are without LoRA; its tensors are copies."""
         layers: list[Any] = [self.q, self.k, self.v]
-        deltas = [layer.get_delta_weight("default") if hasattr(layer, "get_delta_weight") else 0.0 for layer in layers]
-        weight = torch.cat([layer.weight + delta for layer, delta in zip(layers, deltas, strict=True)], dim=1)
-        return _conv1d(type(self.k), weight, torch.cat([layer.bias for layer in layers]))
-
-
-def _columns(fused: Any, start: int, count: int) -> nn.Module:
-    """Some columns of a Conv1D as a layer of its own."""
-    weight, bias = (values.detach()[..., start : start + count] for values in (fused.weight, fused.bias))
-    return _conv1d(type(fused), weight.contiguous(), bias.contiguous())
+        weight, bias = torch.cat([own.weight for own in layers], dim=1), torch.cat([own.bias for own in layers])
+        return _conv1d(type(self.k), weight, bias)
 
 
 def _conv1d(kind: Any, weight: Tensor, bias: Tensor) -> nn.Module:

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.roles import Backend, attribute
-
-if TYPE_CHECKING:
-    from torch import nn
 
 Array = NDArray[Any]
 Vector = NDArray[np.float64]
@@ -131,56 +127,3 @@ class BilevelProblem(Problem, Protocol):
     def homogeneous(self) -> bool:
         """Whether the mean of the clients' own minimisers is y(x), as for h_i equal in distribution."""
         return False
-
-
-class SplitProblem(Backend, Protocol):
-    """Members that a split network may leave out, with their defaults."""
-
-    def as_for(self, batch: int) -> AbstractContextManager[None]:
-        """Context manager in which a smaller batch is computed in as many pieces as one of `batch` samples."""
-        return nullcontext()
-
-    @attribute
-    def blocks(self) -> Sequence[nn.Module]:
-        """Modules of client and auxiliary, in order, that a backward pass may compute anew to save memory."""
-        return ()
-
-    def forward_loss(self, smashed: Any, labels: Any) -> Any:
-        """() `server_loss` in passes that never have a graph, and so may round otherwise."""
-        return self.server_loss(smashed, labels)  # type: ignore[attr-defined]
-
-    def terms(self, labels: Any) -> int:
-        """How many terms the mean has that the loss of a mini-batch with these labels is."""
-        return len(labels)
-
-    def scored(self, data: Any, positions: Any) -> tuple[Any, Any]:
-        """Inputs and labels that a report scores for the samples of `data` at `positions`."""
-        return self.samples(data, positions)  # type: ignore[attr-defined, no-any-return]
-
-    @attribute
-    def report_batch(self) -> int:
-        """Consecutive samples of a report that one client scores together."""
-        return 1
-
-    @attribute
-    def sensors(self) -> Sequence[str]:
-        """Names of the clients' sensors, client i's at i modulo their number; () where inputs are seen as they are."""
-        return ()
-
-    def sensed(self, inputs: Any, i: int) -> Any:
-        """Inputs as client i's sensor sees them."""
-        return inputs
-
-    def lengths(self, data: Any) -> NDArray[np.int64] | None:
-        """(N,) how long each sample is, where the longest decides the bytes of a mini-batch; else None."""
-        return None
-
-    @attribute
-    def local_losses(self) -> Callable[[Any, Any], Any] | None:
-        """local_losses(smashed, labels): (B,) what each sample adds to the local loss; None where it is not known."""
-        return None
-
-    @attribute
-    def head_gradient(self) -> Callable[[Any, Any], tuple[Any, Any]] | None:
-        """head_gradient(smashed, labels): local loss () and its gradient (n_a,) in theta_a, forward only; or None."""
-        return None

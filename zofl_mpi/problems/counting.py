@@ -31,11 +31,7 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Products(_Mode):  # type: ignore[no-untyped-call]
-    """Counts the FLOPs of products and convolutions, as torch's FlopCounterMode does; of causal attention all T x T.
-
-    Attributes:
-        flops: so far.
-    """
+    """Counts the FLOPs of products and convolutions, as torch's FlopCounterMode does; of causal attention all T x T."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -50,17 +46,12 @@ class Products(_Mode):  # type: ignore[no-untyped-call]
 
 
 class Allocations(_Mode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of the tensors that torch makes while this is entered, and the most of them at once.
-
-    Attributes:
-        live, peak: bytes.
-        events: (k, bytes) where the k-th tensor was made, (k, -bytes) where its memory was given back, in order.
-    """
+    """Counts the bytes of the tensors that torch makes while this is entered, and the most of them at once."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.live = self.peak = 0
-        self.events: list[tuple[int, int]] = []
+        self.live = self.peak = 0  # bytes
+        self.events: list[tuple[int, int]] = []  # (k, bytes): the k-th tensor is made; (k, -bytes): it is given back
         self._made = itertools.count()
         self._known: dict[int, weakref.finalize[Any, Any]] = {}
 

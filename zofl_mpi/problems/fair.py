@@ -219,5 +219,4 @@ class FairSoftmax(ClassWeights):
         return np.asarray(-log_softmax(outputs)[:, np.arange(len(labels)), labels])
 
     def hits(self, outputs: Vector, labels: Labels) -> NDArray[np.bool]:
-        """(k, b) whether the label's logit is the largest."""
         return np.asarray(outputs.argmax(axis=-1) == labels)

@@ -30,12 +30,6 @@ class Flat:
 
     Vectors must lie in memory that torch allocated: a matrix product may round differently at an address that is not a
     multiple of 64, and NumPy's arrays start anywhere.
-
-    Attributes:
-        modules: these modules.
-        parameters: theirs with requires_grad; empty except within `at`.
-        n: length of theta.
-        b: length of buffers.
     """
 
     def __init__(self, modules: Sequence[nn.Module], strict: bool = False, tf32: bool = False) -> None:
@@ -43,19 +37,19 @@ class Flat:
         torch is `strict` alone.
         """
         self.modules, self._strict, self._tf32 = list(modules), strict, tf32
-        self.parameters = [p for m in self.modules for p in m.parameters() if p.requires_grad]
+        self.parameters = [p for m in self.modules for p in m.parameters() if p.requires_grad]  # empty but in `at`
         kept = {id(value) for m in self.modules for value in m.state_dict(keep_vars=True).values()}
         self._buffers = [b for m in self.modules for b in m.buffers() if b.is_floating_point() and id(b) in kept]
         self._layout, self._buffer_layout = _Layout(self.parameters), _Layout(self._buffers)
-        self.n = sum(self._layout.sizes)
-        self.b = sum(self._buffer_layout.sizes)
-        self._first = (_joined(self.parameters), _joined(self._buffers))
-        self._empty = self._first[0].new_empty(0)
+        self.n = sum(self._layout.sizes)  # length of theta
+        self.b = sum(self._buffer_layout.sizes)  # and of buffers
+        self.first = (_joined(self.parameters), _joined(self._buffers))  # what the modules came with
+        self._empty = self.first[0].new_empty(0)
         self._release()
 
     def initial(self) -> tuple[Tensor, Tensor]:
         """(n,) and (b,) the values that the modules came with."""
-        return self._first[0].clone(), self._first[1].clone()
+        return self.first[0].clone(), self.first[1].clone()
 
     def sizes(self) -> list[int]:
         """Number of parameters of each module."""
@@ -106,7 +100,7 @@ class Flat:
         depends on no parameter. Of some of the parameters alone where they are given.
         """
         if not (self.parameters and output.requires_grad):
-            return self._first[0].new_zeros(self.n)
+            return self.first[0].new_zeros(self.n)
         parts = gradients(output, self.parameters if parameters is None else parameters, slope)
         return torch.cat([part.reshape(-1) for part in parts])
 

@@ -1,4 +1,4 @@
-"""Frozen weights once a node: its ranks map one file in memory, in place of a copy each."""
+"""What no step moves once a node, as frozen weights: its ranks map one file in memory, in place of a copy each."""
 
 import os
 import tempfile
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from zofl_mpi.engine.world import World
 
@@ -14,8 +14,8 @@ MEMORY = "/dev/shm"  # Linux's file system in memory
 LINE = 64  # bytes; products may round by the address modulo these
 
 
-def once_a_node(world: World, parameters: Iterable[nn.Parameter]) -> None:
-    """Moves frozen parameters on the host, equal on all ranks, into memory that the ranks of a node share.
+def once_a_node(world: World, parameters: Iterable[Tensor]) -> None:
+    """Moves tensors on the host that train nothing, equal on all ranks, into memory that the ranks of a node share.
 
     All ranks call it. Those in a mapped file stay where they are; all do where memory has no room for one more copy.
     """

@@ -36,7 +36,7 @@ MATRIX_PRODUCTS = 1000  # of the power iteration; pixels in [0, 1] take about 10
 @final
 @dataclass(frozen=True)
 class Hyperparameter(NumPyProblem, BilevelProblem):
-    """The choice of regularisers as a `Bilevel` problem; n = m, n_lower = p. `of` makes it.
+    """The choice of regularisers as a `Bilevel` problem; n_lower = p. `of` makes it.
 
     The products with the inputs are computed in `dtype`, everything after them (one number per sample) in float64.
 
@@ -44,7 +44,7 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
 
     Attributes:
         features: p, the length of one input.
-        m: number of clients.
+        n: length of x, the number of clients.
         smoothness: bound on a quarter of the largest eigenvalue of U'U/|D_i| over the clients' training samples.
         mu: least regulariser, X_i = {x >= mu}.
         held_out: share of a client's samples that the upper level is measured on.
@@ -55,7 +55,7 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
     x0: ClassVar[str] = "random"  # `initial`: 0 is outside X_i, and there the lower level has no solution
     constrained: ClassVar[bool] = True
     features: int = given()
-    m: int = given()
+    n: int = given()
     smoothness: float = given()
     mu: float = above(0, 0.01)
     held_out: float = 0.2
@@ -83,10 +83,6 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
                 )
         largest = max(_largest_eigenvalue(problem.parts(data)[1]) for data in clients)
         return replace(problem, smoothness=float(f"{1.01 * largest / 4:.3g}"))  # the iteration comes from below
-
-    @property
-    def n(self) -> int:
-        return self.m
 
     @property
     def n_lower(self) -> int:

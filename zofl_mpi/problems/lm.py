@@ -1,4 +1,4 @@
-"""Causal language models of `transformers`, cut after a block; their parts, and the parts joined.
+"""Causal language models of `transformers`, cut after a block; and their parts.
 
 One way for all families, without a look at any one's code: the model's own forward pass runs without its blocks, embeds
 the tokens and shows with what it calls each block, masks and rotary positions among it; so each part then calls its own
@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.problems.adapters import merge
-from zofl_mpi.problems.lm_models import context_of
+from zofl_mpi.problems.split import widened
 
 COLUMNS = 1 << 12  # tokens of the vocabulary whose logits are computed at once in passes that never have a graph
 LOGITS = 1 << 22  # logits that are computed at once: 16 MiB in float32, 83 positions of GPT-2
@@ -31,21 +30,13 @@ CAUSAL = "causal"  # the attention without masks, by a name of its own among tho
 
 
 class Outline(NamedTuple):
-    """Where the layers of a model are, all by name.
+    """Where the layers of a model are, all by name."""
 
-    Attributes:
-        body: path of the module whose forward pass runs the blocks.
-        blocks: name of their list in it.
-        before: names of its layers with parameters that come before the blocks.
-        behind: those of the layers behind the blocks, in order, but for the unembedding.
-        returns: of how many values a block returns a tuple; 0: it returns a tensor.
-    """
-
-    body: str
-    blocks: str
-    before: tuple[str, ...]
-    behind: tuple[str, ...]
-    returns: int
+    body: str  # path of the module whose forward pass runs the blocks
+    blocks: str  # name of their list in it
+    before: tuple[str, ...]  # names of its layers with parameters that come before the blocks
+    behind: tuple[str, ...]  # those of the layers behind the blocks, in order, but for the unembedding
+    returns: int  # of how many values a block returns a tuple; 0: it returns a tensor
 
     def of(self, model: Any) -> list[nn.Module]:
         """The model's blocks."""
@@ -53,11 +44,7 @@ class Outline(NamedTuple):
 
 
 def outline(model: Any, name: str = "") -> Outline:
-    """Finds the layers of a model on the CPU (UserError: one that cannot be cut).
-
-    Args:
-        name: of the model, for the sentence.
-    """
+    """Finds the layers of a model on the CPU (UserError: one that cannot be cut, which is called `name`)."""
     where = f"--model {name or model.config.name_or_path}: a {type(model).__name__} cannot be cut after a block"
     try:
         found = _traced(model)
@@ -90,24 +77,25 @@ def _traced(model: Any) -> Outline:
     path, blocks, body = next(lists, ("", "", None))
     if body is None or depth < 2:
         raise UserError(f"it has no list of {depth} blocks" if body is None else "it has a single block")
-    called, outputs = list[str](), list[Any]()
-    children = {name: child for name, child in body.named_children() if name != blocks}
-    hooks = [child.register_forward_hook(lambda *_, name=name: called.append(name)) for name, child in children.items()]
-    last = getattr(body, blocks)[-1]
-    hooks += [last.register_forward_hook(lambda *told: outputs.append(told[-1]))]
-    hooks += [last.register_forward_hook(lambda *_: called.append(""))]
+    called = list[tuple[str, Any]]()  # layers and what they returned, in order; the last block as ""
+    layers = dict(body.named_children()) | {"": getattr(body, blocks)[-1]}
+    del layers[blocks]
+    hooks = [
+        layer.register_forward_hook(lambda *told, name=name: called.append((name, told[-1])))
+        for name, layer in layers.items()
+    ]
     try:
         with torch.no_grad():
             model(torch.arange(PROBE)[None] % model.config.vocab_size, use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()
-    if called.count("") != 1:
+    names = [name for name, _ in called]
+    if names.count("") != 1:
         raise UserError("a forward pass does not call its last block once")
-    behind = called[called.index("") + 1 :]
-    before = [name for name, child in children.items() if name not in behind and any(True for _ in child.parameters())]
-    returns = 0 if isinstance(outputs[0], Tensor) else len(outputs[0])
-    return Outline(path, blocks, tuple(before), tuple(behind), returns)
+    behind, output = names[names.index("") + 1 :], dict(called)[""]
+    before = [name for name, layer in layers.items() if name not in ("", *behind) and list(layer.parameters())]
+    return Outline(path, blocks, tuple(before), tuple(behind), 0 if isinstance(output, Tensor) else len(output))
 
 
 # --- parts
@@ -120,17 +108,11 @@ class Note(nn.Module):
     def __init__(self, returns: int) -> None:
         super().__init__()
         self.returns = returns
-        self.call: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         """As a block returns it."""
         self.call = args, kwargs
         return (x, *[None] * (self.returns - 1)) if self.returns else x
-
-    def taken(self) -> Any:
-        """What was noted, which is then forgotten."""
-        call, self.call = self.call, ((), {})
-        return call
 
 
 @final
@@ -170,7 +152,7 @@ class Segment(nn.Module):
             x = self.body(input_ids=x, use_cache=False).last_hidden_state
         elif self.blocks:  # of x only shape and kind matter here
             self.body(inputs_embeds=x.detach()[..., :1], use_cache=False)
-        calls = [note.taken() for note in self._notes]
+        calls = [vars(note).pop("call", None) for note in self._notes]  # what is noted is needed once
         for block, (args, kwargs) in zip(self.blocks, calls[self._first :], strict=False):
             output = block(x, *args, **kwargs)
             x = output if isinstance(output, Tensor) else output[0]
@@ -179,23 +161,14 @@ class Segment(nn.Module):
 
 @final
 class Back(nn.Module):
-    """The auxiliary and the server's part: smashed activations (B, T, d) to logits of the next token.
-
-    Attributes:
-        pieces: number of pieces in which the logits are computed; 0: by `pieces_of`.
-    """
+    """The auxiliary and the server's part: smashed activations (B, T, d) to logits of the next token."""
 
     def __init__(self, model: Any, layers: Outline, first: int, last: int) -> None:
         super().__init__()
         body = model.get_submodule(layers.body)
         self.segment = Segment(model, layers, first, last)
         self.last = Unembedding([getattr(body, name) for name in layers.behind], model.get_output_embeddings())
-        self.pieces = 0
-
-    @property
-    def blocks(self) -> nn.ModuleList:
-        """Its blocks."""
-        return self.segment.blocks
+        self.pieces = 0  # in how many the logits are computed; 0: by `pieces_of`
 
     def forward(self, x: Tensor, at: Tensor) -> Tensor:
         """(k, V) the logits at the positions `at` (k,), of B T: the unembedding is multiplied with no others."""
@@ -216,8 +189,8 @@ class Back(nn.Module):
         return max(1, -(-positions // step))
 
     def _before(self, x: Tensor, at: Tensor) -> Tensor:
-        """(k, d) the blocks' output for x (B, T, d), at these positions."""
-        return self.segment(x).flatten(0, 1).index_select(0, at)  # type: ignore[no-any-return]
+        """(k, d) the blocks' output for x (B, T, d), in float32 at least, at these positions."""
+        return self.segment(widened(x)).flatten(0, 1).index_select(0, at)  # type: ignore[no-any-return]
 
 
 @final
@@ -239,9 +212,7 @@ class Unembedding(nn.Module):
 
     def forward(self, x: Tensor, targets: Tensor, smoothing: float) -> Tensor:
         """(k,) cross-entropies at x (k, d), in float32 at least, labels smoothed."""
-        logits = self.logits(x)
-        own = logits.float() if logits.dtype == torch.bfloat16 else logits
-        return cross_entropy(own, targets, label_smoothing=smoothing, reduction="none")
+        return cross_entropy(widened(self.logits(x)), targets, label_smoothing=smoothing, reduction="none")
 
     def by_columns(self, x: Tensor, targets: Tensor, smoothing: float) -> Tensor:
         """(k,) the same in float64, without a graph, from the logits of `COLUMNS` tokens after those of others.
@@ -252,8 +223,7 @@ class Unembedding(nn.Module):
         x, weight, bias, first = self.behind(x), self.unembedding.weight, self.unembedding.bias, 0
         total, own, sums = x.new_zeros(len(x), dtype=torch.float64), x.new_zeros(len(x), dtype=torch.float64), []
         for part in weight.split(COLUMNS):
-            logits = linear(x, part, None if bias is None else bias[first : first + len(part)])
-            logits = logits.float() if logits.dtype == torch.bfloat16 else logits
+            logits = widened(linear(x, part, None if bias is None else bias[first : first + len(part)]))
             sums.append(logits.logsumexp(dim=1).double())
             column = targets - first
             values = logits.gather(1, column.clamp(0, len(part) - 1)[:, None]).squeeze(1).double()
@@ -264,20 +234,16 @@ class Unembedding(nn.Module):
 
 
 class Parts(NamedTuple):
-    """A model cut in three.
-
-    Attributes:
-        model: the whole one, of the client's and the server's modules.
-    """
+    """A model cut in three."""
 
     client: Segment
     auxiliary: Back
     server: Back
-    model: Any
+    model: Any  # the whole one, of the client's and the server's modules
 
 
 def cut_model(model: Any, layers: Outline, cut: int, auxiliary_blocks: int, longest: int) -> Parts:
-    """Cuts the model in three parts, which take its modules over (UserError: too few blocks, or a short context).
+    """Cuts the model in three parts, which take its modules over (UserError: too few blocks).
 
     The auxiliary part is a copy of the server's first blocks, of the layers behind them and of the unembedding; frozen
     tensors are shared. An embedding that trains (the client's) and an unembedding (the server's) are two matrices.
@@ -287,16 +253,11 @@ def cut_model(model: Any, layers: Outline, cut: int, auxiliary_blocks: int, long
         auxiliary_blocks: of the auxiliary part.
         longest: T, input tokens of the longest text.
     """
-    depth, context = len(layers.of(model)), context_of(model.config)
+    depth = len(layers.of(model))
     demand(0 < cut < depth, "cut", cut, f"from 1 to {depth - 1}: the model has {depth} blocks")
     left = depth - cut
     what = f"from 0 to {left}: after --cut {cut} of {depth} blocks the server has {left}"
     demand(0 <= auxiliary_blocks <= left, "auxiliary_blocks", auxiliary_blocks, what)
-    if context is not None and longest > context:
-        raise UserError(
-            f"the longest text has {longest} tokens, the model's context is {context}: take a model "
-            "with a longer context, or leave such texts out"
-        )
     weight, unembedding = model.get_input_embeddings().weight, model.get_output_embeddings()
     if weight.requires_grad and unembedding.weight is weight:
         model.set_output_embeddings(copy.deepcopy(unembedding))
@@ -326,7 +287,7 @@ def narrow_frozen(parts: Parts) -> None:
     Embeddings and norms, which it computes in float32, stay as they are; the unembedding has a matrix of its own then.
     """
     narrowed: dict[nn.Parameter, nn.Parameter] = {}  # parts share frozen ones
-    for module in (m for part in (parts.client, parts.auxiliary, parts.server) for m in part.modules()):
+    for module in (m for part in parts[:3] for m in part.modules()):
         if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D":  # that of `transformers`
             for name, p in list(module.named_parameters(recurse=False)):
                 if p.requires_grad:
@@ -334,14 +295,3 @@ def narrow_frozen(parts: Parts) -> None:
                 if p not in narrowed:
                     narrowed[p] = nn.Parameter(p.bfloat16(), requires_grad=False)
                 setattr(module, name, narrowed[p])
-
-
-def joined(parts: Parts) -> Any:
-    """The whole model, its parts bound to some vectors by `at`, without LoRA's layers; tensors are copies."""
-    model = copy.deepcopy(parts.model).to(parts.model.get_input_embeddings().weight.dtype)
-    if model.config.get_text_config()._attn_implementation == CAUSAL:
-        model.config.get_text_config()._attn_implementation = "sdpa"
-    with torch.no_grad():
-        merge(model)
-    model.tie_weights()
-    return model.requires_grad_().eval()

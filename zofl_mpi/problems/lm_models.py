@@ -7,10 +7,11 @@ estimate must see one function.
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -23,27 +24,23 @@ SIZES = {
     "medium": {"n_layer": 24, "n_embd": 1024, "n_head": 16, "n_positions": 1024},
 }
 """GPT-2s with random weights; small and medium are its own sizes."""
-T = TypeVar("T")
+ALLOWED = f"{', '.join(f'random:{name}' for name in SIZES)}, random:FOLDER, a folder, or a name on the hub as gpt2"
 LOCK = Lock()
 
 
 def random_config(name: str) -> Any:
     """The configuration of one of `SIZES`, or of a folder with a config.json; a UserError for others."""
-    transformers = _transformers()
+    transformers, place = _transformers(), Path(name).expanduser()
     if name in SIZES:
-        config = transformers.GPT2Config(**SIZES[name])
-    else:
-        demand(os.path.isdir(Path(name).expanduser()), "model", f"random:{name}", _allowed())
-        config = _read(f"random:{name}", transformers.AutoConfig.from_pretrained, str(Path(name).expanduser()), True)
-    return _without_dropout(config)
+        return _without_dropout(transformers.GPT2Config(**SIZES[name]))
+    demand(os.path.isdir(place), "model", f"random:{name}", ALLOWED)
+    with _reading(f"random:{name}", True):
+        return _without_dropout(transformers.AutoConfig.from_pretrained(str(place), local_files_only=True))
 
 
 def random_model(config: Any, vocabulary: int, end: int) -> Any:
-    """A model of this configuration with random weights, drawn by torch's generator.
-
-    Args:
-        vocabulary: V, its number of tokens.
-        end: the token that ends a text.
+    """A model of this configuration with random weights, drawn by torch's generator, of `vocabulary` tokens, of which
+    `end` ends a text.
     """
     config.vocab_size, config.bos_token_id, config.eos_token_id, config.pad_token_id = vocabulary, end, end, None
     return _one_operation(_transformers().AutoModelForCausalLM.from_config(config, dtype=torch.float32))
@@ -57,16 +54,12 @@ def stored_model(name: str) -> Any:
     place = Path(name).expanduser()
     folder = os.path.isdir(place)  # Path.is_dir raises for a name that is too long
     if not folder and (place.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
-        raise UserError(f"--model {name}: there is no such folder; allowed are {_allowed()}")
-
-    def load(where: str, local_files_only: bool) -> Any:
-        transformers = _transformers()
-        config = _without_dropout(transformers.AutoConfig.from_pretrained(where, local_files_only=local_files_only))
-        kind = transformers.AutoModelForCausalLM
-        with LOCK:  # meanwhile it replaces functions of its own, for all threads
-            return kind.from_pretrained(where, config=config, local_files_only=local_files_only, dtype=torch.float32)
-
-    return _one_operation(_read(name, load, str(place) if folder else name, folder))
+        raise UserError(f"--model {name}: there is no such folder; allowed are {ALLOWED}")
+    transformers, where = _transformers(), str(place) if folder else name
+    with _reading(name, folder), LOCK:  # meanwhile transformers replaces functions of its own, for all threads
+        config = _without_dropout(transformers.AutoConfig.from_pretrained(where, local_files_only=folder))
+        own: dict[str, Any] = {"config": config, "local_files_only": folder, "dtype": torch.float32}
+        return _one_operation(transformers.AutoModelForCausalLM.from_pretrained(where, **own))
 
 
 def context_of(config: Any) -> int | None:
@@ -74,12 +67,11 @@ def context_of(config: Any) -> int | None:
     return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
-def _read(name: str, load: Callable[..., T], where: str, folder: bool) -> T:
-    """What `load` reads from a folder or the hub; the exceptions of three libraries as a UserError."""
+@contextmanager
+def _reading(name: str, folder: bool) -> Iterator[None]:
+    """Context manager: turns the exceptions of three libraries that read a folder or the hub into a UserError."""
     try:
-        return load(where, local_files_only=folder)
-    except UserError:
-        raise
+        yield
     except Exception as exc:  # no file, no network, a damaged file, other shapes, no causal model
         reason = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
         if folder:
@@ -89,10 +81,6 @@ def _read(name: str, load: Callable[..., T], where: str, folder: bool) -> T:
             f"--model {name}: no such folder, and the hub does not give it ({reason}); where there is a network, "
             f"`hf download {name} --local-dir FOLDER` makes a folder to give here"
         ) from exc
-
-
-def _allowed() -> str:
-    return ", ".join(f"random:{name}" for name in SIZES) + ", random:FOLDER, a folder, or a name on the hub as gpt2"
 
 
 def _transformers() -> Any:
@@ -111,9 +99,9 @@ def _transformers() -> Any:
 
 def _without_dropout(config: Any) -> Any:
     """The configuration, all of its probabilities of leaving something out 0."""
-    for each in {id(own): own for own in (config, config.get_text_config())}.values():
+    for each in (config, config.get_text_config()):
         for name, value in each.to_dict().items():
-            if isinstance(value, float) and ("drop" in name):
+            if isinstance(value, float) and "drop" in name:
                 setattr(each, name, 0.0)
     return config
 

@@ -18,8 +18,6 @@ class MLP(nn.Module):
         """Layers of the widths inputs, *hidden, classes, each with a bias; inputs of any shape are flattened."""
         super().__init__()
         widths = [inputs, *hidden, classes]
-        if min(widths) < 1:
-            raise UserError(f"--hidden {' '.join(map(str, hidden))}: each width must be at least 1")
         layers: list[nn.Module] = [nn.Flatten()]
         for before, after in pairwise(widths):
             layers += [nn.Linear(before, after), nn.ReLU()]

@@ -145,7 +145,12 @@ class Function:
         layout = torch.channels_last if self.channels_last else torch.preserve_format
         # a copy in memory that torch allocated: NumPy's may begin anywhere, and products then round differently
         inputs = inputs.view(-1, *self.input_shape).to(memory_format=layout, copy=True)
-        return self._shaped(inputs, positions.shape), labels.view(positions.shape)
+        inputs = inputs.view((*positions.shape, *self.input_shape))
+        if self.channels_last:  # for one channel torch itself writes strides that take slow paths
+            channels, _, width = self.input_shape
+            inner = (1, width * channels, channels)
+            inputs = inputs.as_strided(inputs.shape, (*inputs.stride()[: positions.ndim], *inner))
+        return inputs, labels.view(positions.shape)
 
     def flops(self, batch_size: int) -> float:
         """FLOPs of a forward and a backward pass on a batch of this size."""
@@ -173,15 +178,6 @@ class Function:
             else:
                 self.logits(inputs)
         return inputs, point
-
-    def _shaped(self, inputs: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Inputs (N, *input_shape) in the shape (*shape, *input_shape)."""
-        inputs = inputs.view((*shape, *self.input_shape))
-        if not self.channels_last:
-            return inputs
-        channels, _, width = self.input_shape  # for one channel torch itself writes strides that take slow paths
-        inner = (1, width * channels, channels)
-        return inputs.as_strided(inputs.shape, (*inputs.stride()[: len(shape)], *inner))
 
     def _obstacle(self) -> str:
         """See `obstacle`: from one computation of two models, on the CPU. A loop over the models is none."""

@@ -68,28 +68,23 @@ class Network(Personalised):
     x (n,) holds the parameters with requires_grad, one after the other in the module's order, as a NumPy array.
     Parameters without requires_grad and all buffers are constants: they must be equal on all ranks (`seeded`), and no
     forward pass may change them. The module runs in the mode it comes in: BatchNorm and dropout need `.eval()`.
-
-    Attributes:
-        module: maps inputs (B, *input_shape) to logits (B, classes). A copy of this `dtype` is computed with.
-        input_shape: shape that an input (p,) is given, such as (1, 28, 28).
-        classes: C.
-        device: where the module computes, as torch calls it.
-        kernel: code that computes the local steps, and losses on mini-batches: serial (one client after the other),
-            torch (many clients at once), auto (torch on a GPU, if the module can be computed so; else serial).
-        client_memory: how a backward pass holds its activations (`problems.saving`), one client after the other.
-        batched_sizes: sizes of mini-batches with which, as all ranks measured, a client's bits do not depend on the
-            clients batched with it; others are computed one client after the other. None: each is tried when it comes.
-        obstacle: why the module cannot be computed for many clients at once, in torch's words; "" where it can.
     """
 
     x0: ClassVar[str] = "random"  # at 0 most gradients of a network vanish
+    # maps inputs (B, *input_shape) to logits (B, classes). A copy of this `dtype` is computed with
     module: nn.Module = given()
-    input_shape: tuple[int, ...] = given()
-    classes: int = given()
-    device: str = given("cpu")
+    input_shape: tuple[int, ...] = given()  # shape that an input (p,) is given, such as (1, 28, 28)
+    classes: int = given()  # C
+    device: str = given("cpu")  # where the module computes, as torch calls it
+    # code that computes the local steps, and losses on mini-batches: serial (one client after the other), torch (many
+    # clients at once), auto (torch on a GPU, if the module can be computed so; else serial)
     kernel: Literal["auto", "serial", "torch"] = "auto"
+    # how a backward pass holds its activations (`problems.saving`), one client after the other
     client_memory: str = given("none")
+    # sizes of mini-batches with which, as all ranks measured, a client's bits do not depend on the clients batched with
+    # it; others are computed one client after the other. None: each is tried when it comes
     batched_sizes: tuple[int, ...] | None = given(None)
+    # why the module cannot be computed for many clients at once, in torch's words; "" where it can
     obstacle: str = field(default="", init=False, repr=False, compare=False)
     _function: Function = field(init=False, repr=False, compare=False)
     _verdicts: dict[int, bool] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -76,14 +76,14 @@ class ReLUNet(NumPyProblem):
         return x.astype(self.dtype)
 
     def losses(self, i: int, x: Array, data: Dataset, batch: Batch | None = None) -> Vector:
-        return self._objective(x, data, batch, smooth=False)
+        return self._objective(x, data, batch, _relu)
 
     def project(self, i: int, x: Array) -> Array:
         return x
 
     def loss(self, x: Array, data: Dataset) -> float:
         """The smooth twin's objective at x (n,) on all of `data`: what `gradient` is the gradient of."""
-        return float(self._objective(x[None], data, None, smooth=True)[0])
+        return float(self._objective(x[None], data, None, self._softplus)[0])
 
     @QUIET
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
@@ -142,9 +142,8 @@ class ReLUNet(NumPyProblem):
             yield (w[:, None] @ units)[:, 0], labels
 
     @QUIET
-    def _objective(self, x: Array, data: Dataset, batch: Batch | None, smooth: bool) -> Vector:
+    def _objective(self, x: Array, data: Dataset, batch: Batch | None, rectify: Rectifier) -> Vector:
         positions = positions_of(data, batch)
-        rectify = self._softplus if smooth else _relu
         total = np.zeros(len(x))
         for outputs, labels in self.outputs(x, data, positions, rectify):
             residuals = outputs - TARGETS[labels % 2]

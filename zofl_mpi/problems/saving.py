@@ -21,15 +21,10 @@ NONE, CHECKPOINT, ACCUMULATE = "none", "checkpoint", "accumulate"
 @final
 @dataclass(frozen=True)
 class Saving:
-    """The activations that a backward pass holds, by --client-memory.
+    """The activations that a backward pass holds, by --client-memory."""
 
-    Attributes:
-        checkpoint: of each block its inputs alone: the backward pass computes the block once more.
-        parts: a mini-batch is computed in as many parts, one after the other, whose gradients are added up.
-    """
-
-    checkpoint: bool = False
-    parts: int = 1
+    checkpoint: bool = False  # of each block its inputs alone: the backward pass computes the block once more
+    parts: int = 1  # a mini-batch is computed in as many parts, one after the other, whose gradients are added up
 
     def __str__(self) -> str:
         return CHECKPOINT if self.checkpoint else NONE if self.parts == 1 else f"{ACCUMULATE}:{self.parts}"

@@ -17,33 +17,22 @@ from torch.nn.functional import cross_entropy
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems import device_cache
-from zofl_mpi.problems.base import SplitProblem
+from zofl_mpi.problems import Split, device_cache
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.layers import head_gradient, linear_of
 from zofl_mpi.problems.sensors import SENSORS
 
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-
 
 @dataclass(frozen=True, kw_only=True)
-class TorchSplit(SplitProblem):
-    """Members that split networks of torch modules share.
+class TorchSplit(Split):
+    """Members that split networks of torch modules share."""
 
-    Attributes:
-        dtype: "float32" or "float64", of all vectors.
-        device: where it computes, as torch calls it.
-        bf16: forward passes in bfloat16 where torch's autocast does so; losses in float32.
-        tf32: on a GPU, products of float32 with 10 bits of each factor.
-        local, top: the client's part with the auxiliary head, and the server's, as functions of flat vectors.
-    """
-
-    dtype: str = "float32"
-    device: str = "cpu"
-    bf16: bool = False
-    tf32: bool = False
-    local: Flat = field(init=False, repr=False, compare=False)
-    top: Flat = field(init=False, repr=False, compare=False)
+    dtype: str = "float32"  # or "float64", of all vectors
+    device: str = "cpu"  # where it computes, as torch calls it
+    bf16: bool = False  # forward passes in bfloat16 where torch's autocast does so; losses in float32
+    tf32: bool = False  # on a GPU, products of float32 with 10 bits of each factor
+    local: Flat = field(init=False, repr=False, compare=False)  # client's part with the auxiliary head; and
+    top: Flat = field(init=False, repr=False, compare=False)  # the server's, as functions of flat vectors
 
     @property
     def n_client(self) -> int:
@@ -73,38 +62,28 @@ class TorchSplit(SplitProblem):
 @final
 @dataclass(frozen=True)
 class SplitNetwork(TorchSplit):
-    """A `Split` problem of three torch modules that classify. The methods that train it hold all vectors.
-
-    Attributes:
-        client, auxiliary, server: modules; `client` and `auxiliary` together are the local part.
-        input_shape: shape that an input (p,) is given.
-        classes: C.
-        smashed_shape, smashed_bytes: shape of a smashed sample, and its bytes as it travels.
-        takes_one: whether a batch may have one sample.
-        sensors: of the clients, in turn (`problems.sensors`); () where all see the images as they are.
-    """
+    """A `Split` problem of three torch modules that classify. The methods that train it hold all vectors."""
 
     alike: ClassVar[bool] = True
     client: nn.Module
     auxiliary: nn.Module
     server: nn.Module
-    input_shape: tuple[int, ...]
-    classes: int
-    sensors: tuple[str, ...] = ()
+    input_shape: tuple[int, ...]  # shape that an input (p,) is given
+    classes: int  # C
+    sensors: tuple[str, ...] = ()  # of the clients, in turn (`problems.sensors`); () where all see images as they are
     smashed_shape: tuple[int, ...] = field(init=False, compare=False)
-    smashed_bytes: int = field(init=False, compare=False)
+    smashed_bytes: int = field(init=False, compare=False)  # of a sample, as it travels
     takes_one: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         self._check()
         kind = getattr(torch, self.dtype)
-        for part in (self.client, self.auxiliary, self.server):
+        for part in self._parts():
             part.to("cpu", kind, memory_format=torch.channels_last)  # type: ignore[call-overload]
             part.train()
-        smashed = self._tried()
+        self._try()
         for part in self._parts():
             part.to(torch.device(self.device))
-        vars(self).update(smashed_shape=tuple(smashed.shape[1:]), smashed_bytes=smashed[0].nbytes)
         local, top = (Flat(own, tf32=self.tf32) for own in ([self.client, self.auxiliary], [self.server]))
         vars(self).update(local=local, top=top)
 
@@ -116,11 +95,12 @@ class SplitNetwork(TorchSplit):
         if not any(p.requires_grad for p in self.server.parameters()):
             raise UserError("the server part has no parameters to train")
         modules = (m for part in self._parts() for m in part.modules())
-        if any(isinstance(m, NORMS) and m.track_running_stats and m.momentum is None for m in modules):
+        norms = (m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm))
+        if any(m.track_running_stats and m.momentum is None for m in norms):
             raise UserError("a BatchNorm with momentum=None depends on a count of batches; give it a number")
 
-    def _tried(self) -> Tensor:
-        """Passes two samples through all parts on the CPU, and returns them smashed; the parts stay as they were.
+    def _try(self) -> None:
+        """Passes two samples through all parts on the CPU, and notes how they are smashed; the parts stay as they were.
 
         A part that does not fit its inputs, or draws random numbers, is refused.
         """
@@ -148,10 +128,10 @@ class SplitNetwork(TorchSplit):
                 takes_one = True
             except ValueError:  # a BatchNorm that is left with one number of each channel
                 takes_one = False
-            vars(self).update(takes_one=takes_one)
         for b, value in zip(buffers, kept, strict=True):
             b.copy_(value)
-        return smashed
+        own = {"smashed_shape": tuple(smashed.shape[1:]), "smashed_bytes": smashed[0].nbytes, "takes_one": takes_one}
+        vars(self).update(own)
 
     def _through(self, name: str, part: nn.Module, x: Tensor) -> Tensor:
         version = x._version
@@ -218,7 +198,7 @@ class SplitNetwork(TorchSplit):
         return loss_of(self._output(self.auxiliary, smashed), labels)
 
     def local_losses(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        """(B,) what each sample adds to `local_loss`, within `local.at`; in float64, without a graph."""
+        """In float64, without a graph."""
         with torch.no_grad():
             logits = self._output(self.auxiliary, smashed)
         return cross_entropy(logits.double(), labels, reduction="none") / len(labels)
@@ -278,8 +258,13 @@ class SplitNetwork(TorchSplit):
 def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy: with a graph in the logits' own precision (at least float32), else summed in float64."""
     if logits.requires_grad:
-        return cross_entropy(logits.float() if logits.dtype == torch.bfloat16 else logits, labels)
+        return cross_entropy(widened(logits), labels)
     return cross_entropy(logits.double(), labels)
+
+
+def widened(x: Tensor) -> Tensor:
+    """The same numbers in float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def crop_flip(x: Tensor, generator: np.random.Generator) -> Tensor:

@@ -5,6 +5,7 @@ losses have labels smoothed, zeroth-order ones too; those of reports have not. T
 batch's longest: attention is causal, so that padding reaches no token that counts, and needs no mask.
 """
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -14,16 +15,16 @@ from typing import Any, ClassVar, NoReturn, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from zofl_mpi.data import Dataset, texts
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Batch
+from zofl_mpi.problems.adapters import merge
 from zofl_mpi.problems.device_cache import to_device
 from zofl_mpi.problems.flat import Flat
-from zofl_mpi.problems.lm import Back, Parts, joined, narrow_frozen
+from zofl_mpi.problems.lm import CAUSAL, Back, Parts, narrow_frozen
 from zofl_mpi.problems.split import TorchSplit
 
 NONE = texts.NONE  # the label of a position that predicts nothing: of contexts and padding
@@ -33,30 +34,22 @@ ROWS = 32  # texts of a report whose logits are computed at once
 @final
 @dataclass(frozen=True)
 class SplitLM(TorchSplit):
-    """A `Split` problem of a language model. Methods that train it hold all vectors; frozen weights are in no vector.
-
-    Attributes:
-        report_batch: texts of a batch of a report, as in validation batches of LoRA's and SplitLoRA's codes by default.
-        parts: client, auxiliary and server, in `dtype`, on `device`.
-        longest: T, input tokens of the longest text.
-        targets: completion tokens of the text that has most.
-        label_smoothing: share of a label that is spread over the whole vocabulary, in training losses.
-        choices: completions of each text, of which a report scores all and training takes the right one.
-        bf16: as in `TorchSplit`, smashed samples too; frozen weights of products are then stored so.
+    """A `Split` problem of a language model. Methods that train it hold all vectors; frozen weights are in no vector,
+    and with `bf16` those of products are stored so.
     """
 
     takes_one: ClassVar[bool] = True
     alike: ClassVar[bool] = False
-    report_batch: ClassVar[int] = 4
-    parts: Parts
-    longest: int
-    targets: int
-    label_smoothing: float = 0.1
-    choices: int = 1
+    report_batch: ClassVar[int] = 4  # as in validation batches of LoRA's and SplitLoRA's codes
+    parts: Parts  # client, auxiliary and server, in `dtype`, on `device`
+    longest: int  # T, input tokens of the longest text
+    targets: int  # completion tokens of the text that has most
+    label_smoothing: float = 0.1  # share of a label that is spread over the whole vocabulary, in training losses
+    choices: int = 1  # completions of each text, of which a report scores all and training takes the right one
 
     def __post_init__(self) -> None:
         demand(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "from 0 to below 1")
-        for part in (self.parts.client, self.parts.auxiliary, self.parts.server):
+        for part in self.parts[:3]:
             part.eval()  # nothing of it depends on that, but for transformers' own gradient checkpointing
         if self.bf16 and self.dtype == "float32":  # autocast leaves float64 as it is
             narrow_frozen(self.parts)
@@ -66,31 +59,24 @@ class SplitLM(TorchSplit):
     # --- sizes
 
     @property
-    def width(self) -> int:
-        return int(self.parts.model.config.get_text_config().hidden_size)
-
-    @property
     def smashed_shape(self) -> tuple[int, int]:
-        return self.longest, self.width
-
-    def lengths(self, data: Dataset) -> NDArray[np.int64]:
-        return texts.lengths(data, np.arange(len(data)))
+        return self.longest, int(self.parts.model.config.get_text_config().hidden_size)
 
     def upload_bytes(self, data: Dataset, positions: Batch) -> int:
-        """Bytes that the smashed texts of one batch travel as, all as long as the longest of them."""
         itemsize = 2 if self.bf16 else np.dtype(self.dtype).itemsize
-        return self._padded(data, positions) * self.width * itemsize
+        return self._padded(data, positions) * self.smashed_shape[1] * itemsize
 
     def label_bytes(self, data: Dataset, positions: Batch) -> int:
-        """Bytes that the labels of one batch travel as, whole numbers of 8 bytes, those of contexts and padding too."""
-        return 8 * self._padded(data, positions)
+        return 8 * self._padded(data, positions)  # those of contexts and padding too
 
     def _padded(self, data: Dataset, positions: Batch) -> int:
+        """Positions of a batch, whose texts travel as long as the longest of them."""
         return len(positions) * (int(texts.lengths(data, positions).max()) - 1)
 
     @cached_property
     def blocks(self) -> list[nn.Module]:
-        return [*self.parts.client.blocks, *self.parts.auxiliary.blocks, self.parts.auxiliary.last]
+        head = self.parts.auxiliary
+        return [*self.parts.client.blocks, *head.segment.blocks, head.last]
 
     @contextmanager
     def as_for(self, batch: int) -> Iterator[None]:
@@ -115,7 +101,7 @@ class SplitLM(TorchSplit):
         """The same of texts to score, of a choice all completions one after the other, the right one first."""
         if self.choices == 1:
             return self.samples(data, positions)
-        rows = texts.choices(data, positions, self.choices)
+        rows = texts.choices(data, positions)
         return self.samples(rows, np.arange(len(rows)))
 
     def _noted(self, labels: Tensor) -> Tensor:
@@ -160,8 +146,7 @@ class SplitLM(TorchSplit):
     def _loss(self, back: Back, smashed: Tensor, labels: Tensor, forward_only: bool = False) -> Tensor:
         at, targets = predicted(labels)
         with self.precision():
-            x = smashed.float() if self.bf16 else smashed
-            losses = back.losses(x, at, targets, self.label_smoothing, forward_only)
+            losses = back.losses(smashed, at, targets, self.label_smoothing, forward_only)
         # in float64 the sum over tokens, not the logits: a vocabulary's worth of them for each token
         return losses.mean() if losses.requires_grad else losses.double().mean()
 
@@ -177,11 +162,8 @@ class SplitLM(TorchSplit):
         """Completion tokens, the sum of their cross-entropies, how many are the likeliest one; batches of
         `report_batch` texts, and the sum of their means; of a choice the texts, and how many are chosen rightly.
         """
-        rows = [torch.zeros(3, 0, dtype=torch.float64)]
-        for x, y in zip(torch.split(inputs, ROWS), torch.split(labels, ROWS), strict=True):
-            used = int(y.ne(NONE).any(dim=0).nonzero().max()) + 1  # of this part the longest
-            rows.append(self._rows(x[:, :used], y[:, :used]))
-        whole = torch.cat(rows, dim=1)
+        parts = zip(torch.split(inputs, ROWS), torch.split(labels, ROWS), strict=True)
+        whole = torch.cat([self._rows(*part) for part in parts], dim=1)
         each = whole[:, :: self.choices]  # the right ones
         tokens, nats, hits = each.sum(dim=1).tolist()
         batches = [part.sum(dim=1).tolist() for part in torch.split(each, self.report_batch, dim=1)]
@@ -195,9 +177,11 @@ class SplitLM(TorchSplit):
 
     def _rows(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """(3, B) of each text: completion tokens, the sum of their cross-entropies, how many are the likeliest."""
+        used = int(labels.ne(NONE).any(dim=0).nonzero().max()) + 1  # by the longest
+        inputs, labels = inputs[:, :used], labels[:, :used]
         (at, targets), smashed = predicted(labels), self.smash(inputs)
         with self.precision():
-            logits = self.parts.server(smashed.float() if self.bf16 else smashed, at)
+            logits = self.parts.server(smashed, at)
         logits = logits.float() if self.bf16 else logits
         count = labels.ne(NONE).sum(dim=1)
         losses = cross_entropy(logits, targets, reduction="none").double()
@@ -221,10 +205,16 @@ class SplitLM(TorchSplit):
 
     def joined(self, theta: Tensor, theta_s: Tensor) -> Any:
         """The model of `transformers` at theta (n_l,), of which the client's part counts, and theta_s (n_s,), with LoRA
-        in its weights; it writes by `generate`.
+        in its weights; it writes by `generate`. Tensors are copies.
         """
-        with self.local.at(self.placed(theta)), self.top.at(self.placed(theta_s)):
-            return joined(self.parts)
+        with self.local.at(self.placed(theta)), self.top.at(self.placed(theta_s)), torch.no_grad():
+            model = copy.deepcopy(self.parts.model).to(self.parts.model.get_input_embeddings().weight.dtype)
+            merge(model)
+        config = model.config.get_text_config()
+        if config._attn_implementation == CAUSAL:
+            config._attn_implementation = "sdpa"
+        model.tie_weights()
+        return model.requires_grad_().eval()
 
 
 def predicted(labels: Tensor) -> tuple[Tensor, Tensor]:

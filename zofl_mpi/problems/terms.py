@@ -41,29 +41,20 @@ class Terms:
         for name, values in (("mu", self.mu), ("radius", self.radius)):
             demand(len(values) in (1, m), name, values, f"one number, or one for each of the {m} clients")
 
-
-def for_client(values: tuple[float, ...], i: int) -> float:
-    """Client i's value of a parameter that is one number for all clients, or one for each."""
-    return float(values[0] if len(values) == 1 else values[i])
+    def of_client(self, i: int) -> tuple[float, float]:
+        """mu_i and radius_i."""
+        return self.mu[i % len(self.mu)], self.radius[i % len(self.radius)]
 
 
 class ProximalSteps(NamedTuple):
-    """A client's steps y <- P(y - stepsizes[t] (gradient(y; batches[t]) + mu (y - x) + shift)).
+    """A client's steps y <- P(y - stepsizes[t] (gradient(y; batches[t]) + mu (y - x) + shift))."""
 
-    Attributes:
-        data: the client's.
-        batches: (H, B) positions in `data`, H >= 1, all valid.
-        stepsizes: (H,).
-        radius: P projects onto the ball of this radius around x.
-        shift: (n,); None for 0.
-    """
-
-    data: Dataset
-    batches: Batch
-    stepsizes: Vector
+    data: Dataset  # the client's
+    batches: Batch  # (H, B) positions in `data`, H >= 1, all valid
+    stepsizes: Vector  # (H,)
     mu: float
-    radius: float = math.inf
-    shift: Array | None = None
+    radius: float = math.inf  # P projects onto the ball of this radius around x
+    shift: Array | None = None  # (n,); None for 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,16 +66,11 @@ class Personalised(Problem, ABC):
     f_{2,i}(x, y) = m rho_i lam / 2 |x - y|^2
 
     [A] weights the clients' terms by rho_i AND by 1/m; the factor m in f_{2,i} makes both hold at once (a choice).
-
-    Attributes:
-        weights: (m,) rho_i = N_i / N_tr.
-        terms: lam, mu_i and radius_i.
-        dtype: float32 or float64, of all vectors.
     """
 
-    weights: Vector = given()
-    terms: Terms = given(Terms())
-    dtype: DTypeLike = given(np.float32)
+    weights: Vector = given()  # (m,) rho_i = N_i / N_tr
+    terms: Terms = given(Terms())  # lam, mu_i and radius_i
+    dtype: DTypeLike = given(np.float32)  # float32 or float64, of all vectors
 
     @property
     def m(self) -> int:
@@ -133,8 +119,7 @@ class Personalised(Problem, ABC):
         if len(stepsizes) == 0:
             return y.copy()
         check_positions(data, batches, f"client {i}: ")
-        mu, radius = for_client(self.terms.mu, i), for_client(self.terms.radius, i)
-        return self.moved(x, y, ProximalSteps(data, batches, stepsizes, mu, radius))
+        return self.moved(x, y, ProximalSteps(data, batches, stepsizes, *self.terms.of_client(i)))
 
     def descend(
         self, data: Dataset, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
@@ -153,7 +138,7 @@ class Personalised(Problem, ABC):
         """
         if y is None:
             return x
-        radius = for_client(self.terms.radius, i)
+        _, radius = self.terms.of_client(i)
         return ball(y, x, radius) if radius < math.inf else y
 
     def solution(self, i: int, data: Dataset, x: Array) -> None:

@@ -7,14 +7,11 @@
 python -m zofl_mpi.report is the same. A result of a run that goes on, or was killed, is shown as far as it went.
 """
 
-from __future__ import annotations
-
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, refused
 from zofl_mpi.run import records
 
 FIGURES = (".png", ".pdf", ".svg")
@@ -39,17 +36,12 @@ def main(words: Sequence[str] | None = None) -> None:
             return watch(flags.results)
         write(flags.results, flags.out)
     except UserError as error:
-        print(f"zofl-report: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
+        raise SystemExit(refused(error)) from error
     print(flags.out)
 
 
 def write(results: Sequence[Path], out: Path) -> None:
-    """Writes the page, or the figure of one run.
-
-    Raises:
-        UserError: a result cannot be read, the file cannot be written, or it is of another kind.
-    """
+    """Writes the page, or the figure of one run (UserError: a result cannot be read, or the file not be written)."""
     runs = [records.load(path) for path in results]
     if out.suffix not in (".html", *FIGURES):
         raise UserError(f"--out {out} ends in neither .html nor {', '.join(FIGURES)}; name a file that does")

@@ -1,7 +1,5 @@
 """Figures of the page, as plotly's JSON: lists and dictionaries, drawn by the script in the page."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -33,10 +31,9 @@ def curves(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, Any]:
     shown = first + [name for name in shown if name not in first]
     described = {name: text for run in runs for name, text in run.descriptions.items()}
     units = {name: unit for run in runs for name, unit in run.units.items()}
+    columns = [{"name": name, "unit": units.get(name, ""), "description": described.get(name, "")} for name in shown]
     return {
-        "columns": [
-            {"name": name, "unit": units.get(name, ""), "description": described.get(name, "")} for name in shown
-        ],
+        "columns": columns,
         "runs": [
             {
                 "label": label,
@@ -92,13 +89,9 @@ def rank_seconds(run: Run) -> Chart:
 
 def step_bytes(run: Run) -> Chart:
     """Bytes of the run by step of a round and direction."""
+    steps = [escape(step) for step in run.steps]
     data = [
-        {
-            "type": "bar",
-            "name": word,
-            "x": [escape(step) for step in run.steps],
-            "y": numbers(run.clients[name].sum((0, 2)) / 2**20),
-        }
+        {"type": "bar", "name": word, "x": steps, "y": numbers(run.clients[name].sum((0, 2)) / 2**20)}
         for name, word in (("bytes_down", "down to clients"), ("bytes_up", "up to the server"))
     ]
     return chart(data, x="step of a round", y="MiB of the run", barmode="group")
@@ -117,18 +110,9 @@ def class_counts(run: Run) -> Chart:
     assert run.counts is not None
     names, starts = groups(len(run.counts), run.first_clients)
     counts = means(run.counts, starts)
-    data = [
-        {
-            "type": "heatmap",
-            "x": names,
-            "y": list(range(counts.shape[1])),
-            "z": [numbers(row) for row in counts.T],
-            "colorscale": "Blues",
-            "reversescale": True,
-            "colorbar": {"title": {"text": "samples"}},
-        }
-    ]
-    return chart(data, x="client", y="class")
+    grid = {"x": names, "y": list(range(counts.shape[1])), "z": [numbers(row) for row in counts.T]}
+    shades = {"colorscale": "Blues", "reversescale": True, "colorbar": {"title": {"text": "samples"}}}
+    return chart([{"type": "heatmap", **grid, **shades}], x="client", y="class")
 
 
 def chart(data: list[dict[str, Any]], x: str, y: str, **layout: Any) -> Chart:
@@ -143,11 +127,9 @@ def chart(data: list[dict[str, Any]], x: str, y: str, **layout: Any) -> Chart:
 
 
 def groups(n: int, first: Array | None = None) -> tuple[list[str], Array]:
-    """Names of at most BARS groups of consecutive ranks or clients, and where each group starts.
+    """Names of at most BARS groups of n consecutive ranks or clients, and where each group starts.
 
-    Args:
-        n: entries.
-        first: (n,) the first client of each entry, where entries are sums over clients already.
+    `first`: (n,) the first client of each entry, where entries are sums over clients already.
     """
     starts = np.unique(np.linspace(0, n, min(n, BARS) + 1).astype(int)[:-1])
     numbered = np.arange(n) if first is None else np.asarray(first)

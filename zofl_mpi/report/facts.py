@@ -1,9 +1,8 @@
 """Numbers and sentences about a result, as the page and the terminal show them."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,25 +20,16 @@ UNTOLD = {"method", "rounds", "out", "resume", "force", "data_dir", "checkpoint_
 
 def labels(runs: Sequence[Run]) -> list[str]:
     """A short name for each run: its method, and the flags that tell it from the others, at most three."""
-    named = [dict(flat(run.config)) for run in runs]
+    named = [run.config for run in runs]
     shared = [key for key in named[0] if key not in UNTOLD and all(key in config for config in named)]
     differ = [key for key in shared if len({repr(config[key]) for config in named}) > 1][:3]
     made = []
     for run, config in zip(runs, named, strict=True):
-        words = [f"{key.rpartition('.')[2]} {config[key]}" for key in differ]
+        words = [f"{key} {config[key]}" for key in differ]
         made.append(", ".join([str(config.get("method", run.path.stem)), *words]))
     return [
         name if made.count(name) == 1 else f"{name} ({run.path.name})" for name, run in zip(made, runs, strict=True)
     ]
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Yields the flags of a configuration; a flag of a part is PART.FLAG."""
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def state(run: Run) -> str:
@@ -82,22 +72,22 @@ def origin(run: Run) -> Facts:
     """Where a run comes from: command, code, machines, libraries."""
     attrs = run.attrs
     dirty = ", with uncommitted changes" if attrs.get("git_dirty") else ""
-    versions = ", ".join(f"{name} {version}" for name, version in read_json(attrs.get("versions"), {}).items())
-    hosts = read_json(attrs.get("hosts"), [])
+    sessions, versions = _stored(run, "sessions"), dict(_stored(run, "versions"))
+    begun = ", ".join(str(session["from_round"]) for session in sessions)
     facts = {
         "file": run.path.name,
         "command": str(attrs.get("command", "")),
         "started": str(attrs.get("started", "")),
         "ended": str(attrs.get("ended", "")),
-        "sessions": _sessions(read_json(attrs.get("sessions"), [])),
+        "sessions": f"{len(sessions)}, from round {begun}" if len(sessions) > 1 else "",
         "code": f"commit {attrs['git_commit']}{dirty}" if attrs.get("git_commit") else "",
         "data": str(attrs.get("data", "")),
-        "hosts": _counted(hosts, "rank"),
-        "devices": _counted(read_json(attrs.get("device"), []), "rank"),
-        "threads": _counted(read_json(attrs.get("threads"), []), "rank", "{} a rank"),
+        "hosts": _counted(_stored(run, "hosts")),
+        "devices": _counted(_stored(run, "device")),
+        "threads": _counted(_stored(run, "threads"), "{} a rank"),
         "MPI": str(attrs.get("mpi", "")),
         "kernel": str(attrs.get("kernel_choice", attrs.get("kernel", ""))),
-        "libraries": versions,
+        "libraries": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
     return {name: text for name, text in facts.items() if text}
 
@@ -108,26 +98,23 @@ def sentences(run: Run) -> list[str]:
     if run.length:
         compute, wait, comm = (run.ranks[f"seconds_{kind}"].sum((0, 1)) for kind in ("compute", "wait", "comm"))
         S = run.server_ranks
-        who, of = ("A client rank", slice(S, None)) if compute.size > 1 else ("The one process", slice(None))
+        several = compute.size > 1
+        who, of = ("On average a client rank", slice(S, None)) if several else ("The one process", slice(None))
         means = [float(np.mean(values[of])) for values in (compute, wait, comm)]
-        lines.append("{} spent {:.1f} s computing, {:.1f} s waiting and {:.1f} s sending".format(who, *means))
-        if compute.size > 1:
-            lines[0] += " on average."
+        lines.append("{} spent {:.1f} s computing, {:.1f} s waiting and {:.1f} s sending.".format(who, *means))
+        if several:
             slowest = S + int(np.argmax(compute[S:]))
             who, both = "The server" if S == 1 else f"Each of {S} server ranks", float(run.overlap().both.sum())
             lines.append(
                 f"{who} spent {compute[:S].mean():.1f} s computing, {both:.1f} s of them while clients computed; "
                 f"client rank {slowest} computed longest, {compute[slowest]:.1f} s."
             )
-        else:
-            lines[0] += "."
     if "seconds_start" in run.attrs:
         lines.insert(0, f"Start: {float(run.attrs['seconds_start']):.1f} s from the command to the first round.")
     explored = run.attrs.get("directions_per_parameter")
     if explored is not None:
         lines.append(f"The run drew {float(explored):.3g} directions per parameter.")
-    missing = read_json(run.attrs.get("missing_rounds"), None)
-    if missing:
+    if missing := _stored(run, "missing_rounds"):
         lines.append(f"Rows of rounds {missing} are lost.")
     return lines
 
@@ -139,26 +126,15 @@ def last(run: Run, name: str) -> float | None:
     return float(values[-1]) if values.size else None
 
 
-def read_json(value: Any, default: Any) -> Any:
-    """An attribute that is stored as JSON; the default where it is missing or is none of that type."""
-    try:
-        found = json.loads(value) if isinstance(value, str) else value
-    except json.JSONDecodeError:
-        return default
-    return found if isinstance(found, type(default)) or default is None else default
+def _stored(run: Run, name: str) -> Any:
+    """An attribute that is stored as JSON, whose type `records.layout` has checked; empty where it is missing."""
+    return json.loads(run.attrs.get(name) or "[]")
 
 
-def _sessions(sessions: Sequence[Any]) -> str:
-    if len(sessions) < 2:
-        return ""
-    return f"{len(sessions)}, from round " + ", ".join(str(one.get("from_round")) for one in sessions)
-
-
-def _counted(values: Sequence[Any], what: str, form: str = "{}") -> str:
+def _counted(values: Sequence[Any], form: str = "{}") -> str:
     """Equal values once, with their number: "node1 (4 ranks), node2 (4 ranks)"."""
-    texts = [form.format(value) for value in values]
-    counts = {text: texts.count(text) for text in dict.fromkeys(texts)}
-    shown = [f"{text} ({n} {what}{'s' if n > 1 else ''})" for text, n in list(counts.items())[:8]]
+    counts = Counter(form.format(value) for value in values)
+    shown = [f"{text} ({n} rank{'s' if n > 1 else ''})" for text, n in list(counts.items())[:8]]
     return ", ".join(shown + [f"and {len(counts) - 8} more"] * (len(counts) > 8))
 
 

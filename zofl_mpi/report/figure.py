@@ -1,7 +1,5 @@
 """The figure of one run for a paper: test accuracy and loss, seconds and bytes of a round, against rounds."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -9,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.report.facts import LOSSES
+from zofl_mpi.report.facts import LOSSES, last
 from zofl_mpi.run import records
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -20,8 +18,7 @@ Array = NDArray[Any]
 def draw(run: records.Run) -> Any:
     """A matplotlib figure of 3.5 inches, the width of a column.
 
-    Raises:
-        UserError: the run has no finished round yet, or matplotlib is not installed.
+    UserError: the run has no finished round yet, or matplotlib is not installed.
     """
     if not run.length:
         raise UserError(f"{run.path} has no finished round yet")
@@ -33,7 +30,7 @@ def draw(run: records.Run) -> Any:
     except ImportError as exc:
         raise UserError("the figure needs matplotlib, which is not installed: pip install 'zofl_mpi[report]'") from exc
     with plt.rc_context({"font.size": 8}):
-        scored = any(_has(run, name) for name in ("test_accuracy", *LOSSES))
+        scored = any(last(run, name) is not None for name in ("test_accuracy", *LOSSES))
         panels = [quality, seconds, sizes] if scored else [seconds, sizes]
         figure, axes = plt.subplots(
             len(panels), 1, figsize=(3.5, 0.5 + 1.45 * len(panels)), sharex=True, layout="constrained", squeeze=False
@@ -49,12 +46,12 @@ def draw(run: records.Run) -> Any:
 
 def quality(run: records.Run, axis: Any) -> None:
     """Draws test accuracy and loss, in the rounds that were evaluated."""
-    if _has(run, "test_accuracy"):
+    if last(run, "test_accuracy") is not None:
         axis.plot(*evaluated(run, "test_accuracy", 100.0), color=BLUE, marker=_marker(run), markersize=3)
         axis.set_ylabel("test accuracy (%)", color=BLUE)
     else:
         axis.set_yticks([])
-    name = next((name for name in LOSSES if _has(run, name)), None)
+    name = next((name for name in LOSSES if last(run, name) is not None), None)
     if name is None:
         return
     other = axis.twinx()
@@ -115,14 +112,11 @@ def title(run: records.Run) -> str:
     return f"{', '.join(words) or run.path.stem}, {ranks} rank{'s' if ranks > 1 else ''}{state}"
 
 
-def _has(run: records.Run, name: str) -> bool:
-    """Whether a column has a number in any round."""
-    return bool(np.isfinite(run.rounds.get(name, np.nan)).any())
-
-
 def _marker(run: records.Run) -> str:
     """The marker of a line: dots where there are few points; a line of hundreds of dots hides itself."""
-    points = max(int(np.isfinite(run.rounds[name]).sum()) for name in ("test_accuracy", *LOSSES) if _has(run, name))
+    points = max(
+        int(np.isfinite(run.rounds[name]).sum()) for name in ("test_accuracy", *LOSSES) if last(run, name) is not None
+    )
     return "o" if points <= 60 else ""
 
 

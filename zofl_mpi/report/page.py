@@ -1,7 +1,5 @@
 """The page: one HTML file that needs no network, no server and no other file."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -22,8 +20,7 @@ AT_ONCE = 3
 def page(runs: Sequence[Run]) -> str:
     """The page of one run or a comparison, as HTML of about 5 MB, most of it the plotting library.
 
-    Raises:
-        UserError: there are more than RUNS runs, or plotly is not installed.
+    UserError: there are more than RUNS runs, or plotly is not installed.
     """
     if len(runs) > RUNS:
         raise UserError(f"{len(runs)} results are given and a page compares {RUNS} at most; name fewer")
@@ -76,11 +73,10 @@ def _section(k: int, run: Run, name: str, drawn: dict[str, charts.Chart], is_ope
     shown = []
     for n, (caption, draw) in enumerate(figures.items() if run.length else ()):
         drawn[f"run{k}-{n}"] = draw(run)
-        shown.append(
-            f"<figure><figcaption>{escape(caption)}</figcaption><div id='run{k}-{n}' class=plot></div></figure>"
-        )
+        title = f"<figcaption>{escape(caption)}</figcaption>"
+        shown.append(f"<figure>{title}<div id='run{k}-{n}' class=plot></div></figure>")
     words = "".join(f"<p>{escape(sentence)}</p>" for sentence in facts.sentences(run))
-    flags = {key: json.dumps(value) for key, value in facts.flat(run.config)}
+    flags = {key: json.dumps(value) for key, value in run.config.items()}
     return (
         f"<details class=run id=run{k}{' open' if is_open else ''}><summary><h2>{escape(name)}</h2></summary>"
         f"{words}<div class=figures>{''.join(shown)}</div>{_listed(facts.origin(run))}"

@@ -5,17 +5,14 @@
 python -m zofl_mpi.report.same is the same.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, refused
 from zofl_mpi.run.records import load
 
 CLOCKS = {"seconds"}
@@ -27,8 +24,7 @@ ELSEWHERE = " (in other rounds)"
 def differences(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> list[str]:
     """The names of what differs between two results: steps, /final/*, /rounds/* without clocks, /clients/*.
 
-    Raises:
-        UserError: a file is no result, or cannot be read.
+    UserError: a file is no result, or cannot be read.
     """
     a, b = load(one), load(other)
     pairs = [("final", a.final, b.final), ("rounds", a.rounds, b.rounds), ("clients", a.clients, b.clients)]
@@ -67,8 +63,7 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         found = {other: differences(flags.result, other) for other in flags.others}
     except UserError as error:
-        print(f"zofl-same: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
+        raise SystemExit(refused(error)) from error
     for other, names in found.items():
         rest = [name for name in names if not name.endswith(ELSEWHERE)]
         same = "the same bits" + (", evaluated in other rounds" if names else "")

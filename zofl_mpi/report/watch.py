@@ -1,9 +1,8 @@
 """The table of runs in the terminal, drawn anew while they go on."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -20,16 +19,13 @@ SECONDS = 2.0
 def watch(results: Sequence[Path], console: Console | None = None) -> None:
     """Shows the table until every run has ended, or Ctrl-C (UserError: a result cannot be read)."""
     console = console or Console()
-    with Live(console=console, auto_refresh=False) as live:
-        try:
-            while True:
-                runs = [records.load(path) for path in results]
-                live.update(table(runs), refresh=True)
-                if all(facts.state(run) != "running" for run in runs):
-                    break
-                time.sleep(SECONDS)
-        except KeyboardInterrupt:
-            pass
+    with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
+        while True:
+            runs = [records.load(path) for path in results]
+            live.update(table(runs), refresh=True)
+            if all(facts.state(run) != "running" for run in runs):
+                break
+            time.sleep(SECONDS)
     if not console.is_terminal:
         console.line()
 

@@ -36,9 +36,8 @@ def shaped(value: Any, shape: tuple[int, ...], what: str) -> Array:
 
 def descended(problem: Smooth, data: Any, y: Array, batches: Batch, stepsizes: Vector, **terms: Any) -> Array:
     """(n,) y after the local steps of `Smooth.descend`, which is refused in another shape."""
-    return shaped(
-        problem.descend(data, y, batches, stepsizes, **terms), y.shape, "descend(data, y, batches, stepsizes)"
-    )
+    new = problem.descend(data, y, batches, stepsizes, **terms)
+    return shaped(new, y.shape, "descend(data, y, batches, stepsizes)")
 
 
 @final
@@ -53,10 +52,6 @@ class Sampling:
     setting: Setting
     beta: float = fraction(1.0, "a fraction of the clients")
     poisson: bool = given(default=False)  # each client by itself with probability beta: see `privacy`
-
-    def decide(self, poisson: bool) -> None:
-        """Whether each client comes by itself, before the first round."""
-        object.__setattr__(self, "poisson", poisson)
 
     @property
     def expected(self) -> float:
@@ -107,9 +102,8 @@ class ServerStep:
 
     def batch(self, r: int) -> NDArray[np.int64]:
         """(server_batch,) xi_r, positions in the server's data, drawn with replacement; the same for every method."""
-        return self.setting.streams(Purpose.SERVER_BATCH, r=r).integers(
-            len(self.setting.server), size=self.server_batch
-        )
+        generator = self.setting.streams(Purpose.SERVER_BATCH, r=r)
+        return generator.integers(len(self.setting.server), size=self.server_batch)
 
     def gradient(self, x: Array, r: int) -> NDArray[np.float64]:
         """(n,) the gradient at x of the mean loss on xi_r, for a `Smooth` problem."""
@@ -166,11 +160,8 @@ def eval_data(setting: Setting[Any], data: Any, i: int | None = None) -> Any:
 
 # --- expected costs
 
-GRADIENT = 3
-"""Passes that a gradient counts: forward, and a backward pass that costs two of these."""
-
-PROBE = 64
-"""Samples that a plan counts the operations of where a batch is all of a client's, maybe too many to compute with."""
+GRADIENT = 3  # passes that a gradient counts: forward, and a backward pass that costs two of these
+PROBE = 64  # samples whose operations a plan counts where a batch is all of a client's, maybe too many to compute
 
 
 @dataclass(frozen=True)
@@ -280,9 +271,7 @@ class Costed(OnProblem[P], ABC):
 
     def _steps(self, effort: Effort, r: int, clients: Sequence[int] | None = None) -> tuple[Numbers, Numbers, Numbers]:
         """(k,) each: clients (None: the participants of round r), their local steps, the samples of these."""
-        asked, m = effort.participants(r) if clients is None else clients, self.setting.m
-        everyone = clients is None and len(asked) == m  # quicker than a list of them
-        ids = np.arange(m) if everyone else np.array(asked, np.int64)
+        ids = np.array(effort.participants(r) if clients is None else clients, np.int64)
         steps = np.broadcast_to(effort.steps(ids, r), ids.shape)
         return ids, steps, np.broadcast_to(effort.samples(steps, self._sizes[ids]), ids.shape)
 

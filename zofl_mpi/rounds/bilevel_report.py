@@ -15,17 +15,8 @@ from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.setting import Passes
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Bilevel, SecondOrder
-from zofl_mpi.rounds.base import (
-    GRADIENT,
-    Costed,
-    Effort,
-    OnProblem,
-    draw_batches,
-    eval_data,
-    scaled_to_one,
-    shaped,
-    step_samples,
-)
+from zofl_mpi.rounds import base
+from zofl_mpi.rounds.base import GRADIENT, Costed, Effort, OnProblem, eval_data, scaled_to_one, shaped
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
 from zofl_mpi.rounds.report import GlobalModel, HeldOut, all_scores, held_out
 from zofl_mpi.rounds.zeroth_order import Local, Report, Stepped, directions, report, schedule_lines
@@ -64,10 +55,8 @@ class TwoLevels(OnProblem[B]):
     def work_of(self, samples: Sequence[float], sizes: Sequence[tuple[int, int]], clients: Any) -> RoundWork:
         """All clients' work in a round: samples (m,) of each, and the bytes of each exchange, down and up."""
         ids = list(range(self.setting.m) if clients is None else clients)
-        down, up, two = (
-            np.full(len(ids), float(total)) for total in (*map(sum, zip(*sizes, strict=True)), 2 * len(sizes))
-        )
-        return RoundWork(ids, np.array(samples, float)[ids], down, up, two)
+        down, up = (np.full(len(ids), float(sum(ways))) for ways in zip(*sizes, strict=True))
+        return RoundWork(ids, np.array(samples, float)[ids], down, up, np.full(len(ids), 2.0 * len(sizes)))
 
     def parts(self, client: Client) -> tuple[Any, Any]:
         """The samples that f_i and h_i see."""
@@ -108,8 +97,6 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     """Base of Algorithm 2: its points, its lower-level calls, their residual, its report and --dry-run.
 
     Attributes:
-        local: the local steps on the upper level.
-        solver: the lower level.
         exact: at each evaluation also solve the lower level exactly, where the problem can: to see what inexactness
             does, and for the estimate of the gradient (--probe).
     """
@@ -152,8 +139,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
         """
         if self.problem.solution_only:
             return math.nan
-        asked = Iterate(y[None], int(shifted), 0)
-        g = clients.mean(self.slope, asked, counted=False).values
+        g = clients.mean(self.slope, Iterate(y[None], int(shifted), 0), counted=False).values
         project = self.problem.project_lower
         if project is not None:
             g = y - project(x, y - g)
@@ -221,7 +207,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     def loads(self) -> Loads:
         """Samples of each client's steps in a round whose lower level is solved as at x_0."""
         T = self.first_schedule.T
-        lower = step_samples(self.setting, self.solver.batch_lower)
+        lower = base.step_samples(self.setting, self.solver.batch_lower)
         return Loads([f + 2 * T * h for f, h in zip(super().loads().work, lower, strict=True)])
 
     def plan(self, rounds: int) -> dict[str, str | float]:
@@ -294,12 +280,12 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
     def lower_batches(self, client: Client, t: int, steps: int) -> Any:
         """(steps, B) positions of h_i's derivatives in inner round t, or in a term of the series behind these."""
         generator = self.setting.streams(Purpose.LOWER_BATCH, r=client.memory["r"], i=client.i, t=t)
-        return draw_batches(generator, len(self.parts(client)[1]), steps, self.batch_lower)
+        return base.draw_batches(generator, len(self.parts(client)[1]), steps, self.batch_lower)
 
     def upper_batches(self, client: Client, steps: int) -> Any:
         """(steps, B) positions of f_i's gradients; the first is that of the hypergradient."""
         generator = self.setting.streams(Purpose.BATCH, r=client.memory["r"], i=client.i)
-        return draw_batches(generator, len(self.parts(client)[0]), steps, self.batch)
+        return base.draw_batches(generator, len(self.parts(client)[0]), steps, self.batch)
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> HypergradientReport:
         solve, m = self.problem.solution, self.setting.m
@@ -321,7 +307,7 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
 
     def _samples(self, exchanges: Sequence[Exchange]) -> list[int]:
         """(m,) samples of the derivatives that each client takes."""
-        upper, lower = step_samples(self.setting, self.batch), step_samples(self.setting, self.batch_lower)
+        upper, lower = base.step_samples(self.setting, self.batch), base.step_samples(self.setting, self.batch_lower)
         outer, inner = (sum(numbers) for numbers in zip(*((e.upper, e.lower) for e in exchanges), strict=True))
         return [outer * f + inner * h for f, h in zip(upper, lower, strict=True)]
 

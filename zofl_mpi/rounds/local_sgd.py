@@ -94,7 +94,6 @@ class LocalSolve:
     """LOCAL, the inexact solution of min over y in Y_i(x) of h_i(x, y): [A] Algorithm 2.
 
     Attributes:
-        steps: numbers and sizes of the steps.
         batch: samples of a local step, drawn with replacement.
         y0: start of the local solves: x (the point they are asked at) or last (the middle of the client's last pair).
         samples: shared or separate mini-batches of the two solves; separate multiplies their noise by n/(2 eta).
@@ -133,13 +132,10 @@ class LocalSGD:
     """Participants, mini-batches and the average x <- x + eta_g sum_i w_i (y_i - x) of the local models y_i.
 
     Attributes:
-        sampling: the participants.
-        steps: numbers and sizes of the local steps.
         batch: samples of a local step, drawn with replacement; 0 for all of the client's, in every step.
         weights: w_i of the objective and of the averaging: size (|D_i|) or uniform.
         eta_g: server step size on the averaged update; with the rule sgd 1 is plain averaging.
         server: one more step a round, on the server's own data.
-        robust: how the local models are averaged, and who lies about them.
     """
 
     setting: Setting[Smooth]
@@ -201,8 +197,7 @@ class FirstOrder(Costed[Smooth]):
         return self.reporting.measured(client, message.x, self.personal(client, message.x, message.r))
 
     def eval_passes(self, asked: int) -> tuple[float, float]:
-        own_models = type(self).personal is not FirstOrder.personal
-        return self.reporting.eval_passes(asked, own_models)
+        return self.reporting.eval_passes(asked, personal=type(self).personal is not FirstOrder.personal)
 
     def personal(self, client: Client, x: Array, r: int) -> Array | None:
         """(n,) y_i, the client's personal model; None where there is none."""
@@ -215,14 +210,9 @@ class FirstOrder(Costed[Smooth]):
     @property
     def effort(self) -> Effort:
         local, x = self.local, np.zeros(self.setting.problem.n, self.setting.dtype)
-        return Effort(
-            local.sampling,
-            local.steps.counts,
-            local.batch,
-            GlobalModel(x, 0),
-            LocalModel(x),
-            server_batch=local.server.server_batch if local.server.gamma else 0,
-        )
+        own = local.server.server_batch if local.server.gamma else 0
+        down, up = GlobalModel(x, 0), LocalModel(x)
+        return Effort(local.sampling, local.steps.counts, local.batch, down, up, server_batch=own)
 
 
 def minibatches(setting: Setting, client: Client, r: int, steps: int, batch: int) -> NDArray[np.int64]:

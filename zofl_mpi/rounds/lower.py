@@ -7,7 +7,6 @@ at the mean of the clients' own minimisers, which is not y(x).
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -15,11 +14,11 @@ import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, at_least, demand, finite
 from zofl_mpi.errors import warn
+from zofl_mpi.numerics.descent import Gradient, Projection, descend
 from zofl_mpi.problems import Bilevel
 from zofl_mpi.rounds.base import draw_batches, shaped
 
-GROWTH = 4
-"""Times the local steps that x_0's curvature asks for, beyond which a run warns."""
+GROWTH = 4  # times the local steps that x_0's curvature asks for, beyond which a run warns
 _warned: list[bool] = []
 
 
@@ -107,12 +106,9 @@ class Lower:
             return Schedule(0, 1, 0.0)
         mu, L = map(float, shaped(self.setting.problem.curvature(x), (2,), "curvature(x)"))
         if not 0 < mu <= L < math.inf:
-            raise UserError(
-                f"the lower level has mu_h = {mu:g}, L_h = {L:g}; the solvers need 0 < mu_h <= L_h: "
-                "move x or regularise the lower level"
-            )
+            found = f"the lower level has mu_h = {mu:g}, L_h = {L:g}"
+            raise UserError(f"{found}; the solvers need 0 < mu_h <= L_h: move x or regularise the lower level")
         kappa = L / mu
-        a = self._a(kappa, r)
         T = self._local_steps(kappa, r)
         H = self._interval(T)
         if self.lower == "lfd":
@@ -121,7 +117,7 @@ class Lower:
             gamma = self.gamma_lower or 1 / L
             return Schedule(T, H, gamma, acceleration=acceleration(self.lower, gamma, mu, L, H), condition=kappa)
         if self.T_lower in ("auto", "alg3"):
-            return Schedule(T, H, self.gamma_lower or 1 / (mu * a), condition=kappa)
+            return Schedule(T, H, self.gamma_lower or 1 / (mu * self._a(kappa, r)), condition=kappa)
         gamma = self.gamma_lower or min(1 / L, 2 * math.log(T + 1) / (mu * max(T, 1)))
         return Schedule(T, H, gamma, condition=kappa)
 
@@ -215,10 +211,8 @@ class Lower:
 
         if schedule.acceleration is not None:
             return Moved(_accelerated(message.w, gradient, settle, steps, (schedule.gamma, *schedule.acceleration)))
-        y = message.w[0]
-        for k in range(steps):
-            y = settle(y - schedule.stepsize(first + k) * gradient(y, k))
-        return Moved(y[None])
+        sizes = [schedule.stepsize(first + k) for k in range(steps)]
+        return Moved(descend(message.w[0], gradient, steps=steps, stepsize=sizes.__getitem__, project=settle)[None])
 
 
 def acceleration(which: str, gamma: float, mu: float, L: float, H: int) -> tuple[float, float, float]:
@@ -235,20 +229,12 @@ def acceleration(which: str, gamma: float, mu: float, L: float, H: int) -> tuple
         return alpha, alpha + 1, gamma_l
     alpha = 3 / (2 * product) - 1 / 2
     if not alpha > 1 + 1e-12:
-        raise UserError(
-            f"--lower fedac2: gamma_l mu_h = {product:g}, it must be below 1 (alpha = {alpha:g} must exceed 1): "
-            "take --lower fedac1 or a smaller --gamma-lower"
-        )
+        must = f"gamma_l mu_h = {product:g}, it must be below 1 (alpha = {alpha:g} must exceed 1)"
+        raise UserError(f"--lower fedac2: {must}: take --lower fedac1 or a smaller --gamma-lower")
     return alpha, (2 * alpha**2 - 1) / (alpha - 1), gamma_l
 
 
-def _accelerated(
-    w: Array,
-    gradient: Callable[[Array, int], Array],
-    project: Callable[[Array], Array],
-    steps: int,
-    sizes: tuple[float, ...],
-) -> Array:
+def _accelerated(w: Array, gradient: Gradient, project: Projection, steps: int, sizes: tuple[float, ...]) -> Array:
     """(2, n_lower) FedAC's w and w_ag after the steps. Where Y(x) is a set both are projected: our addition."""
     (y, aggregate), (gamma, alpha, beta, gamma_l) = w, sizes
     for k in range(steps):

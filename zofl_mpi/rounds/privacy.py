@@ -101,7 +101,7 @@ class Privacy:
             scalars: whether its clients send scalars, to which they can add noise themselves.
         """
         self._known["sampling"] = sampling
-        sampling.decide(self.participation == "poisson")
+        vars(sampling)["poisson"] = self.participation == "poisson"
         given, noised = self.delta != "auto", self.noise_multiplier > 0 or self.epsilon != NONE
         for f in fields(self) if not self.clips else ():
             value = vars(self)[f.name]

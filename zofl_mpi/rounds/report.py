@@ -31,8 +31,7 @@ class Measured:
     means: dict[str, float] = field(default_factory=dict)  # columns of the report, which averages them over clients
 
 
-NO_SCORE = {"loss": math.nan, "accuracy": math.nan}
-"""The scores of a problem that has none."""
+NO_SCORE = {"loss": math.nan, "accuracy": math.nan}  # of a problem that has none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,9 +208,6 @@ class Reporting:
         `personal`: whether each client that it asks has a model of its own, also without --personal.
         """
         return 1 + asked * (personal or self.personal), 1 + self.setting.problem.smooth_twin
-
-
-# --- ZO-HFL
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,10 +61,8 @@ class Robust:
         """Refuses a median or a trimmed mean of so few replies a round that none, or no more than all, would count."""
         kind, share = _parsed(self.aggregate)
         if self.sorts and replies < (3 if kind == MEDIAN else 2 * _ceiling(share, replies) + 1):
-            raise UserError(
-                f"--aggregate {self.aggregate}: a round has too few replies for it, {replies}; take more participants "
-                "(--beta, --m), or the mean"
-            )
+            few = f"a round has too few replies for it, {replies}"
+            raise UserError(f"--aggregate {self.aggregate}: {few}; take more participants (--beta, --m), or the mean")
 
     @cached_property
     def liars(self) -> frozenset[int]:
@@ -87,9 +85,7 @@ class Robust:
             return middle(list(replies.values()), self.left_out(len(replies)))
         return mean.of_replies(replies, weights)
 
-    def sum(
-        self, clients: Clients, step: Step, message: Any, term: Callable[..., Any], *, to: Sequence[int]
-    ) -> Callable[[], Any]:
+    def sum(self, clients: Clients, step: Step, message: Any, term: Any, *, to: Sequence[int]) -> Callable[[], Any]:
         """`Clients.sum`, robustly, of vectors along the clients' own directions, of length plus - minus of a reply.
 
         D_i is this difference. Trimmed: the vectors of the largest and of the smallest D_i are left out, and the sum of
@@ -119,22 +115,20 @@ class Robust:
 
     def read(self, i: int, r: int, reply: Any, at: Mapping[str, Any]) -> Any:
         """Client i's reply as the server reads it: a liar's lie, clipped; the reply itself where neither changes it."""
-        fields = {name: _array(getattr(reply, name)) for name in at}
-        D = {name: np.subtract(x, _array(at[name]), dtype=np.float64) for name, x in fields.items()}
+        fields = {path: x for path, x in mean.averaged(reply).items() if path[0] in at}
+        D = {path: np.subtract(x, at[path[0]], dtype=np.float64) for path, x in fields.items()}
         factor, norm, (kind, C) = 1.0, _norm(D), _parsed(self.aggregate)
         if i in self.liars and self.attack == "noise":
             generator = self.setting.streams(Purpose.ATTACK, r=r, i=i, t=1)
-            noise = {name: generator.standard_normal(d.shape) for name, d in D.items()}
-            D = {name: norm / _norm(noise) * d for name, d in noise.items()}
+            noise = {path: generator.standard_normal(d.shape) for path, d in D.items()}
+            D = {path: norm / _norm(noise) * d for path, d in noise.items()}
         elif i in self.liars:
             factor = SCALE if self.attack == "scale" else -1.0
         if kind == CLIP and abs(factor) * norm > C:
             factor *= C / (abs(factor) * norm)
         if factor == 1 and i not in self.liars:
             return reply
-        new = dict[mean.Path, Array]()
-        for name, x in fields.items():
-            new[name,] = np.asarray(_array(at[name]) + factor * D[name]).astype(x.dtype)
+        new = {path: np.asarray(at[path[0]] + factor * D[path]).astype(x.dtype) for path, x in fields.items()}
         return messages.replace_arrays(reply, new)
 
     def lines(self, replies: int, size: int) -> dict[str, str | float]:
@@ -160,13 +154,7 @@ def middle(replies: Sequence[Any], k: int) -> Any:
     return messages.replace_arrays(replies[0], means)
 
 
-def _array(value: Any) -> NDArray[Any]:
-    """A field of a message, a number too, as an array."""
-    array = messages.as_array(value)
-    return np.asarray(value, np.float64) if array is None else array
-
-
-def _norm(D: Mapping[str, NDArray[np.float64]]) -> float:
+def _norm(D: Mapping[mean.Path, NDArray[np.float64]]) -> float:
     """The norm of all fields as one vector; the same bits whatever threads a library has."""
     return math.sqrt(math.fsum(float(np.square(d).sum()) for d in D.values()))
 

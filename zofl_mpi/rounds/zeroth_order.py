@@ -29,7 +29,7 @@ class Stepped:
 
 
 @dataclass(frozen=True)
-class Iterates:
+class State:
     """State of the server of [B] Algorithms 1 and 2 between rounds."""
 
     x: Array = column("1", "the iterate")  # (n,)
@@ -96,10 +96,9 @@ class Local:
         setting, own = self.setting, tuple(self.x_set) == ("problem",)
         gamma, bounded = self.stepsize(0), not own or setting.problem.constrained
         if bounded and not gamma < 2 * self.eta:
-            raise UserError(
-                f"--gamma {gamma:g}: with sets it must be below 2 eta = {2 * self.eta:g}: a step moves x by gamma/eta "
-                "times its distance to X_i; a larger --eta or a smaller --gamma"
-            )
+            must = f"with sets it must be below 2 eta = {2 * self.eta:g}"
+            why = "a step moves x by gamma/eta times its distance to X_i"
+            raise UserError(f"--gamma {gamma:g}: {must}: {why}; a larger --eta or a smaller --gamma")
         if own:
             return [SimpleNamespace(project=partial(setting.problem.project, i)) for i in range(setting.m)]
         sets = convex_sets.parse_all(self.x_set, setting.problem.n, setting.m)
@@ -108,8 +107,7 @@ class Local:
 
     def batches(self, client: Client, size: int, r: int) -> Any:
         """(H, B) positions of round r's local steps, or None for each: all samples."""
-        generator = self.setting.streams(Purpose.BATCH, r=r, i=client.i)
-        return draw_batches(generator, size, self.steps(), self.batch)
+        return draw_batches(self.setting.streams(Purpose.BATCH, r=r, i=client.i), size, self.steps(), self.batch)
 
     def pull(self, x: Array, convex: Any) -> NDArray[np.float64]:
         """(n,) (x - P(x))/eta, the gradient of dist^2(x)/(2 eta)."""
@@ -185,9 +183,6 @@ class Report(HeldOut):
     further: Mapping[str, float] = field(default_factory=dict)  # other scores of a problem of a user's own
 
 
-COLUMNS = frozenset(f.name for f in fields(Report))
-
-
 def directions(local: Local, r: int) -> Array:
     """(N, n) the directions of the report after round r."""
     setting, n = local.setting, local.setting.problem.n
@@ -201,7 +196,7 @@ def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[s
 
     From (N,) central differences of f along `directions`, and scores by column; others than `Report`'s are `further`.
     """
-    shares = local.shares()
+    shares, columns = local.shares(), {f.name for f in fields(Report)}
     pull = sum((shares[i] * local.pull(x, own) for i, own in enumerate(local.sets)), np.zeros(len(x)))
     g = (len(x) / (2 * local.eta) * differences)[:, None] * directions(local, r).astype(np.float64)
     squared = gradient_squared(g, pull)
@@ -209,8 +204,8 @@ def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[s
         set_distance=max(local.eta * float(np.linalg.norm(local.pull(x, own))) for own in local.sets),
         gradient_squared=squared.value,
         gradient_squared_error=squared.error,
-        further={name: value for name, value in scores.items() if name not in COLUMNS},
-        **{name: value for name, value in scores.items() if name in COLUMNS},
+        further={name: value for name, value in scores.items() if name not in columns},
+        **{name: value for name, value in scores.items() if name in columns},
     )
 
 
@@ -240,12 +235,7 @@ def schedule_lines(local: Local, theory: str) -> dict[str, str | float]:
 
 @dataclass(frozen=True)
 class LipschitzReports(Costed[Lipschitz]):
-    """Base of Algorithm 1: its report and --dry-run.
-
-    Attributes:
-        local: the local steps.
-        sampling: the participants; the paper's are all clients.
-    """
+    """Base of Algorithm 1: its report and --dry-run. The paper's participants are all clients."""
 
     needs: ClassVar[type] = Lipschitz
     local: Local = part()

@@ -4,6 +4,7 @@ import platform
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import final
 
 from zofl_mpi.engine import device
@@ -36,15 +37,10 @@ class Place:
 def bind(world: World, requested: str, gpu: bool) -> list[Place]:
     """Binds this rank to a device and to its threads; returns the places of all ranks, by rank.
 
-    On the CPU a rank has one thread: bits may depend on the number of threads, which would depend on the number
-    of ranks.
+    On the CPU a rank has one thread: bits may depend on the number of threads, which would depend on the number of
+    ranks. `requested` is "auto", "cpu" or "cuda"; `gpu`: whether the problem can use one.
 
-    Args:
-        requested: "auto", "cpu" or "cuda".
-        gpu: whether the problem can use a GPU.
-
-    Raises:
-        UserError: on every rank, if one cannot have the requested device, or cannot use the GPU that it chose.
+    UserError: on every rank, if one cannot have the requested device, or cannot use the GPU that it chose.
     """
     client = world.rank > 0 or world.size == 1
     seen, cores = device.visible(requested), device.cores()
@@ -57,9 +53,8 @@ def bind(world: World, requested: str, gpu: bool) -> list[Place]:
     if chosen != "cpu":
         device.reproducible()
     uuid = run_or_fail_all(world, lambda: device.proof(chosen))
-    threads = (
-        1 if chosen == "cpu" else device.threads([mask for _, mask in node], me, device.granted("SLURM_CPUS_PER_TASK"))
-    )
+    masks, allowed = [mask for _, mask in node], device.granted("SLURM_CPUS_PER_TASK")
+    threads = 1 if chosen == "cpu" else device.threads(masks, me, allowed)
     device.limit_threads(threads)
     gpus = max(len({uuid for _, uuids in views for uuid in uuids}), device.granted("SLURM_GPUS_ON_NODE"))
     unused = device.unused(seen) if gpu and requested == "auto" and chosen == "cpu" else ""
@@ -67,14 +62,8 @@ def bind(world: World, requested: str, gpu: bool) -> list[Place]:
     return world.allgather(place)
 
 
-def warnings_of(places: Sequence[Place]) -> list[str]:
-    """Sentences on GPUs that are shared without need, or not used at all."""
-    idle = {place.host: place.unused for place in places if place.unused}
-    return [*doubled(places), *(f"{host} computes on the CPU: {reason}" for host, reason in sorted(idle.items()))]
-
-
-def doubled(places: Sequence[Place]) -> Iterator[str]:
-    """Yields a sentence for each node on which ranks share a GPU although it has one for each of them.
+def warnings_of(places: Sequence[Place]) -> Iterator[str]:
+    """Yields a sentence for each node on which ranks share a GPU although it has one for each, or do not use it.
 
     The server's rank counts only where there are GPUs enough for it, too: it computes least while clients compute most.
     """
@@ -91,17 +80,15 @@ def doubled(places: Sequence[Place]) -> Iterator[str]:
                     "ranks: each must see all of them (Slurm: --gpu-bind=none, no CUDA_VISIBLE_DEVICES of your own)"
                 )
                 break
+    idle = {place.host: place.unused for place in places if place.unused}
+    yield from (f"{host} computes on the CPU: {reason}" for host, reason in sorted(idle.items()))
 
 
 def spans(numbers: Collection[int]) -> str:
     """Whole numbers as in "0-3,8"."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)
+    groups = groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])  # of numbers that follow each other
+    runs = ([number for _, number in group] for _, group in groups)
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def listed(rows: Sequence[dict[str, int | str]]) -> str:

@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
@@ -29,8 +29,8 @@ from zofl_mpi.run import devices, evaluation, flags
 from zofl_mpi.run import plan as plans
 from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
-from zofl_mpi.run.mpi.placement import ClientPlacement
-from zofl_mpi.run.mpi.world import connect
+from zofl_mpi.run.mpi.placement import placed
+from zofl_mpi.run.mpi.world import MPIWorld, connect
 from zofl_mpi.run.plan import Plan
 from zofl_mpi.run.progress import Progress, announce, progress
 from zofl_mpi.run.signals import Stop
@@ -75,26 +75,12 @@ def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
     """The last words of a rank that ends the run: a sentence, or a traceback of an unforeseen error."""
     if isinstance(exc, KeyboardInterrupt):
         return "zofl_mpi: interrupted; the finished rounds are in the result file"
-    if not (isinstance(exc, BrokenPipeError) or (isinstance(exc, OSError) and _output_fails())):
-        return _unforeseen(exc, world, job)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
-    if isinstance(exc, BrokenPipeError):
-        return "zofl_mpi: standard output was closed"
     kept = "" if isinstance(job, int) else "; finished rounds are in the result file, which --resume continues"
-    return f"zofl_mpi: standard output cannot be written ({exc.strerror}): send it elsewhere{kept}"
-
-
-def _output_fails() -> bool:
-    """Whether standard output cannot be written, as on a full disk."""
-    try:
-        print(flush=True)
-    except OSError:
-        return True
-    return False
-
-
-def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:
-    """A sentence where memory ran out or another rank is lost, else a traceback."""
+    if isinstance(exc, BrokenPipeError) or (isinstance(exc, OSError) and _output_fails()):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
+        if isinstance(exc, BrokenPipeError):
+            return "zofl_mpi: standard output was closed"
+        return f"zofl_mpi: standard output cannot be written ({exc.strerror}): send it elsewhere{kept}"
     rank, short = world.rank, memory.shortage(exc)
     if isinstance(job, int) and isinstance(exc, world.faults):
         return (
@@ -103,10 +89,16 @@ def _unforeseen(exc: BaseException, world: World, job: Job | int) -> str:
         )
     if not short:
         return f"zofl_mpi: rank {rank} failed\n{traceback.format_exc()}"
-    method, kept, servers = None, "", 1
-    if isinstance(job, Job):
-        method, kept, servers = job.method, "; finished rounds are in the result file", job.plan.values["server_ranks"]
+    method, servers = (None, 1) if isinstance(job, int) else (job.method, job.plan.values["server_ranks"])
     return f"zofl_mpi: rank {rank} is {short}; {memory.remedy(method, at_server=rank < servers)}{kept}"
+
+
+def _output_fails() -> bool:
+    """Whether standard output cannot be written, as on a full disk."""
+    with suppress(OSError):
+        print(flush=True)
+        return False
+    return True
 
 
 def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:
@@ -154,7 +146,6 @@ class Job:
             status = lead(*given, self.recorder, self.resumed, self.bar)
         else:
             from zofl_mpi.run.mpi.client import ClientRank
-            from zofl_mpi.run.mpi.world import MPIWorld
 
             assert isinstance(self.world, MPIWorld)
             data = self.method.setting.data
@@ -345,7 +336,7 @@ def _places(world: World, places: list[Place]) -> dict[str, list[Any]]:
     table |= {"device": [place.device for place in places], "threads": [place.threads for place in places]}
     if world.size > RANKS_LISTED:
         table = {name: sorted(set(values)) for name, values in table.items()}
-    warnings = warnings_of(places)
+    warnings = list(warnings_of(places))
     if len(set(table["blas"])) > 1:
         libraries = ", ".join(sorted(set(table["blas"])))
         warnings.append(f"ranks compute with different libraries ({libraries}): bits may depend on their number")
@@ -377,8 +368,7 @@ def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Sett
             raise UserError(f"{needed}: pip install 'zofl_mpi[torch]'") from exc
 
     setting = replace(run_or_fail_all(world, make), eval_clients=values["eval_clients"])
-    limits = values["devices"], values["deadline"], values["over_select"]
-    setting = devices.equipped(world, setting, *limits)
+    setting = devices.equipped(world, setting, values["devices"], values["deadline"], values["over_select"])
     return evaluation.limited(setting, 0 if values["eval_samples"] == "auto" else values["eval_samples"])
 
 
@@ -386,6 +376,5 @@ def _clients_per_rank(world: World, servers: int, m: int, loads: Loads | None) -
     """The number of clients, of m, on each rank."""
     if world.size == 1:
         return [m]
-    placement = ClientPlacement(world.size - servers, loads)
-    clients = Counter(placement[i] + servers - 1 for i in range(m))
-    return [clients[rank] for rank in range(world.size)]
+    clients = Counter(placed(m, world.size - servers, loads))
+    return [clients[rank - servers + 1] for rank in range(world.size)]

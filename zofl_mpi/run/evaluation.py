@@ -1,7 +1,6 @@
 """--eval-samples: how many samples an evaluation reads, fixed by the configuration and the seed."""
 
 from bisect import bisect_right
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,15 +16,15 @@ CHEAP = 1e11
 def auto(method: Method[Any], rounds: int, every: int) -> int:
     """The N of auto: at most N samples of each part, so that evaluations cost a tenth of the training at most.
 
-    Counted are passes of samples through the model (`engine.setting.Passes`), which a clock has no part in.
-
-    Returns:
-        N, at least 1; 0 for all samples: the limit holds with them, or the method does not know its passes.
+    Counted are passes of samples through the model (`engine.setting.Passes`), which a clock has no part in. 0: all
+    samples, since the limit holds with them, or the method does not know its passes.
     """
     setting, between = method.setting, range(every, rounds, every)
     evaluations = len({1, rounds}) + len(between) - (1 in between)  # see `loop.Schedule`
     parts = (setting.test, setting.validation), (setting.server,), setting.data
-    kinds = {type(data): isinstance(data, Drawable) for part in parts for data in _kinds(part)}
+    # one of each class: to ask each of many clients' data for a protocol's members takes long
+    examples = {type(data): data for part in parts for data in part}
+    kinds = {kind: isinstance(data, Drawable) for kind, data in examples.items()}
     held_out, of_server, of_clients = ([len(data) for data in part if kinds[type(data)]] for part in parts)
     asked = min(setting.eval_clients or setting.m, setting.m)
     passes = method.sample_passes(rounds, asked)
@@ -45,11 +44,6 @@ def auto(method: Method[Any], rounds: int, every: int) -> int:
     if cost(high) <= allowed:
         return 0
     return max(1, bisect_right(range(1, high), allowed, key=cost))
-
-
-def _kinds(part: Iterable[Any]) -> Iterable[Any]:
-    """An example of each class: to ask each of many clients' data for a protocol's members takes long."""
-    return {type(data): data for data in part}.values()
 
 
 def limited(setting: Setting[Any], N: int) -> Setting[Any]:

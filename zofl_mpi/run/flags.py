@@ -37,8 +37,7 @@ _hints: Callable[[type[Any]], dict[str, Any]] = functools.cache(typing.get_type_
 
 def flags_of(groups: Groups) -> dict[str, "Leaf"]:
     """{field: its flag} of all groups (UserError: two groups share a name, which must mean one thing)."""
-    known: dict[str, Leaf] = {}
-    owner: dict[str, str] = {}
+    known, owner = dict[str, Leaf](), dict[str, str]()
     for title, cls in groups.items():
         for leaf in leaves(cls):
             if leaf.name in known:
@@ -51,8 +50,7 @@ def flags_of(groups: Groups) -> dict[str, "Leaf"]:
 def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
     """The instance whose flags have these values (UserError: one is out of range).
 
-    Args:
-        given: the fields that are no flags; parts with a field `setting` get the method's.
+    `given` are the fields that are no flags; parts with a field `setting` get the method's.
     """
     check_ranges(cls, values)
     hints, parts = _hints(cls), dict(given)
@@ -110,14 +108,9 @@ def leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[Leaf]
 def parse(
     groups: Groups, arguments: Sequence[str], program: str, description: str, owners: Owners = lambda name: ()
 ) -> dict[str, Any]:
-    """{field: value} of all flags, given or default.
+    """{field: value} of all flags, given or default; `owners` is asked about a flag that is unknown here.
 
-    Args:
-        owners: asked about a flag that is unknown here.
-
-    Raises:
-        UserError: an unknown flag (the nearest is named), a value of the wrong kind.
-        SystemExit: --help was printed.
+    UserError: an unknown flag (the nearest is named), a value of the wrong kind; SystemExit: --help was printed.
     """
     if not {"-h", "--help"}.isdisjoint(arguments):
         _print_help(groups, program, description)

@@ -1,12 +1,10 @@
 """Rounds: run, evaluate, record, checkpoint, stop at a signal."""
 
-from __future__ import annotations
-
 import json
 import math
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +23,6 @@ from zofl_mpi.engine.setting import Budget, Directions, Method
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import records
 from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
-from zofl_mpi.run.diagnosis import latest_rank
 from zofl_mpi.run.progress import Progress, with_progress
 
 
@@ -83,7 +80,7 @@ class Totals:
     # of the estimates in all rounds of the run so far; counted at the end, which costs time at large m
     directions: Directions | None = None
     # {client rank: seconds} that the server waited in rounds in which this rank computed longest: at most what it
-    # computed beyond the mean of the client ranks; see `diagnosis.latest_rank`
+    # computed beyond the mean of the client ranks; see `latest_rank`
     late: dict[int, float] = field(default_factory=dict)
 
     def explored(self, method: Method[Any]) -> dict[str, float]:
@@ -112,6 +109,30 @@ class Totals:
         self.course += [(self.round, value) for value in values[:1]]
 
 
+def latest_rank(row: Row, server_ranks: int, lost: Container[int]) -> tuple[int, float]:
+    """The client rank that computed longest in a round, and the seconds that the server waited for it.
+
+    These are at most what it computed beyond the mean of the client ranks; (0, 0.0) where one client rank is left.
+    """
+    compute, wait = row.seconds[:, :, 0].sum(axis=0), float(row.seconds[:, 0, 1].sum())
+    ranks = [rank for rank in range(server_ranks, len(compute)) if rank not in lost]
+    if len(ranks) < 2:
+        return 0, 0.0
+    slowest = max(ranks, key=lambda rank: compute[rank])
+    return slowest, min(wait, float(compute[slowest] - compute[ranks].mean()))
+
+
+@final
+@dataclass(frozen=True)
+class Restored:
+    """Contents of a checkpoint: finished rounds, names of the steps so far, the state, {i: memory of client i}."""
+
+    round: int
+    steps: list[str]
+    state: Any
+    memories: dict[int, Memory]
+
+
 @final
 @dataclass(frozen=True)
 class Rounds:
@@ -126,9 +147,7 @@ class Rounds:
     def run(self, resumed: Restored | None) -> tuple[Totals, bool]:
         """Runs from the start, or from a checkpoint, to the end, or to a signal; returns whether all rounds are done.
 
-        Raises:
-            RunError: a round failed. Finished rounds are in the result file.
-            WriteError: the result cannot be written.
+        RunError: a round failed, finished ones are in the result file; WriteError: that cannot be written.
         """
         clients, recorder, schedule = self.clients, self.recorder, self.schedule
         done, state = clients.steadily(partial(self._begin, resumed))
@@ -154,12 +173,12 @@ class Rounds:
             if stop and done < schedule.rounds:
                 recorder.close("interrupted", **totals.explored(self.method))
                 return totals, False
-        fleet = self.method.setting.fleet
-        if fleet is not None:
+        final = messages.named(messages.leaves(state))
+        if fleet := self.method.setting.fleet:
             recorder.describe({f"clients/{name}": about for name, about in BY_CLIENT.items()})
-        each = {} if fleet is None else {f"clients/{name}": value for name, value in fleet.by_client(done).items()}
+            final |= {f"clients/{name}": value for name, value in fleet.by_client(done).items()}
         try:
-            recorder.finish(messages.named(messages.leaves(state)) | each, **totals.explored(self.method))
+            recorder.finish(final, **totals.explored(self.method))
         except records.DamagedError:
             if not schedule.saves(done):  # else its last checkpoint is this one
                 clients.steadily(partial(self._save, done, state))
@@ -208,9 +227,7 @@ class Rounds:
     def _save(self, done: int, state: Any) -> None:
         """Writes a checkpoint: the state, all memories, the number of finished rounds. There is no random state.
 
-        Raises:
-            RunError: it cannot be written.
-            DamagedError: it is written, and the result cannot be read any more.
+        RunError: it cannot be written; DamagedError: it is written, and the result cannot be read any more.
         """
         clients, recorder = self.clients, self.recorder
         recorder.flush()  # its rows first: what fails there is no checkpoint's failure
@@ -243,17 +260,6 @@ def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> A
         )
     check_finite(new)
     return new
-
-
-@final
-@dataclass(frozen=True)
-class Restored:
-    """Contents of a checkpoint: finished rounds, names of the steps so far, the state, {i: memory of client i}."""
-
-    round: int
-    steps: list[str]
-    state: Any
-    memories: dict[int, Memory]
 
 
 def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:

@@ -137,8 +137,10 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     program = f"python -m {family.__spec__.name}"
     values = flags.parse(groups, words, program, _opening(family, method), lambda name: owners_of(family, name, method))
     check_ranges(RunFlags, values)
-    if before:
-        _check_same(before, values, resume)
+    now = json.loads(json.dumps(values))
+    if differing := [k for k in before if k not in CHANGEABLE and now.get(k) != before[k]]:
+        changes = flags.changes(differing, before, now)
+        raise UserError(f"--resume {resume}: the checkpoint is of another configuration: {changes}")
     command = shlex.join(["python", "-m", family.__spec__.name, *arguments])
     rounds = int(before.get("rounds", 0))
     return Plan(values, command, kernel, samples, rounds, _usual_problem(family, method))
@@ -156,10 +158,8 @@ def _opening(family: Family, method: str) -> str:
 
 def _trusted(before: Values, given: Values, typed: Mapping[str, str], resume: str) -> dict[str, Any]:
     """Configuration that this command takes from the run that it continues."""
-    named = {}
-    for name in (*stored.CLASSES, *stored.PLACES, *stored.FOLDERS):
-        own = flags.flag(name)
-        named[name] = typed.get(f"--{own}") or given.get(name) or given.get(own)
+    names = {name: flags.flag(name) for name in (*stored.CLASSES, *stored.PLACES, *stored.FOLDERS)}
+    named = {name: typed.get(f"--{own}") or given.get(name) or given.get(own) for name, own in names.items()}
     return stored.trusted(before, named, f"--resume {resume}: the run")
 
 
@@ -216,9 +216,8 @@ def _roles(family: Family, method: str, problem: str, choice: Choice) -> list[fl
     role = role_of(method_of(family, method))
     if role is None and not choice.roles:
         near = min(choice.lacks, key=lambda each: len(choice.lacks[each]))
-        raise UserError(
-            f"--problem {problem}: to be a {near} problem, the nearest, it lacks {', '.join(choice.lacks[near])}"
-        )
+        lacking = ", ".join(choice.lacks[near])
+        raise UserError(f"--problem {problem}: to be a {near} problem, the nearest, it lacks {lacking}")
     if role is None:
         return list(choice.roles.values())
     if role in choice.roles:
@@ -274,13 +273,6 @@ def _named(table: Mapping[str, T], name: str, flag: str) -> T:
     return table[name]
 
 
-def _check_same(stored: Values, values: Values, path: str) -> None:
-    now = json.loads(json.dumps(dict(values)))
-    if differing := [k for k in stored if k not in CHANGEABLE and now.get(k) != stored[k]]:
-        changes = flags.changes(differing, stored, now)
-        raise UserError(f"--resume {path}: the checkpoint is of another configuration: {changes}")
-
-
 def check_validation(method: Method[Any], plan: Plan) -> None:
     """Refuses a validation part where the method reports no accuracy on it."""
     if method.setting.validation is None:
@@ -328,10 +320,8 @@ def print_plan(plan: Plan, method: Method[Any]) -> None:
     directions = method.directions(rounds)
     explored = {"explored": str(directions)} if directions else {}
     evaluated = {"samples of each part that an evaluation reads": method.setting.eval_samples or "all"}
-    S = plan.values["server_ranks"]
-    shared = (
-        {f"uploads of a step on each of {S} server ranks, at most": -(-method.server_uploads // S)} if S > 1 else {}
-    )
+    S, uploads = plan.values["server_ranks"], method.server_uploads
+    shared = {f"uploads of a step on each of {S} server ranks, at most": -(-uploads // S)} if S > 1 else {}
     accounts = {k: v for each in parts_of(method) if isinstance(each, Budget) for k, v in each.lines(rounds).items()}
     for name, value in {**method.plan(rounds), **accounts, **shared, **explored, **evaluated, **method.costs()}.items():
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
@@ -352,13 +342,9 @@ def work_of(method: Method[Any], rounds: int) -> Work | None:
 
 def loads_of(method: Method[Any]) -> Loads | None:
     """The work of each client as a method or its first part plans it; None if unknown (UserError: not m numbers)."""
-    for each in parts_of(method):
-        loads = each.loads() if isinstance(each, PlansLoads) else None
-        if loads is None:
-            continue
-        m = method.setting.m
-        if len(loads.work) != m or not all(0 <= work < math.inf for work in loads.work):
-            name = type(each).__name__
-            raise UserError(f"{name}.loads(): work must be {m} finite numbers, one for each client, at least 0")
-        return loads
-    return None
+    planned = ((type(each).__name__, each.loads()) for each in parts_of(method) if isinstance(each, PlansLoads))
+    name, loads = next(((name, loads) for name, loads in planned if loads is not None), ("", None))
+    m = method.setting.m
+    if loads is not None and not (len(loads.work) == m and all(0 <= work < math.inf for work in loads.work)):
+        raise UserError(f"{name}.loads(): work must be {m} finite numbers, one for each client, at least 0")
+    return loads

@@ -37,8 +37,7 @@ class Progress:
     def step(self, name: str, total: int = 0, done: int = 0) -> None:
         """Shows a step beside the rounds, as of the start or an evaluation, in place of the one before; "": none.
 
-        Args:
-            total: how many parts it has, `done` of which are done; 0: not known.
+        It has `total` parts (0: not known), `done` of which are done.
         """
 
     def advance(self) -> None:
@@ -51,10 +50,13 @@ class Progress:
     def update(self, done: int, note: str, seconds: float) -> None:
         """Shows that `done` rounds are finished; `note` is the last evaluation, `seconds` the time of the round."""
 
-    def pace(self, seconds: float) -> float:
-        """Seconds per round after one of `seconds`; recent rounds count more: they grow with H = tau sqrt(r + 1)."""
+    def pace(self, done: int, seconds: float) -> tuple[str, str]:
+        """Seconds per round after one of `seconds`, and the time that is left.
+
+        Recent rounds count more: they grow with H = tau sqrt(r + 1).
+        """
         self._pace = 0.9 * self._pace + 0.1 * seconds if self._pace else seconds
-        return self._pace
+        return f"{self._pace:.3f} s/round", f"{timedelta(seconds=round((self._rounds - done) * self._pace))} left"
 
 
 @final
@@ -65,23 +67,19 @@ class Lines(Progress):
         self._start, self._next = time.monotonic(), 0.0
 
     def update(self, done: int, note: str, seconds: float) -> None:
-        pace = self.pace(seconds)
-        now = time.monotonic()
+        (pace, left), now = self.pace(done, seconds), time.monotonic()
         if now < self._next and done < self._rounds:
             return
         self._next = now + max(5.0, (now - self._start) / 20)  # a day's log has 160 lines
-        left = timedelta(seconds=round((self._rounds - done) * pace))
-        round_of = f"round {done:>{len(str(self._rounds))}}/{self._rounds}"
-        print(f"{round_of}  {note}  {pace:.3f} s/round  {left} left", flush=True)
+        print(f"round {done:>{len(str(self._rounds))}}/{self._rounds}  {note}  {pace}  {left}", flush=True)
 
 
 @final
 class Bar(Progress):
     """A line for the rounds and one for the step beside them, drawn anew a few times a second, with a spinner.
 
-    Args:
-        terminal: the device to draw on, None for standard output. A launcher passes its ranks' output on line by line,
-            and a bar is one line that never ends: under a launcher it goes to the terminal itself.
+    Drawn on the device `terminal`, None for standard output. A launcher passes its ranks' output on line by line, and a
+    bar is one line that never ends: under a launcher it goes to the terminal itself.
     """
 
     def __init__(self, terminal: str | None) -> None:
@@ -100,7 +98,7 @@ class Bar(Progress):
         self._bar = Table(
             rich.SpinnerColumn(finished_text=" "),
             rich.TextColumn("{task.description}"),
-            rich.TextColumn("{task.fields[of]}"),
+            rich.MofNCompleteColumn(),
             rich.BarColumn(bar_width=24),
             rich.TextColumn("{task.fields[note]}"),
             rich.TimeElapsedColumn(),
@@ -109,9 +107,8 @@ class Bar(Progress):
             console=Console(file=self._file, force_terminal=True, width=width),
             refresh_per_second=4,
         )
-        self._parts = 0, 0
         self._step: rich.TaskID | None = None
-        self._task = self._bar.add_task("round", start=False, total=None, of="", note="", left="")
+        self._task = self._bar.add_task("round", start=False, total=None, note="", left="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -127,33 +124,24 @@ class Bar(Progress):
     def step(self, name: str, total: int = 0, done: int = 0) -> None:
         if self._step is not None:
             self._bar.remove_task(self._step)
-            self._step = None
-        if name:
-            self._parts, of = (done, total), f"{done}/{total}" if total else ""
-            self._step = self._bar.add_task(name, total=total or None, completed=done, of=of, note="", left="")
+        self._step = self._bar.add_task(name, total=total or None, completed=done, note="", left="") if name else None
 
     def advance(self) -> None:
-        done, total = self._parts
-        self._parts = done + 1, total
-        if self._step is not None and total:
-            self._bar.update(self._step, completed=done + 1, of=f"{done + 1}/{total}")
+        if self._step is not None:
+            self._bar.advance(self._step)
 
     def begin(self, done: int, rounds: int) -> None:
         super().begin(done, rounds)
         self.step("")
         self._bar.start_task(self._task)
-        self._bar.update(self._task, total=rounds, completed=done, of=f"{done}/{rounds}")
+        self._bar.update(self._task, total=rounds, completed=done)
 
     def update(self, done: int, note: str, seconds: float) -> None:
-        pace = self.pace(seconds)
-        left = f"{timedelta(seconds=round((self._rounds - done) * pace))} left"
-        note = f"{note}  {pace:.3f} s/round"
-        self._bar.update(self._task, completed=done, of=f"{done}/{self._rounds}", note=note, left=left)
+        pace, left = self.pace(done, seconds)
+        self._bar.update(self._task, completed=done, note=f"{note}  {pace}", left=left)
 
 
 class _Shown:
-    """The clients of a run during an evaluation, whose replies the progress shows one by one."""
-
     def __init__(self, clients: Clients, progress: Progress, name: str) -> None:
         self._clients, self._progress, self._name = clients, progress, name
 

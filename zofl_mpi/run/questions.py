@@ -1,5 +1,6 @@
 """Parts that all implementations of `Clients` share: the order of items, and one open question at a time."""
 
+import functools
 import inspect
 import time
 from collections.abc import Iterator, Mapping
@@ -18,10 +19,9 @@ from zofl_mpi.run.client_memory import STEPS
 
 
 class Item(NamedTuple):
-    """Item q of client i: an upload, or its last item, the reply, or in place of either a failure."""
+    """An item of client i: an upload, or its last one, the reply, or in place of either a failure."""
 
     i: int
-    q: int
     last: bool
     content: Any
     failed: Failure | None
@@ -33,10 +33,7 @@ def in_turn(
     """Yields the items of the clients of one process, which take turns: the q-th in the order of `inbox`, then q + 1.
 
     Ends at the first failure. Running one client to its end first would change the order, and deadlock where buffers
-    are bounded.
-
-    Args:
-        most: clients of a batch, see `batched`.
+    are bounded. `most`: clients of a batch, see `batched`.
     """
     step = batched(step, clients, inbox, inbox, most)
     live = {i: _items(step, clients[i], inbox[i]) for i in inbox}
@@ -51,11 +48,11 @@ def in_turn(
             except KeyboardInterrupt:
                 raise
             except BaseException as exc:  # SystemExit too: the server must hear of it
-                yield Item(i, q, True, None, failure(q, exc))
+                yield Item(i, True, None, failure(q, exc))
                 return
             if last:
                 del live[i]
-            yield Item(i, q, last, content, None)
+            yield Item(i, last, content, None)
         q += 1
 
 
@@ -82,23 +79,21 @@ class Questions:
         self._method, self._watch = method, watch
         self.ledger, self.clock = Ledger(m), Clock()
         self._watch.clock = self.clock
+        self._step_of = functools.cache(functools.partial(step_of, method))  # it takes up to 0.1 ms
         self.question: str | None = None  # name of the step whose question is open
-        self._known: dict[str, Step | None] = {}
         self._since = time.perf_counter()
 
     def open(self, step: Step) -> str:
         """Opens a question; its name (TypeError: no step of the method; RuntimeError: another question is open)."""
         name = step.__name__
         if self._method is not None and name not in STEPS:
-            if name not in self._known:
-                self._known[name] = step_of(self._method, name)
-            known = self._known[name]
+            known = self._step_of(name)
             if known is None or getattr(step, "__self__", None) is not getattr(known, "__self__", self):
                 raise TypeError(
                     f"step {name!r} is no method of the running method or of its parts: client ranks know its steps by "
                     "name only"
                 )
-        self.check_closed(f"step {name!r} was asked", " before the next one")
+        self.check_closed(f"step {name!r} was asked")
         self.question = name
         if name not in STEPS:
             self.ledger.open(name)
@@ -108,11 +103,10 @@ class Questions:
         """Closes the question: its last item has been read, or one has failed."""
         self.question = None
 
-    def check_closed(self, event: str, remedy: str = "") -> None:
+    def check_closed(self, event: str) -> None:
         """Refuses an event, as the end of the round or of the run, while a question is open (RuntimeError)."""
         if self.question is not None:
-            unread = f"replies to {self.question!r} are unread: read every item of a question{remedy}"
-            raise RuntimeError(f"{event} while {unread}")
+            raise RuntimeError(f"{event} while replies to {self.question!r} are unread: read every item of it first")
 
     def account(self) -> NDArray[np.float64]:
         """This rank's table of a round; all time but waiting and sending counts as the server's computing."""

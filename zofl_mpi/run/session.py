@@ -17,8 +17,8 @@ from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import World
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import loop, records
-from zofl_mpi.run.diagnosis import astray
 from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.plan import Plan
 from zofl_mpi.run.progress import Progress
 from zofl_mpi.run.records import places
@@ -27,8 +27,12 @@ from zofl_mpi.run.signals import STATUS
 
 NOTABLE = 0.1
 """Share of a run from which on the closing lines tell that the server waited for one rank."""
-Row = Mapping[str, int | str]
-"""A row of the table of ranks."""
+FAR = 1e3
+"""An objective that exceeds its first value by this factor has diverged."""
+HUGE = 1e9
+"""An objective beyond this had left its start before the first evaluation."""
+STILL = 6
+"""Evaluations in a row with the same bits that count as no progress."""
 
 
 def lead(
@@ -47,7 +51,6 @@ def lead(
         clients: Clients = LocalClients(list(method.setting.data), method, watch)
     else:
         from zofl_mpi.run.mpi.server import MPIClients
-        from zofl_mpi.run.mpi.world import MPIWorld
 
         assert isinstance(world, MPIWorld)
         clients = MPIClients(world, method.setting.m, method, watch, loads)
@@ -78,7 +81,7 @@ def lead(
 
 
 def opened(
-    world: World, method: Method[Any], plan: Plan, attrs: Attributes, rows: Sequence[Row]
+    world: World, method: Method[Any], plan: Plan, attrs: Attributes, rows: Sequence[Mapping[str, int | str]]
 ) -> tuple[records.Recorder, loop.Restored | None]:
     """Opens the result file of a run, new or continued, with these attributes and these rows of the table of ranks.
 
@@ -227,6 +230,21 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
     if warning := astray(totals.course, "objective" if "objective" in totals.last else "test loss"):
         lines.append(f"warning   {warning}")
     return "\n".join(lines)
+
+
+def astray(course: Sequence[tuple[int, float]], called: str) -> str:
+    """A sentence on a quantity, by its (round, value), that diverges or stands still; else ""."""
+    values = [value for _, value in course]
+    if len(values) < 2:
+        return ""
+    first, last = values[0], values[-1]
+    if not abs(last) <= min(FAR * max(abs(first), 1.0), HUGE):
+        return f"the {called} went from {first:.4g} after its first round to {last:.4g}: smaller steps may help"
+    since = next((k for k in range(len(values) - 1, -1, -1) if values[k] != last), -1) + 1
+    if len(values) - since < STILL:
+        return ""
+    rounds = course[-1][0] - course[since][0]
+    return f"the {called} is the same to the bit for the last {rounds} rounds: larger steps, or --dtype float64?"
 
 
 def _spent(seconds: NDArray[np.float64]) -> str:

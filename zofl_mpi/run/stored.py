@@ -49,13 +49,12 @@ def config_of(path: str) -> tuple[dict[str, Any], str, int]:
 def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, by: str = "") -> dict[str, Any]:
     """The part of a file's configuration that may be used: all but flags of one command and folders.
 
+    UserError: it names a class, file or folder of somebody's own that the command does not, or a value that would be
+    read as a flag.
+
     Args:
         named: {flag: value} that the command itself gives.
         by: the flag by which the command names what is somebody's own, if not the one of its value.
-
-    Raises:
-        UserError: the file names a class, file or folder of somebody's own that the command does not, or a value that
-            would be read as a flag.
     """
     kept = {key: value for key, value in config.items() if flags.field_of(key) not in {*LOCAL, *FOLDERS}}
     made, add = [], []
@@ -82,8 +81,5 @@ def is_place(name: str, value: str) -> bool:
     """Whether the value of one of these flags names a file or a folder, not something that zofl_mpi knows by name."""
     if name == "pretrained":
         return bool(value)
-    return (
-        value.endswith((".npz", ".toml"))
-        or any(c in value for c in "/\\~")
-        or (name == "model" and os.path.isdir(value))
-    )
+    path = value.endswith((".npz", ".toml")) or any(c in value for c in "/\\~")
+    return path or (name == "model" and os.path.isdir(value))

@@ -54,13 +54,11 @@ class Adaptation:
         return self.shift
 
     def fill(self, site: Site, groups: Sequence[type[Any]], parts: Sequence[nn.Module]) -> None:
-        """Gives the client's, the auxiliary and the server's part the values of the pretrained model, if there is one.
+        """Gives the client's, the auxiliary and the server's part the values of the pretrained model, if there is one
+        (UserError: the result has no last model, another network, or other test and validation samples).
 
         Args:
             groups: dataclasses of the flags of data and network.
-
-        Raises:
-            UserError: the result has no last model, another network, or other test and validation samples.
         """
         if not self.pretrained:
             return
@@ -73,8 +71,7 @@ class Adaptation:
         if other:
             differing = flags.changes(other, run.config, now)
             raise UserError(f"{name}: network and held-out samples must be those of that run: {differing}")
-        client, auxiliary, server = parts
-        for modules, suffix in (((client, auxiliary), ""), ((server,), "_s")):
+        for modules, suffix in ((parts[:2], ""), (parts[2:], "_s")):
             parameters = [p for module in modules for p in module.parameters()]
             statistics = [b for module in modules for b in module.buffers() if b.is_floating_point()]
             _copy(name, run.final, f"theta{suffix}", parameters)
@@ -95,12 +92,10 @@ class Adaptation:
 
 def _copy(name: str, final: Mapping[str, Any], field: str, tensors: Sequence[Tensor]) -> None:
     """Copies a vector of the pretrained model into tensors of the network."""
-    found, size = np.asarray(final.get(field, [])), sum(t.numel() for t in tensors)
-    if found.shape != (size,) or not np.isfinite(found).all():
+    found, sizes = np.asarray(final.get(field, [])), [t.numel() for t in tensors]
+    if found.shape != (size := sum(sizes),) or not np.isfinite(found).all():
         held = "numbers that are not finite" if found.shape == (size,) else f"{found.size} numbers"
         raise UserError(f"{name}: its last model has {held} in {field}, this network takes {size}; name a finished run")
     with torch.no_grad():
-        for t, part in zip(
-            tensors, torch.from_numpy(found).split_with_sizes([t.numel() for t in tensors]), strict=True
-        ):
+        for t, part in zip(tensors, torch.from_numpy(found).split_with_sizes(sizes), strict=True):
             t.copy_(part.view(t.shape))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 import numpy as np
 
 from zofl_mpi.data import Federation, features
+from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
@@ -41,7 +42,7 @@ class Widths:
         hidden: widths of the hidden layers.
     """
 
-    hidden: tuple[int, ...] = (200,)
+    hidden: tuple[int, ...] = at_least(1, (200,), "whole numbers")
 
 
 @final
@@ -109,14 +110,11 @@ def _cnn(site: Site, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def own_problem(name: str, cls: type[Any], samples: type[Any] = Samples) -> Choice:
-    """A user's own class, --problem module:Class, as a problem.
+    """A user's own class, --problem module:Class, as a problem (UserError: it is of neither kind).
 
     Either a torch module, which is called with the shape of an input, (channels, height, width) or (features,), and the
     number of classes. Or a dataclass with a field `federation` (`zofl_mpi.data.Federation`) or with fields that the run
     gives (`settings.given.GIVEN`); its other fields are flags, and it offers the roles whose members it has.
-
-    Raises:
-        UserError: it is neither.
     """
     if any(base.__name__ == "Module" and base.__module__.startswith("torch.nn") for base in cls.__mro__):
         return classifier(partial(_own_module, name, cls), samples=samples)

@@ -76,14 +76,12 @@ class Samples:
     def federation(
         self, world: World, streams: Streams, made_of: Derive | None = None, classifies: bool = True
     ) -> Federation:
-        """The samples of the server, of each client, and the test part.
+        """The samples of the server, of each client, and the test part (UserError: on every rank, if a file is missing
+        or damaged on one, or a flag is out of range).
 
         Args:
             made_of: maps the data set, then in the cache, to the one that is partitioned; None: the data set itself.
             classifies: refuse a regression.
-
-        Raises:
-            UserError: on every rank, if a file is missing or damaged on one, or a flag is out of range.
         """
         K, of_server = run_or_fail_all(world, lambda: features.parsed_components(self.features))
         data_dir = Path(self.data_dir).expanduser() if self.data_dir else None

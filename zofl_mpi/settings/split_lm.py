@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from zofl_mpi.data import texts
+from zofl_mpi.data.bpe import Vocabulary
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.lazy import torch
 from zofl_mpi.engine.setting import Setting
@@ -63,30 +64,20 @@ class LM:
     bf16: bool = False
     tf32: bool = False
 
-    @property
-    def random(self) -> bool:
-        """Whether the weights are random."""
-        return self.model.startswith("random:")
+    def begun(self) -> tuple[Any, Any]:
+        """A configuration, and its model in float32; None for random weights (UserError: it is not there)."""
+        from zofl_mpi.problems import lm_models
 
-    def begun(self) -> Any:
-        """The model of a folder or of the hub, in float32; the configuration of one with random weights.
+        if self.model.startswith("random:"):
+            return lm_models.random_config(self.model.partition(":")[2]), None
+        model = lm_models.stored_model(self.model)
+        return model.config, model
 
-        Raises:
-            UserError: it is not there.
-        """
-        from zofl_mpi.problems import lm_models as models
-
-        return models.random_config(self.model.partition(":")[2]) if self.random else models.stored_model(self.model)
-
-    def config(self, begun: Any) -> Any:
-        """The configuration of the model from `begun`."""
-        return begun if self.random else begun.config
-
-    def uncut(self, begun: Any, streams: Streams, vocabulary: int, end: int) -> Any:
+    def uncut(self, config: Any, model: Any, streams: Streams, vocabulary: int, end: int) -> Any:
         """The model before it is cut, on the CPU in float32, with LoRA if LoRA is trained.
 
         Args:
-            begun: from `begun`; not to be used afterwards.
+            config, model: from `begun`; not to be used afterwards.
             vocabulary: V, number of tokens of the data, of which `end` ends a text.
 
         Raises:
@@ -95,8 +86,8 @@ class LM:
         from zofl_mpi.problems import adapters, lm_models
         from zofl_mpi.problems.network import seeded
 
-        made = streams(Purpose.MODULE)
-        model = seeded(lambda: lm_models.random_model(begun, vocabulary, end), made) if self.random else begun
+        if model is None:
+            model = seeded(lambda: lm_models.random_model(config, vocabulary, end), streams(Purpose.MODULE))
         if model.config.vocab_size != vocabulary:
             raise UserError(
                 f"--model {self.model} knows {model.config.vocab_size} tokens, the data have {vocabulary}: take the "
@@ -113,10 +104,8 @@ class LM:
     def problem(
         self, model: Any, longest: int, targets: int, dtype: str = "float32", device: str = "cpu", choices: int = 1
     ) -> SplitLM:
-        """The problem of a model from `uncut`, which is not to be used afterwards; see `SplitLM`.
-
-        Raises:
-            UserError: it cannot be cut, or does not compute in this precision.
+        """The problem of a model from `uncut`, which is not to be used afterwards; see `SplitLM` (UserError: it cannot
+        be cut, or does not compute in this precision).
         """
         from zofl_mpi.problems.lm import cut_model, outline
         from zofl_mpi.problems.split_lm import SplitLM
@@ -129,12 +118,13 @@ class LM:
         return SplitLM(parts, longest, targets, self.label_smoothing, choices, **own)
 
 
-def tokeniser_of(model: str, config: Any) -> tuple[Path, int, int] | None:
-    """The tokenizer.json in a model's folder, how many tokens it knows, and the one that ends a text; None for none."""
-    place, end = Path(model).expanduser() / "tokenizer.json", config.get_text_config().eos_token_id
-    if not os.path.isfile(place) or end is None:
+def vocabulary_of(model: str, config: Any) -> Vocabulary | None:
+    """That of the tokenizer.json in a model's folder; None where there is none, or no token that ends a text."""
+    place, own = Path(model).expanduser() / "tokenizer.json", config.get_text_config()
+    if not os.path.isfile(place) or own.eos_token_id is None:
         return None
-    return place, int(config.get_text_config().vocab_size), int(end[0] if isinstance(end, list) else end)
+    end = own.eos_token_id[0] if isinstance(own.eos_token_id, list) else own.eos_token_id
+    return Vocabulary((place,), int(own.vocab_size), int(end))
 
 
 def build(site: Site) -> Setting[Any]:
@@ -143,17 +133,16 @@ def build(site: Site) -> Setting[Any]:
     from zofl_mpi.problems.lm_models import context_of
 
     flags, texts_of = site.group(LM), site.group(Texts)
-    begun = run_or_fail_all(site.world, flags.begun)
-    config = flags.config(begun)
+    config, begun = run_or_fail_all(site.world, flags.begun)
     run_or_fail_all(site.world, lambda: _check_texts(flags.model, config, texts_of))
-    corpus = texts_of.corpus(site.world, site.streams, context_of(config), tokeniser_of(flags.model, config))
-    vocabulary = corpus.vocabulary
-    model = run_or_fail_all(site.world, lambda: flags.uncut(begun, site.streams, vocabulary.size, vocabulary.end))
+    corpus = texts_of.corpus(site.world, site.streams, context_of(config), vocabulary_of(flags.model, config))
+    tokens = corpus.vocabulary.size, corpus.vocabulary.end
+    model = run_or_fail_all(site.world, lambda: flags.uncut(config, begun, site.streams, *tokens))
     fingerprint = f"{corpus.division}, {fingerprint_of(model)}"
-    longest = texts.longest(corpus.federation.test, corpus.choices > 1)
+    longest = texts.longest(corpus.federation.test)
     make = partial(flags.problem, model, *longest, site.dtype, site.device, corpus.choices)
     problem = run_or_fail_all(site.world, make)
-    once_a_node(site.world, problem.parts.model.parameters())
+    once_a_node(site.world, [*problem.parts.model.parameters(), *problem.local.first, *problem.top.first])
     return setting_on(site, problem, corpus.federation, fingerprint)
 
 

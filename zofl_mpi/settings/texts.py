@@ -1,13 +1,12 @@
 """`Texts`: the flags of a data set of texts and of its division among clients."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from zofl_mpi.data import Federation, bpe, e2e, lines, texts
+from zofl_mpi.data import Federation, bpe, e2e, lines, published, texts
 from zofl_mpi.data.bpe import Vocabulary
-from zofl_mpi.data.published import default_data_dir, find_files, missing_files
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import World, run_or_fail_all
@@ -63,23 +62,20 @@ class Texts:
     validation: Literal["dev", "none"] = "dev"
 
     def corpus(
-        self, world: World, streams: Streams, most: int | None = None, model: tuple[Path, int, int] | None = None
+        self, world: World, streams: Streams, most: int | None = None, of_model: Vocabulary | None = None
     ) -> Corpus:
-        """The texts, encoded once on each node, and their division among clients.
+        """The texts, encoded once on each node, and their division among clients (UserError: on every rank, if a file
+        is missing or damaged on one, a flag out of range, or a text too long).
 
         Args:
             most: tokens that the model can look at; texts that are longer are refused.
-            model: a tokenizer.json, how many tokens its model knows, and the one that ends a text; None for none.
-
-        Raises:
-            UserError: on every rank, if a file is missing or damaged on one, a flag out of range, or a text too long.
+            of_model: the vocabulary of the model's folder; None for none.
         """
-        files, data_dir = run_or_fail_all(world, self._files)
-        tokens: texts.Tokens = self.vocabulary if self.vocabulary != "auto" else "model" if model else "gpt2"
-        if tokens == "model" and model:
-            vocabulary = Vocabulary(model[:1], None, model[1:])
-        else:
-            vocabulary = Vocabulary(run_or_fail_all(world, lambda: bpe.find(data_dir)))
+        data_dir = Path(self.data_dir).expanduser() if self.data_dir else published.default_data_dir()
+        files = run_or_fail_all(world, lambda: self._files(data_dir))
+        own = of_model if self.vocabulary == "auto" else None
+        tokens: texts.Tokens = "model" if own else "e2e" if self.vocabulary == "e2e" else "gpt2"
+        vocabulary = own or Vocabulary(run_or_fail_all(world, lambda: bpe.find(data_dir)))
         stored = run_or_fail_all(world, lambda: texts.sources(self.data, files, vocabulary, self.text, tokens))
         raw = cached(world, stored)
 
@@ -87,29 +83,25 @@ class Texts:
             if most is not None:
                 texts.check_lengths(raw, most, files, self.text)
             rows, division = texts.training_rows(raw, self.part)
-            shares = {name: vars(self)[name] for name in ("m", "alpha", "min_samples")}
-            dev = self.validation == "dev"
-            federation = texts.shared_out(raw, rows, streams, by=self.partition, validates=dev, **shares)
-            kept, own = raw.tokens if tokens == "e2e" else None, len(files) == 1
-            told = division + ("" if own else e2e.RULES[self.text])
-            number = raw.classes if own and raw.classes > 1 else 1
-            return Corpus(federation, replace(vocabulary, kept=kept), told, files, self.text, number)
+            shares = {name: vars(self)[name] for name in ("m", "alpha", "partition", "min_samples")}
+            federation = texts.shared_out(raw, rows, streams, self.validation == "dev", **shares)
+            kept = vocabulary if tokens != "e2e" or raw.tokens is None else vocabulary.keeping(raw.tokens)
+            if len(files) == 1:
+                return Corpus(federation, kept, division, files, self.text, choices=raw.classes)
+            return Corpus(federation, kept, division + e2e.RULES[self.text], files, self.text)
 
         return run_or_fail_all(world, shared)
 
-    def _files(self) -> tuple[tuple[Path, ...], Path]:
-        """The three CSV files or the one of lines, and the folder with GPT-2's two."""
-        data_dir = Path(self.data_dir).expanduser() if self.data_dir else default_data_dir()
+    def _files(self, data_dir: Path) -> tuple[Path, ...]:
+        """The three CSV files, or the one of lines."""
         if self.data.endswith(lines.SUFFIX):
-            return (Path(self.data).expanduser(),), data_dir
-        named = self.data == "e2e"
-        folders = (data_dir / "e2e", data_dir) if named else (Path(self.data).expanduser(),)
-        paths, lacking = find_files(e2e.FILES, folders)
-        if not lacking:
-            return paths, data_dir
-        if named:
-            raise UserError(missing_files("e2e", f"no {', '.join(lacking)}", data_dir))
-        raise UserError(
-            f"--data {self.data}: it must be e2e, FILE.jsonl, or a folder with {', '.join(e2e.FILES)}; there is no "
-            f"{', '.join(lacking)} in it (a path is relative to {Path.cwd()})"
-        )
+            return (Path(self.data).expanduser(),)
+        if self.data == "e2e":
+            return published.find("e2e", e2e.FILES, data_dir)
+        paths, lacking = published.find_files(e2e.FILES, [Path(self.data).expanduser()])
+        if lacking:
+            raise UserError(
+                f"--data {self.data}: it must be e2e, FILE.jsonl, or a folder with {', '.join(e2e.FILES)}; there is no "
+                f"{', '.join(lacking)} in it (a path is relative to {Path.cwd()})"
+            )
+        return paths

@@ -45,10 +45,9 @@ def _features(site: Site) -> Setting[Softmax]:
     return setting_on(site, problem_on(Softmax, site, federation), federation)
 
 
-SOFTMAX = on_samples(Softmax)
 PROBLEMS = {
-    "softmax": SOFTMAX,
-    "features": replace(SOFTMAX, make=_features),
+    "softmax": on_samples(Softmax),
+    "features": replace(on_samples(Softmax), make=_features),
     "mlp": MLP,
     "cnn": CNN,
     "toy": random_problem(Toy, Quadratic, tested_on_clients=False),

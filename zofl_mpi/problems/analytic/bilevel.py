@@ -18,27 +18,18 @@ from zofl_mpi.problems.analytic.quadratic import SAMPLES, Bowl, Quadratic
 @final
 @dataclass(frozen=True)
 class Follower(Bowl):
-    """Lower part of a client of `BilevelBowls`: h_j(x, y) = q_j(y - B x), q_j of this bowl with a = 0.
+    """Lower part of a client of `BilevelBowls`: h_j(x, y) = q_j(y - B x), q_j of this bowl with a = 0."""
 
-    Attributes:
-        B: (n_lower, n).
-    """
-
-    B: Vector
+    B: Vector  # (n_lower, n)
 
 
 @final
 @dataclass(frozen=True)
 class Link:
-    """Data of a client of `BilevelBowls`.
+    """Data of a client of `BilevelBowls`."""
 
-    Attributes:
-        upper: f_i is its value at y, with n_lower entries.
-        lower: h_i.
-    """
-
-    upper: Bowl
-    lower: Follower
+    upper: Bowl  # f_i is its value at y, with n_lower entries
+    lower: Follower  # h_i
 
     def __len__(self) -> int:
         return len(self.upper) + len(self.lower)
@@ -52,20 +43,13 @@ class BilevelBowls(Solved, KnownBilevel):
     y(x) = P x, P = (sum A_i)^{-1} sum A_i B_i: with unequal A_i not the mean of the clients' own B_i x, where local
     steps without correction lead. F(x) = (1/m) sum_i f_i(x, P x) = F(x*) + 1/2 (x - x*)' M (x - x*) with
     M = P' C P + rho I, C the mean of the C_i, and M x* = P' (1/m) sum_i C_i c_i.
-
-    Attributes:
-        rho: weight of |x|^2, > 0.
-        homogeneous: all clients have the same A and B.
-        P: (n_lower, n).
-        spectrum: the least and the largest eigenvalue of the mean of the A_i.
-        hessian: (n, n) M.
     """
 
-    rho: float
-    homogeneous: bool
-    P: Vector
-    spectrum: tuple[float, float]
-    hessian: Vector
+    rho: float  # weight of |x|^2, > 0
+    homogeneous: bool  # all clients have the same A and B
+    P: Vector  # (n_lower, n)
+    spectrum: tuple[float, float]  # the least and the largest eigenvalue of the mean of the A_i
+    hessian: Vector  # (n, n) M
 
     @classmethod
     def random(
@@ -144,17 +128,11 @@ class BilevelBowls(Solved, KnownBilevel):
 @final
 @dataclass(frozen=True)
 class Game(Noisy):
-    """Data of a client of `Saddle`.
+    """Data of a client of `Saddle`."""
 
-    Attributes:
-        A: (n, n).
-        b: (n,).
-        noise: (N, n) of the samples' gradients in y around the mean.
-    """
-
-    A: Vector
-    b: Vector
-    noise: Vector
+    A: Vector  # (n, n)
+    b: Vector  # (n,)
+    noise: Vector  # (N, n) of the samples' gradients in y around the mean
 
 
 @final
@@ -166,17 +144,12 @@ class Saddle(Solved, KnownBilevel):
     The inner solution is y(x) = A x - b with the means A and b, so F(x) = 1/2 |A x - b|^2 + lam/2 |x|^2: the saddle
     point is x* = (A'A + lam I)^{-1} A'b, y* = A x* - b. All h_i have the Hessian I: the mean of the clients' own
     maximisers is y(x).
-
-    Attributes:
-        lam: weight of |x|^2, > 0.
-        A: (n, n) the mean of the A_i.
-        b: (n,) the mean of the b_i.
     """
 
     homogeneous: ClassVar[bool] = True
-    lam: float
-    A: Vector
-    b: Vector
+    lam: float  # weight of |x|^2, > 0
+    A: Vector  # (n, n) the mean of the A_i
+    b: Vector  # (n,) the mean of the b_i
 
     @classmethod
     def random(cls, streams: Streams, n: int, m: int, *, lam: float = 10.0, noise: float = 0.0) -> Random[Saddle, Game]:

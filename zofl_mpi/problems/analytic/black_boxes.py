@@ -23,17 +23,11 @@ UNKNOWN = "this problem's lower level only returns its solution, neither gradien
 @final
 @dataclass(frozen=True)
 class Book:
-    """Data of a client of `CVaR`.
+    """Data of a client of `CVaR`."""
 
-    Attributes:
-        inputs: (N, p) of the held-out samples.
-        targets: (N,)
-        training: the quadratic loss of its training samples, in y.
-    """
-
-    inputs: Vector
-    targets: Vector
-    training: Bowl
+    inputs: Vector  # (N, p) of the held-out samples
+    targets: Vector  # (N,)
+    training: Bowl  # the quadratic loss of its training samples, in y
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -54,22 +48,14 @@ class CVaR(KnownBilevel):
     inputs of 20 and 2 for one. With exact answers F(x) = f(x, y(x)) is convex and even in w around the w* with
     y(x*) = y*, which minimises it at every t; the tenth begins among the errors of 0.2: t* = 0.2 and F* = 1.1 at no
     other point. Whole multiples move F by at most resolution / (2 (1 - level)).
-
-    Attributes:
-        A: (p, p) the mean of the A_i.
-        force: (p,) the mean of the A_i a_i.
-        best: (p,) y*.
-        mu: weight of |y - w|^2/2, > 0.
-        level: 0.9, the mean is over the largest 1 - level of the errors.
-        resolution: of an answer; 0: exact.
     """
 
-    A: Vector
-    force: Vector
-    best: Vector
-    mu: float = 1.0
-    level: float = 0.9
-    resolution: float = 0.001
+    A: Vector  # (p, p) the mean of the A_i
+    force: Vector  # (p,) the mean of the A_i a_i
+    best: Vector  # (p,) y*
+    mu: float = 1.0  # weight of |y - w|^2/2, > 0
+    level: float = 0.9  # the mean is over the largest 1 - level of the errors
+    resolution: float = 0.001  # of an answer; 0: exact
 
     @classmethod
     def random(
@@ -137,17 +123,12 @@ class Shares(KnownBilevel):
     them are y - 1/n, with |y|^2 - 1/n for |x|^2. So F(x) = f(x, y(x)) is least where y minimises
     1/2 |y - c|^2 + rho/2 |y|^2 over the simplex, c the mean wish: y* = P(c / (1 + rho)), x* = y* - 1/n. An entry 0 of
     y* lies at the score at which its share begins: F has a kink there, and no gradient.
-
-    Attributes:
-        wish: (n,) c.
-        spread: the mean over clients and samples of |c_ij - c|^2/2.
-        rho: weight of |x|^2/2, > 0.
     """
 
     solution_only: ClassVar[bool] = True
-    wish: Vector
-    spread: float
-    rho: float = 0.5
+    wish: Vector  # (n,) c
+    spread: float  # the mean over clients and samples of |c_ij - c|^2/2
+    rho: float = 0.5  # weight of |x|^2/2, > 0
 
     @classmethod
     def random(cls, streams: Streams, n: int, m: int, *, noise: float = 0.0) -> Random[Shares, Vector]:

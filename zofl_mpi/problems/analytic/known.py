@@ -43,15 +43,10 @@ class KnownHierarchical(NumPyProblem, Protocol):
 
 @dataclass(frozen=True)
 class Solved:
-    """A problem that holds its solution.
+    """A problem that holds its solution."""
 
-    Attributes:
-        minimiser: (n,) x*.
-        value: the objective there.
-    """
-
-    minimiser: Vector
-    value: float
+    minimiser: Vector  # (n,) x*
+    value: float  # the objective there
 
     @property
     def n(self) -> int:

@@ -21,17 +21,11 @@ from zofl_mpi.problems.analytic.quadratic import SAMPLES, Bowl, Quadratic, Smoot
 @final
 @dataclass(frozen=True)
 class Pieces(Noisy):
-    """Data of a client of `MaxAffine`: q_j(x) = sum_g max_k (<slopes[g, k], x> + offsets[g, k]) + <noise_j, x>.
+    """Data of a client of `MaxAffine`: q_j(x) = sum_g max_k (<slopes[g, k], x> + offsets[g, k]) + <noise_j, x>."""
 
-    Attributes:
-        slopes: (G, K, n).
-        offsets: (G, K).
-        noise: (N, n).
-    """
-
-    slopes: Vector
-    offsets: Vector
-    noise: Vector
+    slopes: Vector  # (G, K, n)
+    offsets: Vector  # (G, K)
+    noise: Vector  # (N, n)
 
     def values(self, x: Vector, batch: Batch | None = None) -> Vector:
         """(k,) the mean of q_j at the rows of x (k, n) over the samples at positions `batch` (B,); None: over all."""
@@ -52,12 +46,9 @@ class MaxAffine(Solved, KnownLipschitz):
     with weights c_i and centres a_i of their own. In the coordinates <q_g, x> the mean of the f_i is a sum of functions
     of one variable each: its minimiser is the c-weighted median of the centres in every coordinate, where the mean has
     a kink. For n > 1 it is no client's own minimiser a_i, nor their mean.
-
-    Attributes:
-        lipschitz: L_0 of every f_i, over all samples; a sample's own is larger by at most the norm of its noise.
     """
 
-    lipschitz: float
+    lipschitz: float  # L_0 of every f_i, over all samples; a sample's own is larger by at most the norm of its noise
 
     @classmethod
     def random(cls, streams: Streams, n: int, m: int, *, noise: float = 0.0) -> Random[MaxAffine, Pieces]:
@@ -68,7 +59,7 @@ class MaxAffine(Solved, KnownLipschitz):
         centres = generator.standard_normal((m + 1, n))  # the <q_g, a_i>
         tables = (noise * streams(Purpose.NOISE, i=i).standard_normal((SAMPLES, n)) for i in range(m + 1))
         server, *clients = (_absolute(basis, *parts) for parts in zip(c, centres, tables, strict=True))
-        z = np.array([_median(centres[1:, g], c[1:, g]) for g in range(n)])
+        z = np.quantile(centres[1:], 0.5, axis=0, weights=c[1:], method="inverted_cdf")
         value = float(np.mean(np.sum(c[1:] * np.abs(z - centres[1:]), axis=1)))
         return cls(z @ basis, value, float(np.linalg.norm(c[1:], axis=1).max())), server, tuple(clients)
 
@@ -108,10 +99,3 @@ def _absolute(basis: Vector, c: Vector, centres: Vector, table: Vector) -> Piece
     slopes = c[:, None] * basis
     sides = np.array([1.0, -1.0])
     return Pieces(slopes[:, None] * sides[None, :, None], -(c * centres)[:, None] * sides, table - table.mean(axis=0))
-
-
-def _median(points: Vector, weights: Vector) -> float:
-    """argmin over z of sum_i weights_i |z - points_i|: where half of the weight is reached."""
-    order = np.argsort(points)
-    reached = np.cumsum(weights[order])
-    return float(points[order][np.searchsorted(reached, reached[-1] / 2)])

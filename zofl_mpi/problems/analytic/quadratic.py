@@ -20,17 +20,11 @@ SAMPLES = 32  # of a client or the server, where nothing else is asked for
 
 @dataclass(frozen=True)
 class Bowl(Noisy):
-    """Data of a client or of the server: N samples, q_j(y) = 1/2 (y - a)' A (y - a) + <noise_j, y>.
+    """Data of a client or of the server: N samples, q_j(y) = 1/2 (y - a)' A (y - a) + <noise_j, y>."""
 
-    Attributes:
-        A: (n, n) symmetric, positive semidefinite.
-        a: (n,).
-        noise: (N, n).
-    """
-
-    A: Vector
-    a: Vector
-    noise: Vector
+    A: Vector  # (n, n) symmetric, positive semidefinite
+    a: Vector  # (n,)
+    noise: Vector  # (N, n)
 
     @classmethod
     def random(cls, streams: Streams, i: int, n: int, samples: int, noise: float) -> Bowl:
@@ -96,20 +90,13 @@ class Quadratic(SmoothBowls, KnownHierarchical):
 
     With K_i = (A_i + mu_i I)^{-1} A_i the lower solution is y_i(x) = x - K_i (x - a_i) (for
     noise with mean 0), and f_{2,i}(x, y_i(x)) has the gradient m rho_i lam K_i' K_i (x - a_i).
-
-    Attributes:
-        n: length of x.
-        weights: (m,) rho_i.
-        lam: weight of f_2.
-        mu: (m,) proximal parameters.
-        radius: of the ball Y_i(x) = {|y - x| <= radius}; infinite for the whole space.
     """
 
-    n: int
-    weights: Vector
-    mu: Vector
-    lam: float = 1.0
-    radius: float = np.inf
+    n: int  # length of x
+    weights: Vector  # (m,) rho_i
+    mu: Vector  # (m,) proximal parameters
+    lam: float = 1.0  # weight of f_2
+    radius: float = np.inf  # of the ball Y_i(x) = {|y - x| <= radius}; infinite for the whole space
 
     @classmethod
     def random(

@@ -46,21 +46,15 @@ _BLOCKS: OrderedDict[Hashable, Any] = OrderedDict()
 
 
 class BlockKey(NamedTuple):
-    """Properties that rows must share to be computed in one block, whichever clients they belong to.
-
-    Attributes:
-        samples: the stored samples, see `dataset_key`.
-        batch: B.
-        pulled, confined, shifted: whether there is a mu, a ball to project onto, something to add to the gradients.
-    """
+    """Properties that rows must share to be computed in one block, whichever clients they belong to."""
 
     function: Function
-    samples: tuple[Any, ...]
-    batch: int
+    samples: tuple[Any, ...]  # the stored samples, see `dataset_key`
+    batch: int  # B
     dtype: str
-    pulled: bool = False
-    confined: bool = False
-    shifted: bool = False
+    pulled: bool = False  # whether there is a mu
+    confined: bool = False  # a ball to project onto
+    shifted: bool = False  # something to add to the gradients
 
 
 class StepsRequest(NamedTuple):

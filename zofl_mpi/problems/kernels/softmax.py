@@ -14,8 +14,9 @@ import math
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,29 +35,15 @@ SMALL_PRODUCT = 1_000_000  # multiplications up to which OpenBLAS takes its kern
 
 
 class Minibatches(NamedTuple):
-    """The mini-batches of H steps, and how far each step goes.
-
-    Attributes:
-        rows: (H, B) rows of `data.inputs`, which may be a map of a file.
-        pull: (H,) stepsize / B, the factor of the summed cross-entropy gradient.
-        keep: (H,) 1 - stepsize * mu, the factor of y - x by the proximal term.
-        push: (H,) the factor of `shift`, which is added to every gradient.
-        rescale: whether the inputs are to be scaled and shifted, or come as they are stored.
-        dtype: of the models and of the inputs that a kernel sees.
-    """
+    """The mini-batches of H steps, and how far each step goes."""
 
     data: Dataset
-    rows: NDArray[np.int64]
-    pull: NDArray[np.float64]
-    keep: NDArray[np.float64]
-    push: NDArray[np.float64]
-    rescale: bool
-    dtype: Any
-
-    @property
-    def size(self) -> int:
-        """B, samples of a mini-batch."""
-        return int(self.rows.shape[1])
+    rows: NDArray[np.int64]  # (H, B) rows of `data.inputs`, which may be a map of a file
+    pull: NDArray[np.float64]  # (H,) stepsize / B, the factor of the summed cross-entropy gradient
+    keep: NDArray[np.float64]  # (H,) 1 - stepsize * mu, the factor of y - x by the proximal term
+    push: NDArray[np.float64]  # (H,) the factor of `shift`, which is added to every gradient
+    rescale: bool  # whether the inputs are to be scaled and shifted, or come as they are stored
+    dtype: Any  # of the models and of the inputs that a kernel sees
 
     def labels(self) -> NDArray[np.int64]:
         """(H, B) of the samples."""
@@ -65,11 +52,11 @@ class Minibatches(NamedTuple):
     def blocks(self) -> Iterator[tuple[int, Array]]:
         """Yields the first step's number and the inputs (S, B, p) of S steps; the next block reuses their memory."""
         inputs = np.asarray(self.data.inputs)  # a memory map's own indexing is several times slower
-        p = self.data.features
-        steps = max(1, BLOCK_BYTES // max(1, self.size * p * np.dtype(self.dtype).itemsize))
-        ready = np.empty((min(steps, len(self.rows)) * self.size, p), self.dtype)
+        (H, B), p = self.rows.shape, self.data.features
+        steps = max(1, BLOCK_BYTES // max(1, B * p * np.dtype(self.dtype).itemsize))
+        ready = np.empty((min(steps, H) * B, p), self.dtype)
         raw = np.empty(ready.shape, inputs.dtype)
-        for t in range(0, len(self.rows), steps):
+        for t in range(0, H, steps):
             rows = self.rows[t : t + steps].ravel()
             stored, made = raw[: len(rows)], ready[: len(rows)]
             np.take(inputs, rows, axis=0, out=stored, mode="clip")  # "raise" would copy once more; `lower` checked them
@@ -77,7 +64,7 @@ class Minibatches(NamedTuple):
             if self.rescale:
                 made *= np.asarray(self.data.scale, self.dtype)
                 made += np.asarray(self.data.shift, self.dtype)
-            yield t, made.reshape(-1, self.size, p)
+            yield t, made.reshape(-1, B, p)
 
 
 Kernel = Callable[[Array, Array, Minibatches, float, Array | None], None]
@@ -92,14 +79,14 @@ def solve_numpy(x: Array, d: Array, minibatches: Minibatches, radius: float, shi
         shift: (k, C, p), or None for none.
     """
     k, C, p = x.shape
-    work = _Workspace(k, C, p, minibatches)
+    gradients = _gradients(k, C, p, minibatches)
     centre, moved, y = (a.reshape(k * C, p) for a in (x, d, x + d))
     against = None if shift is None else shift.reshape(k * C, p)
     steps = list(zip(*(a.tolist() for a in (minibatches.pull, minibatches.keep, minibatches.push)), strict=True))
     for first, block in minibatches.blocks():
         for t, batch in enumerate(block, first):
             pull, keep, push = steps[t]
-            gradient = work.gradient(y, batch, t, pull)
+            gradient = gradients(y, batch, t, pull)
             if keep != 1:
                 np.multiply(moved, keep, out=moved)
             if against is not None:
@@ -110,38 +97,35 @@ def solve_numpy(x: Array, d: Array, minibatches: Minibatches, radius: float, shi
             np.add(centre, moved, out=y)
 
 
-@final
-class _Workspace:
-    """The arrays that one call of `solve_numpy` writes into at each step."""
+def _gradients(k: int, C: int, p: int, minibatches: Minibatches) -> Callable[[Array, Array, int, float], Array]:
+    """The function (y, batch, t, pull) that gives (k C, p) pull * sum of the batch's gradients of the cross-entropy at
+    the rows of y, always in the same array.
+    """
+    B, dtype = minibatches.rows.shape[1], minibatches.dtype
+    residual = np.empty((k * C, B), dtype)  # classes first: a sum over them then runs along whole rows
+    by_model, flat, row = residual.reshape(k, C, B), residual.reshape(-1), np.empty((k, 1, B), dtype)
+    gradient = np.empty((k * C, p), dtype)
+    logit_parts = [(part, residual[:, part]) for part in _pieces(B, k * C * p)]
+    gradient_parts = [(part, gradient[:, part]) for part in _pieces(p, k * C * B)]
+    combine = np.multiply if B == 1 else np.matmul  # BLAS takes 16 us for an outer product, a broadcast 2 us
+    true_rows = np.arange(k)[:, None] * C + minibatches.labels()[:, None, :]
+    true = (true_rows * B + np.arange(B)).reshape(len(minibatches.rows), k * B)  # places in `flat`
 
-    def __init__(self, k: int, C: int, p: int, minibatches: Minibatches) -> None:
-        B, dtype = minibatches.size, minibatches.dtype
-        self.residual = np.empty((k * C, B), dtype)  # classes first: a sum over them then runs along whole rows
-        self.by_model = self.residual.reshape(k, C, B)
-        self.flat = self.residual.reshape(-1)
-        self.row = np.empty((k, 1, B), dtype)
-        self.gradient_out = np.empty((k * C, p), dtype)
-        samples, features = _pieces(B, k * C * p), _pieces(p, k * C * B)
-        self.logit_parts = [(part, self.residual[:, part]) for part in samples]
-        self.gradient_parts = [(part, self.gradient_out[:, part]) for part in features]
-        self.combine = np.multiply if B == 1 else np.matmul  # BLAS takes 16 us for an outer product, a broadcast 2 us
-        true_rows = np.arange(k)[:, None] * C + minibatches.labels()[:, None, :]
-        self.true = (true_rows * B + np.arange(B)).reshape(len(minibatches.rows), k * B)  # places in `flat`
-
-    def gradient(self, y: Array, batch: Array, t: int, pull: float) -> Array:
-        """(k C, p) pull * sum of the batch's gradients of the cross-entropy at the rows of y."""
-        for part, out in self.logit_parts:
+    def summed(y: Array, batch: Array, t: int, pull: float) -> Array:
+        for part, out in logit_parts:
             np.matmul(y, batch[part].T, out=out)
-        np.maximum.reduce(self.by_model, axis=1, keepdims=True, out=self.row)
-        np.subtract(self.by_model, self.row, out=self.by_model)  # the largest logit becomes 0: exp cannot overflow
-        np.exp(self.residual, out=self.residual)
-        np.add.reduce(self.by_model, axis=1, keepdims=True, out=self.row)
-        np.divide(pull, self.row, out=self.row)
-        np.multiply(self.by_model, self.row, out=self.by_model)
-        self.flat[self.true[t]] -= pull
-        for part, out in self.gradient_parts:
-            self.combine(self.residual, batch[:, part], out=out)
-        return self.gradient_out
+        np.maximum.reduce(by_model, axis=1, keepdims=True, out=row)
+        np.subtract(by_model, row, out=by_model)  # the largest logit becomes 0: exp cannot overflow
+        np.exp(residual, out=residual)
+        np.add.reduce(by_model, axis=1, keepdims=True, out=row)
+        np.divide(pull, row, out=row)
+        np.multiply(by_model, row, out=by_model)
+        flat[true[t]] -= pull
+        for part, out in gradient_parts:
+            combine(residual, batch[:, part], out=out)
+        return gradient
+
+    return summed
 
 
 def _pieces(length: int, each: int) -> list[slice]:
@@ -199,11 +183,6 @@ def numba_installed() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-LOADED_FOR = 60_000
-"""Local steps that repay a process's loading of the compiled kernel: 0.6 CPU-seconds, and 10 us saved by a step."""
-LOADING = 10  # processes that are assumed to share a run's clients, at most
-
-
 def choose(kernel: str) -> str:
     """The name in KERNELS for `kernel`; for "auto" (nothing is measured) the compiled one if numba is installed."""
     if kernel == "numba" and not numba_installed():
@@ -213,21 +192,14 @@ def choose(kernel: str) -> str:
     return kernel
 
 
-def repays_loading(steps: int, clients: int) -> bool:
-    """Whether `steps` local steps in all repay the loading of the compiled kernel, in any number of processes."""
-    return steps >= LOADED_FOR * min(clients, LOADING)
-
-
 # --- times of the kernels on this machine, by which rank 0 decides: no rule by processor or size held on the next one
 
 SECONDS = 0.25
 """CPU time that all measurements of one size may take together, the loading and compiling of a kernel aside."""
 CALLS = 8  # calls of each kernel, in turn, whose fastest one counts
 
-Times = dict[str, float]
 
-
-def step_times(size: Mapping[str, str | int], kernels: Mapping[str, Callable[[int], object]]) -> Times:
+def step_times(size: Mapping[str, str | int], kernels: Mapping[str, Callable[[int], object]]) -> dict[str, float]:
     """{kernel: seconds of a local step}: as kept in the user's cache, else (also if it is damaged) measured now.
 
     Of a step of this `size`; the `kernels` are functions of a number of steps, which they take.
@@ -235,10 +207,13 @@ def step_times(size: Mapping[str, str | int], kernels: Mapping[str, Callable[[in
     key = {**machine(), **size}
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     file = _folder() / f"{digest[:16]}.json"
-    times = _read(file, key, kernels)
-    if times is None:
-        times = measured(kernels)
-        keep_note(file, json.dumps({"key": key, "seconds": times}))
+    with suppress(OSError, ValueError, TypeError, KeyError):  # missing or damaged
+        stored = json.loads(file.read_text())
+        times = {name: float(stored["seconds"][name]) for name in kernels}
+        if stored["key"] == key and all(0 < value < math.inf for value in times.values()):
+            return times
+    times = measured(kernels)
+    keep_note(file, json.dumps({"key": key, "seconds": times}))
     return times
 
 
@@ -250,7 +225,7 @@ def machine() -> dict[str, str]:
     return {"processor": (names or [platform.processor()])[0], "blas": device.blas(), **versions}
 
 
-def measured(kernels: Mapping[str, Callable[[int], object]]) -> Times:
+def measured(kernels: Mapping[str, Callable[[int], object]]) -> dict[str, float]:
     """{kernel: seconds of a local step}, the kernels in turn; of each its fastest call, which other jobs slow least."""
     for take in kernels.values():
         take(1)  # loads it, or compiles it
@@ -273,14 +248,3 @@ def _folder() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("zofl_mpi")) / "kernels"
-
-
-def _read(file: Path, key: Mapping[str, str | int], kernels: Mapping[str, object]) -> Times | None:
-    """The times in a file of the cache; None where it is missing, damaged or of another key."""
-    try:
-        stored = json.loads(file.read_text())
-        times = {name: float(stored["seconds"][name]) for name in kernels}
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    fits = stored.get("key") == dict(key) and all(0 < value < math.inf for value in times.values())
-    return times if fits else None

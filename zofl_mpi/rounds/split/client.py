@@ -28,8 +28,7 @@ from zofl_mpi.rounds.split.training import Training
 
 M = TypeVar("M", Model, Network)
 Draw = Literal["device", "host"]
-AHEAD = 2**15
-"""Bytes of a client's directions that are drawn at once: many clients may wait in the middle of their steps."""
+AHEAD = 2**15  # bytes of a client's directions drawn at once: many clients may wait in the middle of their steps
 _warned: list[bool] = []
 
 
@@ -74,19 +73,17 @@ class CutLoss:
 
 @final
 class NetworkLoss:
-    """The server's loss as a function of theta = (theta_c, theta_s), for clients that hold both parts."""
+    """The server's loss as a function of theta = (theta_c, theta_s), for clients with both and without a gradient."""
 
     at_cut = False
 
-    def __init__(self, problem: Split, forward_only: bool = False) -> None:
-        """`forward_only`: whether no pass has a graph."""
+    def __init__(self, problem: Split) -> None:
         self.problem, self.flat = problem, Joined(problem)
         self.travels = self.flat.n
-        self._loss = problem.forward_loss if forward_only else problem.server_loss
 
     def __call__(self, smashed: Tensor, target: Tensor) -> Tensor:
-        """() the network's mean loss on the labels."""
-        return self._loss(smashed, target)
+        """() the network's mean loss on the labels, in a pass without a graph."""
+        return self.problem.forward_loss(smashed, target)
 
 
 OwnLoss = HeadLoss | CutLoss
@@ -105,7 +102,7 @@ class Joined:
 
     def initial(self) -> tuple[Tensor, Tensor]:
         """(n,) and (b,) what the modules came with."""
-        (theta, buffers), (theta_s, buffers_s) = self._problem.local.initial(), self._problem.top.initial()
+        (theta, buffers), (theta_s, buffers_s) = self._problem.local.first, self._problem.top.first
         return torch.cat([theta[: self._problem.n_client], theta_s]), torch.cat([buffers, buffers_s])
 
     @cached_property
@@ -211,9 +208,8 @@ class LocalSteps:
             self.theta = theta.new_zeros(loss.flat.n)
             self.theta[: len(theta)] = theta
         self.scratch = self.buffers.clone()
-        self.moments = [
-            moments_of(training, client, message, name) for name in ("moments", "exact_moments")[: len(self.parts)]
-        ]
+        names = ("moments", "exact_moments")[: len(parts)]
+        self.moments = [moments_of(training, client, message, name) for name in names]
         self.total, self.count = self.theta.new_zeros((), dtype=torch.float64), 0  # of the steps' losses
         self.moved = 0
         self.differences: list[Tensor] = []
@@ -223,7 +219,7 @@ class LocalSteps:
 
     def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """(q, inputs, labels) of each local step."""
-        for q, positions in enumerate(self.training.timetable.batches(self.client.i, self.r)):
+        for q, positions in enumerate(self.training.batches(self.client.i, self.r)):
             yield q, *self.inputs(positions, q)
 
     def inputs(self, positions: Batch, q: int) -> tuple[Tensor, Tensor]:
@@ -236,16 +232,12 @@ class LocalSteps:
         """The random numbers of step q."""
         return Key(self.training.setting.streams, self.r, self.client.i, q)
 
-    def uploads(self, q: int) -> bool:
-        """Whether the smashed samples of local step q are uploaded."""
-        return self.training.timetable.uploads(q)
-
     def drawn(self, draw: Callable[[Key], Iterable[Tensor]], key: Key, size: int) -> Iterable[Tensor]:
         """draw(key), of `size` bytes; where that is little, drawn with what the next steps will ask for.
 
         By itself, between two passes, a small draw takes three times as long: the processor's caches hold other code.
         """
-        count = min(AHEAD // max(1, size), self.training.timetable.steps(self.client.i) - key.t)
+        count = min(AHEAD // max(1, size), self.training.steps(self.client.i) - key.t)
         if key.t not in self.ahead and count > 1:
             self.ahead = {key.t + k: list(draw(key._replace(t=key.t + k))) for k in range(count)}
         return self.ahead.pop(key.t, None) or draw(key)
@@ -295,7 +287,7 @@ class LocalSteps:
 
     def step(self, gradient: Gradient) -> None:
         """Moves each part of the model by the optimiser's step along its gradient."""
-        size = self.training.timetable.client_size(self.r, self.client.i, self.moved)
+        size = self.training.client_size(self.r, self.client.i, self.moved)
         for part, g, moments in zip(self.parts, gradient.parts, self.moments, strict=True):
             if g is not None:
                 self.training.optimiser.step(self.theta[part], g, moments, size)
@@ -330,7 +322,12 @@ class LocalSteps:
         )
 
 
-# --- what a client keeps between rounds
+# --- what a client gets, and keeps between rounds
+
+
+def at_a_line(vector: Tensor) -> Tensor:
+    """The vector at an address as torch chooses it, by which products round (`problems.flat`): a copy if need be."""
+    return vector.clone() if vector.data_ptr() % 64 else vector
 
 
 def with_own_part(training: Training, client: Client, message: M) -> M:

@@ -10,28 +10,24 @@ from functools import cached_property
 from typing import Any, TypeVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.problems import Batch, Split
+from zofl_mpi.problems import Split
 from zofl_mpi.problems.saving import recomputing
 from zofl_mpi.rounds.split.client import HeadLoss, Loss
 from zofl_mpi.rounds.split.rules import GradientRule, Lines, StepCost
 from zofl_mpi.rounds.split.training import Training
 
 C = TypeVar("C", bound=AbstractContextManager[Any])
+SAMPLE_MACS = "multiply-accumulates of a sample at the client"
 STEP_MACS = "multiply-accumulates of a client's step"
 PASS_MACS = "multiply-accumulates of each of a client's forward passes"
 STEP_BYTES = "peak bytes of a client's step, beyond its model"
 STEP_COUNTED = STEP_MACS + ", its backward pass as computed"
 RECOMPUTED = ", if it computes its blocks again"  # gradient checkpointing
 PARTS, HEADS, SMASHED = "the clients' parts", "auxiliary heads", "smashed samples"
-SCALARS, GRADIENTS, LABELS, NUMBERS = (
-    "scalars in place of models",
-    "gradients at the cut",
-    "labels",
-    "rounds and losses",
-)
+SCALARS, GRADIENTS = "scalars in place of models", "gradients at the cut"
+LABELS, NUMBERS = "labels", "rounds and losses"
 
 
 @final
@@ -48,17 +44,16 @@ class Traffic:
     unsplit: bool = False  # clients hold both parts: scalars travel, down those of all rounds since a client's last
     sums: tuple[int, int] | None = None  # bytes (down, up) of sums in place of the scalars of steps
     _clients: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, compare=False)  # by client
-    _batches: dict[Any, tuple[int, int]] = field(default_factory=dict, init=False, compare=False)  # by size
 
     def of(self, r: int, i: int) -> dict[str, tuple[int, int]]:
         """{kind: bytes (down, up)} of participant i in round r."""
         client, head, statistics, moments = self._sizes
         aligns = self.aligned > 0 and r % self.aligned == 0
-        dense, each = not self.scalars, 8 * self.scalars * self.training.timetable.steps(i)
+        dense, each = not self.scalars, 8 * self.scalars * self.training.steps(i)
         densely = self.last * int(np.dtype(self.training.setting.dtype).itemsize)
         of_head = min(densely, head) if self.head else 0
         smashed, labels = (0, 0) if self.unsplit else self._uploads(r, i)
-        missed = r - self.training.timetable.latest(r).get(i, 0) if self.unsplit else 0
+        missed = r - self.training.latest(r).get(i, 0) if self.unsplit else 0
         return {
             PARTS: (client, client if dense else densely - of_head),
             HEADS: ((self.head or aligns) * head, self.head * (head if dense else of_head)),
@@ -76,7 +71,7 @@ class Traffic:
         training, sums = self.training, Counter[str]()
         alike = training.problem.alike and not self.unsplit  # then round 0 stands for all with new heads, 1 for others
         like = [int(r % max(1, self.aligned) > 0) if alike else r for r in range(rounds)]
-        cases = Counter((like[r], i) for r in range(rounds) for i in training.timetable.participants(r))
+        cases = Counter((like[r], i) for r in range(rounds) for i in training.participants(r))
         for (stands, i), times in cases.items():
             sums.update({kind: times * sum(ways) for kind, ways in self.of(stands, i).items()})
         return sums
@@ -97,33 +92,18 @@ class Traffic:
 
     def _uploads(self, r: int, i: int) -> tuple[int, int]:
         """Bytes of client i's smashed samples and labels in round r; the same in each where samples have one size."""
-        if i not in self._clients or not self.training.problem.alike:
-            timetable = self.training.timetable
-            sent = (batch for q, batch in enumerate(timetable.batches(i, r)) if timetable.uploads(q))
-            smashed, labels = zip(*(self._bytes(i, batch) for batch in sent), strict=True)
-            self._clients[i] = sum(smashed), sum(labels)
+        training, problem, data = self.training, self.training.problem, self.training.setting.data[i]
+        if i not in self._clients or not problem.alike:
+            sent = [batch for q, batch in enumerate(training.batches(i, r)) if training.uploads(q)]
+            smashed = sum(problem.upload_bytes(data, batch) for batch in sent)
+            self._clients[i] = smashed, sum(problem.label_bytes(data, batch) for batch in sent)
         return self._clients[i]
-
-    def _bytes(self, i: int, batch: Batch) -> tuple[int, int]:
-        """Bytes of a mini-batch's upload, computed once for each number and longest of samples: batches are many."""
-        problem, data, lengths = self.training.problem, self.training.setting.data[i], self._lengths[i]
-        pair = None if lengths is None else (len(batch), int(lengths[batch].max()))
-        if pair is None or pair not in self._batches:
-            self._batches[pair] = problem.upload_bytes(data, batch), problem.label_bytes(data, batch)
-        return self._batches[pair]
-
-    @cached_property
-    def _lengths(self) -> list[NDArray[np.int64] | None]:
-        return [self.training.problem.lengths(data) for data in self.training.setting.data]
-
-
-# --- lines
 
 
 def plan_of(traffic: Traffic, rounds: int, step: StepCost) -> Lines:
     """The lines of --dry-run: sizes, bytes of the first round and of all, passes of a local step."""
     training, problem = traffic.training, traffic.training.problem
-    to, usual = training.timetable.participants(0), replace(traffic, aligned=0)
+    to, usual = training.participants(0), replace(traffic, aligned=0)
     down, up = (sum(ways[k] for kind, ways in usual.of(0, 0).items() if kind != LABELS) for k in (0, 1))
     first = usual.total(1)
     signed = {"of these, with twice the products": step.signed} if step.signed else {}
@@ -133,7 +113,7 @@ def plan_of(traffic: Traffic, rounds: int, step: StepCost) -> Lines:
         "parameters of client, auxiliary, server": " ".join(map(str, [*problem.local.sizes(), problem.top.n])),
         "a smashed sample": " x ".join(map(str, problem.smashed_shape)),
         "clients, participants in a round": f"{training.setting.m}, {len(to)}",
-        "local steps of a round, client 0": training.timetable.steps(0),
+        "local steps of a round, client 0": training.steps(0),
         "bytes down, client 0, a round": down,
         "bytes up, client 0, a round": up,
         "bytes down and up, all clients, a round": first.total() - first[LABELS],
@@ -165,7 +145,7 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
     """Measured costs of a step: multiply-accumulates (a backward pass as two forward ones), and bytes live at once."""
     step, batch = rule.cost(loss), training.batch
     client, auxiliary, server_part = macs(training.problem)
-    merged = min(training.merge, len(training.timetable.participants(0)))
+    merged = min(training.merge, len(training.participants(0)))
     forward = client if loss.at_cut else client + auxiliary
     further = step.heads * auxiliary
     if step.last:
@@ -176,7 +156,7 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
     if not isinstance(step.forwards, str):
         label, passes = STEP_MACS, step.forwards + step.signed + 2 * step.backwards
     lines: Lines = {
-        "multiply-accumulates of a sample at the client": round(client),
+        SAMPLE_MACS: round(client),
         "multiply-accumulates of a sample in the head": round(auxiliary),
         "multiply-accumulates of a sample at the server": round(server_part),
         label: round((passes * forward + further) * batch),
@@ -190,16 +170,6 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
             lines[STEP_COUNTED + RECOMPUTED] = round(step_macs(loss, rule) * batch)
             lines[STEP_BYTES + RECOMPUTED] = peak_bytes(loss, rule, batch)
     return lines
-
-
-def unsplit_costs(training: Training, loss: Loss, rule: GradientRule, passes: int) -> Lines:
-    """The same for a client that holds both parts and takes `passes` forward passes a step."""
-    client, _, server_part = macs(training.problem)
-    return {
-        "multiply-accumulates of a sample at the client": round(client + server_part),
-        STEP_MACS: round(passes * (client + server_part) * training.batch),
-        STEP_BYTES: peak_bytes(loss, rule, training.batch),
-    }
 
 
 # --- measured

@@ -161,13 +161,19 @@ class PerSample(TwoPoint):
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         """The mean over the directions u of the samples' estimates, each along sigma_j u."""
         moving, x, smash = model.theta[self.part], point.x, model.problem.smash
-        base = None if self.central else self._each(model, lambda: cast("Tensor", point.smashed), target)
+
+        def each(smashed: Callable[[], Tensor], along: AbstractContextManager[Any] | None = None) -> Tensor:
+            """(B,) the samples' losses, at points of their own within `along`."""
+            with torch.no_grad(), model.at(model.buffers), along or nullcontext():
+                return self.losses(smashed(), target)
+
+        base = None if self.central else each(lambda: cast("Tensor", point.smashed))
         signs, g = generator_of(key(Purpose.SIGNS), model.theta, self.draw), moving.new_zeros(moving.shape)
         for u in self.of_step(model, key):
             sigma = self.layers.draw(signs, len(x), u)
             plus, minus = (self.layers.perturbed(u, sigma, mu) for mu in (self.mu, -self.mu))
-            losses = self._each(model, lambda: smash(x), target, plus)
-            other = self._each(model, lambda: smash(x), target, minus) if base is None else base
+            losses = each(lambda: smash(x), plus)
+            other = each(lambda: smash(x), minus) if base is None else base
             model.compare(losses, other)
             weight = (len(u) if self.distribution == "sphere" else 1) / (self.span * self.n_p)
             g += self.layers.weighted(u, sigma, weight * (losses - other))
@@ -179,21 +185,9 @@ class PerSample(TwoPoint):
         """n_p of each sample."""
         return self.n_p * batch
 
-    def _each(
-        self,
-        model: LocalSteps,
-        smashed: Callable[[], Tensor],
-        target: Tensor,
-        along: AbstractContextManager[Any] | None = None,
-    ) -> Tensor:
-        """(B,) the samples' losses, at points of their own within `along`."""
-        with torch.no_grad(), model.at(model.buffers), along or nullcontext():
-            return self.losses(smashed(), target)
-
     def cost(self, loss: Loss) -> StepCost:
         """Passes that take each layer's products twice; the head's once more for the samples' losses at the model."""
-        heads = int(self.needs_point and not loss.at_cut)
-        return super().cost(loss)._replace(signed=self.passes, heads=heads)
+        return super().cost(loss)._replace(signed=self.passes, heads=int(self.needs_point and not loss.at_cut))
 
     def lines(self) -> Lines:
         """None: the rule of thumb is for one direction."""
@@ -202,9 +196,6 @@ class PerSample(TwoPoint):
     def along(self, loss: Loss, theta: Tensor, count: int) -> AbstractContextManager[Any]:
         u = theta[: self.layers.d]
         return self.layers.perturbed(u, self.layers.draw(torch.Generator(theta.device), count, u), 1.0)
-
-
-# --- flags
 
 
 @final
@@ -257,10 +248,8 @@ class Estimation:
                 raise UserError(f"{flag}: {reason}")
         rule = self._rule(training, loss, exact_head)
         if self.uplink == "seeds" and not rule.replayable:
-            sent = (
-                "it sends the scalars of estimates, a number a step and direction, and no step follows from them here"
-            )
-            raise UserError(f"--uplink seeds: {sent}; take dense")
+            sent = "it sends the scalars of estimates, a number a step and direction"
+            raise UserError(f"--uplink seeds: {sent}, and no step follows from them here; take dense")
         return rule
 
     def _rule(self, training: Training, loss: OwnLoss, exact_head: bool) -> GradientRule:
@@ -284,14 +273,19 @@ class Estimation:
         """The rule by forward passes, after a pass that tries it."""
         directions, central = (part, self.n_p, self.distribution, self.draw), self.estimate == "central"
         if self.estimate == "jvp":
-            return _forward_mode(training, loss, ForwardMode(*directions))
+            rule = ForwardMode(*directions)
+            try:
+                with _two_samples(training, loss) as example:
+                    rule.trial(loss, *example)
+            except (NotImplementedError, RuntimeError) as exc:
+                none = f"this network has no forward-mode derivative ({str(exc).splitlines()[0]})"
+                raise UserError(f"--estimate jvp: {none}; take one-sided or central") from exc
+            return rule
         if self.directions == "global":
             return TwoPoint(*directions, self.mu, central)
         if loss.each is None:
-            raise UserError(
-                "--directions per-sample: this problem does not tell what each sample adds to the loss (local_losses); "
-                "take --directions global"
-            )
+            untold = "this problem does not tell what each sample adds to the loss (local_losses)"
+            raise UserError(f"--directions per-sample: {untold}; take --directions global")
         return PerSample(*directions, self.mu, central, layers=_signed(training, loss, part), losses=loss.each)
 
     def _refusals(self, training: Training, exact_head: bool) -> Iterator[tuple[object, str, str]]:
@@ -299,11 +293,8 @@ class Estimation:
         signs = self.directions == "per-sample"
         exact_parts = {"--head-gradient exact": exact_head, f"--exact-layers {self.exact_layers}": self.exact_layers}
         gradient = "--estimate exact has the gradient itself; leave one of them out"
-        for flag, on in {
-            "--probe-gradient": self.probe_gradient,
-            "--directions per-sample": signs,
-            **exact_parts,
-        }.items():
+        inexact = {"--probe-gradient": self.probe_gradient, "--directions per-sample": signs, **exact_parts}
+        for flag, on in inexact.items():
             yield on and self.estimate == "exact", flag, gradient
         none_up = "with --client-parts own no model goes up; take dense"
         yield self.uplink == "seeds" and training.own_parts, "--uplink seeds", none_up
@@ -328,19 +319,6 @@ def _two_samples(training: Training, loss: OwnLoss) -> Iterator[tuple[Tensor, Te
     theta, buffers = (problem.placed(t) for t in problem.local.initial())
     with problem.local.at(theta, buffers, training.running):
         yield theta, *problem.example(2)
-
-
-def _forward_mode(training: Training, loss: OwnLoss, rule: ForwardMode) -> ForwardMode:
-    """The rule, after a step of it; refused where some operation has no forward-mode derivative."""
-    try:
-        with _two_samples(training, loss) as example:
-            rule.trial(loss, *example)
-    except (NotImplementedError, RuntimeError) as exc:
-        raise UserError(
-            f"--estimate jvp: this network has no forward-mode derivative ({str(exc).splitlines()[0]}); take "
-            "one-sided or central"
-        ) from exc
-    return rule
 
 
 def _signed(training: Training, loss: OwnLoss, part: slice) -> SignedLayers:

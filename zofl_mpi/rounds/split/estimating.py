@@ -27,10 +27,8 @@ class Compared:
 def check_arithmetic(problem: Split, i: int, arithmetic: str, flags: str, remedy: str) -> None:
     """Refuses client i where it draws other directions than the server from the same seeds."""
     if arithmetic != problem.arithmetic:
-        raise UserError(
-            f"{flags}: client {i} computes on {arithmetic}, the server on {problem.arithmetic}, which draws other "
-            f"directions from the same seeds; take {remedy}"
-        )
+        where = f"client {i} computes on {arithmetic}, the server on {problem.arithmetic}"
+        raise UserError(f"{flags}: {where}, which draws other directions from the same seeds; take {remedy}")
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class EstimatingMethod(SplitMethod):
         training, models, replayed = self.training, dict[int, Update](), dict(state.replayed)
         if self.estimation.uplink == "dense":
             return self.mean(state, r, clients), {}
-        for i, reply in clients.ask(self.scalars, Ask(), to=training.timetable.participants(r)):
+        for i, reply in clients.ask(self.scalars, Ask(), to=training.participants(r)):
             theta, moments = self.replay(state, r, i, reply)
             models[i] = Update(theta, reply.buffers, moments if training.state == "average" else {})
             if training.state == "keep":
@@ -54,8 +52,7 @@ class EstimatingMethod(SplitMethod):
     def scalars(self, client: Client, message: Ask) -> Scalars:
         """With --uplink seeds: the scalars from which the server replays the local steps."""
         differences, update = client.memory.pop("differences"), self.update(client, message)
-        last = update.theta[self._last].clone()
-        return Scalars(differences, update.buffers, last, self.problem.arithmetic)
+        return Scalars(differences, update.buffers, update.theta[self._last].clone(), self.problem.arithmetic)
 
     def replay(self, state: State, r: int, i: int, reply: Scalars) -> tuple[Tensor, dict[str, Any]]:
         """Client i's model as it travels after its local steps of round r, with its optimiser's moments."""
@@ -69,7 +66,7 @@ class EstimatingMethod(SplitMethod):
         moments = copied(before[training.state])
         for q, differences in enumerate(reply.differences.tolist()):
             g = self.rule.replay(moving, differences, Key(self.setting.streams, r, i, q))
-            training.optimiser.step(moving, g, moments, training.timetable.client_size(r, i, q))
+            training.optimiser.step(moving, g, moments, training.client_size(r, i, q))
         return theta[: self.loss.travels], moments
 
     @property
@@ -86,9 +83,8 @@ class EstimatingMethod(SplitMethod):
             return report
         asked = clients.ask(self.probe, state.network(r), to=self.setting.eval_participants(r), counted=False)
         replies = [reply for _, reply in asked]
-        cosine, head = (
-            math.fsum(values) / len(replies) for values in zip(*((c.cosine, c.head) for c in replies), strict=True)
-        )
+        cosine = math.fsum(reply.cosine for reply in replies) / len(replies)
+        head = math.fsum(reply.head for reply in replies) / len(replies)
         return replace(report, estimate_cosine=cosine, head_over_client=None if math.isnan(head) else head)
 
     def probe(self, client: Client, message: Network) -> Compared:

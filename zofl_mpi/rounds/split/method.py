@@ -1,30 +1,31 @@
-"""Base of the methods of split training: all but their rounds."""
+"""Bases of the methods of split training: all but their rounds."""
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
-from zofl_mpi import Client, Clients, Directions, Step, UserError, part
+from zofl_mpi import Client, Clients, Directions, Step, UserError, demand, part
+from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.fleet import Needs, RoundWork
+from zofl_mpi.engine.lazy import Tensor
 from zofl_mpi.engine.setting import Passes
 from zofl_mpi.engine.sharing import Sharing, Work
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.saving import PLAIN
 from zofl_mpi.rounds.base import GRADIENT, OnProblem
-from zofl_mpi.rounds.split.client import LocalSteps, Loss, with_own_part
+from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss, at_a_line, with_own_part
 from zofl_mpi.rounds.split.costs import LABELS, PASS_MACS, STEP_BYTES, STEP_MACS, Traffic, costs_of, macs, plan_of
-from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, ServerPart, Smashed, State, Update
-from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines
+from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, ServerPart, Smashed, State, Trained, Update
+from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines, backprop
 from zofl_mpi.rounds.split.server import Server, passes_at
 from zofl_mpi.rounds.split.training import Training
 
-BLOCK = 256
-"""Test samples that are scored at once; a multiple of every problem's `report_batch`."""
+BLOCK = 256  # test samples that are scored at once; a multiple of every problem's `report_batch`
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class SplitMethod(OnProblem[Split]):
 
     def server(self, state: State, r: int, sharing: Sharing | None = None) -> Server:
         """The server's part, for the uploads of all clients, at the beginning of round r."""
-        before = self.training.timetable.server_steps_before(r)
+        before = self.training.server_steps_before(r)
         part = state.theta_s, state.buffers_s, state.optimiser
         return Server(self.training, self.server_pass, *part, before, sharing)
 
@@ -86,7 +87,7 @@ class SplitMethod(OnProblem[Split]):
     def train_server(self, state: State, r: int, clients: Clients, train: Step) -> tuple[Server, float]:
         """The server's part after a step on each upload of `train`, and the mean of the clients' mean losses."""
         main, losses = self.server(state, r, clients.sharing), []
-        for group in self.training.timetable.groups(r):
+        for group in self.training.groups(r):
             replies = clients.ask(train, self.begin_round(state, r, head=True), to=group)
             losses += [item.loss for _, item in main.train(replies) if not isinstance(item, Smashed)]
         return main, math.fsum(losses) / len(losses)
@@ -95,10 +96,27 @@ class SplitMethod(OnProblem[Split]):
         """The mean of the participants' models by their weights, with the head that the server has where none comes."""
         if self.training.own_parts:
             return Update(state.theta, state.buffers)
-        to, shares = self.training.timetable.participants(r), self.training.shares()
+        to, shares = self.training.participants(r), self.training.shares()
         return with_head(state, clients.mean(self.update, Ask(), to=to, weights=shares))
 
     # --- a client
+
+    def train(self, client: Client, message: Any) -> Any:
+        """Takes the local steps of a round, and uploads."""
+        return (yield from self.run_steps(self.steps(client, message)))
+
+    def run_steps(self, model: LocalSteps, sent: int = 0) -> Generator[Smashed, Tensor | None, Trained]:
+        """Takes the local steps, the first `sent` of which have been uploaded; the server may answer with lambda."""
+        rule = self.rule_of(model.client.i)
+        for q, x, labels in model:
+            uploads = self.training.uploads(q) and q >= sent
+            point = rule.forward(model, x, labels, uploads)
+            # without an answer to wait for, it leaves while the rule's further passes go on
+            lam = (yield point.upload(labels, keep=rule.needs_point)) if uploads else None
+            model.step(
+                rule(model, point, labels if lam is None else point.laid_out(self.problem.placed(lam)), model.key(q))
+            )
+        return model.done()
 
     def steps(self, client: Client, message: Model) -> LocalSteps:
         """The client's model, for its local steps of a round."""
@@ -136,9 +154,8 @@ class SplitMethod(OnProblem[Split]):
     def score(self, client: Client, message: Network) -> Scored:
         """Sums over a client's share of the test samples, and of the validation samples."""
         problem, setting, message = self.problem, self.setting, with_own_part(self.training, client, message)
-        theta, buffers, theta_s, buffers_s = (
-            problem.placed(t).clone() for t in (message.theta, message.buffers, message.theta_s, message.buffers_s)
-        )
+        parts = message.theta, message.buffers, message.theta_s, message.buffers_s
+        theta, buffers, theta_s, buffers_s = (at_a_line(problem.placed(t)) for t in parts)
         asked = setting.eval_participants(message.r)
         with problem.evaluating(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
             test, validation = (
@@ -192,9 +209,9 @@ class SplitMethod(OnProblem[Split]):
 
     def directions(self, rounds: int) -> Directions | None:
         """The directions of all participants' local steps; each client draws its own."""
-        timetable, part = self.training.timetable, self.rule.parts[0]
-        taken = Counter(i for r in range(rounds) for i in timetable.participants(r))
-        steps = ((i, taken[i], timetable.samples(i, q)) for i in taken for q in range(timetable.steps(i)))
+        training, part = self.training, self.rule.parts[0]
+        taken = Counter(i for r in range(rounds) for i in training.participants(r))
+        steps = ((i, taken[i], training.samples(i, q)) for i in taken for q in range(training.steps(i)))
         drawn = sum(times * self.rule_of(i).count(samples) for i, times, samples in steps)
         copies = len(taken) if self.training.own_parts else 1
         numbers = copies * (part.stop - part.start)  # 0 where all of the client's part is frozen
@@ -206,11 +223,10 @@ class SplitMethod(OnProblem[Split]):
         A local step counts its passes at the client or those at the server, whichever are fewer: then both sides'
         evaluations are a tenth of their training at most.
         """
-        timetable, r = self.training.timetable, rounds // 2
+        training, r = self.training, rounds // 2
         client = 1 + self.rule.passes + (GRADIENT - 1) * self.rule.cost(self.loss).backwards
-        samples = sum(timetable.samples(i, q) for i in timetable.participants(r) for q in range(timetable.steps(i)))
-        each = min(client, GRADIENT / self.training.k)
-        return Passes(rounds * samples * each, 1, 0, self._flops)
+        samples = sum(training.samples(i, q) for i in training.participants(r) for q in range(training.steps(i)))
+        return Passes(rounds * samples * min(client, GRADIENT / training.k), 1, 0, self._flops)
 
     def _flops(self) -> float:
         """FLOPs of a forward pass of one sample through client and server."""
@@ -231,12 +247,12 @@ class SplitMethod(OnProblem[Split]):
         return Needs(float(step) / self.training.batch, 3 * macs(self.problem)[2], held)
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
-        timetable, traffic = self.training.timetable, self.traffic
-        asked = timetable.participants(r) if clients is None else clients
+        training, traffic = self.training, self.traffic
+        asked = training.participants(r) if clients is None else clients
         rows = []
         for i in asked:
-            samples = [timetable.samples(i, q) for q in range(timetable.steps(i))]
-            uploads = range(0, len(samples), self.training.k) if self.server_uploads else ()
+            samples = [training.samples(i, q) for q in range(training.steps(i))]
+            uploads = range(0, len(samples), training.k) if self.server_uploads else ()
             sizes = [ways for kind, ways in traffic.of(r, i).items() if kind != LABELS]
             moved = [sum(ways[k] for ways in sizes) for k in (0, 1)]
             sent = (1 + self.loss.at_cut) * len(uploads)
@@ -251,3 +267,53 @@ def with_head(state: State, mean: Update) -> Update:
     theta = state.theta.clone()
     theta[: len(mean.theta)] = mean.theta
     return replace(mean, theta=theta)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Server to client: the gradient at its smashed samples."""
+
+    slope: Tensor  # (B, *smashed_shape)
+
+
+@dataclass(frozen=True)
+class LockstepMethod(SplitMethod):
+    """A method whose server answers every mini-batch, so that k must be 1; the auxiliary head plays no part."""
+
+    def __post_init__(self) -> None:
+        demand(self.training.k == 1, "k", self.training.k, "1: the server answers every mini-batch")
+        super().__post_init__()
+
+    def chosen(self) -> tuple[Loss, GradientRule]:
+        """The gradient that continues the server's answer, by a backward pass."""
+        loss = CutLoss(self.problem)
+        return loss, backprop(self.training, loss)
+
+    def exchange(self, state: State, r: int, clients: Clients, servers: Mapping[int, Server]) -> None:
+        """Exchanges all mini-batches with {i: client i's server part}; the models stay at the clients."""
+        for group in self.training.groups(r):
+            replies = clients.ask(self.begin, self.begin_round(state, r), to=group)
+            while asked := list(self._stepped(servers, replies)):
+                for i in asked:
+                    servers[i].move()
+                replies = clients.ask_each(self.proceed, {i: Cut(servers[i].slopes.pop(i)) for i in asked})
+
+    def _stepped(self, servers: Mapping[int, Server], replies: Replies) -> Iterator[int]:
+        """Takes the servers' steps on the uploads among replies; yields the clients."""
+        for i, item in replies:
+            if isinstance(item, Smashed):
+                servers[i].step(i, item, returned=True)
+                yield i
+
+    def begin(self, client: Client, message: Model) -> Smashed:
+        """Begins `train`, up to its first upload."""
+        steps = client.scratch["steps"] = self.train(client, message)
+        return next(steps)  # type: ignore[no-any-return]
+
+    def proceed(self, client: Client, message: Cut) -> Smashed | Trained:
+        """Goes on with `train`, up to its next upload or its end."""
+        try:
+            return client.scratch["steps"].send(message.slope)  # type: ignore[no-any-return]
+        except StopIteration as done:
+            del client.scratch["steps"]
+            return done.value  # type: ignore[no-any-return]

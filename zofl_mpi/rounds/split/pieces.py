@@ -17,15 +17,14 @@ import numpy as np
 
 from zofl_mpi import Purpose
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, NetworkLoss, Point, generator_of, numbers
+from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, Point, generator_of, numbers
 from zofl_mpi.rounds.split.estimates import TwoPoint
+from zofl_mpi.rounds.split.rules import Lines, StepCost
 
 Parts = Iterator[tuple[slice, Tensor]]
 """An estimate, part by part of theta."""
-PIECE = 2**18
-"""Numbers that a CPU draws at once, which its caches hold; a multiple of 64, as many as one word has signs."""
-PIECE_OF_A_GPU = 2**24
-"""Likewise of a GPU, whose numbers depend on how many are drawn at once."""
+PIECE = 2**18  # numbers that a CPU draws at once, which its caches hold; a multiple of 64, the signs of one word
+PIECE_OF_A_GPU = 2**24  # likewise of a GPU, whose numbers depend on how many are drawn at once
 
 
 @final
@@ -36,12 +35,7 @@ class Pieces:
     """
 
     def __init__(
-        self,
-        seed: np.random.Generator,
-        like: Tensor,
-        distribution: str,
-        draw: Draw = "device",
-        K: Tensor | None = None,
+        self, seed: np.random.Generator, like: Tensor, distribution: str, draw: Draw = "device", K: Tensor | None = None
     ) -> None:
         """Directions of the kind of `like` (d,); with K (d,) divided by its root, entry by entry."""
         self._like, self._distribution, self._K = like, distribution, K
@@ -107,7 +101,18 @@ class Pieces:
 class Piecewise(TwoPoint):
     """The two-point estimate of all of theta, whose directions are never there as a whole but in `directions`."""
 
+    statistics: bool = False  # whether the pass at the model itself moves BatchNorm's running statistics
     K: Tensor | None = field(default=None, compare=False)  # (d,) by whose root directions are divided; None: 1
+
+    @property
+    def needs_point(self) -> bool:
+        return not self.central or self.statistics
+
+    def cost(self, loss: Loss) -> StepCost:
+        return StepCost(self.passes + self.needs_point)
+
+    def lines(self) -> Lines:
+        return {}
 
     def draw_pieces(self, like: Tensor, key: Key) -> Pieces:
         """The directions of a step, for theta like (d,)."""

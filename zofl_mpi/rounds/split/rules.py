@@ -3,7 +3,7 @@
 With a loss (`client`) a rule makes a client of [C]'s family:
 
                  loss of the auxiliary head   <lambda, s> at the cut     the network's loss
-    Backprop     CSE-FSL, FSL-SAGE            SFLV1, SFLV2, SplitLoRA    (FedAvg of networks)
+    Backprop     CSE-FSL, FSL-SAGE            SFLV1, SFLV2, SplitLoRA
     TwoPoint     HERON                        HO-SFL                     DeComFL
     ForwardMode, PerSample: as TwoPoint, by derivatives along the directions, or by a direction for each sample
     Tail         the last layers along their gradient (Backprop, LinearHead), the first by another rule, or Frozen

@@ -95,8 +95,7 @@ class Server:
         the `slopes`.
         """
         if not self._waiting:
-            part = ServerPart(self.theta, self.buffers, returned)
-            self.sharing.begin(self.begin, part)
+            self.sharing.begin(self.begin, ServerPart(self.theta, self.buffers, returned))
         self._waiting.append(i)
         self.label_bytes += item.labels.numel() * item.labels.element_size()
         self.sharing.add(item)
@@ -126,18 +125,9 @@ class Server:
     def state(self, average: Update, local_loss: float) -> State:
         """The state after the round; `average` of the clients' models has all of theta_l."""
         self.staging.rest()
-        return State(
-            average.theta,
-            average.buffers,
-            self.theta,
-            self.buffers,
-            self.moments,
-            self.steps,
-            float(self.losses) / self.steps if self.steps else math.nan,
-            local_loss,
-            self.label_bytes,
-            average.moments,
-        )
+        loss = float(self.losses) / self.steps if self.steps else math.nan
+        own = self.theta, self.buffers, self.moments, self.steps, loss, local_loss, self.label_bytes
+        return State(average.theta, average.buffers, *own, average.moments)
 
 
 def passes_at(training: Training, part: ServerPart) -> Work:
@@ -194,20 +184,15 @@ class RecentUploads:
             if self.alike:
                 kept[str(i)] = torch.cat([upload.to(newest.device) for upload in uploads])[-self.size :]
             else:
-                kept[str(i)] = self._newest(uploads)
+                excess = sum(map(len, uploads)) - self.size
+                while excess >= len(uploads[0]):
+                    excess -= len(uploads.pop(0))
+                uploads[0] = uploads[0][max(0, excess) :]
+                kept[str(i)] = {str(number): upload for number, upload in enumerate(uploads)}
 
     def uploads(self, i: int) -> list[tuple[Tensor, Tensor]]:
         """Smashed samples and labels of client i, in the mini-batches in which the alignment takes them."""
         return list(zip(in_order(self.smashed[str(i)]), in_order(self.labels[str(i)]), strict=True))
-
-    def _newest(self, uploads: list[Tensor]) -> dict[str, Tensor]:
-        """The newest samples of some uploads, as many as there is room for."""
-        left, newest = self.size, list[Tensor]()
-        for upload in reversed(uploads):
-            if left > 0:
-                newest.insert(0, upload[-left:])
-                left -= len(newest[0])
-        return {str(number): upload for number, upload in enumerate(newest)}
 
 
 def in_order(uploads: Tensor | Mapping[str, Tensor]) -> list[Tensor]:

@@ -1,17 +1,18 @@
-"""`Training`: the flags of a round of split training."""
+"""`Training`: the flags of split training, and by these who takes part in which round, with which mini-batches."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, final
+from typing import Any, Literal, final
 
-from zofl_mpi import Loads, Setting, UserError, at_least, demand, fraction
+import numpy as np
+
+from zofl_mpi import Loads, Purpose, Setting, UserError, at_least, demand, fraction
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
-from zofl_mpi.problems import Split
+from zofl_mpi.problems import Batch, Split
 from zofl_mpi.problems.saving import Saving, saving_of
-from zofl_mpi.rounds.base import shares
-from zofl_mpi.rounds.split.timetable import Timetable
+from zofl_mpi.rounds.base import Sampling, shares
 
 
 @final
@@ -64,24 +65,21 @@ class Training:
     batchnorm: Literal["batch", "every_pass", "running"] = "batch"
     client_parts: Literal["average", "own"] = "average"
     client_memory: str = "none"
-    timetable: Timetable = field(init=False, repr=False, compare=False)
+    # by `_past`: rounds done; how often, and when last, each client took part; the server's steps
+    _known: Any = field(init=False, repr=False, compare=False, default=(0, {}, {}, 0))
 
     def __post_init__(self) -> None:
-        given = {f.name: getattr(self, f.name) for f in fields(Timetable) if f.init}
-        timetable = vars(self)["timetable"] = Timetable(**given)
         if self.own_parts and self.state == "average":
             raise UserError("--client-parts own: --state average averages what the clients hold; take keep or reset")
         if self.merge > 1 and self.order == "client_major":
-            raise UserError(
-                f"--merge {self.merge}: with --order client_major the server meets one client after the other, never "
-                "uploads of several; take --order interleave"
-            )
+            met = "with --order client_major the server meets one client after the other, never uploads of several"
+            raise UserError(f"--merge {self.merge}: {met}; take --order interleave")
         if self.augment != "none":
             self.problem.augmentation(self.augment)
         least = min(len(data) for data in self.setting.data)
         demand(self.batch <= least, "batch", self.batch, f"at most {least}, the samples of the smallest client")
         for i in range(0 if self.problem.takes_one or self.running else self.setting.m):
-            if any(timetable.samples(i, q) == 1 for q in range(timetable.steps(i))):
+            if any(self.samples(i, q) == 1 for q in range(self.steps(i))):
                 who = "every batch" if self.batch == 1 else f"the last batch of client {i}"
                 raise UserError(
                     f"--batch {self.batch}: {who} has one sample, which BatchNorm cannot normalise; take another batch"
@@ -128,4 +126,88 @@ class Training:
 
     def loads(self) -> Loads:
         """The local steps of each client, whose uploads the server takes in turn."""
-        return Loads([self.timetable.steps(i) for i in range(self.setting.m)], paced=True)
+        return Loads([self.steps(i) for i in range(self.setting.m)], paced=True)
+
+    # --- rounds, a function of the seed
+
+    @cached_property
+    def participants(self) -> Sampling:
+        """S_r of round r, ascending."""
+        return Sampling(self.setting, self.beta)
+
+    def groups(self, r: int) -> list[list[int]]:
+        """S_r in groups that are asked one after the other, each in the order in which the server takes its uploads."""
+        to = self.participants(r)
+        if self.order == "client_major":
+            return [[i] for i in to]
+        return [self.setting.streams(Purpose.ORDER, r=r).permutation(to).tolist()]
+
+    # --- a client
+
+    def batches(self, i: int, r: int) -> Iterator[Batch]:
+        """Positions of each of client i's local steps: passes over the data, each shuffled, its rest last."""
+        setting, batch = self.setting, self.batch
+        generator, left, size = setting.streams(Purpose.BATCH, r=r, i=i), self.steps(i), len(setting.data[i])
+        while left > 0:
+            order = generator.permutation(size)[: left * batch]
+            starts = range(0, len(order), batch)
+            yield from (order[start : start + batch] for start in starts)
+            left -= len(starts)
+
+    def samples(self, i: int, q: int) -> int:
+        """Samples of local step q of client i."""
+        size, batch = len(self.setting.data[i]), self.batch
+        of_a_pass = -(-size // batch)
+        return min(batch, size - q % of_a_pass * batch)
+
+    def steps(self, i: int) -> int:
+        """h of client i."""
+        return self.h or -(-len(self.setting.data[i]) // self.batch)
+
+    def uploads(self, q: int) -> bool:
+        """Whether the smashed samples of local step q are uploaded."""
+        return q % self.k == 0
+
+    def client_size(self, r: int, i: int, q: int) -> float:
+        """The size of local step q of client i in round r."""
+        if self.pace.still:
+            return self.lr_client
+        return self.pace.client(self.lr_client, self._past(r)[0].get(i, 0) * self.steps(i) + q)
+
+    # --- rounds before
+
+    def latest(self, r: int) -> Mapping[int, int]:
+        """{i: the last round before r in which client i took part}."""
+        return self._past(r)[1]
+
+    def uploads_before(self, r: int, i: int) -> int:
+        """Uploads of client i before round r; 0 where no step size depends on their number."""
+        return 0 if self.pace.still else self._past(r)[0].get(i, 0) * self._uploads(i)
+
+    def server_steps_before(self, r: int) -> int:
+        """The steps of a server with one part before round r; 0 where no step size depends on their number."""
+        return 0 if self.pace.still else self._past(r)[2]
+
+    def server_steps(self, r: int) -> int:
+        """The steps of a server with one part in round r: of the q-th uploads each `merge`, for each q."""
+        uploads = np.array([self._uploads(i) for i in self.participants(r)], np.int64)
+        still = np.bincount(uploads)[:0:-1].cumsum()  # clients with more than q uploads, from the last q on
+        return int((-(-still // self.merge)).sum())
+
+    def _uploads(self, i: int) -> int:
+        """Uploads of client i in a round."""
+        return -(-self.steps(i) // self.k)
+
+    def _past(self, r: int) -> tuple[dict[int, int], dict[int, int], int]:
+        """How often, and when last, each client took part before round r, and the server's steps by then; the seed
+        gives them, so no state keeps them.
+        """
+        done, counts, latest, steps = self._known
+        if done != r:
+            done, counts, latest, steps = (done, dict(counts), dict(latest), steps) if done < r else (0, {}, {}, 0)
+            for earlier in range(done, r):
+                steps += self.server_steps(earlier)
+                for i in self.participants(earlier):
+                    counts[i], latest[i] = counts.get(i, 0) + 1, earlier
+            vars(self)["_known"] = r, counts, latest, steps
+        return counts, latest, steps

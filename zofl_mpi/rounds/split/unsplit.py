@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
@@ -15,19 +15,18 @@ from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.robust import Robust
-from zofl_mpi.rounds.split.client import Draw, LocalSteps, Loss, NetworkLoss
-from zofl_mpi.rounds.split.costs import SCALARS, plan_of, unsplit_costs
+from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, at_a_line
+from zofl_mpi.rounds.split.costs import SAMPLE_MACS, SCALARS, STEP_BYTES, STEP_MACS, macs, peak_bytes
 from zofl_mpi.rounds.split.estimating import check_arithmetic
 from zofl_mpi.rounds.split.messages import Ask, Model, State
 from zofl_mpi.rounds.split.method import SplitMethod
-from zofl_mpi.rounds.split.pieces import Piecewise
-from zofl_mpi.rounds.split.rules import Lines, StepCost
+from zofl_mpi.rounds.split.pieces import Parts, Piecewise
+from zofl_mpi.rounds.split.rules import Lines
 from zofl_mpi.rounds.split.training import Training
 
 S = TypeVar("S", bound=State)
-
-
-# --- messages
+Move = Callable[[Tensor, int, Parts], None]
+"""Takes local step q of x (d,) along minus an estimate, (x, q, estimate)."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,15 @@ class Current:
 
     x: Tensor  # (d,)
     moments: dict[str, Any]  # of the optimiser; K of HiSo
+
+
+@dataclass(frozen=True)
+class Known:
+    """Server to client: the scalars from which it makes the model before the round."""
+
+    scalars: NDArray[Any]  # see the method
+    buffers: Tensor  # (b_l + b_s,) BatchNorm's running statistics, which no scalars give
+    r: int  # the round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +62,6 @@ class Uploaded(Averaged):
     loss: float  # mean over the local steps of the loss; nan where no step computes it
     arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
     clipped: float = field(default=0.0, metadata=APART)  # see `privacy.Clipped`
-
-
-# --- methods
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,7 @@ class UnsplitMethod(SplitMethod):
     estimate: Literal["one-sided", "central"] = "one-sided"
     draw: Draw = "device"
     robust: Robust = part()
+    rule: Piecewise = field(init=False, repr=False, compare=False)
     _held: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     # --- the server
@@ -112,18 +118,16 @@ class UnsplitMethod(SplitMethod):
         loss = math.fsum(reply.loss for reply in replies.values()) / len(replies)
         return self.robust.of_replies(kept, r, self.training.shares(), differences=0.0), loss
 
-    def parted(self, before: State, x: Tensor, buffers: Tensor) -> dict[str, Any]:
-        """Fields of the state after a round whose model is x (d,), with BatchNorm's statistics; the head stays."""
+    def made(self, kind: type[S], before: State, x: Tensor, buffers: Tensor, **further: Any) -> S:
+        """The state after a round whose model is x (d,), with BatchNorm's statistics; the head stays."""
         n, b, theta = self.problem.n_client, self.problem.local.b, self.problem.placed(before.theta)
-        return {
-            "theta": torch.cat([x[:n], theta[n:]]) if len(theta) > n else x[:n],
-            "theta_s": x[n:],
-            "buffers": buffers[:b].clone(),
-            "buffers_s": buffers[b:].clone(),
-        }
-
-    def made(self, x: Tensor, state: S) -> S:
-        """The state, whose model is x (d,)."""
+        state = kind(
+            theta=torch.cat([x[:n], theta[n:]]) if len(theta) > n else x[:n],
+            theta_s=x[n:],
+            buffers=buffers[:b].clone(),
+            buffers_s=buffers[b:].clone(),
+            **further,
+        )
         self._held.update(state=state, whole=x)
         return state
 
@@ -135,8 +139,7 @@ class UnsplitMethod(SplitMethod):
         A client has it by what it gets, whose bytes are counted; this question is not counted.
         """
         if self._held.get("message", lambda: None)() is not message:
-            x = self.problem.placed(message.x)
-            x = x.clone() if x.data_ptr() % 64 else x  # products round by the address: see `problems.flat`
+            x = at_a_line(self.problem.placed(message.x))
             self._held.update(message=weakref.ref(message), x=x, moments=copied(message.moments))
         return Ask()
 
@@ -145,25 +148,31 @@ class UnsplitMethod(SplitMethod):
         visited, model = Client(client.i, client.data), Model(self._held["x"], buffers, r)
         return LocalSteps(self.training, visited, model, self.loss, self.rule.parts, moves=self.training.h > 1)
 
-    @property
-    def moves_statistics(self) -> bool:
-        """Whether a pass at the model itself moves BatchNorm's running statistics."""
-        return self.loss.flat.b > 0 and not self.training.running
+    def reply(self, client: Client, message: Known, rule: Piecewise, key: Callable[[int], Key], move: Move) -> Uploaded:
+        """Differences of losses of the local steps, q along the directions of key(q); takes all steps but the last."""
+        local, found = self.local(client, message.buffers, message.r), list[Tensor]()
+        for q, inputs, labels in local:
+            point = rule.forward(local, inputs, labels, upload=False)
+            us = rule.draw_pieces(local.theta, key(q))
+            found += (own := rule.differences(local, point, labels, us))
+            if q < self.training.h - 1:
+                move(local.theta, q, rule.estimate(us, own))
+        return Uploaded(
+            differences=torch.stack(found).double().cpu().numpy().reshape(-1, rule.n_p),
+            buffers=local.buffers,
+            loss=local.done().loss,
+            arithmetic=self.problem.arithmetic,
+        )
 
     # --- the step, and refusals
 
     def __post_init__(self) -> None:
         training = self.training
         demand(training.h >= 1, "h", training.h, "at least 1: the scalars of equally many steps are averaged")
-        demand(training.k == 1, "k", training.k, "1: it has no meaning here")
-        for flag, value, only in (
-            ("merge", training.merge, 1),
-            ("freeze", training.freeze, "none"),
-            ("state", training.state, "keep"),
-            ("client_parts", training.client_parts, "average"),
-        ):
+        for flag, only in {"k": 1, "merge": 1, "freeze": "none", "state": "keep", "client_parts": "average"}.items():
+            value = getattr(training, flag)
             demand(value == only, flag, value, f"{only}: it has no meaning here")
-        self.robust.demand_replies(len(training.timetable.participants(0)))
+        self.robust.demand_replies(len(training.participants(0)))
         super().__post_init__()
 
     def chosen(self) -> tuple[Loss, Piecewise]:
@@ -171,8 +180,9 @@ class UnsplitMethod(SplitMethod):
 
     def two_point(self, n_p: int) -> tuple[Loss, Piecewise]:
         """The whole network's loss, and its estimate from n_p directions."""
-        loss, central = NetworkLoss(self.problem, forward_only=True), self.estimate == "central"
-        return loss, Piecewise(slice(0, loss.flat.n), n_p, self.distribution, self.draw, self.mu, central)
+        loss, central = NetworkLoss(self.problem), self.estimate == "central"
+        moves = loss.flat.b > 0 and not self.training.running
+        return loss, Piecewise(slice(0, loss.flat.n), n_p, self.distribution, self.draw, self.mu, central, moves)
 
     # --- reports
 
@@ -185,14 +195,14 @@ class UnsplitMethod(SplitMethod):
     def kernel(self) -> str:
         return super().kernel + ", directions from whole states"
 
-    @property
-    def passes(self) -> int:
-        """Forward passes of a local step."""
-        return self.rule.passes + (self.rule.needs_point or self.moves_statistics)
-
     def plan(self, rounds: int) -> Lines:
-        asked, (_, up) = len(self.training.timetable.participants(0)), self.traffic.of(0, 0)[SCALARS]
-        return plan_of(self.traffic, rounds, StepCost(self.passes)) | self.robust.lines(asked, up)
+        asked, (_, up) = len(self.training.participants(0)), self.traffic.of(0, 0)[SCALARS]
+        return super().plan(rounds) | self.robust.lines(asked, up)
 
     def costs(self) -> Lines:
-        return unsplit_costs(self.training, self.loss, self.rule, self.passes)
+        (client, _, server), batch = macs(self.problem), self.training.batch
+        return {
+            SAMPLE_MACS: round(client + server),
+            STEP_MACS: round((self.rule.passes + self.rule.needs_point) * (client + server) * batch),
+            STEP_BYTES: peak_bytes(self.loss, self.rule, batch),
+        }

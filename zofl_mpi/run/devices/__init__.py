@@ -12,7 +12,7 @@ memory = 2.56e8
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,9 @@ from zofl_mpi.engine.ledger import bytes_in_words
 from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.engine.world import World, at_server, run_or_fail_all
-from zofl_mpi.errors import UserError, demand, nearest, warn
+from zofl_mpi.errors import UserError, check_one_of, demand, nearest, warn
 from zofl_mpi.run.flags import read_toml
 
-Devices = tuple[tuple[DeviceClass, ...], float]
-"""Classes, and the server's speed."""
 FOLDER = Path(__file__).parent
 NAMES = ("phones", "sensors", "silos")
 """Its files: no rank looks into the folder at its start."""
@@ -38,17 +36,17 @@ POSITIVE = ("speed", "memory", "down", "up")
 MOST = 100  # classes
 
 
-def read(name: str) -> Devices:
-    """The devices of a file, or of one of NAMES (UserError: it is missing, or says something else)."""
+def read(name: str) -> tuple[tuple[DeviceClass, ...], float]:
+    """Classes and server's speed in a file, or in one of NAMES (UserError: it is missing, or says something else)."""
     if not name.endswith(".toml") and name not in NAMES:
         raise UserError(f"--devices {name}: must be one of {', '.join(NAMES)}, or a file .toml{nearest(name, NAMES)}")
     where = f"--devices {name}"
     table = read_toml(FOLDER / f"{name}.toml" if name in NAMES else name, "--devices ")
-    _demand_keys(table, ("class", "server"), where)
+    _check_keys(table, ("class", "server"), where)
     server, kinds = table.get("server", {}), table.get("class", {})
     if not isinstance(server, dict) or not isinstance(kinds, dict) or not 0 < len(kinds) <= MOST:
         raise UserError(f"{where}: must have a table [class.NAME] for each class of devices, at most {MOST} of them")
-    _demand_keys(server, ("speed",), f"{where}, [server]")
+    _check_keys(server, ("speed",), f"{where}, [server]")
     speed = _number(server, "speed", f"{where}, [server]", math.inf)
     classes = tuple(_class(kind, values, f"{where}, [class.{kind}]") for kind, values in kinds.items())
     total = math.fsum(each.share for each in classes)
@@ -60,8 +58,7 @@ def read(name: str) -> Devices:
 def equipped(world: World, setting: Setting[Any], name: str, deadline: float, over_select: float) -> Setting[Any]:
     """The setting whose clients have the devices of that name, read at rank 0; "" for none.
 
-    Raises:
-        UserError: a limit without devices; a class names clients or labels that are not there.
+    UserError: a limit without devices; a class names clients or labels that are not there.
     """
     if not name:
         demand(deadline == 0, "deadline", deadline, "0 without --devices")
@@ -122,16 +119,14 @@ def _class(name: str, values: Any, where: str) -> DeviceClass:
     known = {f.name for f in fields(DeviceClass)} - {"name"}
     if not isinstance(values, dict):
         raise UserError(f"{where}: must be a table of numbers")
-    _demand_keys(values, known, where)
+    _check_keys(values, known, where)
     if len(chosen := [key for key in CHOICES if key in values]) != 1:
         raise UserError(f"{where}: has {' and '.join(chosen) or 'nothing'} of {', '.join(CHOICES)}; it must have one")
     if "speed" not in values:
         raise UserError(f"{where}: has no speed, multiply-accumulates a second")
     lists: dict[str, Any] = {key: _whole(values[key], f"{where}, {key}") for key in CHOICES[1:] if key in values}
-    usual = DeviceClass("", 1.0)
-    numbers: dict[str, Any] = {
-        key: _number(values, key, where, getattr(usual, key)) for key in known - set(CHOICES[1:])
-    }
+    usual, single = DeviceClass("", 1.0), known - set(CHOICES[1:])
+    numbers: dict[str, Any] = {key: _number(values, key, where, getattr(usual, key)) for key in single}
     for key in ("available", "share"):
         if not (numbers[key] <= 1 and (numbers[key] > 0 or key == "share")):
             raise UserError(f"{where}: {key} = {numbers[key]:g}; must be above 0 and at most 1")
@@ -139,16 +134,10 @@ def _class(name: str, values: Any, where: str) -> DeviceClass:
 
 
 def _number(values: Mapping[str, Any], key: str, where: str, usual: float) -> float:
-    value = values.get(key, usual)
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not value >= 0
-        or (key in POSITIVE and not value)
-    ):
-        raise UserError(
-            f"{where}: {key} = {str(value)[:60]}; must be a number {'above' if key in POSITIVE else 'of at least'} 0"
-        )
+    value, positive = values.get(key, usual), key in POSITIVE
+    if type(value) not in (int, float) or not value >= 0 or (positive and not value):
+        allowed = f"a number {'above' if positive else 'of at least'} 0"
+        raise UserError(f"{where}: {key} = {str(value)[:60]}; must be {allowed}")
     return float(value)
 
 
@@ -158,10 +147,9 @@ def _whole(value: Any, where: str) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _demand_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
+def _check_keys(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
     for key in table:
-        if key not in known:
-            raise UserError(f"{where}: unknown key {key!r}{nearest(key, known)}; known are {', '.join(sorted(known))}")
+        check_one_of(sorted(known), key, "key", f"{where}: ")
 
 
 # --- --dry-run
@@ -179,16 +167,11 @@ def table(fleet: Fleet, rounds: int) -> str:
         shown = [f"{row[name]:.3g}" if name in row else "-" for name in titles[3:]]
         rows.append((row["class"], str(row["clients"]), part, *shown))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(word.rjust(w) for word, w in zip(row, widths, strict=True)) for row in rows]
     needed = bytes_in_words(round(fleet.least)) if fleet.least else "memory that is not known"
     taken, spent = fleet.sampled(rounds, LOOKED_AT)
     whole = "" if taken == rounds else f", by {taken} rounds"
     hours = f"virtual hours of {rounds} rounds{whole}"
-    return "\n".join(
-        [
-            f"a client's step needs {needed}; virtual seconds of a client in round 0, and joules:",
-            *lines,
-            f"{hours:46} {spent.virtual_seconds / 3600:.4g}",
-            f"{'joules of all clients':46} {spent.joules:.4g}",
-        ]
-    )
+    lines = [f"a client's step needs {needed}; virtual seconds of a client in round 0, and joules:"]
+    lines += ["  ".join(map(str.rjust, row, widths)) for row in rows]
+    lines += [f"{hours:46} {spent.virtual_seconds / 3600:.4g}", f"{'joules of all clients':46} {spent.joules:.4g}"]
+    return "\n".join(lines)

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zofl_mpi.errors import UserError, demand, refused
-from zofl_mpi.run.grid.file import Grid, GridRun, check_one_of, known_flags, read
+from zofl_mpi.run.grid.file import Grid, GridRun, among, entries, known_flags, read
 from zofl_mpi.run.grid.runner import LABELS, Outcome, Runner, Screen, say
 from zofl_mpi.run.grid.state import command, state_of, typed
 from zofl_mpi.run.signals import STATUS
@@ -125,7 +125,9 @@ def _read(given: argparse.Namespace) -> tuple[Grid, dict[int, GridRun], list[str
     grid = read(given.file, given.results)
     if given.data_dir is not None:
         grid = replace(grid, runs=tuple(_with_data(grid, run, given.data_dir) for run in grid.runs))
-    runs = {k: run for k, run in enumerate(grid.runs) if _chosen(grid, run, given.only)}
+    words = [text.partition("=") for text in given.only]
+    parts = [entries(f"--only {''.join(word)}", {word[0]: word[2].split(",")}, grid.axes) for word in words]
+    runs = {k: run for k, run in enumerate(grid.runs) if all(among(run.coordinates, part) for part in parts)}
     if not runs:
         raise UserError(f"--only {' '.join(given.only)}: no run has all of these; the grid has {', '.join(grid.axes)}")
     if given.index is not None:
@@ -147,18 +149,6 @@ def _with_data(grid: Grid, run: GridRun, folder: str) -> GridRun:
     if "data_dir" not in known_flags(grid.module, run.flags):
         raise UserError(f"--data-dir {folder}: the problem of run {run.name} reads no files; leave the flag out")
     return replace(run, flags=run.flags | {"data_dir": folder})
-
-
-def _chosen(grid: Grid, run: GridRun, only: Sequence[str]) -> bool:
-    """Whether a run is in the part of the grid that --only names."""
-    for text in only:
-        axis, _, entries = text.partition("=")
-        check_one_of(grid.axes, axis, "axis", f"--only {text}: ")
-        for entry in entries.split(","):
-            check_one_of(grid.axes[axis], entry, f"entry of the axis {axis}", f"--only {text}: ")
-        if run.coordinates[axis] not in entries.split(","):
-            return False
-    return True
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from zofl_mpi.errors import UserError, nearest
+from zofl_mpi.errors import UserError, check_one_of
 from zofl_mpi.run import flags, plan
 from zofl_mpi.run.family import family_of
 
@@ -143,19 +143,17 @@ def _value(table: Mapping[str, Any], key: str, kind: type[Any], default: Any) ->
 def _axis(axis: str, given: Any) -> dict[str, Flags]:
     """{entry: its flags}."""
     if isinstance(given, dict):
-        entries = list(given.items())
+        named = list(given.items())
     elif isinstance(given, list):
-        entries = [(_entry(value), {axis: value}) for value in given]
+        named = [(_entry(value), {axis: value}) for value in given]
     else:
         raise UserError(f"axis {axis} = {given!r}: must be a list of values of --{axis}, or a table of entries")
-    if not entries:
+    if not named:
         raise UserError(f"axis {axis} has no entries; give it at least one, or remove it")
-    named: dict[str, Flags] = {}
-    for entry, values in entries:
-        if entry in named:
+    for entry, count in Counter(entry for entry, _ in named).items():
+        if count > 1:
             raise UserError(f"axis {axis} has the entry {entry} twice; remove one")
-        named[entry] = _flags_in(values, f"axis {axis}, entry {entry!r}")
-    return named
+    return {entry: _flags_in(values, f"axis {axis}, entry {entry!r}") for entry, values in named}
 
 
 def _entry(value: Any) -> str:
@@ -189,14 +187,14 @@ Axes = Mapping[str, Mapping[str, Flags]]
 def _runs(module: str, folder: Path, table: Mapping[str, Any], axes: Axes) -> Iterator[GridRun]:
     fixed = _flags_in(table.get("fixed", {}), "fixed")
     optional = [flags.field_of(str(key)) for key in _value(table, "optional", list, [])]
-    skips = [_entries("skip", skip, axes) for skip in _value(table, "skip", list, [])]
+    skips = [entries("skip", skip, axes) for skip in _value(table, "skip", list, [])]
     sets = [_set(given, axes) for given in _value(table, "set", list, [])]
     used: set[str] = set()
-    for entries in itertools.product(*axes.values()):
-        where = dict(zip(axes, entries, strict=True))
-        if any(_among(where, skip) for skip in skips):
+    for combination in itertools.product(*axes.values()):
+        where = dict(zip(axes, combination, strict=True))
+        if any(among(where, skip) for skip in skips):
             continue
-        name, own = _name(table, where), [given for runs, given in sets if _among(where, runs)]
+        name, own = _name(table, where), [given for runs, given in sets if among(where, runs)]
         try:
             given = _fitted(module, functools.reduce(operator.or_, own, fixed | _chosen(axes, where)), optional)
         except UserError as exc:
@@ -227,11 +225,11 @@ def _chosen(axes: Axes, where: Mapping[str, str]) -> Flags:
     chosen: Flags = {}
     source: dict[str, str] = {}
     for axis, entry in where.items():
-        for name in axes[axis][entry].keys() & source.keys():
-            both = f"axis {source[name]} and axis {axis} both set --{flags.flag(name)}"
-            raise UserError(f"{both}; leave it to one of them, or [[skip]] their combination")
-        chosen |= axes[axis][entry]
-        source |= dict.fromkeys(axes[axis][entry], axis)
+        for name, value in axes[axis][entry].items():
+            if name in source:
+                both = f"axis {source[name]} and axis {axis} both set --{flags.flag(name)}"
+                raise UserError(f"{both}; leave it to one of them, or [[skip]] their combination")
+            chosen[name], source[name] = value, axis
     return chosen
 
 
@@ -251,8 +249,8 @@ Entries = dict[str, set[str]]
 """{axis: entries}: the runs with one of them on each of the axes."""
 
 
-def _entries(key: str, given: Any, axes: Axes) -> Entries:
-    """The runs that a table under [[key]] concerns."""
+def entries(key: str, given: Any, axes: Mapping[str, Iterable[str]]) -> Entries:
+    """The runs that a table under [[key]], or --only, concerns."""
     if not isinstance(given, dict) or not given:
         raise UserError(f"{key} = {given!r}: must be a table of axes and entries, under [[{key}]]")
     found = {}
@@ -268,10 +266,11 @@ def _set(given: Any, axes: Axes) -> tuple[Entries, Flags]:
     """The runs that a table under [[set]] concerns, and their flags."""
     runs = dict(given) if isinstance(given, dict) else given
     values = runs.pop("flags", None) if isinstance(runs, dict) else None
-    return _entries("set", runs, axes), _flags_in(values, "set: flags")
+    return entries("set", runs, axes), _flags_in(values, "set: flags")
 
 
-def _among(where: Mapping[str, str], runs: Entries) -> bool:
+def among(where: Mapping[str, str], runs: Entries) -> bool:
+    """Whether a run with these entries on the axes is one of them."""
     return all(where[axis] in values for axis, values in runs.items())
 
 
@@ -283,10 +282,3 @@ def _check_names(runs: Sequence[GridRun]) -> None:
             raise UserError(f"{count} runs have the name {name!r}; put every axis with several entries into the name")
         if "/" in name or not name.strip(".") or name.endswith(".ckpt"):
             raise UserError(f"{name!r} cannot name a file; give the axis a table of entries with names of their own")
-
-
-def check_one_of(allowed: Iterable[str], word: str, what: str, where: str = "") -> None:
-    """Refuses a word that is none of those allowed."""
-    allowed = list(allowed)
-    if word not in allowed:
-        raise UserError(f"{where}unknown {what} {word!r}{nearest(word, allowed)}; there are {', '.join(allowed)}")

@@ -34,9 +34,7 @@ def forks() -> bool:
 class Forked:
     """A process with the functions of `subprocess.Popen` that the grid runner calls.
 
-    Args:
-        words: the run's command, as one would type it: the interpreter, -m, the module and its arguments.
-        others: logs of other runs, whose locks it must not hold.
+    `words` are the run's command, as one would type it; `others` the logs of other runs, whose locks it must not hold.
     """
 
     def __init__(self, module: str, words: Sequence[str], log: IO[bytes], others: Sequence[IO[bytes]]) -> None:

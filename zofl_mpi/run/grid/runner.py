@@ -14,7 +14,8 @@ from typing import IO, NamedTuple, Self, final
 
 from zofl_mpi.run.grid.file import Grid, GridRun
 from zofl_mpi.run.grid.forked import Forked, forks
-from zofl_mpi.run.grid.state import command, judged, locks, state_of, typed
+from zofl_mpi.run.grid.state import command, judged, state_of, typed
+from zofl_mpi.run.records.lock import lock
 from zofl_mpi.run.signals import STATUS
 
 LABELS = {
@@ -115,9 +116,10 @@ def begin(grid: Grid, run: GridRun, launcher: Sequence[str], others: Sequence[IO
     if word not in IDLE:
         with ExitStack() as unless_started:
             log = unless_started.enter_context(run.log.open("ab"))
-            if locks(log):
+            try:
+                lock(log.fileno())  # children inherit it with the file
                 word, sentence = judged(grid, run)  # another may have done it just now
-            else:
+            except BlockingIOError:
                 word, sentence = "running", f"another has the lock of {run.log}"
             if word not in IDLE:
                 child = _started(grid, run, word, launcher, log, others)

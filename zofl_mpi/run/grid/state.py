@@ -7,12 +7,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags, records
 from zofl_mpi.run.grid.file import Grid, GridRun, arguments, resolved
-from zofl_mpi.run.records.lock import lock
 
 FREE = {"data_dir", "device", "checkpoint_every"}
 """Flags that a finished result may have otherwise: neither an iterate nor a column depends on them."""
@@ -89,17 +87,6 @@ def held(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
-    return False
-
-
-def locks(log: IO[bytes]) -> bool:
-    """Locks an open log, which children inherit with the file; False if another process holds the lock."""
-    try:
-        lock(log.fileno())
-    except BlockingIOError:
         return False
-    return True
+    except OSError as exc:
+        return isinstance(exc, BlockingIOError)

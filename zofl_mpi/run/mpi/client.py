@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast, final
 
 import numpy as np
@@ -19,7 +20,7 @@ from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.client_memory import STEPS
 from zofl_mpi.run.mpi.gather import FAILED, REPLY, UPLOAD, Outbox
 from zofl_mpi.run.mpi.server_ranks import serve_step
-from zofl_mpi.run.mpi.survival import Changes, Survival
+from zofl_mpi.run.mpi.survival import Survival, changed
 from zofl_mpi.run.mpi.wire import Question, Wire, connected
 from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.questions import in_turn, received
@@ -29,32 +30,24 @@ from zofl_mpi.run.questions import in_turn, received
 class ClientRank:
     """A rank beside rank 0: computes for its clients what the server asks, or for the server (`server_ranks`).
 
-    Args:
-        method: the running method, built alike on every rank: a question names one of its steps.
-        data: of every client: this rank may have to take over any.
-        watch: ends rounds that take too long, and knows of signals.
-        loads: the planned work of every client, the same on all ranks.
+    The method is built alike on every rank, since a question names one of its steps, and `loads` are the same on all.
+    `data` are those of every client: this rank may have to take over any.
     """
 
     def __init__(
-        self,
-        world: MPIWorld,
-        method: Any,
-        data: Sequence[Any],
-        watch: Watch | None = None,
-        loads: Loads | None = None,
+        self, world: MPIWorld, method: Any, data: Sequence[Any], watch: Watch | None = None, loads: Loads | None = None
     ) -> None:
         self._method, self._staging = method, staging_of(method)
         self._batched = program_of(method).backend.batched_clients
         self._data, self._watch = data, watch or Watch()
-        self._wire = connected(world, self._watch, loads, self._staging)
-        self._pair: Wire | None = None  # of another rank of the server, which has no clients
-        if 0 < world.rank < world.server_ranks:
-            self._pair = connected(world, self._watch, None, self._staging, world.pairs[world.rank - 1])
-        self._clients = self._own_clients()
+        self._connect = partial(connected, world, self._watch, self._staging, len(data), loads)
+        self._pair: Wire | None = None
+        if 0 < world.rank < world.server_ranks:  # another rank of the server, which has no clients
+            self._connect = partial(connected, world, self._watch, self._staging)
+            self._pair = self._connect(comm=world.pairs[world.rank - 1])
         self._clock = self._watch.clock = Clock()
         self._survival = world.survival
-        self._changes = Changes()
+        self._begin()
 
     def serve(self) -> int:
         """Serves the server's questions until it ends the run; returns the exit status that it gave."""
@@ -85,7 +78,7 @@ class ClientRank:
             case "step":
                 serve_step(self._wire, cast(Wire, self._pair), self._method, question, block, self._clock)
             case "keep":
-                self._wire.gather_memories(*self._changes.of(self._clients, question.to))
+                self._wire.gather_memories(*changed(self._clients, question.to, self._kept))
             case "account":
                 self._wire.gather_tables(self._clock.report(self._watch.stop()).table(question.extra))
                 if self._survival is not None:
@@ -100,16 +93,13 @@ class ClientRank:
     def _recover(self, survival: Survival) -> None:
         """Comes together with the ranks that are left; gets other clients, whose memories the server keeps."""
         survival.recover()
-        self._wire = self._wire.over(survival.guarded())
-        self._clients = self._own_clients()
-        self._changes = Changes()
+        self._begin()
         self._watch.begins(following=False)
 
-    def _own_clients(self) -> dict[int, Client]:
-        if self._pair is not None:
-            return {}
-        own = self._wire.placement.of(self._wire.rank, len(self._data))
-        return {i: Client(i, self._data[i]) for i in own}
+    def _begin(self) -> None:
+        self._wire, self._kept = self._connect(), dict[int, bytes]()  # checksums of memories that the server keeps
+        own = (i for i, rank in enumerate(self._wire.placement) if rank == self._wire.rank)
+        self._clients = {i: Client(i, self._data[i]) for i in own}
 
     def _step(self, name: str) -> Step:
         return cast(Step, STEPS.get(name) or step_of(self._method, name))  # the server has checked that it exists

@@ -5,8 +5,6 @@ vector of a part for each rank is [array, (counts, offsets)], counted in entries
 nothing.
 """
 
-from __future__ import annotations
-
 import ctypes
 import time
 from collections.abc import Callable

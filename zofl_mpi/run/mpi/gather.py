@@ -5,7 +5,7 @@ Nothing here knows MPI: `Order` is the same computation on every rank, `Outbox` 
 
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, final
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.messages import Bytes, Prepared
 from zofl_mpi.engine.staging import LEAST, Fetch, Staging
-from zofl_mpi.run.mpi.placement import ClientPlacement
 
 UPLOAD, REPLY, FAILED = range(3)
 """Kinds of an item; the last two end their client's stream."""
@@ -60,10 +59,10 @@ class Order:
     A rank sends its items in the order of all, (q, `to`); those at the server before their turn are `ahead`.
     """
 
-    def __init__(self, to: Sequence[int], placement: ClientPlacement) -> None:
+    def __init__(self, to: Sequence[int], placement: Sequence[int]) -> None:
         self._placement = placement
         self._live, self._at, self._staying = list(to), 0, list[int]()
-        self._ahead = [deque[int]() for _ in range(placement.ranks + 1)]
+        self._ahead = defaultdict[int, deque[int]](deque)
         self._failed = False
 
     @property

@@ -1,32 +1,19 @@
-"""ClientPlacement: on which rank each client lives, from the configuration alone."""
+"""On which rank each client lives, from the configuration alone."""
 
 import heapq
 from collections.abc import Sequence
-from typing import final
 
 from zofl_mpi.engine.setting import Loads
 
 
-@final
-class ClientPlacement:
-    """The rank of each client, among the client ranks 1..`ranks`: the same computation on every rank.
+def placed(m: int, ranks: int, loads: Loads | None = None) -> list[int]:
+    """(m,) the rank of each client, among the client ranks 1..`ranks`: the same computation on every rank.
 
     Where no loads are known, or all are equal, client i lives on 1 + i mod P.
     """
-
-    def __init__(self, ranks: int, loads: Loads | None = None) -> None:
-        self.ranks = ranks
-        self._table: list[int] | None = None
-        if loads is not None and len(set(loads.work)) > 1:
-            self._table = (dealt if loads.paced else packed)(loads.work, ranks)
-
-    def __getitem__(self, i: int) -> int:
-        """The rank on which client i lives."""
-        return 1 + i % self.ranks if self._table is None else self._table[i]
-
-    def of(self, rank: int, m: int) -> list[int]:
-        """The clients among 0..m-1 that live on a rank, ascending."""
-        return [i for i in range(m) if self[i] == rank]
+    if loads is None or len(set(loads.work)) <= 1:
+        return [1 + i % ranks for i in range(m)]
+    return (dealt if loads.paced else packed)(loads.work, ranks)
 
 
 def packed(work: Sequence[float], ranks: int) -> list[int]:

@@ -4,6 +4,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -39,25 +40,19 @@ class MPIClients(Clients):
     """All clients, on the client ranks, as rank 0 asks them (`Clients`); the other ranks run `ClientRank.serve`."""
 
     def __init__(
-        self,
-        world: MPIWorld,
-        m: int,
-        method: Any = None,
-        watch: Watch | None = None,
-        loads: Loads | None = None,
+        self, world: MPIWorld, m: int, method: Any = None, watch: Watch | None = None, loads: Loads | None = None
     ) -> None:
         self.m, self.lost, self._ranks = m, list[list[int]](), world.comm.size
         self._watch, self._staging = watch or Watch(), staging_of(method)
         self._questions = Questions(m, method, self._watch)
         self.ledger = self._questions.ledger
-        self._survival = world.survival
+        self._survival, self._loads = world.survival, loads
         self.survives = self._survival is not None
-        self._wire = connected(world, self._watch, loads, self._staging)
+        self._connect = partial(connected, world, self._watch, self._staging)
+        self._wire = self._connect(m, loads)
         self._servers: ServerRanks | None = None
         if world.server_ranks > 1:
-            wire, *pairs = (
-                connected(world, self._watch, None, self._staging, comm) for comm in (world.servers, *world.pairs)
-            )
+            wire, *pairs = (self._connect(comm=comm) for comm in (world.servers, *world.pairs))
             self._servers = ServerRanks(wire, pairs, self._questions.clock)
         self.sharing = self._servers or Sharing()
         self._touched: set[int] = set()
@@ -67,7 +62,8 @@ class MPIClients(Clients):
 
     def ask(self, step: Step, message: Any, *, to: Participants = None, counted: bool = True) -> Replies:
         if self._survival is not None and step is STEPS["<recall>"]:
-            return ((i, self._memory(i)) for i in participants(to, self.m))
+            kept = self._kept  # as at the last account
+            return ((i, messages.unpack(kept[i]) if i in kept else Memory({})) for i in participants(to, self.m))
         to = self._participants(to)
         self._send_one("ask", step, message, to)
         return self._replies(step.__name__, dict.fromkeys(to, messages.size(message)), counted)
@@ -108,7 +104,12 @@ class MPIClients(Clients):
         if self._servers is not None:
             tables = np.concatenate([self._servers.account(own, self.ledger.steps), tables[1:]])
         if self._survival is not None:
-            tables = self._settled(self._survival, tables, changed)
+            self._survival.agree()  # RanksLost: the tables may be garbage, and the round does not count
+            self._kept |= changed
+            self._touched.clear()
+            by_rank = np.zeros((self._ranks, *tables.shape[1:]))  # as at the start
+            by_rank[self._survival.alive] = tables
+            tables = by_rank
         return self._questions.row(tables)
 
     def _client_tables(self, own: Seconds) -> Seconds:
@@ -126,15 +127,6 @@ class MPIClients(Clients):
             np.maximum(tables[rank, :, PEAK], table[:, PEAK], out=tables[rank, :, PEAK])
         self._reports.clear()
         return tables
-
-    def _settled(self, survival: Survival, tables: Seconds, changed: dict[int, Bytes]) -> Seconds:
-        """The tables by the ranks at the start; keeps the changed memories. RanksLost: the round does not count."""
-        survival.agree()  # else the tables may be garbage
-        self._kept |= changed
-        self._touched.clear()
-        of_all = np.zeros((self._ranks, *tables.shape[1:]))
-        of_all[survival.alive] = tables
-        return of_all
 
     def steadily(self, work: Callable[[], T]) -> T:
         while True:
@@ -198,11 +190,6 @@ class MPIClients(Clients):
             return self._survival.alive[rank]
         return rank + self.sharing.ranks - 1 if rank else 0
 
-    def _memory(self, i: int) -> Memory:
-        """Client i's memory as at the last account."""
-        kept = self._kept.get(i)
-        return Memory({}) if kept is None else messages.unpack(kept)
-
     def _recover(self, survival: Survival) -> None:
         """Comes together with the ranks that are left, and gives the clients, on their new ranks, their memories."""
         while True:
@@ -214,10 +201,10 @@ class MPIClients(Clients):
                 raise UserError("MPI fails again and again, although no rank is lost")
             names = ", ".join(f"rank {rank}" for rank in self.lost[-1]) or "no rank"
             print(f"zofl_mpi: {names} lost; client ranks that go on: {left}", file=sys.stderr, flush=True)
-            self._wire = self._wire.over(survival.guarded())
+            self._wire = self._connect(self.m, self._loads)
             self._questions.restart()
             self._reports.clear()
-            given = {i: self._memory(i) for i in sorted(self._kept)}
+            given = {i: messages.unpack(block) for i, block in sorted(self._kept.items())}
             try:
                 for _ in self.ask_each(STEPS["<restore>"], given, counted=False) if given else ():
                     pass

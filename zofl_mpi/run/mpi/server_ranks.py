@@ -11,8 +11,6 @@ collectives, to which the other side comes without waiting for either of them: c
 that have said, by a barrier or their magnitudes, that they are there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, cast, final
 
@@ -32,9 +30,7 @@ from zofl_mpi.run.mpi.wire import Question, Wire
 class ServerRanks(Sharing):
     """Rank 0 as it shares out the steps of the server (`Sharing`).
 
-    Args:
-        wire: between the server's ranks; `pairs`: between rank 0 and each of the others.
-        clock: rank 0's; what it computes counts as the server's in any case.
+    `wire` is between the server's ranks, `pairs` between rank 0 and each of the others.
     """
 
     def __init__(self, wire: Wire, pairs: Sequence[Wire], clock: Clock) -> None:

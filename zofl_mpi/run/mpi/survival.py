@@ -42,12 +42,7 @@ NEWS = 2.0  # seconds after which every rank knows of a loss
 
 @final
 class Survival:
-    """The ranks that are left, and how they come together after a loss.
-
-    Args:
-        faults: exceptions of the communicator's calls where ranks are lost.
-        watch: ends this rank if it cannot find the others.
-    """
+    """The ranks that are left, and how they come together after a loss, where calls raise `faults`."""
 
     def __init__(self, comm: Communicator, faults: Faults, watch: Watch) -> None:
         self.comm, self.faults = comm, faults  # the ranks that are left, at first all
@@ -128,32 +123,28 @@ class Survival:
         end_stuck()
 
 
-@final
-class Changes:
-    """Memories of a rank's clients that differ from those that the server holds."""
+def changed(
+    clients: Mapping[int, Client], to: Iterable[int], known: dict[int, bytes]
+) -> tuple[dict[int, messages.Bytes], Any]:
+    """The memories, packed, of those of `to` that are among `clients` and differ from what the server holds; and
+    (i, failure) if one cannot be packed.
 
-    def __init__(self) -> None:
-        self._known: dict[int, bytes] = {}
-
-    def of(self, clients: Mapping[int, Client], to: Iterable[int]) -> tuple[dict[int, messages.Bytes], Any]:
-        """The changed memories, packed, of those of `to` that are among `clients`; and (i, failure) if one cannot be.
-
-        Untouched clients cost nothing, memories that did not change a checksum.
-        """
-        packed: dict[int, messages.Bytes] = {}
-        for i in to:
-            if i not in clients or not (clients[i].memory or i in self._known):
-                continue
-            try:
-                memory = messages.prepare(Memory(clients[i].memory))
-                checksum = hashlib.blake2b(memory.header, digest_size=16)
-                for array in memory.arrays:
-                    checksum.update(np.asarray(messages.as_array(array)).tobytes())
-                if self._known.get(i) != checksum.digest():
-                    packed[i], self._known[i] = memory.packed(), checksum.digest()
-            except Exception as exc:  # a user's method may remember anything
-                return {}, (i, failure(0, exc))
-        return packed, None
+    Untouched clients cost nothing, memories that did not change a checksum; `known` has those of the server's.
+    """
+    packed: dict[int, messages.Bytes] = {}
+    for i in to:
+        if i not in clients or not (clients[i].memory or i in known):
+            continue
+        try:
+            memory = messages.prepare(Memory(clients[i].memory))
+            checksum = hashlib.blake2b(memory.header, digest_size=16)
+            for array in memory.arrays:
+                checksum.update(np.asarray(messages.as_array(array)).tobytes())
+            if known.get(i) != checksum.digest():
+                packed[i], known[i] = memory.packed(), checksum.digest()
+        except Exception as exc:  # a user's method may remember anything
+            return {}, (i, failure(0, exc))
+    return packed, None
 
 
 def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:

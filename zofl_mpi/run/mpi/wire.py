@@ -1,6 +1,6 @@
 """The collectives that the server and the client ranks run together.
 
-Client i lives on one of the P client ranks (`ClientPlacement`), all but rank 0; with --server-ranks these and rank 0
+Client i lives on one of the P client ranks (`placement`), all but rank 0; with --server-ranks these and rank 0
 have a communicator of their own, and so have the server's ranks (`server_ranks`). A question goes down by `Bcast` (or
 `Scatterv`) from the main thread. For the way up every rank starts one communication thread and joins it at the
 question's end; until then the main thread makes no MPI call but `Abort`, so that no two threads are in MPI at a time
@@ -24,12 +24,9 @@ owes it can make it: its earlier items were sent and read, so there is room for 
 the server only: the method has then two waves to read, and needs no later one for it.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -41,7 +38,7 @@ from zofl_mpi.engine.staging import Staging
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.mpi.communicator import Communicator, Request, wait
 from zofl_mpi.run.mpi.gather import EMPTY, MOST, Order, Sent, Turn, pieces
-from zofl_mpi.run.mpi.placement import ClientPlacement
+from zofl_mpi.run.mpi.placement import placed
 from zofl_mpi.run.mpi.world import MPIWorld
 
 LIMIT = 1 << 30  # bytes a collective moves at once: counts are 32-bit integers up to MPI 3.1 (Open MPI 5)
@@ -92,23 +89,16 @@ def unframe(framed: Bytes) -> bytes | None:
 class Wire:
     """The collectives, in blocks of at most LIMIT bytes. All ranks call the same ones, in the same order.
 
-    Args:
-        meanwhile: called by a rank that waits long.
-        loads: of all clients, from which follows where they live.
-        staging: gives the server memory for uploads, from which a GPU can copy them.
+    A rank that waits long calls `meanwhile`; `placement` has the rank of each client; `staging` gives the server memory
+    for uploads, from which a GPU can copy them.
     """
 
     def __init__(
-        self, comm: Communicator, meanwhile: Callable[[Communicator], None], loads: Loads | None, staging: Staging
+        self, comm: Communicator, meanwhile: Callable[[], None], placement: Sequence[int], staging: Staging
     ) -> None:
-        self.comm, self.meanwhile, self._loads, self._staging = comm, meanwhile, loads, staging
+        self.comm, self._meanwhile, self.placement, self._staging = comm, meanwhile, placement, staging
         self.rank, self.ranks = comm.rank, comm.size - 1
-        self.placement = ClientPlacement(self.ranks, loads)
         self._rooms, self._last = dict[tuple[str, ...], int](), ("", "")
-
-    def over(self, comm: Communicator) -> Wire:
-        """A wire between the ranks of another communicator, among which the clients are placed anew."""
-        return Wire(comm, self.meanwhile, self._loads, self._staging)
 
     def bcast_question(self, question: Question | None = None, block: Bytes = EMPTY) -> tuple[Question, Bytes | None]:
         """The server's question on all ranks, and the one message that goes with it, None where `message` gets it.
@@ -209,9 +199,8 @@ class Wire:
     ) -> None:
         """Gathers wave after wave until every stream has ended or one has failed. Runs in the communication thread.
 
-        Args:
-            take: returns the wave's part of this rank, given EARLY, WELCOME or DUE; may block.
-            deliver: called after each wave at the server, with the items that it reads, one at least, in order.
+        `take` returns the wave's part of this rank, given EARLY, WELCOME or DUE, and may block; `deliver` is called
+        after each wave at the server, with the items that it reads, one at least, in order.
         """
         self._staging.enter()
         order, held = Order(to, self.placement), [deque[Bytes]() for _ in range(self.ranks + 1)]
@@ -246,33 +235,33 @@ class Wire:
             yield low, (b - a).tolist(), (a - low).tolist(), own
 
     def _wait(self, request: Request) -> None:
-        wait(request, partial(self.meanwhile, self.comm))
+        wait(request, self._meanwhile)
 
 
 def connected(
-    world: MPIWorld, watch: Watch, loads: Loads | None, staging: Staging, comm: Communicator | None = None
+    world: MPIWorld,
+    watch: Watch,
+    staging: Staging,
+    m: int = 0,
+    loads: Loads | None = None,
+    comm: Communicator | None = None,
 ) -> Wire:
-    """The wire of a rank at the start, between the ranks of `comm`; by default the server's or the clients'."""
-    report = reporting(watch, world.rank)
-    if world.survival is not None:
-        return Wire(world.survival.guarded(), report, loads, staging)
-    own = world.servers if 0 < world.rank < world.server_ranks else world.clients
-    return Wire(comm or own, lambda _: report(world.comm), loads, staging)
+    """A wire between the ranks of `comm`, by default of the server's, or of rank 0 and the clients', that are left."""
+    left = world.survival and world.survival.guarded()
+    comm = comm or left or (world.servers if 0 < world.rank < world.server_ranks else world.clients)
+    return Wire(comm, reporting(watch, world.rank, left or world.comm), placed(m, comm.size - 1, loads), staging)
 
 
-def reporting(watch: Watch, rank: int) -> Callable[[Communicator], None]:
+def reporting(watch: Watch, rank: int, comm: Communicator) -> Callable[[], None]:
     """Function that a rank calls while it waits long: it tells rank 0, which listens, that this rank is not late."""
-    reported = 0
+    reported = set[int]()
 
-    def report(comm: Communicator) -> None:
-        nonlocal reported
-        if not watch.overdue:
-            return
-        if rank == 0:
+    def report() -> None:
+        if watch.overdue and rank == 0:
             while comm.iprobe():
                 watch.waits(*comm.recv())
-        elif reported != watch.round:
-            reported = watch.round
+        elif watch.overdue and watch.round not in reported:
+            reported.add(watch.round)
             comm.isend((rank, watch.round), 0)
 
     return report

@@ -1,7 +1,5 @@
 """The ranks of a run, and how all of them end together. The only place that imports mpi4py."""
 
-from __future__ import annotations
-
 import atexit
 import math
 import os
@@ -13,7 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast, final
+from typing import Any, Self, cast, final
 
 from zofl_mpi.engine.processes import Process, kill
 from zofl_mpi.engine.watch import Watch
@@ -50,14 +48,11 @@ class MPIWorld:
         self.server_ranks, self.clients, self.servers, self.pairs = 1, comm, comm, list[Communicator]()
 
     @classmethod
-    def connect(cls) -> MPIWorld:
+    def connect(cls) -> Self:
         """Connects all processes that the launcher started, through a clone of COMM_WORLD, apart from a user's traffic.
 
-        From now on an exception in any thread of this process ends all ranks.
-
-        Raises:
-            UserError: alone, although a launcher started several processes; no MPI library is found.
-            RuntimeError: the MPI library does not let two threads take turns.
+        From now on an exception in any thread of this process ends all ranks. UserError: alone, although a launcher
+        started several processes; no MPI library is found. RuntimeError: it does not let two threads take turns.
         """
         import mpi4py
 

@@ -22,7 +22,7 @@ from zofl_mpi.run.records.places import check_name
 from zofl_mpi.run.records.provenance import provenance
 from zofl_mpi.run.records.recorder import Recorder
 from zofl_mpi.run.records.result import Run, load
-from zofl_mpi.run.records.sessions import Loss
+from zofl_mpi.run.records.rows import Loss
 
 __all__ = [
     "Checkpoint",

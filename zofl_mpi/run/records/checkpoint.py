@@ -28,16 +28,11 @@ CHECKSUMS = "checksums"
 @final
 @dataclass(frozen=True)
 class Checkpoint:
-    """Contents of a checkpoint: all that a run needs to continue.
-
-    Attributes:
-        payload: name -> (bytes,) uint8, packed messages: the state, and one memory a client.
-        newer: why this one is read in place of a newer one, in a sentence; "" if it is the newest.
-    """
+    """Contents of a checkpoint: all that a run needs to continue."""
 
     attrs: dict[str, Any]
-    payload: dict[str, NDArray[np.uint8]]
-    newer: str = ""
+    payload: dict[str, NDArray[np.uint8]]  # name -> packed message: the state, and one memory a client
+    newer: str = ""  # why this one is read in place of a newer one, in a sentence; "" if it is the newest
 
 
 def checkpoint_path(out: FileName) -> Path:
@@ -49,12 +44,8 @@ def checkpoint_path(out: FileName) -> Path:
 def save_checkpoint(path: FileName, payload: Mapping[str, Any], attrs: Attributes) -> None:
     """Makes a checkpoint the newest in one step; the one at `path` becomes run.ckpt.h5.previous.
 
-    Args:
-        payload: name -> bytes, or anything with a buffer of bytes; a name may have parts ("memory/3").
-        attrs: dicts and lists are stored as JSON.
-
-    Raises:
-        WriteError: the previous checkpoint, if any, is intact.
+    `payload`: name -> bytes, or anything with a buffer of bytes; a name may have parts ("memory/3"). WriteError: the
+    previous checkpoint, if any, is intact.
     """
     path = Path(path)
     fresh = path.with_name(path.name + TEMPORARY)
@@ -66,9 +57,8 @@ def save_checkpoint(path: FileName, payload: Mapping[str, Any], attrs: Attribute
         os.replace(fresh, path)
         _sync_folder(path.parent)
     except FAILURES as error:
-        raise WriteError(
-            f"cannot write {path}: {hdf5.reason_of(error, path)}; the previous checkpoint, if any, is intact"
-        ) from error
+        fault = f"cannot write {path}: {hdf5.reason_of(error, path)}"
+        raise WriteError(f"{fault}; the previous checkpoint, if any, is intact") from error
     finally:
         with suppress(OSError):  # a folder, or a place that may not be written: told above
             fresh.unlink()
@@ -107,14 +97,15 @@ def _write(path: Path, payload: Mapping[str, Any], attrs: Attributes) -> None:
 
 def _load(path: Path) -> Checkpoint:
     def read(file: Any) -> Checkpoint:
-        check_checkpoint(file, path)
-        payload: dict[str, NDArray[np.uint8]] = {}
-        file["payload"].visititems(
-            lambda name, data: payload.update({name: data[()]} if isinstance(data, h5py.Dataset) else {})
-        )
-        attrs = hdf5.attributes_of(file)
-        _check(path, payload, attrs, file[CHECKSUMS][()])
-        return Checkpoint(attrs, payload)
+        blocks = {name.removeprefix("payload/"): data[()] for name, data in check_checkpoint(file, path).items()}
+        attrs, stored = hdf5.attributes_of(file), blocks.pop(CHECKSUMS)
+        found = _checksums(blocks, attrs)
+        if found.shape != stored.shape:
+            raise LostError(f"{path} is damaged: it has {len(found)} checksums to check, and {len(stored)} are stored")
+        for name, differs in zip([*sorted(blocks), "the attributes"], found != stored, strict=True):
+            if differs:
+                raise LostError(f"{path} is damaged: the checksum of {name} is not the one stored")
+        return Checkpoint(attrs, blocks)
 
     return read_file(path, read)
 
@@ -124,16 +115,6 @@ def _checksums(blocks: Blocks, attrs: Attributes) -> NDArray[np.uint32]:
     facts = json.dumps({name: str(value) for name, value in attrs.items()}, sort_keys=True).encode()
     sums = [zlib.crc32(blocks[name].data, zlib.crc32(name.encode())) for name in sorted(blocks)]
     return np.array([*sums, zlib.crc32(facts)], np.uint32)
-
-
-def _check(path: Path, payload: Blocks, attrs: Attributes, stored: NDArray[np.uint32]) -> None:
-    found = _checksums(payload, attrs)
-    if found.shape != stored.shape:
-        raise LostError(f"{path} is damaged: it has {len(found)} checksums to check, and {len(stored)} are stored")
-    wrong = np.flatnonzero(found != stored)
-    if len(wrong):
-        name = [*sorted(payload), "the attributes"][wrong[0]]
-        raise LostError(f"{path} is damaged: the checksum of {name} is not the one stored")
 
 
 def _sync_folder(folder: Path) -> None:

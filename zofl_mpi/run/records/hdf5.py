@@ -77,12 +77,9 @@ def explaining(path: Path, safe: int) -> Iterator[None]:
     """Turns what writing a result raises into one sentence; the first `safe` rounds are in the file."""
     try:
         yield
-    except UserError:
-        raise
     except FAILURES as error:
-        raise WriteError(
-            f"round {safe + 1}: cannot write {path}: {reason_of(error, path)}; {safe} finished rounds are safe in it"
-        ) from without_frames(error)
+        fault = f"round {safe + 1}: cannot write {path}: {reason_of(error, path)}"
+        raise WriteError(f"{fault}; {safe} finished rounds are safe in it") from without_frames(error)
 
 
 def reason_of(error: BaseException, path: Path) -> str:
@@ -115,7 +112,8 @@ def read_file(path: Path, read: Callable[[Any], T]) -> T:
                 raise
             if wait is None:
                 kind, what = (LostError, "damaged") if _was_hdf5(path) else (UserError, "not an HDF5 file")
-                raise kind(f"{path} is {what}: {_one_line(error)}") from error
+                reason = " ".join(str(error).split())[:300] or type(error).__name__
+                raise kind(f"{path} is {what}: {reason}") from error
             time.sleep(wait)
     raise AssertionError("unreachable")
 
@@ -137,10 +135,6 @@ def without_frames(error: BaseException) -> BaseException:
     while each is not None:
         each.__traceback__, each = None, each.__context__
     return error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{error}".split())[:300] or type(error).__name__
 
 
 def _was_hdf5(path: Path) -> bool:

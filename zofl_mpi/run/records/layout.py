@@ -66,28 +66,19 @@ FURTHER = {
     "versions": {},
 }
 """Attributes that a file may lack; one that is not named here is any text or number."""
-KINDS: dict[Any, tuple[type, ...]] = {
-    int: (int, np.integer),
-    float: (float, np.floating),
-    bool: (bool, np.bool_),
-    str: (str,),
-}
+KINDS: dict[Any, Any] = {int: (int, np.integer), float: (float, np.floating), bool: (bool, np.bool_), str: str}
 
 
-def check_result(file: Any, path: object) -> None:
-    """Refuses an open file that is no result.
+def check_result(file: Any, path: object) -> dict[str, Any]:
+    """{name: data set} of an open result.
 
-    Raises:
-        UserError: it is something else, of a newer format, or leads out of itself.
-        LostError: it is damaged.
+    UserError: it is something else, of a newer format, or leads out of itself; LostError: it is damaged.
     """
     if "checkpoint" in file.attrs:
         raise UserError(f"{path} is a checkpoint: name the result beside it")
     if "schema" not in file.attrs:
         raise UserError(f"{path} is an HDF5 file, but no result of zofl_mpi (it has no attribute 'schema')")
-    _check_attributes(file, path, "")
-    _check_format(path, file.attrs["schema"])
-    data = _checked(file, path, RESULT, ATTRIBUTES_OF_RESULTS)
+    data = _checked(file, path, "schema", RESULT, ATTRIBUTES_OF_RESULTS)
     done = file["rounds"].attrs["done"]
     _demand(isinstance(done, np.int64) and done >= 0, path, "rounds", "does not say how many rounds are done")
     for group, names in (("clients", CLIENTS), ("ranks", RANKS)):
@@ -101,23 +92,16 @@ def check_result(file: Any, path: object) -> None:
     for name, item in data.items():
         if name.startswith(("rounds/", "clients/", "ranks/")) and name != PLACES:
             _demand(item.shape[0] >= done, path, name, f"has {item.shape[0]} of {done} rounds")
+    return data
 
 
-def check_checkpoint(file: Any, path: object) -> None:
-    """Refuses an open file that is no checkpoint; raises as `check_result` does."""
+def check_checkpoint(file: Any, path: object) -> dict[str, Any]:
+    """{name: data set} of an open checkpoint; raises as `check_result` does."""
     if "checkpoint" not in file.attrs:
         raise UserError(f"{path} is not a checkpoint of zofl_mpi")
-    _check_attributes(file, path, "")
-    _check_format(path, file.attrs["checkpoint"])
-    data = _checked(file, path, CHECKPOINT, ATTRIBUTES_OF_CHECKPOINTS)
+    data = _checked(file, path, "checkpoint", CHECKPOINT, ATTRIBUTES_OF_CHECKPOINTS)
     _demand({"payload/state", "checksums"} <= data.keys(), path, "payload", "holds no state, or no checksums")
-
-
-def _check_format(path: object, found: Any) -> None:
-    if isinstance(found, np.integer) and found > FORMAT:
-        raise UserError(f"{path} has format {found}, and this zofl_mpi reads format {FORMAT}: install a newer one")
-    if found != FORMAT:
-        raise LostError(f"{path} is damaged: its format is {str(found)[:40]!r}")
+    return data
 
 
 def _demand(holds: Any, path: object, name: str, fault: str) -> None:
@@ -125,13 +109,18 @@ def _demand(holds: Any, path: object, name: str, fault: str) -> None:
         raise LostError(f"{path} is damaged: {name or 'its root'} {fault}")
 
 
-def _checked(file: Any, path: object, described: dict[str, Any], attributes: dict[str, Any]) -> dict[str, Any]:
-    """{name: data set} of a file, whose data sets and attributes are as described."""
+def _checked(
+    file: Any, path: object, kind: str, described: dict[str, Any], attributes: dict[str, Any]
+) -> dict[str, Any]:
+    """{name: data set} of a file of this kind and format, whose data sets and attributes are as described."""
+    _check_attributes(file, path, "")
+    if isinstance(found := file.attrs[kind], np.integer) and found > FORMAT:
+        raise UserError(f"{path} has format {found}, and this zofl_mpi reads format {FORMAT}: install a newer one")
+    _demand(found == FORMAT, path, "", f"has the format {str(found)[:40]!r}")
     for name, like in (attributes | FURTHER).items():
         if name in attributes or name in file.attrs:
-            _demand(
-                _fits(plain(file.attrs[name]), like, stored=True), path, f"its attribute {name}", "has another type"
-            )
+            fits = _fits(plain(file.attrs[name]), like, stored=True)
+            _demand(fits, path, f"its attribute {name}", "has another type")
     data, absent = {}, 0
     for name, item in _objects(file, path):
         _check_attributes(item, path, name)
@@ -141,7 +130,10 @@ def _checked(file: Any, path: object, described: dict[str, Any], attributes: dic
         _demand(absent <= ABSENT, path, name, f"claims rows of some {absent} bytes that are not stored")
         place = name if name in described else f"{name.partition('/')[0]}/*"
         if place in described:
-            _check_type(item, path, name, *described[place])
+            dtype, axes = described[place]
+            usual = item.dtype.kind in NUMBERS or (item.dtype.kind == TEXT and not item.shape)
+            fits = (usual if dtype is None else item.dtype == dtype) and axes in (None, item.ndim)
+            _demand(fits, path, name, f"is {item.dtype} with {item.ndim} axes")
             data[name] = item
     return data
 
@@ -157,9 +149,8 @@ def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:
         for name in group:
             full = prefix + name
             if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-                raise UserError(
-                    f"{path}: {full} is a link to another place, which no file of zofl_mpi has; nothing is read"
-                )
+                fault = f"{full} is a link to another place, which no file of zofl_mpi has"
+                raise UserError(f"{path}: {fault}; nothing is read")
             item = group[name]
             _demand(isinstance(item, h5py.Group | h5py.Dataset), path, full, "is neither a group nor a data set")
             place = h5py.h5o.get_info(item.id).addr
@@ -174,24 +165,13 @@ def _absent(data: Any, path: object, name: str) -> int:
     """How many bytes a data set claims and does not store; refuses one whose numbers lie elsewhere, or are packed."""
     made = data.id.get_create_plist()
     if made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count():
-        raise UserError(
-            f"{path}: {name} names another file for its numbers, as no file of zofl_mpi does; nothing is read"
-        )
+        fault = f"{name} names another file for its numbers, as no file of zofl_mpi does"
+        raise UserError(f"{path}: {fault}; nothing is read")
     _demand(made.get_nfilters() == 0 and data.shape is not None, path, name, "is packed, or has no shape")
     claimed: int = math.prod(data.shape) * data.dtype.itemsize
     absent: int = max(0, claimed - int(data.id.get_storage_size()))
     piece: int = math.prod(data.chunks or data.shape) * data.dtype.itemsize
     return absent + absent // max(piece, 1) * CHUNK
-
-
-def _check_type(data: Any, path: object, name: str, kind: Any, axes: int | None) -> None:
-    """Refuses a data set of another type or number of axes."""
-    dtype, shape = data.dtype, data.shape
-    if kind is None:
-        fits = dtype.kind in NUMBERS or (dtype.kind == TEXT and not shape)
-    else:
-        fits = dtype == kind
-    _demand(fits and axes in (None, len(shape)), path, name, f"is {dtype} with {len(shape)} axes")
 
 
 def _check_attributes(item: Any, path: object, name: str) -> None:

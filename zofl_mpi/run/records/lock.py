@@ -22,19 +22,10 @@ ENTRIES = ("host", "process", "since", "started", "flock")
 
 @final
 class WriterLock:
-    """Lock of the process that writes a result; `run` and `run.h5`, which share a checkpoint, share it.
-
-    Attributes:
-        path: of the lock's file.
-    """
+    """Lock of the process that writes a result; `run` and `run.h5`, which share a checkpoint, share it at `path`."""
 
     def __init__(self, result: Path) -> None:
-        """Takes the lock.
-
-        Raises:
-            UserError: another process has it.
-            OSError: its file cannot be written.
-        """
+        """Takes the lock (UserError: another process has it; OSError: its file cannot be written)."""
         self.path, self._number = result.with_name(result.name.removesuffix(".h5") + ".lock"), -1
         while self._number < 0:
             try:
@@ -97,8 +88,9 @@ def _remove_stale(path: Path, result: Path) -> None:
                 f"{result}: a run would lock it by {path}, which is no lock: rename that, or choose another --out"
             )
         if _may_write(holder, number):
+            which = "process {process} on {host} (since {since})".format(**holder) if holder else "another process"
             raise UserError(
-                f"{result} is being written by {described(holder)}: let it end, or choose another --out; "
+                f"{result} is being written by {which}: let it end, or choose another --out; "
                 f"if it has ended, remove {path}"
             )
         if os.stat(path, follow_symlinks=False).st_ino == os.fstat(number).st_ino:
@@ -128,13 +120,6 @@ def _holder(number: int) -> dict[str, Any] | None:
     except (ValueError, AttributeError, RecursionError, OSError):
         return None
     return found if known and all(isinstance(text, str) and text.isprintable() for text in texts) else None
-
-
-def described(holder: dict[str, Any]) -> str:
-    """A lock's holder in words."""
-    if not holder:
-        return "another process"
-    return f"process {holder['process']} on {holder.get('host')} (since {holder.get('since')})"
 
 
 def _started(process: int) -> str | None:

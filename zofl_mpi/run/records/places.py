@@ -29,11 +29,7 @@ def check_name(path: Path, flag: str) -> None:
 
 
 def check_new(path: Path, force: bool) -> None:
-    """Refuses a place at which no result may be made.
-
-    Args:
-        force: a result there may be replaced.
-    """
+    """Refuses a place at which no result may be made; `force`: a result there may be replaced."""
     check_name(path, "--out")
     if path.is_dir():
         raise UserError(f"--out {path} is a folder: name a file in it")
@@ -51,7 +47,17 @@ def check_new(path: Path, force: bool) -> None:
     if other.is_file():
         raise UserError(f"--out {path}: {other} is there, and both would have the checkpoint {checkpoint}")
     if os.path.lexists(path):
-        _check_replaceable(path, force)
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            raise UserError(f"--out {path} is a link: name the file itself")
+        if not stat.S_ISREG(mode):
+            raise UserError(f"--out {path} is a device, a pipe or a socket: name a file")
+        if not force:
+            raise UserError(f"--out {path} exists: choose another name or add --force")
+        try:
+            load(path)
+        except UserError as error:
+            raise UserError(f"--out {path}: --force replaces results only, and {error}; remove it yourself") from error
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UserError(f"--out {path}: no permission to write there; choose another folder")
 
@@ -84,17 +90,3 @@ def set_aside(path: Path) -> Path | None:
     finally:
         lock.release()
     return aside
-
-
-def _check_replaceable(path: Path, force: bool) -> None:
-    mode = path.lstat().st_mode
-    if stat.S_ISLNK(mode):
-        raise UserError(f"--out {path} is a link: name the file itself")
-    if not stat.S_ISREG(mode):
-        raise UserError(f"--out {path} is a device, a pipe or a socket: name a file")
-    if not force:
-        raise UserError(f"--out {path} exists: choose another name or add --force")
-    try:
-        load(path)
-    except UserError as error:
-        raise UserError(f"--out {path}: --force replaces results only, and {error}; remove it yourself") from error

@@ -1,42 +1,29 @@
 """Writing a result: a row a round."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
-import secrets
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Self, final
 
 import h5py
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.records import hdf5
-from zofl_mpi.run.records.hdf5 import (
-    FAILURES,
-    FORMAT,
-    Attributes,
-    Columns,
-    DamagedError,
-    FileName,
-    WriteError,
-    set_attributes,
-)
+from zofl_mpi.run.records import hdf5, rows
+from zofl_mpi.run.records.hdf5 import Attributes, Columns, DamagedError, FileName, WriteError, set_attributes
 from zofl_mpi.run.records.layout import check_result
 from zofl_mpi.run.records.lock import WriterLock, lock
 from zofl_mpi.run.records.places import check_new, remove
 from zofl_mpi.run.records.provenance import now
 from zofl_mpi.run.records.result import load
-from zofl_mpi.run.records.rows import CLIENTS, RANKS, Rows, add_places, by_round, growing, lay_out
-from zofl_mpi.run.records.sessions import Loss, cut_back, lost_ranks, session
 from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
 Array = NDArray[Any]
@@ -58,7 +45,7 @@ class _Row(NamedTuple):
     steps: list[str]
     tables: dict[str, Array]
 
-    def is_like(self, other: _Row) -> bool:
+    def is_like(self, other: Self) -> bool:
         """Whether the two can be written as one block."""
         shapes, others = ([(name, table.shape) for name, table in each.tables.items()] for each in (self, other))
         return self.steps == other.steps and shapes == others
@@ -78,9 +65,7 @@ class Recorder:
     def __init__(self, path: Path, rounds: int, planned: int, prepare: Callable[[Any], None], *, new: bool) -> None:
         """Makes a new file, or opens one, and prepares it: all of that, or nothing.
 
-        Raises:
-            UserError: another process writes it.
-            OSError: it cannot be made, opened or written.
+        UserError: another process writes it; OSError: it cannot be made, opened or written.
         """
         self.path, self.rounds, self._planned, self._columns = path, rounds, planned, dict(COLUMNS)
         self._writer, self._failed = WriterLock(path), False
@@ -111,13 +96,17 @@ class Recorder:
         self._first = file["clients"].attrs.get("first_clients")
         self._done = h5py.h5a.open(file["rounds"].id, b"done")
         groups = ("rounds", "clients", "ranks")
-        self._rows = {f"{group}/{name}": Rows(data) for group in groups for name, data in by_round(file, group)}
+        self._rows = {
+            f"{group}/{name}": rows.Rows(data) for group in groups for name, data in rows.by_round(file, group)
+        }
 
     @classmethod
     def create(
         cls, path: FileName, *, attrs: Attributes, m: int, ranks: int, rounds: int, force: bool = False, start: int = 0
-    ) -> Recorder:
+    ) -> Self:
         """Starts a new result.
+
+        UserError: the file exists and `force` is not set, or its folder is missing or cannot be written; WriteError.
 
         Args:
             attrs: of the root; dicts and lists are stored as JSON.
@@ -125,66 +114,46 @@ class Recorder:
             rounds: planned number; more are possible.
             force: replace an existing file, and remove its checkpoint.
             start: finished rounds whose rows are lost: NaN or 0 in this file, named by its attribute missing_rounds.
-
-        Raises:
-            UserError: the file exists and `force` is not set, or its folder is missing or cannot be written.
-            WriteError: the file cannot be written.
         """
-
-        def prepare(file: Any) -> None:
-            lay_out(file, m, ranks, rounds, start)
-            own = {"schema": FORMAT, "status": "running", "ranks": ranks}
-            sessions = [session(start, ranks, attrs)]
-            set_attributes(file.attrs, {"run": secrets.token_hex(8), **attrs, **own, "sessions": sessions})
-
         path = Path(path)
         check_new(path, force)
         with hdf5.explaining(path, 0):
-            return cls(path, start, rounds, prepare, new=True)
+            return cls(path, start, rounds, partial(rows.lay_out, m, ranks, rounds, start, attrs), new=True)
 
     @classmethod
     def reopen(
-        cls,
-        path: FileName,
-        rounds_done: int,
-        *,
-        m: int = 0,
-        ranks: int = 0,
-        rounds: int = 0,
-        attrs: Attributes | None = None,
-    ) -> Recorder:
-        """Continues a result: every row after the first `rounds_done` is dropped, and /final too.
+        cls, path: FileName, done: int, *, m: int = 0, ranks: int = 0, rounds: int = 0, attrs: Attributes | None = None
+    ) -> Self:
+        """Continues a result: every row after the first `done` is dropped, and /final too.
+
+        UserError: the file is no result, of other clients, or has fewer rounds than `done`; WriteError.
 
         Args:
             m: clients (0: as before).
             ranks: of this session (0: as before); /ranks is as wide as the widest of all sessions, 0 where none was.
             rounds: planned in total; 0: no more.
             attrs: of this session, for `sessions`; of the root only `config` and `settled` are replaced.
-
-        Raises:
-            UserError: the file is no result, of other clients, or has fewer rounds than `rounds_done`.
-            WriteError: the file cannot be written.
         """
 
         def prepare(file: Any) -> None:
-            cut_back(file, load(path), rounds_done, m, ranks, attrs or {})
+            load(path)  # refuses another file
+            rows.cut_back(path, m, ranks, done, attrs or {}, file)
 
-        with hdf5.explaining(Path(path), rounds_done):
-            return cls(Path(path), rounds_done, rounds or max(rounds_done, 1), prepare, new=False)
+        with hdf5.explaining(Path(path), done):
+            return cls(Path(path), done, rounds or max(done, 1), prepare, new=False)
 
     def append(self, row: Mapping[str, float], *, steps: Sequence[str] = (), **tables: ArrayLike) -> None:
         """Appends a round; writes it, and the rows that wait, if the last write is EVERY seconds ago.
+
+        WriteError: the file cannot be written; the rows written before are safe in it.
 
         Args:
             row: name -> number for /rounds; a name may come later than others (NaN before).
             steps: names of the steps of this round, the first axis of the tables; a name may come later (0 before).
             tables: (steps, m) of `rows.CLIENTS` and (steps, ranks) of `rows.RANKS`; 0 where left out.
-
-        Raises:
-            WriteError: the file cannot be written; the rows written before are safe in it.
         """
         given = {name: np.asarray(table) for name, table in tables.items()}
-        given |= {name: self._summed(table, axis=-1) for name, table in given.items() if name in CLIENTS}
+        given |= {name: self._summed(table, axis=-1) for name, table in given.items() if name in rows.CLIENTS}
         new = _Row(dict(row), list(steps), given)
         with self._lock:
             if self._waiting and not new.is_like(self._waiting[0]):
@@ -213,20 +182,29 @@ class Recorder:
 
     def _put_waiting(self) -> None:
         """Gives HDF5 the rows that wait, all with the same steps and tables."""
-        rows, steps = self._waiting, self._waiting[0].steps
-        self._name_steps(steps)
-        names = dict.fromkeys(name for row in rows for name in row.numbers)
+        waiting = self._waiting
+        if new := [name for name in waiting[0].steps if name not in self.steps]:
+            self._name_steps(new)
+        places = [self.steps.index(step) for step in waiting[0].steps]
+        names = dict.fromkeys(name for row in waiting for name in row.numbers)
         for name in names:
-            self._add_column(name)
+            if f"rounds/{name}" not in self._rows:
+                data = rows.growing(self._file, f"rounds/{name}", (self.rounds,), np.float64, self._planned, np.nan)
+                unit, description = self._columns.get(name, ("", ""))
+                set_attributes(data.attrs, {"unit": unit, "description": description})
+                self._rows[f"rounds/{name}"] = rows.Rows(data)
         for data in self._rows.values():
-            data.grow(self.rounds + len(rows))
+            data.grow(self.rounds + len(waiting))
         for name in names:
-            column = np.array([row.numbers.get(name, np.nan) for row in rows], np.float64)
+            column = np.array([row.numbers.get(name, np.nan) for row in waiting], np.float64)
             self._rows[f"rounds/{name}"].put(self.rounds, column)
-        for name in rows[0].tables:
-            tables = np.stack([row.tables[name] for row in rows])
-            self._put("clients" if name in CLIENTS else "ranks", name, tables, steps)
-        self._done.write(np.array(self.rounds + len(rows)))
+        for name in waiting[0].tables:
+            tables = np.stack([row.tables[name] for row in waiting])
+            data = self._rows[f"{'clients' if name in rows.CLIENTS else 'ranks'}/{name}"]
+            block = np.zeros((len(waiting), *data.row), data.dtype)
+            block[:, places, : tables.shape[-1]] = tables  # a session may have fewer ranks than one before
+            data.put(self.rounds, block)
+        self._done.write(np.array(self.rounds + len(waiting)))
         self._most = -(-BATCH // sum(data.dtype.itemsize * math.prod(data.row) for data in self._rows.values()))
 
     def begins(self, seconds: float) -> None:
@@ -237,10 +215,12 @@ class Recorder:
             first = {} if "seconds_start" in self._file.attrs else {"seconds_start": seconds}
             set_attributes(self._file.attrs, {**first, "sessions": sessions})
 
-    def survived(self, losses: Sequence[Loss]) -> None:
+    def survived(self, losses: Sequence[rows.Loss]) -> None:
         """Adds to attributes `lost` (JSON) and `repeated_rounds`: ranks that were lost while the others went on."""
         with self._writing():
-            set_attributes(self._file.attrs, lost_ranks(self._file.attrs.get("lost", "[]"), losses))
+            lost = [*json.loads(self._file.attrs.get("lost", "[]")), *(loss._asdict() for loss in losses)]
+            repeated = sum(bool(loss["repeated"]) for loss in lost)
+            set_attributes(self._file.attrs, {"lost": lost[-rows.LOSSES :], "repeated_rounds": repeated})
 
     def describe(self, columns: Columns) -> None:
         """Sets unit and description of columns that `append` will be given, and of the fields of the last state."""
@@ -255,7 +235,7 @@ class Recorder:
     def places(self, places: Sequence[Mapping[str, int | str]]) -> None:
         """Adds this session's rows to /ranks/table: where each rank computes."""
         with self._writing():
-            add_places(self._file, self.rounds, places)
+            rows.add_places(self._file, self.rounds, places)
 
     def sync(self) -> None:
         """Forces the rows onto the disk, so that they survive a power cut; for checkpoints: it costs milliseconds."""
@@ -264,11 +244,7 @@ class Recorder:
                 os.fsync(self._staged.number)
 
     def verify(self) -> None:
-        """Reads the layout of what is on the disk.
-
-        Raises:
-            DamagedError: another program has cut it off or written into it.
-        """
+        """Reads the layout of what is on the disk (DamagedError: another program has changed it)."""
         try:
             hdf5.read_file(self.path, lambda file: check_result(file, self.path))
         except UserError as error:
@@ -277,10 +253,9 @@ class Recorder:
             raise DamagedError(f"{error}: it was changed while this run wrote it; {advice}") from error
 
     def finish(self, state: Mapping[str, Any], **attrs: Any) -> None:
-        """Writes /final/<field> of the last state, attribute `meaning` as given to `describe`; closes it as "done".
+        """Writes /final/<field> of the last state, `meaning` as given to `describe`; closes the file as "done".
 
-        Raises:
-            DamagedError: as `verify`.
+        DamagedError: as `verify`.
         """
         with self._writing():
             for name, value in state.items():
@@ -335,12 +310,10 @@ class Recorder:
         """Refuses to write to a file that was deleted, replaced or taken over: it would be lost."""
         if self._writer.is_lost():
             raise WriteError(f"{self.path}: another process has removed {self._writer.path} and writes it now")
-        try:
-            there = os.stat(self.path).st_ino
-        except FileNotFoundError:
-            there = -1
-        if there != os.fstat(self._staged.number).st_ino:
-            raise WriteError(f"{self.path} was deleted or replaced by another run: this run's rounds went with it")
+        with suppress(FileNotFoundError):
+            if os.stat(self.path).st_ino == os.fstat(self._staged.number).st_ino:
+                return
+        raise WriteError(f"{self.path} was deleted or replaced by another run: this run's rounds went with it")
 
     def _commit(self) -> None:
         """Brings all changes to the disk, or none (OSError: they cannot be written)."""
@@ -348,35 +321,16 @@ class Recorder:
             self._file.flush()
         self._staged.commit()
 
-    def _name_steps(self, steps: Sequence[str]) -> None:
-        new = [name for name in steps if name not in self.steps]
-        if not new:
-            return
+    def _name_steps(self, new: Sequence[str]) -> None:
         self.steps += new
-        for group, names in (("clients", CLIENTS), ("ranks", RANKS)):
+        for group, names in (("clients", rows.CLIENTS), ("ranks", rows.RANKS)):
             self._file[group].attrs["steps"] = hdf5.texts(self.steps)
             for name in names:
                 self._rows[f"{group}/{name}"].widen(len(self.steps))
 
-    def _add_column(self, name: str) -> None:
-        if f"rounds/{name}" in self._rows:
-            return
-        data = growing(self._file, f"rounds/{name}", (self.rounds,), np.float64, self._planned, np.nan)
-        unit, description = self._columns.get(name, ("", ""))
-        set_attributes(data.attrs, {"unit": unit, "description": description})
-        self._rows[f"rounds/{name}"] = Rows(data)
-
-    def _put(self, group: str, name: str, tables: Array, steps: Sequence[str]) -> None:
-        data = self._rows[f"{group}/{name}"]
-        given = tables if tables.ndim > 1 else tables[:, None, None]
-        width = given.shape[-1] if tables.ndim > 1 else data.row[1]  # a session may have fewer ranks than one before
-        block = np.zeros((len(tables), *data.row), data.dtype)
-        block[:, [self.steps.index(step) for step in steps], :width] = given
-        data.put(self.rounds, block)
-
     def _summed(self, table: Array, axis: int) -> Array:
         """A table with an entry for each client as the file keeps it."""
-        return table if self._first is None or not table.ndim else np.add.reduceat(table, self._first, axis=axis)
+        return table if self._first is None else np.add.reduceat(table, self._first, axis=axis)
 
 
 def _staged(path: Path, new: bool) -> StagedFile:
@@ -392,7 +346,7 @@ def _staged(path: Path, new: bool) -> StagedFile:
 
 
 def _let_go(file: Any, staged: StagedFile, writer: WriterLock) -> None:
-    with suppress(*FAILURES):
+    with suppress(*hdf5.FAILURES):
         file.close()
     staged.close()
     writer.release()

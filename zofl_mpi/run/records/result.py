@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -121,11 +120,12 @@ def load(path: str | os.PathLike[str]) -> Run:
     """The result at `path`: finished, still growing, or of a killed run (UserError: missing, damaged or no result)."""
 
     def read(file: Any) -> Run:
-        check_result(file, path)
-        attrs, columns = attributes_of(file), {name: attributes_of(data) for name, data in file["rounds"].items()}
+        data = check_result(file, path)
+        attrs, columns = attributes_of(file), {name: attributes_of(item) for name, item in file["rounds"].items()}
         length = int(file["rounds"].attrs["done"])  # a full disk or a kill may leave a row that is written in part
         groups = ("rounds", "clients", "ranks")
-        rows = {group: {name: data[:length] for name, data in by_round(file, group)} for group in groups}
+        rows = {group: {name: item[:length] for name, item in by_round(file, group)} for group in groups}
+        final = {name.partition("/")[2]: plain(item[()]) for name, item in data.items() if name.startswith("final/")}
         return Run(
             path=Path(path),
             attrs=attrs,
@@ -133,7 +133,7 @@ def load(path: str | os.PathLike[str]) -> Run:
             **rows,
             steps=attributes_of(file["clients"])["steps"],
             counts=file["partition/counts"][()] if "partition/counts" in file else None,
-            final=Final(_values(file.get("final", {})), Path(path), attrs.get("run")),
+            final=Final(final, Path(path), attrs["run"]),
             units={name: str(own.get("unit", "")) for name, own in columns.items()},
             descriptions={name: str(own.get("description", "")) for name, own in columns.items()},
             places=read_places(file),
@@ -141,14 +141,3 @@ def load(path: str | os.PathLike[str]) -> Run:
         )
 
     return read_file(Path(path), read)
-
-
-def _values(group: Any, prefix: str = "") -> dict[str, Any]:
-    """{name: value} of all data sets below a group; a data set in a subgroup is named SUBGROUP/NAME."""
-    values: dict[str, Any] = {}
-    for name, item in group.items():
-        if isinstance(item, h5py.Group):
-            values |= _values(item, f"{prefix}{name}/")
-        else:
-            values[prefix + name] = plain(item[()])
-    return values

@@ -1,14 +1,18 @@
-"""The data sets of a result that grow by a row a round."""
+"""The data sets of a result that grow by a row a round, and what it says of its sessions, which --resume adds."""
 
+import json
+import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine.ledger import KINDS
-from zofl_mpi.run.records.hdf5 import plain, set_attributes, text, texts
+from zofl_mpi.errors import UserError
+from zofl_mpi.run.records.hdf5 import FORMAT, Attributes, plain, set_attributes, text, texts
+from zofl_mpi.run.records.provenance import now
 
 Array = NDArray[Any]
 CLIENTS = {"bytes_down": "bytes", "bytes_up": "bytes", "messages": "1"}
@@ -24,6 +28,17 @@ LISTED = 1000
 """Most clients with a column each. Of more, consecutive ones share a column, so that a file does not grow with them."""
 COLUMNS = 100
 """Columns of a result with more than LISTED clients."""
+ATTRIBUTE_BYTES = 60_000  # HDF5 allows 64 kB
+LOSSES = 500
+"""Most losses that the attribute `lost` names."""
+
+
+class Loss(NamedTuple):
+    """Client ranks whose loss was survived: in which round, and whether the round was repeated."""
+
+    round: int
+    ranks: tuple[int, ...]
+    repeated: bool
 
 
 @final
@@ -31,10 +46,7 @@ class Rows:
     """A data set that grows by rows; keeps the objects that h5py would make anew at each access.
 
     It stays open for the whole run: a data set that is closed loses its chunk cache, and each row would read it again.
-
-    Attributes:
-        row: the shape of a row.
-        dtype: of its entries.
+    `row` is the shape of a row, `dtype` the type of its entries.
     """
 
     def __init__(self, data: Any) -> None:
@@ -60,8 +72,8 @@ class Rows:
         self.grow(self._length)
 
 
-def lay_out(file: Any, m: int, ranks: int, rounds: int, missing: int = 0) -> None:
-    """Makes the data sets, empty but for fill values in the first `missing` rows, which were in a file that is lost.
+def lay_out(m: int, ranks: int, rounds: int, missing: int, attrs: Attributes, file: Any) -> None:
+    """Makes a result, empty but for fill values in the first `missing` rows, which were in a file that is lost.
 
     One chunk a step and data set holds all planned rounds if it can: after the first rows the file then needs no new
     space, so a full disk, or a kill in the middle of a write, leaves no half-made structure.
@@ -80,6 +92,41 @@ def lay_out(file: Any, m: int, ranks: int, rounds: int, missing: int = 0) -> Non
         meaning = f"sums over clients: column k of {COLUMNS} has those from first_clients[k] to that of the next column"
         set_attributes(file["clients"].attrs, {"aggregated": meaning, "clients": m})
         file["clients"].attrs["first_clients"] = first
+    own = {"schema": FORMAT, "status": "running", "ranks": ranks, "sessions": [session(missing, ranks, attrs)]}
+    set_attributes(file.attrs, {"run": secrets.token_hex(8), **attrs, **own})
+
+
+def cut_back(path: object, m: int, ranks: int, rounds: int, attrs: Attributes, file: Any) -> None:
+    """Drops all rows of a result after the first `rounds`, and /final, to go on with m clients (0: as before)."""
+    columns, wanted = file["clients/messages"].shape[2], len(first_clients(m))
+    if m and columns != wanted:
+        raise UserError(f"{path} has {columns} columns for clients, and {m} clients have {wanted}")
+    if (held := file["rounds"].attrs["done"]) < rounds:
+        raise UserError(f"{path} holds {held} rounds, fewer than the {rounds} to continue from")
+    ranks = ranks or int(file.attrs["ranks"])
+    for group in ("rounds", "clients", "ranks"):
+        for _, data in by_round(file, group):
+            data.resize(rounds, axis=0)
+            if group == "ranks":
+                data.resize(max(ranks, data.shape[2]), axis=2)
+    file["rounds"].attrs.modify("done", rounds)
+    if "final" in file:
+        del file["final"]
+    sessions = [*json.loads(file.attrs["sessions"]), session(rounds, ranks, attrs)]
+    while len(json.dumps(sessions)) > ATTRIBUTE_BYTES:
+        del sessions[1]
+    config = {name: attrs[name] for name in ("config", "settled") if name in attrs}
+    if "missing_rounds" in file.attrs:
+        config["missing_rounds"] = [1, min(rounds, json.loads(file.attrs["missing_rounds"])[1])]
+    set_attributes(file.attrs, {**config, "status": "running", "ranks": ranks, "sessions": sessions})
+
+
+def session(start: int, ranks: int, attrs: Attributes) -> dict[str, Any]:
+    """Command, code and machine of a session of a run."""
+    known = {name: attrs[name] for name in ("command", "git_commit", "git_dirty", "mpi", "kernel") if name in attrs}
+    if "blas" in attrs:
+        known["blas"] = sorted(set(attrs["blas"]))
+    return {"from_round": start, "ranks": ranks, "started": now(), **known}
 
 
 def first_clients(m: int) -> NDArray[np.int64]:
@@ -112,15 +159,3 @@ def growing(file: Any, name: str, shape: tuple[int, ...], kind: type, rounds: in
     rows = max(1, min(rounds, CHUNK_BYTES // (8 * max(1, shape[-1] if len(shape) > 1 else 1))))
     chunks = (rows, 1, max(1, shape[-1])) if len(shape) > 1 else (rows,)
     return file.create_dataset(name, shape, kind, chunks=chunks, maxshape=(None,) * len(shape), fillvalue=fill)
-
-
-def truncate(file: Any, rounds: int, ranks: int) -> None:
-    """Drops all rows after the first `rounds`, and /final; widens /ranks to `ranks`."""
-    for group in ("rounds", "clients", "ranks"):
-        for _, data in by_round(file, group):
-            data.resize(rounds, axis=0)
-    file["rounds"].attrs.modify("done", rounds)
-    for _, data in by_round(file, "ranks"):
-        data.resize(max(ranks, data.shape[2]), axis=2)
-    if "final" in file:
-        del file["final"]

@@ -30,10 +30,8 @@ class StagedFile:
     """The file object that h5py is given; see the module's first lines.
 
     Args:
-        room: bytes that the journal has from the first commit on, so that on a full disk a longer one fits, too.
-
-    Attributes:
         number: of the open file, as os.fstat takes it.
+        room: bytes that the journal has from the first commit on, so that on a full disk a longer one fits, too.
     """
 
     def __init__(self, number: int, *, write: bool, room: int = 0) -> None:
@@ -47,12 +45,10 @@ class StagedFile:
             self._apply()
 
     def seek(self, offset: int, origin: int = os.SEEK_SET) -> int:
-        """Moves to an offset from the start or the end."""
         self._at = offset if origin == os.SEEK_SET else self._end + offset
         return self._at
 
     def tell(self) -> int:
-        """Returns the offset of the next read or write."""
         return self._at
 
     def readinto(self, block: memoryview) -> int:
@@ -68,7 +64,6 @@ class StagedFile:
         return len(view)
 
     def read(self, count: int) -> bytes:
-        """Reads `count` bytes."""
         block = bytearray(count)
         self.readinto(memoryview(block))
         return bytes(block)
@@ -99,8 +94,7 @@ class StagedFile:
     def commit(self) -> None:
         """Brings all staged writes to the file, in one step for whoever opens it with `StagedFile`.
 
-        Raises:
-            OSError: the file is as of the last commit, or (an error of the device) its journal completes it.
+        OSError: the file is as of the last commit, or (an error of the device) its journal completes it.
         """
         if self._failure:
             raise self._failure
