@@ -44,8 +44,8 @@ create view heron_pairs as select a.task, f.value - h.value as ahead from both_t
 -- | way | choice: accuracy, % | loss
 select name, f.accuracy_mean_percent, f.accuracy_sd_percent, f.loss_mean, f.loss_sd, w.loss_mean as wl, w.loss_sd as ws, tunes * f.rounds, tunes * f.passes,
     draws * f.directions_per_parameter, tunes * f.bytes_up_a_round, tunes * f.bytes_down_a_round from ltune f left join l_tuning w on w.best and w.task = 'tune' and w.weights = f.weights and w.way = f.way;
--- Steps by the validation loss of seed 1, none at an edge
-select max(coalesce(at_edge, '')) = '' from l_tuning where best;
+-- Steps by the validation loss of seed 1, none at an edge of what was tried but one below.
+select sum(coalesce(at_edge, '') <> '') = 1 from l_tuning where best;
 -- FedAvg would send # KiB each way a round
 select 4 * parameters / 1024 from l_rank where train = 'lora' and weights = 'tuned' and seed = 1;
 -- DeComFL lowers the loss from # to # nat with LoRA and to # with all parameters, FedKSeed to #; the shares of the training labels alone give #.
@@ -68,24 +68,26 @@ select min(abs(d.gain / b.gain - 2.0 / 3) < 0.05) from writing d, writing b wher
 -- its trace is 0 within its error
 select abs(avg(rank)) < sqrt(avg(trace_error * trace_error / (norm * norm))) from l_rank where weights = 'random' and train = 'lora' and task = 'food';
 
-create view progress as select d.weights, d.way, d.weights || ', ' || iif(d.way = 'decomfl', 'LoRA', 'all') as what, n.loss_mean as before, after(d.loss_by_round, '1:') as early, d.loss_mean as late,
-    (select avg(gain_first * share) from l_rank r where r.task = 'food' and r.weights = d.weights and r.train = iif(d.way = 'decomfl', 'lora', 'all')) as predicted
-    from l_tuning d join l_tuning n using (task, weights) where task = 'food' and d.best and d.way in ('decomfl', 'decomfl-all') and n.way = 'none';
-create view of_weights as select a.way, (a.before - a.early) / (b.before - b.early) as early, (a.before - a.late) / (b.before - b.late) as late, a.predicted / b.predicted as predicted
-    from progress a join progress b using (way) where a.weights = 'pretrained' and b.weights = 'random';
+create view progress as select d.task, d.weights, d.way, d.weights || ', ' || iif(d.way = 'decomfl', 'LoRA', 'all') || iif(d.task = 'tune', ', to write', '') as what, n.loss_mean as before, after(d.loss_by_round, '1:') as early, d.loss_mean as late,
+    (select avg(gain_first * share) from l_rank r where r.task = d.task and r.weights = d.weights and r.train = iif(d.way = 'decomfl', 'lora', 'all')) as predicted
+    from l_tuning d join l_tuning n using (task, weights) where d.best and d.way in ('decomfl', 'decomfl-all') and n.way = 'none';
+create view of_weights as select a.task, a.way, (a.before - a.early) / (b.before - b.early) as early, (a.before - a.late) / (b.before - b.late) as late, a.predicted / b.predicted as predicted
+    from progress a join progress b using (task, way) where a.weights = 'pretrained' and b.weights = 'random';
 -- | weights, what trains | loss before
 select what, before, early, late, before - early as e, before - late as l from progress;
 -- for the end, gain # (LoRA) and # times less
-select nth(way, 'decomfl | decomfl-all') as k, early from of_weights;
+select nth(way, 'decomfl | decomfl-all') as k, early from of_weights where task = 'food';
 -- predicts # and # times;
-select nth(way, 'decomfl | decomfl-all') as k, predicted from of_weights;
+select nth(way, 'decomfl | decomfl-all') as k, predicted from of_weights where task = 'food';
 -- LoRA stays behind # times
-select late from of_weights where way = 'decomfl';
+select late from of_weights where way = 'decomfl' and task = 'food';
 -- FedAvg of LoRA ends at # nat, HERON at #, its frozen client at #. All parameters gain # times
-select nth(way, 'fedavg | heron | heron-frozen | decomfl-all') as k, iif(way = 'decomfl-all', (select 1 / late from of_weights where way = 'decomfl-all'), loss_mean) from l_tuning where best and task = 'food' and weights = 'random';
+select nth(way, 'fedavg | heron | heron-frozen | decomfl-all') as k, iif(way = 'decomfl-all', (select 1 / late from of_weights where way = 'decomfl-all' and task = 'food'), loss_mean) from l_tuning where best and task = 'food' and weights = 'random';
 
 -- its accuracy is # % with LoRA and # % with all parameters, with pretrained weights # and # %; FedAvg of LoRA has # % on random weights
 select nth(weights || ' ' || way, 'random decomfl | random decomfl-all | pretrained decomfl | pretrained decomfl-all | random fedavg') as k, accuracy_mean_percent from l_tuning where best and task = 'food';
+-- To write, the first directions gain # times less, 500 # times more; FedAvg of LoRA ends at # nat there.
+select early, 1 / late, (select loss_mean from l_tuning where best and task = 'tune' and weights = 'random' and way = 'fedavg') as f from of_weights where task = 'tune';
 
 create view mem as select *, size || ', ' || case way when 'decomfl' then 'DeComFL' when 'decomfl-signs' then 'DeComFL, random signs' when 'hiso' then 'HiSo'
     when 'fedkseed' then 'FedKSeed' when 'adamw' then 'AdamW' when 'inference' then 'one forward pass of transformers'
