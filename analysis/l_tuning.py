@@ -38,7 +38,6 @@ NAMES = {
     "heron-frozen": "HERON, frozen client",
     "splitlora": "SplitLoRA",
     "fedavg": "FedAvg of LoRA (SFLV1)",
-    "fedavg-all": "FedAvg, all parameters (SFLV1)",
 }
 """In the order of their looks."""
 TASKS = {"food": "Choice of one of four foods", "tune": "Texts written for values"}
