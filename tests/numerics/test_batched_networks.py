@@ -259,8 +259,6 @@ def test_torch_is_taken_where_it_is_asked_for_and_a_run_keeps_its_kernel() -> No
     for before, name in (("", "serial"), ("torch cpu", "serial"), ("torch cpu abreast", "torch")):
         assert plain.kernel_for(WORK, SAMPLES, before) == (name, "", "serial")
     assert many.kernel_for(WORK, SAMPLES, "torch cpu") == ("torch", "", "")
-    with pytest.raises(UserError, match="kernel numba: must be auto, serial or torch"):
-        made(module, "numba")
 
 
 START = STREAMS(Purpose.MODULE)

@@ -99,8 +99,8 @@ def prepare(message: Any) -> Prepared:
         array = value.detach() if is_remote(value) else as_array(value)  # a GPU's bytes stay there until written
         if array is None:
             return value
-        host = array if isinstance(array, np.ndarray) else cast(Any, as_array(array.new_empty(0, device="cpu")))
-        places.append((path, _kind(value), host.dtype.str, tuple(array.shape)))
+        dtype = array.dtype if isinstance(array, np.ndarray) else _host_dtype(array)
+        places.append((path, _kind(value), dtype.str, tuple(array.shape)))
         arrays.append(array)
         return None
 
@@ -326,6 +326,11 @@ def as_array(value: Any) -> NDArray[Any] | None:
         return None
     host = value.detach().cpu()
     return cast("NDArray[Any]", host.view(_torch().int16).numpy() if host.dtype == _torch().bfloat16 else host.numpy())
+
+
+def _host_dtype(tensor: Any) -> np.dtype[Any]:
+    """The dtype that a tensor's array on the host has."""
+    return cast("NDArray[Any]", as_array(tensor.new_empty(0, device="cpu"))).dtype
 
 
 def _weight(value: Any) -> int:
