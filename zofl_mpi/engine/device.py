@@ -22,7 +22,7 @@ View = Sequence[tuple[bool, Sequence[str]]]
 
 NODES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-KEPT, LARGEST = 2**30, 2**27  # bytes of freed memory that a process may keep, and of the largest block it comes in
+KEPT, LARGEST = 2**30, 2**28  # bytes of freed memory that a process may keep, and of the largest block it comes in
 IMPORTED = time.monotonic()
 WARM_UP = 3  # calls before a CUDA graph is captured, as torch advises
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
