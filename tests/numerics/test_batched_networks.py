@@ -16,6 +16,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.problems import device_cache
 from zofl_mpi.problems import network as networks
 from zofl_mpi.problems.module import Function
+from zofl_mpi.run.plan import understand
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -259,6 +260,8 @@ def test_torch_is_taken_where_it_is_asked_for_and_a_run_keeps_its_kernel() -> No
     for before, name in (("", "serial"), ("torch cpu", "serial"), ("torch cpu abreast", "torch")):
         assert plain.kernel_for(WORK, SAMPLES, before) == (name, "", "serial")
     assert many.kernel_for(WORK, SAMPLES, "torch cpu") == ("torch", "", "")
+    with pytest.raises(UserError, match="--kernel numba: must be one of auto, serial, torch"):
+        understand(zo_hfl, ["--method", "fedavg", "--problem", "mlp", "--kernel", "numba"])
 
 
 START = STREAMS(Purpose.MODULE)

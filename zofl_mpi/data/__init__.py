@@ -24,11 +24,11 @@ class Raw:
     labels: NDArray[np.int64]  # (N,) 0 <= label < classes
     classes: int  # C
     official_test: int = 0  # how many samples at the end are the official test part; 0 if there is none
-    levels: int | None = None  # what bytes are divided by to lie in [0, 1] (255; 16 for the digits); None for floats
+    levels: int | None = None  # divisor that brings bytes to [0, 1] (255; 16 for the digits); None for floats
     channels: int = 1  # equal blocks of features stored one after the other (3 colour planes, else 1)
     targets: NDArray[np.float64] | None = None  # (N,) of a regression, all of class 0; None where there are classes
     official_validation: int = 0  # how many samples before the official test part are an official validation part
-    tokens: NDArray[np.int64] | None = None  # (V,) of encoded texts what their numbers 0 to V - 1 stand for; else None
+    tokens: NDArray[np.int64] | None = None  # (V,) of encoded texts: tokens that their numbers 0 to V - 1 stand for
     shape: tuple[int, ...] = ()  # of one input: (channels, height, width), (p,) of a table; () by p, square images
     clients: NDArray[np.int64] | None = None  # (N,) the number of a sample's client; None where the data do not say
 

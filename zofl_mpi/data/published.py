@@ -85,7 +85,7 @@ def find_files(files: Sequence[str], folders: Sequence[Path], packing: str = "")
     """Paths of the files in the first folder that has all; else none, and the names that the fullest folder lacks.
 
     Args:
-        packing: what may follow a file's name.
+        packing: an ending that a file's name may have besides.
     """
     absent = list(files)
     for folder in folders:

@@ -94,7 +94,7 @@ class FedRZOBL(BilevelReports):
         return Stepped(self.local.descend(x, r, client.i, estimate, steps))
 
     def partial(self, client: Client, message: Halfway) -> Stepped:
-        """Takes the first of the local steps once more, up to the iterate that is drawn; its seconds are told apart."""
+        """Takes the first of the local steps once more, up to the iterate that is drawn; timed apart."""
         return self.step(client, message)
 
     def directions(self, rounds: int) -> Directions:

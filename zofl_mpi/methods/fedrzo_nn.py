@@ -91,7 +91,7 @@ class FedRZONN(LipschitzReports):
         return self.privacy.reply(client, x - message.x, r) if self.privacy.clips else Stepped(x)
 
     def partial(self, client: Client, message: Partial) -> Stepped | Clipped:
-        """Takes the first of the local steps once more, up to the iterate that is drawn; its seconds are told apart."""
+        """Takes the first of the local steps once more, up to the iterate that is drawn; timed apart."""
         return self.step(client, message)
 
     def directions(self, rounds: int) -> Directions:

@@ -154,8 +154,9 @@ class SplitMethod(OnProblem[Split]):
     def score(self, client: Client, message: Network) -> Scored:
         """Sums over a client's share of the test samples, and of the validation samples."""
         problem, setting, message = self.problem, self.setting, with_own_part(self.training, client, message)
-        parts = message.theta, message.buffers, message.theta_s, message.buffers_s
-        theta, buffers, theta_s, buffers_s = (at_a_line(problem.placed(t)) for t in parts)
+        theta, theta_s = (at_a_line(problem.placed(t)) for t in (message.theta, message.theta_s))
+        # copies: a user's module may move buffers in any mode, and clients of a process share the message
+        buffers, buffers_s = (problem.placed(t).clone() for t in (message.buffers, message.buffers_s))
         asked = setting.eval_participants(message.r)
         with problem.evaluating(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
             test, validation = (
