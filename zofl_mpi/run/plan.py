@@ -334,9 +334,9 @@ def settled(method: Method[Any], plan: Plan) -> dict[str, Any]:
     return {name: value for each in budgets for name, value in each.settled(rounds, before).items()}
 
 
-def work_of(method: Method[Any], rounds: int) -> Work | None:
+def work_of(method: Method[Any]) -> Work | None:
     """The local steps that the method, or else the first of its parts, plans; None where they are not known."""
-    planned = (each.work(rounds) for each in parts_of(method) if isinstance(each, PlansWork))
+    planned = (each.work() for each in parts_of(method) if isinstance(each, PlansWork))
     return next((work for work in planned if work is not None), None)
 
 
