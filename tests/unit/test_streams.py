@@ -53,7 +53,7 @@ def words(seed: int, purpose: int, r: int = 0, i: int = 0, t: int = 0) -> tuple[
 
 
 def test_the_numbers_of_the_purposes_never_change() -> None:
-    """Mutations: two that are swapped, the last ones too; one that is renamed or removed; one that is not listed here."""
+    """Mutations: two that are swapped, the last ones too; one that is renamed, removed or not listed here."""
     assert {name: purpose.value for name, purpose in Purpose.__members__.items()} == NUMBERS
     assert sorted(NUMBERS.values()) == list(range(1, len(NUMBERS) + 1))
 
