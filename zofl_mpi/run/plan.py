@@ -298,7 +298,7 @@ def check_hooks(method: Method[Any], plan: Plan) -> None:
     for hook, kind in HOOKS.items():
         if not any(hook in vars(base) for base in own):
             continue
-        called = f"{hook}()" if hook in ("costs", "loads") else f"{hook}(rounds)"
+        called = f"{hook}()" if hook in ("costs", "work", "loads") else f"{hook}(rounds)"
         try:
             answer = getattr(method, hook)(*([] if "()" in called else [rounds]))
             fault = "" if answer is None or isinstance(answer, kind) else f"gave a {type(answer).__name__}"
