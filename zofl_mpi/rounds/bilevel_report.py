@@ -102,8 +102,8 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     """
 
     needs: ClassVar[type] = Bilevel
-    local: Local = part()
-    solver: Lower = part()
+    local: Local = part(gamma=1e-3, paper={"gamma": 1e-5})
+    solver: Lower = part(T_lower="100", paper={"T_lower": "auto"})
     exact: bool = False
 
     # --- points and lower-level calls
