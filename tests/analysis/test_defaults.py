@@ -1,6 +1,8 @@
 """The configurations of all committed grids, which no change of a default may move.
 
-python -m tests.analysis.test_defaults      writes tests/analysis/defaults.json anew, after a flag was renamed or removed
+    python -m tests.analysis.test_defaults
+
+writes tests/analysis/defaults.json anew, after a flag was renamed or removed.
 """
 
 import json
