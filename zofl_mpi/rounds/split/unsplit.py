@@ -116,7 +116,7 @@ class UnsplitMethod(SplitMethod):
             return nobodys, math.nan
         kept = {i: Averaged(differences=reply.differences, buffers=reply.buffers) for i, reply in replies.items()}
         loss = math.fsum(reply.loss for reply in replies.values()) / len(replies)
-        return self.robust.of_replies(kept, r, self.training.shares(), differences=0.0), loss
+        return self.robust.of_replies(kept, r, self.training.shares(), self.rule.span, differences=0.0), loss
 
     def made(self, kind: type[S], before: State, x: Tensor, buffers: Tensor, **further: Any) -> S:
         """The state after a round whose model is x (d,), with BatchNorm's statistics; the head stays."""
