@@ -3,21 +3,19 @@
 python -m zofl_mpi
 """
 
-import os
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib import import_module
+
+from zofl_mpi.errors import printing
 
 FAMILIES = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl")
 TOOLS = ("zofl_mpi.run.grid", "zofl_mpi.report", "zofl_mpi.report.same", "zofl_mpi.data.download", "zofl_mpi.doctor")
 
 
+@printing
 def main() -> None:
     """Prints a line for every command and every method."""
-    with suppress(BrokenPipeError):  # | head
-        print("\n".join(lines()), flush=True)
-        return
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
+    print("\n".join(lines()))
 
 
 def lines() -> Iterator[str]:

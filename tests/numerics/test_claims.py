@@ -40,8 +40,7 @@ FEW = {
 
 def wide() -> split_methods.Parts:
     """`split_methods.mlp` with more units at the cut."""
-    flat, first, tanh = split_methods.mlp()[0]
-    client = nn.Sequential(flat, nn.Linear(first.in_features, 9), tanh)
+    client = nn.Sequential(nn.Flatten(), nn.Linear(split_methods.SIDE**2, 9), nn.Tanh())
     return (
         client,
         nn.Linear(9, split_methods.C),
@@ -55,9 +54,10 @@ def setting_of(role: str, large: bool) -> Setting[Any]:
     if role == "Split":
         return split_methods.setting(wide if large else split_methods.mlp)
     if role in ("Hierarchical", "Smooth"):
-        problem, server, data = Quadratic.random(STREAMS, size, m, samples=8, noise=1.0)
-        return Setting(problem, STREAMS, data, server, data[0], None, np.dtype(np.float64))
-    problem, server, data = (Bowls if role == "Lipschitz" else BilevelBowls).random(STREAMS, size, m, noise=1.0)
+        bowl, own, bowls = Quadratic.random(STREAMS, size, m, samples=8, noise=1.0)
+        return Setting(bowl, STREAMS, bowls, own, bowls[0], None, np.dtype(np.float64))
+    random: Any = Bowls.random if role == "Lipschitz" else BilevelBowls.random
+    problem, server, data = random(STREAMS, size, m, noise=1.0)
     return Setting(problem, STREAMS, data, server, data, None, np.dtype(np.float64))
 
 

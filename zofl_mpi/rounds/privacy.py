@@ -115,7 +115,7 @@ class Privacy:
             demand(not given, "delta", self.delta, "left out: --mechanism laplace has no delta")
         else:
             demand(accounting.DELTA <= self._delta < 1 or not (given or noised), "delta", self._delta, DELTA)
-        demand(self.epsilon == NONE or self.epsilon <= accounting.MOST, "epsilon", self.epsilon, BUDGET)
+        demand(self.epsilon == NONE or float(self.epsilon) <= accounting.MOST, "epsilon", self.epsilon, BUDGET)
         z = self.noise_multiplier
         demand(z == 0 or accounting.LEAST <= z <= 2**30, "noise_multiplier", z, NOISE)
         if self.trust == LOCAL and not scalars:

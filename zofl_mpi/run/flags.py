@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, cast, get
 from zofl_mpi.engine.fields import check_ranges, is_flag
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Method
-from zofl_mpi.errors import UserError, nearest
+from zofl_mpi.errors import UserError, nearest, plain
 
 T = TypeVar("T")
 Groups = Mapping[str, type[Any]]
@@ -226,7 +226,7 @@ def shown(value: Any) -> str:
     """A value as one reads it in a list or a sentence."""
     if value is None:
         return "not there"
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value) or '""'
+    return plain(" ".join(map(str, value)) if isinstance(value, list | tuple) else str(value) or '""')
 
 
 def changes(names: Iterable[str], before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -161,7 +161,7 @@ def _opening(family: Family, method: str) -> str:
 
 def _trusted(before: Values, given: Values, typed: Mapping[str, str], resume: str) -> dict[str, Any]:
     """Configuration that this command takes from the run that it continues."""
-    names = {name: flags.flag(name) for name in (*stored.CLASSES, *stored.PLACES, *stored.FOLDERS)}
+    names = {name: flags.flag(name) for name in (*stored.CLASSES, *stored.KNOWN, *stored.FOLDERS)}
     named = {name: typed.get(f"--{own}") or given.get(name) or given.get(own) for name, own in names.items()}
     return stored.trusted(before, named, f"--resume {resume}: the run")
 
