@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from zofl_mpi.errors import UserError, demand, printing, refused
+from zofl_mpi.errors import UserError, demand, plain, printing, refused
 from zofl_mpi.run.grid.file import Grid, GridRun, among, entries, known_flags, read
 from zofl_mpi.run.grid.runner import LABELS, Outcome, Runner, Screen, say
 from zofl_mpi.run.grid.state import command, state_of, typed
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         grid, runs, launcher = _read(given)
         if not (given.run or given.index is not None):
             for line in listing(grid, runs, launcher):
-                print(line)
+                print(plain(line))
             return 0
         runner = perform(grid, runs, launcher, given.jobs)
     except UserError as error:
