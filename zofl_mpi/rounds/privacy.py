@@ -250,5 +250,5 @@ class Privacy:
         if not self.clips or not self.noise_multiplier:
             return {}
         who = "one client more or less" if self._account.poisson else "one client for another"
-        planned = sorted({max(1, rounds // 2), rounds, 2 * rounds})
+        planned = [T for T in sorted({max(1, rounds // 2), rounds, 2 * rounds}) if self.cost(T) < math.inf]
         return {f"epsilon, delta ({who}) of {T} rounds": f"{self.cost(T):.4g}, {self._delta:.3g}" for T in planned}
