@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.unit.made import complaint
-from zofl_mpi import above, at_least, finite, fraction, heron_sfl, part, zo_hfl
+from zofl_mpi import above, at_least, fedrzo, finite, fraction, heron_sfl, part, zo_hfl
 from zofl_mpi.engine.fields import check_finite
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.errors import UserError
@@ -345,3 +345,17 @@ def test_a_method_has_the_flags_that_it_declares() -> None:
         understand(zo_hfl, own)
     with pytest.raises(UserError, match=r"--size is a flag of Doubled \(method\) and of Doubled \(method\): give"):
         understand(zo_hfl, ["--method", f"{__name__}:Doubled", "--gain", "2"])
+
+
+def test_a_problem_may_have_a_default_of_its_own_for_a_methods_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    """--eta is 0.1, and half of mu on regularisers; typed it is what was typed; --help says the one that holds; FedNest
+    has no such flag. Mutations: the class's default in the values, or in the help; the problem's before what is
+    typed; a value for FedNest."""
+    bilevel = ["--method", "fedrzo_bl", "--problem"]
+    etas = [understand(fedrzo, [*bilevel, *rest.split()]).values["eta"] for rest in ("fair", "hyperparameter")]
+    assert etas == [0.1, 0.005]
+    assert understand(fedrzo, [*bilevel, "hyperparameter", "--eta", "0.1"]).values["eta"] == 0.1
+    assert "eta" not in understand(fedrzo, ["--method", "fednest"]).values
+    with pytest.raises(SystemExit):
+        understand(fedrzo, [*bilevel, "hyperparameter", "--help"])
+    assert re.search(r"--eta FLOAT .*distance to X_i. \(default:\s+0\.005\)", capsys.readouterr().out, re.DOTALL)

@@ -52,6 +52,8 @@ class ZOHFL(Costed[Hierarchical]):
         exchange: scalars (f_2's two values go up) or solutions (y+ and y-, the paper's; the same x, bit for bit).
     """
 
+    computes: ClassVar[str] = "gradients of h_i, its personal problem's, and values of f_2"
+    travels: ClassVar[str] = "x down, two values up"
     needs: ClassVar[type] = Hierarchical
     sampling: Sampling = part()
     server: ServerStep = part(gamma=1.0, paper={"gamma": 0.01})

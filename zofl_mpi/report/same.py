@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.errors import UserError, refused
+from zofl_mpi.errors import UserError, plain, printing, refused
 from zofl_mpi.run.records import load
 
 CLOCKS = {"seconds"}
@@ -53,6 +53,7 @@ def bits(value: object) -> tuple[str, tuple[int, ...], bytes]:
     return array.dtype.str, array.shape, array.tobytes()
 
 
+@printing
 def main(words: Sequence[str] | None = None) -> None:
     """Prints a line for each result beside the first; exit status 1 where bits differ, 2 where one cannot be read."""
     form = argparse.RawDescriptionHelpFormatter
@@ -67,7 +68,7 @@ def main(words: Sequence[str] | None = None) -> None:
     for other, names in found.items():
         rest = [name for name in names if not name.endswith(ELSEWHERE)]
         same = "the same bits" + (", evaluated in other rounds" if names else "")
-        print(f"{other}: {'differs in ' + ', '.join(rest) if rest else same}")
+        print(f"{other}: {plain('differs in ' + ', '.join(rest) if rest else same)}")
         found[other] = rest
     raise SystemExit(int(any(found.values())))
 

@@ -237,6 +237,8 @@ def schedule_lines(local: Local, theory: str) -> dict[str, str | float]:
 class LipschitzReports(Costed[Lipschitz]):
     """Base of Algorithm 1: its report and --dry-run. The paper's participants are all clients."""
 
+    computes: ClassVar[str] = "values of its loss"
+    travels: ClassVar[str] = "x down, a local model up"
     needs: ClassVar[type] = Lipschitz
     local: Local = part()
     sampling: Sampling = part()

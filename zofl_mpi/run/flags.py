@@ -9,13 +9,13 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, cast, get_args, get_origin
 
 from zofl_mpi.engine.fields import check_ranges, is_flag
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Method
-from zofl_mpi.errors import UserError, nearest
+from zofl_mpi.errors import UserError, nearest, plain
 
 T = TypeVar("T")
 Groups = Mapping[str, type[Any]]
@@ -108,17 +108,24 @@ def leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[Leaf]
 
 
 def parse(
-    groups: Groups, arguments: Sequence[str], program: str, description: str, owners: Owners = lambda name: ()
+    groups: Groups,
+    arguments: Sequence[str],
+    program: str,
+    description: str,
+    owners: Owners = lambda name: (),
+    usual: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """{field: value} of all flags, given or default; `owners` is asked about a flag that is unknown here.
+
+    `usual` are defaults in place of the classes' own.
 
     UserError: an unknown flag (the nearest is named), a value of the wrong kind; SystemExit: --help was printed.
     """
     if not {"-h", "--help"}.isdisjoint(arguments):
-        _print_help(groups, program, description)
+        _print_help(groups, program, description, usual)
         raise SystemExit(0)
     known = flags_of(groups)
-    values = {name: leaf.default for name, leaf in known.items()}
+    values = {name: usual.get(name, leaf.default) for name, leaf in known.items()}
     negated = {f"--no-{flag(name)}": name for name, leaf in known.items() if leaf.kind is bool}
     given = set[str]()
     for typed, words in split(arguments):
@@ -192,7 +199,7 @@ def _allowed(kind: Any) -> str:
     return names.get(kind, str(kind))
 
 
-def _print_help(groups: Groups, program: str, description: str) -> None:
+def _print_help(groups: Groups, program: str, description: str, usual: Mapping[str, Any]) -> None:
     import argparse
 
     form = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=40, width=120)
@@ -201,9 +208,10 @@ def _print_help(groups: Groups, program: str, description: str) -> None:
         group = parser.add_argument_group(title)
         for leaf in leaves(cls):
             names = [f"--{flag(leaf.name)}", *(f"--{other}" for other, name in ALIASES.items() if name == leaf.name)]
-            usual = "required" if leaf.default is dataclasses.MISSING else f"default: {shown(leaf.default)}"
-            usual += "" if leaf.paper is None else f", the paper's: {shown(leaf.paper)}"
-            text = f"{leaf.text} ({usual})".replace("%", "%%")
+            default = usual.get(leaf.name, leaf.default)
+            left_out = "required" if default is dataclasses.MISSING else f"default: {shown(default)}"
+            left_out += "" if leaf.paper is None else f", the paper's: {shown(leaf.paper)}"
+            text = f"{leaf.text} ({left_out})".replace("%", "%%")
             if leaf.kind is bool:
                 group.add_argument(*names, f"--no-{flag(leaf.name)}", action="store_true", help=text)
             else:
@@ -225,7 +233,7 @@ def shown(value: Any) -> str:
     """A value as one reads it in a list or a sentence."""
     if value is None:
         return "not there"
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value) or '""'
+    return plain(" ".join(map(str, value)) if isinstance(value, list | tuple) else str(value) or '""')
 
 
 def changes(names: Iterable[str], before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from functools import partial
 from typing import Any, Literal, TypeVar, final, get_type_hints
 
 from zofl_mpi.engine.fields import at_least, between, check_ranges, parts_of
@@ -146,7 +147,9 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
         raise UserError(f"--method {method} on --problem {problem}: {exc}") from exc
     words = [*flags.to_arguments(table, known, config or resume), *arguments]
     program = f"python -m {family.__spec__.name}"
-    values = flags.parse(groups, words, program, _opening(family, method), lambda name: owners_of(family, name, method))
+    usual = problem_of(family, problem).usual
+    owners = partial(owners_of, family, method=method)
+    values = flags.parse(groups, words, program, _opening(family, method), owners, usual)
     check_ranges(RunFlags, values)
     now = json.loads(json.dumps(values))
     if differing := [k for k in before if k not in CHANGEABLE and now.get(k) != before[k]]:
@@ -171,7 +174,7 @@ def _opening(family: Family, method: str) -> str:
 
 def _trusted(before: Values, given: Values, typed: Mapping[str, str], resume: str) -> dict[str, Any]:
     """Configuration that this command takes from the run that it continues."""
-    names = {name: flags.flag(name) for name in (*stored.CLASSES, *stored.PLACES, *stored.FOLDERS)}
+    names = {name: flags.flag(name) for name in (*stored.CLASSES, *stored.KNOWN, *stored.FOLDERS)}
     named = {name: typed.get(f"--{own}") or given.get(name) or given.get(own) for name, own in names.items()}
     return stored.trusted(before, named, f"--resume {resume}: the run")
 
