@@ -52,7 +52,8 @@ DATA, KNOWN, IMAGES = "--data digits --m 5 --alpha 0.5", "--m 5 --noise 1", "--d
 A, B = "--x0 random --beta 0.6 --tau 2 --batch 8", "--x0 random --batch 8"
 ZO, NN = f"{A} --gamma 0.5 --eta 0.07", f"{B} --H 2 --eta 0.03 --gamma 0.01"
 BL = "--x0 random --H 2 --eta 0.03 --gamma 0.03 --T-lower 5 --H-lower 2 --batch-lower 4"
-C = f"{DATA} --width 2 --stages 1 1 --batch 16 --h 3 --beta 0.6 --lr-client 0.02 --lr-server 0.01"
+RESNET = "--problem split_resnet --width 2 --stages 1 1"
+C = f"{DATA} {RESNET} --batch 16 --h 3 --beta 0.6 --lr-client 0.02 --lr-server 0.01"
 LM = "--problem split_lm --model own --data own/texts.jsonl --m 3 --batch 4 --h 2 --beta 0.6 --lr-client 0.02"
 PRIVATE = "--noise-multiplier 1 --participation poisson"
 # Steps are larger and radii less round than is usual, so that the last bits of an estimate reach the model.

@@ -206,13 +206,14 @@ def test_every_flag_of_zo_hfl_has_a_help_text(problem: str) -> None:
     assert "rounds" in flags.flags_of(groups)
 
 
-def test_defaults_are_the_papers_and_those_of_the_table() -> None:
-    """And the names that scripts rely on are flags."""
+def test_paper_takes_the_papers_values_and_those_of_the_table() -> None:
+    """And the names that scripts rely on are flags. Mutations: a paper's value that beats the given one; none taken."""
     text = {"method": "zo_hfl", "problem": "softmax", "data": "digits", "x0": "auto", "y0": "x", "samples": "shared"}
     text |= {"divide": "m", "exchange": "scalars", "dtype": "float32", "device": "auto", "pixels": "unit"}
     steps = {"schedule_h": "sqrt", "gamma_local": 0.1, "schedule_local": "harmonic", "gamma": 0.01, "schedule": "sqrt"}
     numbers = {"m": 10, "alpha": math.inf, "beta": 1.0, "tau": (20.0,), "batch": 64, "server_batch": 256, "eta": 0.1}
-    defaults, found = text | steps | numbers | {"lam": 1.0, "mu": (1.0,)}, values()
+    defaults, found = text | steps | numbers | {"lam": 1.0, "mu": (1.0,)}, values("--paper")
+    assert values()["gamma"] == 1.0 and values("--paper", "--gamma", "3")["gamma"] == 3.0
     assert {name: found[name] for name in defaults} == defaults
     known = flags.flags_of(groups_of(zo_hfl, "zo_hfl", "softmax"))
     relied = "data_dir rounds seed out checkpoint_every resume eval_every config dry_run quiet force"

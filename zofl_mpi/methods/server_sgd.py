@@ -22,7 +22,7 @@ class ServerSGD(Costed[Smooth]):
     travels: ClassVar[str] = "nothing down, nothing up"
     needs: ClassVar[type] = Smooth
     uploads: ClassVar[str] = ""
-    server: ServerStep = part(gamma=0.01)
+    server: ServerStep = part(gamma=1.0, paper={"gamma": 0.01})
     reporting: Reporting = part()
 
     def __post_init__(self) -> None:

@@ -56,7 +56,7 @@ class ZOHFL(Costed[Hierarchical]):
     travels: ClassVar[str] = "x down, two values up"
     needs: ClassVar[type] = Hierarchical
     sampling: Sampling = part()
-    server: ServerStep = part(gamma=0.01)
+    server: ServerStep = part(gamma=1.0, paper={"gamma": 0.01})
     local: LocalSolve = part()
     eta: float = above(0, 0.1, "a smoothing radius")
     divide: Literal["m", "participants"] = "m"

@@ -152,6 +152,8 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     values = plan.values
     cls = run_or_fail_all(world, lambda: plans.method_of(family, values["method"]))
     choice = run_or_fail_all(world, lambda: plans.problem_of(family, values["problem"]))
+    if world.rank == 0 and plan.beside_the_paper and not (values["quiet"] or values["dry_run"]):
+        print(plan.beside_the_paper, flush=True)
     places = bind(world, values["device"], choice.gpu)
     known = _places(world, places)
     bar.step("start: data and model", 4)

@@ -81,6 +81,7 @@ class Leaf(NamedTuple):
     kind: Any
     default: Any
     owner: type[Any]
+    paper: Any = None  # the paper's value, where the default is another
 
     @property
     def text(self) -> str:
@@ -98,11 +99,12 @@ def leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[Leaf]
         own = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
         value = own if default is dataclasses.MISSING else getattr(default, f.name)
         if dataclasses.is_dataclass(hints[f.name]):
-            other = f.metadata.get("defaults", {})
+            other, papers = f.metadata.get("defaults", {}), f.metadata.get("papers", {})
             for leaf in leaves(cast("type[Any]", hints[f.name]), value):
-                yield leaf._replace(default=other.get(leaf.name, leaf.default))
+                paper = papers.get(leaf.name, None if leaf.name in other else leaf.paper)
+                yield leaf._replace(default=other.get(leaf.name, leaf.default), paper=paper)
         else:
-            yield Leaf(f.name, hints[f.name], value, cls)
+            yield Leaf(f.name, hints[f.name], value, cls, f.metadata.get("paper"))
 
 
 def parse(
@@ -125,12 +127,16 @@ def parse(
     known = flags_of(groups)
     values = {name: usual.get(name, leaf.default) for name, leaf in known.items()}
     negated = {f"--no-{flag(name)}": name for name, leaf in known.items() if leaf.kind is bool}
+    given = set[str]()
     for typed, words in split(arguments):
         name = negated.get(typed, field_of(typed.removeprefix("--")))
         if name not in known or not typed.startswith("--"):
             _refuse(typed, known, owners)
         value = _value(known[name].kind, typed, words)
         values[name] = not value if typed in negated else value
+        given.add(name)
+    if values.get("paper"):
+        values |= {name: leaf.paper for name, leaf in known.items() if leaf.paper is not None and name not in given}
     for name, leaf in known.items():
         if values[name] is dataclasses.MISSING:
             raise UserError(f"--{flag(name)} (nothing): must be {_allowed(leaf.kind)}")
@@ -204,6 +210,7 @@ def _print_help(groups: Groups, program: str, description: str, usual: Mapping[s
             names = [f"--{flag(leaf.name)}", *(f"--{other}" for other, name in ALIASES.items() if name == leaf.name)]
             default = usual.get(leaf.name, leaf.default)
             left_out = "required" if default is dataclasses.MISSING else f"default: {shown(default)}"
+            left_out += "" if leaf.paper is None else f", the paper's: {shown(leaf.paper)}"
             text = f"{leaf.text} ({left_out})".replace("%", "%%")
             if leaf.kind is bool:
                 group.add_argument(*names, f"--no-{flag(leaf.name)}", action="store_true", help=text)

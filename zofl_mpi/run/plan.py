@@ -55,6 +55,7 @@ class RunFlags:
         survive: continue with the same bits when client ranks are lost; needs mpirun --with-ft ulfm (Open MPI 5).
         round_timeout: seconds; a round that takes longer ends the job and names the late ranks; 0 for no limit.
         config: a TOML file with flags as keys; flags on the command line come first.
+        paper: take the paper's values of all flags that are not given, where the defaults are others.
         dry_run: print the configuration and the expected cost, and run nothing.
         quiet: print only the last lines.
         verbose: print the table of ranks first: host, device, cores, threads and clients of each.
@@ -78,6 +79,7 @@ class RunFlags:
     survive: bool = False
     round_timeout: float = at_least(0, 0.0, "seconds", "(more than any round takes; 0: no limit)")
     config: str = ""
+    paper: bool = False
     dry_run: bool = False
     quiet: bool = False
     verbose: bool = False
@@ -99,6 +101,13 @@ class Plan:
     eval_samples_before: int | None = None  # the samples of its evaluations, 0 for all; None for a new run
     rounds_before: int = 0  # for which that run was planned; 0 for a new run
     usual: str = ""  # the problem that the method has where no other is named
+    papers: Mapping[str, Any] = field(default_factory=dict)  # {flag: the paper's value, where the run has another}
+
+    @property
+    def beside_the_paper(self) -> str:
+        """A line on the flags whose values are not the paper's; "" where all are."""
+        each = (f"--{flags.flag(k)} {flags.shown(self.values[k])} ({flags.shown(v)})" for k, v in self.papers.items())
+        return f"defaults  {', '.join(each)}; in brackets the paper's: --paper" if self.papers else ""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -125,7 +134,9 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     kept = _trusted(before, given, typed, resume) if resume else {}
     table = kept | given
     method = typed.get("--method") or str(table.get("method", next(iter(family.METHODS))))
-    problem = typed.get("--problem") or str(table.get("problem") or _usual_problem(family, method))
+    papers = getattr(family, "PAPER_PROBLEM", "")
+    usual = (papers if "--paper" in typed or table.get("paper") else "") or _usual_problem(family, method)
+    problem = typed.get("--problem") or str(table.get("problem") or usual)
     for name, value in (("method", method), ("problem", problem)):
         if before and before[name] != value:
             raise UserError(f"--resume {resume}: that run has --{name} {before[name]}, this command {value}")
@@ -146,7 +157,9 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
         raise UserError(f"--resume {resume}: the checkpoint is of another configuration: {changes}")
     command = shlex.join(["python", "-m", family.__spec__.name, *arguments])
     rounds = int(before.get("rounds", 0))
-    return Plan(values, command, kernel, samples, rounds, _usual_problem(family, method))
+    other = {name: leaf.paper for name, leaf in known.items() if leaf.paper not in (None, values[name])}
+    other |= {"problem": papers} if papers not in ("", problem) and "--problem" not in typed else {}
+    return Plan(values, command, kernel, samples, rounds, usual, other)
 
 
 def _opening(family: Family, method: str) -> str:

@@ -14,7 +14,19 @@ from typing import Any
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import flags
 
-LOCAL = {"out", "force", "resume", "server_ranks", "survive", "round_timeout", "config", "dry_run", "quiet", "verbose"}
+LOCAL = {
+    "out",
+    "force",
+    "paper",
+    "resume",
+    "server_ranks",
+    "survive",
+    "round_timeout",
+    "config",
+    "dry_run",
+    "quiet",
+    "verbose",
+}
 """Flags of one command, not of a run: the result file does not keep them."""
 FOLDERS = ("data_dir",)
 """Flags that say where a machine keeps its files; a run that is continued has them anew."""

@@ -84,7 +84,7 @@ class UnsplitMethod(SplitMethod):
     uploads: ClassVar[str] = "scalars"
     computes: ClassVar[str] = "values of the whole network's loss"
     travels: ClassVar[str] = "scalars down, scalars up"
-    training: Training = part(batch=8, h=1, optimiser="sgd", weights="uniform")
+    training: Training = part(batch=32, h=1, lr_client=1e-2, optimiser="sgd", weights="uniform", paper={"batch": 8})
     mu: float = above(0, 1e-3, "a smoothing radius")
     distribution: Literal["gaussian", "sqrt_d_sphere", "sphere", "rademacher"] = "gaussian"
     estimate: Literal["one-sided", "central"] = "one-sided"
