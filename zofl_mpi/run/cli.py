@@ -25,7 +25,7 @@ from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all, speaks_first
 from zofl_mpi.errors import UserError, output_fails, refused, warn
-from zofl_mpi.run import devices, evaluation, flags
+from zofl_mpi.run import devices, evaluation, flags, trial
 from zofl_mpi.run import plan as plans
 from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
@@ -183,8 +183,9 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     _check_equal(world, method.kernel, f"{fault} --kernel numpy")
     _check_server_ranks(world, method, plan)
     if values["dry_run"]:
+        _compile_kernel(world, method)
         if world.rank == 0:
-            plans.print_plan(plan, method)
+            plans.print_plan(plan, method, trial.measured(method, values["rounds"]))
             if setting.fleet is not None:
                 print(devices.table(setting.fleet, values["rounds"]))
         return 0

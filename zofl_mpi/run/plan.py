@@ -327,8 +327,8 @@ def check_hooks(method: Method[Any], plan: Plan) -> None:
             raise UserError(f"--method {name}: its function {hook} {fault}; {wanted}: give yours another name")
 
 
-def print_plan(plan: Plan, method: Method[Any]) -> None:
-    """--dry-run: the configuration, then the expected cost of the run, as far as the method knows it."""
+def print_plan(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> None:
+    """--dry-run: the configuration, the expected cost of the run as far as the method knows it, measured `seconds`."""
     for name, value in plan.config.items():
         print(f"{flags.flag(name):20} {flags.shown(value)}")
     print()
@@ -339,7 +339,8 @@ def print_plan(plan: Plan, method: Method[Any]) -> None:
     S, uploads = plan.values["server_ranks"], method.server_uploads
     shared = {f"uploads of a step on each of {S} server ranks, at most": -(-uploads // S)} if S > 1 else {}
     accounts = {k: v for each in parts_of(method) if isinstance(each, Budget) for k, v in each.lines(rounds).items()}
-    for name, value in {**method.plan(rounds), **accounts, **shared, **explored, **evaluated, **method.costs()}.items():
+    lines = {**method.plan(rounds), **accounts, **shared, **explored, **evaluated, **method.costs(), **seconds}
+    for name, value in lines.items():
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
 
 

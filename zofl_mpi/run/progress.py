@@ -61,7 +61,6 @@ class Progress:
         self._pace = 0.9 * self._pace + 0.1 * seconds if self._pace else seconds
         return f"{self._pace:.3f} s/round", f"{timedelta(seconds=round((self._rounds - done) * self._pace))} left"
 
-
     def long(self, done: int, seconds: float) -> str:
         """After the first round of a session, of so many seconds: a sentence if the rest takes long; else ""."""
         left = (self._rounds - done) * seconds
