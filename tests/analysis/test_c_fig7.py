@@ -15,7 +15,23 @@ from tests.conftest import Capsys
 from tests.launch import launch
 from zofl_mpi.run.records.hdf5 import set_attributes
 
-FLAGS = ["--data", "digits", "--width", "4", "--stages", "1", "1", "--head", "pooled", "--batch", "32", "--m", "3"]
+FLAGS = [
+    "--problem",
+    "split_resnet",
+    "--data",
+    "digits",
+    "--width",
+    "4",
+    "--stages",
+    "1",
+    "1",
+    "--head",
+    "pooled",
+    "--batch",
+    "32",
+    "--m",
+    "3",
+]
 FLAGS += ["--h", "2", "--rounds", "2", "--eval-every", "2", "--quiet", "--lr-client", "0.01"]
 RUNS = {
     "heron": ["--method", "heron"],

@@ -42,7 +42,23 @@ RETURNING = ("sflv1", "sflv2", "sflv2+own", "sflv2+merge", "splitlora", "ho_sfl"
 """Methods whose server returns a gradient for every mini-batch."""
 UNSPLIT = ("decomfl", "hiso", "fedkseed")
 """Methods whose clients hold the whole network."""
-USUAL = ["--data", "digits", "--m", "5", "--alpha", "1", "--width", "2", "--stages", "1", "1", "--batch", "16"]
+USUAL = [
+    "--problem",
+    "split_resnet",
+    "--data",
+    "digits",
+    "--m",
+    "5",
+    "--alpha",
+    "1",
+    "--width",
+    "2",
+    "--stages",
+    "1",
+    "1",
+    "--batch",
+    "16",
+]
 USUAL += ["--h", "4", "--beta", "0.6", "--augment", "crop-flip", "--eval-every", "2", "--lr-server", "0.01", "--quiet"]
 ROUNDS, BATCH = 3, 16
 N_CLIENT, N_HEAD, N_BUFFERS, Q_S = 102, 1290, 12, 128
@@ -247,7 +263,7 @@ def own(tmp_path: Path) -> Iterator[str]:
 
 
 TINY = ["--data", "digits", "--m", "3", "--batch", "64", "--rounds", "1", "--quiet", "--out", "a.h5"]
-RESNET = ["--width", "2", "--stages", "1", "1"]
+RESNET = ["--problem", "split_resnet", "--width", "2", "--stages", "1", "1"]
 
 
 @pytest.mark.parametrize(
@@ -295,7 +311,7 @@ def test_an_own_split_that_does_not_do_is_told_in_a_sentence(own: str, capsys: C
         ("--method fsl_sage --stages 1 1 1 1 --buffer 1", "--buffer 1: must be at least 2: BatchNorm"),
         (
             "--problem softmax",
-            "--problem softmax: must be one of split_resnet, split_cnn, split_mlp, split_lm, or module:Class",
+            "--problem softmax: must be one of split_cnn, split_resnet, split_mlp, split_lm, or module:Class",
         ),
     ],
 )

@@ -178,6 +178,10 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     __dataclass_fields__: ClassVar[dict[str, Any]]
     uploads: ClassVar[str] = "replies"
     """Words for what leaves its clients unclipped, where it cannot clip it; "": nothing does."""
+    computes: ClassVar[str] = ""
+    """What its clients must be able to compute: "values of ...", "gradients of ..." or "nothing"."""
+    travels: ClassVar[str] = ""
+    """What a client gets and sends: "... down, ... up"."""
     needs: ClassVar[type[Any] | str | None] = None
     """The role of a problem that the method runs on, a protocol of `zofl_mpi.problems` or its name; None: any."""
 

@@ -97,6 +97,9 @@ class FedRZOBL(BilevelReports):
     def __post_init__(self) -> None:
         allowed = "0 without --exact: directions need the exact lower solutions at both of their ends"
         demand(self.exact or self.local.probe == 0, "probe", self.local.probe, allowed)
+        margin = self.problem.margin
+        allowed = f"below {margin:g}: x + eta v could leave the points where the lower level has a solution"
+        demand(self.local.eta < margin, "eta", self.local.eta, allowed)
         for flag, asked in (("--exact", self.exact), ("--lower exact", self.solver.lower == "exact")):
             if asked and self.problem.solution is None:
                 raise UserError(f"{flag}: this problem does not know its lower solution; leave it out")

@@ -52,9 +52,11 @@ class ZOHFL(Costed[Hierarchical]):
         exchange: scalars (f_2's two values go up) or solutions (y+ and y-, the paper's; the same x, bit for bit).
     """
 
+    computes: ClassVar[str] = "gradients of h_i, its personal problem's, and values of f_2"
+    travels: ClassVar[str] = "x down, two values up"
     needs: ClassVar[type] = Hierarchical
     sampling: Sampling = part()
-    server: ServerStep = part(gamma=0.01)
+    server: ServerStep = part(gamma=1.0, paper={"gamma": 0.01})
     local: LocalSolve = part()
     eta: float = above(0, 0.1, "a smoothing radius")
     divide: Literal["m", "participants"] = "m"

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.errors import UserError, refused
+from zofl_mpi.errors import UserError, plain, printing, refused
 from zofl_mpi.run.flags import changes
 from zofl_mpi.run.records import Run, load
 
@@ -92,6 +92,7 @@ def bits(value: object) -> tuple[str, tuple[int, ...], bytes]:
     return array.dtype.str, array.shape, array.tobytes()
 
 
+@printing
 def main(words: Sequence[str] | None = None) -> None:
     """Prints a line for each result beside the first; exit status 1 where bits differ, 2 where one cannot be read."""
     form = argparse.RawDescriptionHelpFormatter
@@ -105,7 +106,7 @@ def main(words: Sequence[str] | None = None) -> None:
         raise SystemExit(refused(error)) from error
     verdicts = [verdict(first, other) for other in others]
     for path, (words, _) in zip(flags.others, verdicts, strict=True):
-        print(f"{path}: {words}")
+        print(f"{path}: {plain(words)}")
     raise SystemExit(int(not all(same for _, same in verdicts)))
 
 

@@ -102,9 +102,11 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
             does, and for the estimate of the gradient (--probe).
     """
 
+    computes: ClassVar[str] = "values of f_i, and gradients of h_i in y"
+    travels: ClassVar[str] = "x and y at two points down, a local model and those y up"
     needs: ClassVar[type] = Bilevel
-    local: Local = part()
-    solver: Lower = part()
+    local: Local = part(gamma=1e-3, paper={"gamma": 1e-5})
+    solver: Lower = part(T_lower="100", paper={"T_lower": "auto"})
     exact: bool = False
 
     # --- points and lower-level calls
@@ -271,6 +273,8 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
         exact: at each evaluation also solve the lower level exactly, where the problem can.
     """
 
+    computes: ClassVar[str] = "gradients of f_i and h_i, and second derivatives of h_i"
+    travels: ClassVar[str] = "x, y and vectors down, gradients and local models up"
     needs: ClassVar[type] = SecondOrder
     batch: int = at_least(0, 64, remark="(0: all samples)")
     batch_lower: int = at_least(0, 64, remark="(0: all samples)")

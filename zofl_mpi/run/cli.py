@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
@@ -24,8 +24,8 @@ from zofl_mpi.engine.setting import Loads, Method, Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all, speaks_first
-from zofl_mpi.errors import UserError, refused, warn
-from zofl_mpi.run import devices, evaluation, flags
+from zofl_mpi.errors import UserError, output_fails, refused, warn
+from zofl_mpi.run import devices, evaluation, flags, trial
 from zofl_mpi.run import plan as plans
 from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
@@ -76,7 +76,7 @@ def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
     if isinstance(exc, KeyboardInterrupt):
         return "zofl_mpi: interrupted; the finished rounds are in the result file"
     kept = "" if isinstance(job, int) else "; finished rounds are in the result file, which --resume continues"
-    if isinstance(exc, BrokenPipeError) or (isinstance(exc, OSError) and _output_fails()):
+    if isinstance(exc, BrokenPipeError) or (isinstance(exc, OSError) and output_fails()):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
         if isinstance(exc, BrokenPipeError):
             return "zofl_mpi: standard output was closed"
@@ -91,14 +91,6 @@ def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
         return f"zofl_mpi: rank {rank} failed\n{traceback.format_exc()}"
     method, servers = (None, 1) if isinstance(job, int) else (job.method, job.plan.values["server_ranks"])
     return f"zofl_mpi: rank {rank} is {short}; {memory.remedy(method, at_server=rank < servers)}{kept}"
-
-
-def _output_fails() -> bool:
-    """Whether standard output cannot be written, as on a full disk."""
-    with suppress(OSError):
-        print(flush=True)
-        return False
-    return True
 
 
 def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:
@@ -160,6 +152,8 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     values = plan.values
     cls = run_or_fail_all(world, lambda: plans.method_of(family, values["method"]))
     choice = run_or_fail_all(world, lambda: plans.problem_of(family, values["problem"]))
+    if world.rank == 0 and plan.beside_the_paper and not (values["quiet"] or values["dry_run"]):
+        print(plan.beside_the_paper, flush=True)
     places = bind(world, values["device"], choice.gpu)
     known = _places(world, places)
     bar.step("start: data and model", 4)
@@ -189,8 +183,9 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     _check_equal(world, method.kernel, f"{fault} --kernel numpy")
     _check_server_ranks(world, method, plan)
     if values["dry_run"]:
+        _compile_kernel(world, method)
         if world.rank == 0:
-            plans.print_plan(plan, method)
+            plans.print_plan(plan, method, trial.measured(method, values["rounds"]))
             if setting.fleet is not None:
                 print(devices.table(setting.fleet, values["rounds"]))
         return 0
