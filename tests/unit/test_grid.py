@@ -24,6 +24,7 @@ from zofl_mpi.run import grid, records
 from zofl_mpi.run.grid import __main__ as grid_main
 from zofl_mpi.run.grid import file as grid_file
 from zofl_mpi.run.grid import runner as grid_runner
+from zofl_mpi.run.grid.file import OURS
 from zofl_mpi.run.grid.runner import Outcome, Runner, Screen
 from zofl_mpi.run.grid.state import command, typed
 from zofl_mpi.run.records import Recorder, checkpoint_path, hdf5
@@ -127,6 +128,12 @@ def test_folder_and_name_have_defaults(tmp_path: Path, read: Callable[..., grid.
         (TOY + "axes = { tau = [1], a.b = { tau = 2 } }\n", "run 1-b: axis tau and axis a both set --tau"),
         ("name = 'same'\n" + TOY + "axes.seed = [1, 2]\n", "2 runs have the name 'same'"),
         ("name = '{sed}'\n" + TOY + "axes.seed = [1]\n", "name = '{sed}': unknown axis 'sed'; the nearest is seed"),
+        ("ranks = 1000000\n" + TOY + "axes.seed = [1]\n", "ranks = 1000000: must be a whole number from 1 to 65536"),
+        ("name = '{seed:9999999999}'\n" + TOY + "axes.seed = [1]\n", "{seed} has a format of its own"),
+        ("name = '{seed!r}'\n" + TOY + "axes.seed = [1]\n", "{seed} has a format of its own"),
+        (f"name = '{'{seed}' * 201}'\n" + TOY + "axes.seed = [1]\n", "a run's name has at most 200 characters"),
+        (TOY + f"axes.s.{'ä' * 101} = {{ seed = 1 }}\n", "is not TOML"),
+        (TOY + f'axes.s."{"ä" * 101}" = {{ seed = 1 }}\n', "a run's name has at most 200 bytes"),
         ("name = '{seed'\n" + TOY + "axes.seed = [1]\n", "name = '{seed': expected '}'"),
         (HEAD + "axes.data = ['a/b.npz']\n", "'a/b.npz' cannot name a file; give the axis a table of entries"),
         ("name = 'a.ckpt'\n" + TOY + "axes.seed = [1]\n", "'a.ckpt' cannot name a file"),
@@ -145,7 +152,7 @@ def test_folder_and_name_have_defaults(tmp_path: Path, read: Callable[..., grid.
         ("optional = ['bta']\n" + TOY + "axes.beta = [1]\n", "optional: no run has and sets the flag --bta"),
         *(
             (TOY + f"axes.a.b = {{ {key} = 'x' }}\n", f"axis a, entry 'b' sets --{key}, which the grid runner sets")
-            for key in ("out", "resume", "config", "force", "dry-run")
+            for key in (each.replace("_", "-") for each in OURS)
         ),
         (HEAD + "fixed = { out = 'x' }\naxes.seed = [1]\n", "fixed sets --out, which the grid runner sets itself"),
     ],

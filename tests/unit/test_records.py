@@ -42,6 +42,20 @@ def add(recorder: Recorder, r: int, steps: tuple[str, ...] = ("solve",), **row: 
     )
 
 
+def test_a_heading_reads_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is what `load` tells. Mutations: a row that is read; another length than that of the rows."""
+    recorder = started(tmp_path / "a.h5")
+    for r in range(3):
+        add(recorder, r, loss=0.5 * r)
+    recorder.close("interrupted")
+    run = records.load(tmp_path / "a.h5")
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda *_: pytest.fail("a table is read"))
+    found = records.heading(tmp_path / "a.h5")
+    assert found == (run.path, run.attrs, run.config, run.length) and found.length == 3
+    with pytest.raises(pytest.fail.Exception):
+        records.load(tmp_path / "a.h5")
+
+
 def test_a_finished_run_is_read_back_whole(tmp_path: Path) -> None:
     recorder = started(tmp_path / "a.h5")
     recorder.describe({"loss": ("1", "test loss")})

@@ -83,11 +83,9 @@ class Drawable(Protocol):
 @final
 @dataclass(frozen=True)
 class Work:
-    """The local steps that a method plans, from which a problem chooses its kernel."""
+    """The sizes of the local steps, from which a problem chooses its kernel: what a run's length cannot change."""
 
     batch: int  # samples of a step
-    models: int  # how many take a step together, on the same samples; that counts as one step
-    steps: int  # of all clients in all rounds together, on average over who takes part
 
 
 @final
@@ -139,8 +137,8 @@ class Directions(NamedTuple):
 class PlansWork(Protocol):
     """A method, or a part of one, that knows its local steps; a method answers before its parts."""
 
-    def work(self, rounds: int) -> Work | None:
-        """The local steps of a run of `rounds` rounds, from which a problem chooses its kernel; None: not known."""
+    def work(self) -> Work | None:
+        """The sizes of the local steps, from which a problem chooses its kernel; None: not known."""
         return None
 
 

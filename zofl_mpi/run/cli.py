@@ -221,7 +221,7 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
 def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Setting[Any], str]:
     """The setting with the kernel that rank 0 chose and every rank has tried, and the reason; one for the whole run.
 
-    It depends on the planned steps, which a method knows: rank 0 makes one for this. A continued run keeps its kernel.
+    It depends on a step's sizes, which a method knows: rank 0 makes one for this. A continued run keeps its kernel.
     """
     problem = setting.problem
     if not problem.kernel:
@@ -229,7 +229,7 @@ def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], pl
     samples = max(setting.data, key=len)
 
     def choose() -> tuple[Any, Any]:
-        work = plans.work_of(flags.made(cls, plan.values, setting=setting), plan.values["rounds"])
+        work = plans.work_of(flags.made(cls, plan.values, setting=setting))
         return work, work and problem.kernel_for(work, samples, plan.kernel_before)
 
     work, choice = world.bcast(at_server(world, choose))

@@ -314,7 +314,7 @@ def check_hooks(method: Method[Any], plan: Plan) -> None:
     for hook, kind in HOOKS.items():
         if not any(hook in vars(base) for base in own):
             continue
-        called = f"{hook}()" if hook in ("costs", "loads") else f"{hook}(rounds)"
+        called = f"{hook}()" if hook in ("costs", "work", "loads") else f"{hook}(rounds)"
         try:
             answer = getattr(method, hook)(*([] if "()" in called else [rounds]))
             fault = "" if answer is None or isinstance(answer, kind) else f"gave a {type(answer).__name__}"
@@ -351,9 +351,9 @@ def settled(method: Method[Any], plan: Plan) -> dict[str, Any]:
     return {name: value for each in budgets for name, value in each.settled(rounds, before).items()}
 
 
-def work_of(method: Method[Any], rounds: int) -> Work | None:
+def work_of(method: Method[Any]) -> Work | None:
     """The local steps that the method, or else the first of its parts, plans; None where they are not known."""
-    planned = (each.work(rounds) for each in parts_of(method) if isinstance(each, PlansWork))
+    planned = (each.work() for each in parts_of(method) if isinstance(each, PlansWork))
     return next((work for work in planned if work is not None), None)
 
 

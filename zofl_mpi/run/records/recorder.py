@@ -23,7 +23,7 @@ from zofl_mpi.run.records.layout import check_result
 from zofl_mpi.run.records.lock import WriterLock, lock
 from zofl_mpi.run.records.places import check_new, remove
 from zofl_mpi.run.records.provenance import now
-from zofl_mpi.run.records.result import load
+from zofl_mpi.run.records.result import heading
 from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
 Array = NDArray[Any]
@@ -136,7 +136,7 @@ class Recorder:
         """
 
         def prepare(file: Any) -> None:
-            load(path)  # refuses another file
+            heading(path)  # refuses another file
             rows.cut_back(path, m, ranks, done, attrs or {}, file)
 
         with hdf5.explaining(Path(path), done):
