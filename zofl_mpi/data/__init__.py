@@ -31,11 +31,30 @@ class Raw:
     tokens: NDArray[np.int64] | None = None  # (V,) of encoded texts: tokens that their numbers 0 to V - 1 stand for
     shape: tuple[int, ...] = ()  # of one input: (channels, height, width), (p,) of a table; () by p, square images
     clients: NDArray[np.int64] | None = None  # (N,) the number of a sample's client; None where the data do not say
+    names: NDArray[np.str_] | None = None  # of the clients that `clients` numbers from 0; None: the numbers themselves
+    fingerprint: str = ""  # of all bytes of its arrays, from the cache; "" where it is in memory alone
 
     @property
-    def whose(self) -> str:
-        """Fingerprint of `clients`; "" where the data do not say whose a sample is."""
-        return "" if self.clients is None else f"clients crc32 {zlib.crc32(self.clients.tobytes()):08x}"
+    def is_table(self) -> bool:
+        """Whether the columns of the inputs are quantities of their own, not pixels."""
+        return len(self.shape) == 1 or (not self.shape and self.levels is None)
+
+    @property
+    def known(self) -> str:
+        """`fingerprint`, or the same computed from the arrays."""
+        if self.fingerprint:
+            return self.fingerprint
+        whose = "" if self.clients is None else f", clients crc32 {_crc32(self.clients):08x}"
+        return Dataset(self.inputs, self.labels, self.classes, targets=self.targets).fingerprint() + whose
+
+    def client(self, number: int) -> str:
+        """The name of a client, or its number, as the data have it."""
+        return str(number if self.names is None else self.names[number])
+
+
+def _crc32(values: Array, before: int = 0) -> int:
+    """Checksum of an array's bytes, continued from that of the bytes `before`."""
+    return zlib.crc32(np.ascontiguousarray(values).reshape(-1).view(np.uint8), before)
 
 
 @final
@@ -69,11 +88,10 @@ class Dataset:
         return int(self.inputs.shape[1])
 
     def fingerprint(self) -> str:
-        """Size and checksum of all N samples: of every label and target, and of about a thousand of the inputs."""
-        sample = np.ascontiguousarray(self.inputs[:: max(1, len(self.labels) // 1000)])
-        checksum = zlib.crc32(sample.tobytes(), zlib.crc32(self.labels.astype(np.int64).tobytes()))
+        """Size and checksum of all N samples: of every label, input and target."""
+        checksum = _crc32(self.inputs, _crc32(self.labels.astype(np.int64)))
         if self.targets is not None:
-            checksum = zlib.crc32(self.targets.tobytes(), checksum)
+            checksum = _crc32(self.targets, checksum)
         return f"{self.inputs.shape[0]} x {self.inputs.shape[1]}, crc32 {checksum:08x}"
 
     def drawn(self, most: int, generator: np.random.Generator) -> Dataset:
@@ -145,7 +163,8 @@ class Federation:
         channels: equal blocks of features stored one after the other (3 colour planes, else 1).
         validation: held out too, to choose step sizes by; None for none.
         shape: of one input, as `Raw.shape`.
-        whose: as `Raw.whose`.
+        fingerprint: of all samples, as `Raw.known`; "" where it is to be computed from the server's data set.
+        scaling: how the inputs are scaled, in words; "" where nothing is said.
     """
 
     server: Dataset
@@ -154,7 +173,8 @@ class Federation:
     channels: int = 1
     validation: Dataset | None = None
     shape: tuple[int, ...] = ()
-    whose: str = ""
+    fingerprint: str = ""
+    scaling: str = ""
 
     @property
     def weights(self) -> NDArray[np.float64]:
@@ -168,11 +188,20 @@ class Federation:
         parts = (self.server, *self.clients)
         return np.sort(np.concatenate([part.rows_of(np.arange(len(part))) for part in parts]))
 
-    def seen_as(self, change: Callable[[Dataset], Dataset]) -> Federation:
-        """The same parts with their inputs changed, in one channel."""
+    def seen_as(self, change: Callable[[Dataset], Dataset], fingerprint: str, scaling: str) -> Federation:
+        """The same parts with their inputs changed, in one channel; the other arguments are as `Federation`'s."""
         validation = None if self.validation is None else change(self.validation)
-        clients = tuple(map(change, self.clients))
-        return Federation(change(self.server), clients, change(self.test), validation=validation, whose=self.whose)
+        clients, own = tuple(map(change, self.clients)), {"fingerprint": fingerprint, "scaling": scaling}
+        return Federation(change(self.server), clients, change(self.test), validation=validation, **own)
+
+    def in_words(self) -> str:
+        """How many samples each part has, and how the inputs are scaled."""
+        held = sorted(map(len, self.clients))
+        m, each = len(held), f"{held[0]:,}" if held[0] == held[-1] else f"{held[0]:,} to {held[-1]:,}"
+        parts = [f"server {len(self.server):,}", f"{m:,} client{'s' * (m > 1)} {sum(held):,} ({each} each)"]
+        if self.validation is not None:
+            parts.append(f"validation {len(self.validation):,}")
+        return "; ".join(filter(None, (f"{', '.join(parts)}, test {len(self.test):,}", self.scaling)))
 
     @property
     def counts(self) -> NDArray[np.int64]:

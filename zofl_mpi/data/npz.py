@@ -31,7 +31,7 @@ def read_npz(path: Path) -> Raw:
         np.ascontiguousarray(x.reshape(len(x), -1).astype(x.dtype.newbyteorder("="), copy=False)),
         labels,
         int(labels.max()) + 1,
-        levels=255 if x.dtype == np.uint8 else None,
+        levels=255 if x.dtype == np.uint8 and len(shape) == 3 else None,
         channels=shape[0] if len(shape) == 3 else 1,
         targets=targets,
         shape=shape,

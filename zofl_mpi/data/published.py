@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from zofl_mpi.data.cache import user_folder
 from zofl_mpi.errors import UserError
+from zofl_mpi.paths import user_folder
 
 
 class Remote(NamedTuple):
