@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from zofl_mpi.errors import UserError
 
 Array = NDArray[Any]
+LONGEST_NAME = 200
+"""Most characters of a client's name."""
 
 
 @final
@@ -48,8 +51,21 @@ class Raw:
         return Dataset(self.inputs, self.labels, self.classes, targets=self.targets).fingerprint() + whose
 
     def client(self, number: int) -> str:
-        """The name of a client, or its number, as the data have it."""
-        return str(number if self.names is None else self.names[number])
+        """The name of a client, or its number, as the data have it; fit for a screen."""
+        name = str(number if self.names is None else self.names[number])
+        return name if name.isprintable() else ascii(name)
+
+
+def numbered(names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.str_]]:
+    """(N,) the place of each name among all that occur, and these: whole numbers in their order, then the other names."""
+
+    def order(name: str) -> tuple[bool, int, str]:
+        is_number = re.fullmatch("-?[0-9]{1,18}", name) is not None
+        return not is_number, int(name) if is_number else 0, name
+
+    known = sorted(set(names), key=order)
+    places = {name: k for k, name in enumerate(known)}
+    return np.array([places[name] for name in names], np.int64), np.array(known, np.str_)
 
 
 def _crc32(values: Array, before: int = 0) -> int:

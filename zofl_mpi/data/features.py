@@ -99,7 +99,9 @@ def standardised(federation: Federation) -> Federation:
     varies = variance > 0
     scale = np.where(varies, math.sqrt(SQUARED_NORM / max(1, varies.sum())) / np.sqrt(np.where(varies, variance, 1)), 0)
     words = f"{len(mean):,} random features, each with mean 0 and equal variance over the training part"
-    return federation.seen_as(lambda part: replace(part, scale=scale, shift=-mean * scale), federation.fingerprint, words)
+    return federation.seen_as(
+        lambda part: replace(part, scale=scale, shift=-mean * scale), federation.fingerprint, words
+    )
 
 
 # --- principal components

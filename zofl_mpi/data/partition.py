@@ -127,7 +127,7 @@ def shares(
     The others take no alpha. `shards:K` sorts the rows by label and gives each client K of m K pieces, whose sizes
     differ by one at most (McMahan et al., AISTATS 2017). `quantity:ALPHA` deals the rows out whatever their labels: to
     each client min_samples, and of the others a share, Dirichlet(ALPHA). `natural` gives each client of the data its
-    own rows, in the order of the clients' numbers, and leaves out those with fewer than min_samples.
+    own rows, in the order of the clients' numbers or names, and leaves out those with fewer than min_samples.
     """
     demand(alpha > 0, "alpha", alpha, "a Dirichlet concentration above 0 (inf for iid clients)")
     kind, number = parsed(partition)
@@ -158,7 +158,7 @@ def _by_client(raw: Raw, rest: Rows, min_samples: int) -> list[Rows]:
     if raw.clients is None:
         raise UserError(
             "--partition natural: these data do not say whose a sample is; give an .npz file with an array client, one "
-            "integer a sample (numpy.savez(path, x=..., y=..., client=...)), or take another --partition"
+            "integer or text a sample (numpy.savez(path, x=..., y=..., client=...)), or take another --partition"
         )
     _, places, sizes = np.unique(raw.clients[rest], return_inverse=True, return_counts=True)
     parts = np.split(rest[np.argsort(places, kind="stable")], sizes.cumsum()[:-1])

@@ -246,7 +246,7 @@ def read_toml(path: str | Path, called: str = "--config ") -> dict[str, Any]:
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode) or found.st_size > TOML_BYTES:
             raise UserError(f"{called}{path}: must be a file of at most {TOML_BYTES} bytes")
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # a byte order mark may begin it
     except OSError as exc:
         shown_path = str(path) if len(str(path)) < 200 else f"{str(path)[:60]}..."
         raise UserError(f"{called}{shown_path}: cannot be read ({exc.strerror}); give the path of a TOML file") from exc

@@ -104,7 +104,7 @@ class Samples:
         official = self.split == "official"
         federation = run_or_fail_all(world, lambda: partition.split(raw, streams, official_split=official, **shares))
         if world.rank == 0 and raw.clients is not None:
-            warn_left_out(raw, raw.clients, federation, self.min_samples)
+            warn_left_out(raw, raw.clients, raw.clients, federation, self.min_samples)
         return features.projected(world, federation, K, made.key, of_server) if K else federation
 
     def _warn_gaps(self, raw: Raw) -> None:
@@ -144,17 +144,19 @@ class ClientSamples(Samples):
     server_fraction: float = 0.0
 
 
-def warn_left_out(raw: Raw, clients: NDArray[np.int64], federation: Federation, min_samples: int) -> None:
-    """Tells which of the data's `clients` have too few samples to take part."""
+def warn_left_out(
+    raw: Raw, asked: NDArray[np.int64], clients: NDArray[np.int64], federation: Federation, min_samples: int
+) -> None:
+    """Tells which clients, of those `asked`, have too few samples to take part; `clients` (N,) are those of all rows."""
     held = [int(clients[part.rows_of(np.zeros(1, np.int64))[0]]) for part in federation.clients]
-    everyone = np.unique(clients)
+    everyone = np.unique(asked)
     left = np.setdiff1d(everyone, held)
     if len(left):
         shown = ", ".join(raw.client(int(number)) for number in left[:SHOWN]) + (", ..." if len(left) > SHOWN else "")
         who = f"{len(left)} of {len(everyone)} clients ({shown})"
         warn(
             f"--partition natural: {who} left out, with fewer than --min-samples {min_samples} samples beside those of "
-            "the test part and the server"
+            "held-out parts and of the server"
         )
 
 
