@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -216,8 +217,25 @@ def test_the_oldest_entries_go_first_and_mapped_ones_stay(tmp_path, monkeypatch,
     assert said.count(" MiB  used 20") == 3 and f"{tmp_path}: 3 data sets, 0.00 of at most 0 GiB" in said
     assert cache.main(["--empty"]) == 0
     said = capsys.readouterr().out
+    del mapped
     assert "  e  (e-" in said and "1 data sets" in said and "2 deleted, those that runs have open stay" in said
     assert sorted(path.name[0] for path in tmp_path.iterdir()) == ["e"]
+
+
+def test_a_fingerprint_is_of_all_bytes_and_costs_an_opened_entry_nothing(tmp_path, sources, monkeypatch):
+    """Mutations: of some rows; without labels, targets or clients; computed again from the entry's bytes."""
+    big = Raw(np.ones((5000, 3)), np.zeros(5000, np.int64), 2, targets=np.ones(5000), clients=np.zeros(5000, np.int64))
+    seen = {big.known}
+    for row in (1, 7, 4999):
+        for field in ("inputs", "labels", "targets", "clients"):
+            other = getattr(big, field).copy()
+            other[row] = 9
+            seen.add(replace(big, **{field: other}).known)
+    assert len(seen) == 13
+    own = cache.identify("big", lambda: big)
+    cache.prepare(own, tmp_path)
+    monkeypatch.setattr("zofl_mpi.data._crc32", None)
+    assert cache.open(own, tmp_path).known in seen
 
 
 class Node(World):

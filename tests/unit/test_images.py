@@ -195,8 +195,8 @@ def pickled(records: bytes, protocol: int) -> bytes:
         return pickle.dumps(held, protocol)
     text = b"U\x06labels" + b"q\x01" + b"]q\x02(" + b"".join(b"K" + bytes([k]) for k in labels) + b"e"
     array = b"cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85U\x01b\x87Rq\x05(K\x01"
-    array += b"K\x02M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00t"
-    array += b"b\x89T" + struct.pack("<I", data.nbytes) + data.tobytes() + b"tb"
+    array += b"K\x02M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNN" + b"J\xff\xff\xff\xff" * 2
+    array += b"K\x00tb\x89T" + struct.pack("<I", data.nbytes) + data.tobytes() + b"tb"
     return b"\x80\x02}q\x00(" + b"U\x0bbatch_labelU\x07a batch" + text + b"U\x04data" + array + b"u."
 
 

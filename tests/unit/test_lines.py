@@ -132,8 +132,8 @@ def test_a_byte_order_mark_begins_a_file(tmp_path: Path) -> None:
 
 
 def test_lines_name_their_clients(tmp_path: Path, model: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whole numbers in their order. Mutations: clients in the order of their lines, or of texts; 10 and "10" apart; test
-    lines a client's; places in place of names."""
+    """Whole numbers in their order. Mutations: clients in the order of their lines, or of texts; 10 and "10" apart;
+    test lines a client's; places in place of names."""
     owners = ["b", 10, "b", "10", "a", 2, 2]
     rows = [text("film", "good", client=own) for own in owners] + [text("film", "bad", client="c", split="test")]
     made = corpus(written(tmp_path, *rows), model, partition="natural")

@@ -293,8 +293,8 @@ def test_odd_values_are_standardized_too():
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
 def test_each_column_of_a_table_has_its_own_mean_and_variance(dtype):
-    """Over the training rows. Mutations: one mean for all columns; a division by 255; statistics of all rows; a constant
-    column that is not 0 in the other rows."""
+    """Over the training rows. Mutations: one mean for all columns; a division by 255; statistics of all rows; a
+    constant column that is not 0 in the other rows."""
     values = Streams(7)(1).integers([2, 50, 256, 7], size=(9000, 4)).astype(dtype)
     train = np.arange(0, 9000, 2)
     values[train, 3] = 5
@@ -327,7 +327,7 @@ def test_the_start_says_the_scale_and_who_holds_how_many(pool, pixels, words):
     federation = split(POOL, m=3, alpha=INF, validation=0.2, pixels=pixels)
     sizes = [len(part) for part in (federation.server, federation.validation, federation.test)]
     assert federation.in_words().startswith(
-        f"server {sizes[0]:,}, 3 clients 2,520 (840 each), validation {sizes[1]}, test {sizes[2]}; a table of 1 column, "
+        f"server {sizes[0]:,}, 3 clients 2,520 (840 each), validation {sizes[1]}, test {sizes[2]}; a table of 1 column"
     )
 
 

@@ -57,7 +57,7 @@ class Raw:
 
 
 def numbered(names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.str_]]:
-    """(N,) the place of each name among all that occur, and these: whole numbers in their order, then the other names."""
+    """(N,) the place of each name among all that occur, and these: whole numbers in their order, then other names."""
 
     def order(name: str) -> tuple[bool, int, str]:
         is_number = re.fullmatch("-?[0-9]{1,18}", name) is not None

@@ -21,8 +21,8 @@ def read_npz(path: Path) -> Raw:
     x is a table (N, p), or images (N, height, width) or (N, channels, height, width) with 1 or 3 channels.
 
     Integers y >= 0 (or booleans) are labels, classes = max y + 1. Floats y are the targets of a regression,
-    all samples of one class. An array client (N,) of integers >= 0 or of texts says whose each sample is. Any other file
-    is refused by a UserError.
+    all samples of one class. An array client (N,) of integers >= 0 or of texts says whose each sample is. Any other
+    file is refused by a UserError.
     """
     x, y, client = _arrays(path)
     shape = _shape_of_one(path, x)

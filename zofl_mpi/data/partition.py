@@ -316,8 +316,8 @@ def scaling(raw: Raw, pixels: str) -> str:
 
 
 def column_moments(inputs: Array, rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and variance (p,) of some rows, 0 of a constant column; deviations are summed in a second pass, which cancels
-    nothing. All machines get the same bits: no BLAS.
+    """Mean and variance (p,) of some rows, 0 of a constant column; deviations are summed in a second pass, which
+    cancels nothing. All machines get the same bits: no BLAS.
     """
     n, chunks = np.float64(len(rows)), np.split(rows, range(MOMENT_ROWS, len(rows), MOMENT_ROWS))
     with np.errstate(over="ignore", invalid="ignore"):  # the caller refuses what is not finite

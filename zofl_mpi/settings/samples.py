@@ -147,7 +147,7 @@ class ClientSamples(Samples):
 def warn_left_out(
     raw: Raw, asked: NDArray[np.int64], clients: NDArray[np.int64], federation: Federation, min_samples: int
 ) -> None:
-    """Tells which clients, of those `asked`, have too few samples to take part; `clients` (N,) are those of all rows."""
+    """Tells which of the clients `asked` have too few samples to take part; `clients` (N,) are those of all rows."""
     held = [int(clients[part.rows_of(np.zeros(1, np.int64))[0]]) for part in federation.clients]
     everyone = np.unique(asked)
     left = np.setdiff1d(everyone, held)
