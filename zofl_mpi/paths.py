@@ -1,6 +1,7 @@
 """Paths that a user gives, by a flag, a variable or a file of their own, and the folders that are theirs."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from zofl_mpi.errors import UserError
@@ -23,7 +24,7 @@ def user_path(text: str | os.PathLike[str], called: str) -> Path:
     except RuntimeError as error:
         who = given.partition("/")[0]
         known = "this process has no home folder (HOME is not set)" if who == "~" else f"there is no user {who[1:]}"
-        raise UserError(f"{called} {given}: {known}; write the whole path, or ./{given} for a file here") from error
+        raise UserError(f"{called} {given}: {known}; write the whole path, or ./{given} for one here") from error
 
 
 def check_text(given: str, called: str) -> None:
@@ -32,7 +33,8 @@ def check_text(given: str, called: str) -> None:
         given.encode()
     except UnicodeEncodeError as error:
         shown = given.encode(errors="surrogateescape").decode(errors="backslashreplace")
-        raise UserError(f"{called} {shown}: it is not UTF-8; rename the file, or name it by a link") from error
+        sentence = f"{called} {shown}: it is not UTF-8; rename the file, or name it by a link".lstrip()
+        raise UserError(sentence) from error
 
 
 def user_folder(variable: str, part: str) -> Path:
@@ -43,7 +45,9 @@ def user_folder(variable: str, part: str) -> Path:
         return user_path(named, variable)
     import platformdirs  # as pooch finds it, which takes 0.1 s to import, times every rank of a node
 
-    found = Path(platformdirs.user_cache_dir("zofl_mpi"))
-    if not found.is_absolute():  # "~/.cache", where nobody knows what ~ is
-        raise UserError(f"this process has no home folder (HOME is not set): set {variable} to a folder for {part}")
+    found = Path("~")
+    with suppress(RuntimeError):  # of newer versions; older ones return "~/.cache"
+        found = Path(platformdirs.user_cache_dir("zofl_mpi"))
+    if not found.is_absolute():
+        raise UserError(f"this process has no home folder (HOME is not set): set {variable} to a folder")
     return found / part
