@@ -218,7 +218,7 @@ def test_the_oldest_entries_go_first_and_mapped_ones_stay(tmp_path, monkeypatch,
     assert cache.main(["--empty"]) == 0
     said = capsys.readouterr().out
     del mapped
-    assert "  e  (e-" in said and "1 data sets" in said and "2 deleted, those that runs have open stay" in said
+    assert "  e  (e-" in said and "1 data set," in said and "2 deleted, those that runs have open stay" in said
     assert sorted(path.name[0] for path in tmp_path.iterdir()) == ["e"]
 
 

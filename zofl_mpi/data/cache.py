@@ -257,7 +257,7 @@ def entries(cache_dir: Path | None = None) -> list[Entry]:
             try:
                 name = str(_facts(entry)["name"])
             except Exception:  # damaged facts may be anything
-                name = "(damaged)"
+                name = "(damaged, or of another version)"
             size = sum(path.stat().st_size for path in entry.iterdir())
             found.append(Entry(entry, name, size, entry.stat().st_mtime))
     return sorted(found, key=lambda entry: -entry.used)
@@ -309,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{entry.size / 2**20:>9,.1f} MiB  used {used}  {entry.name}  ({entry.folder.name})")
     total = f"{sum(entry.size for entry in known) / 2**30:.2f} of at most {MOST_BYTES / 2**30:.0f} GiB"
     words = f"; {len(removed)} deleted, those that runs have open stay" if given.empty else ""
-    print(f"{folder}: {len(known)} data sets, {total}{words}")
+    print(f"{folder}: {len(known)} data set{'s' * (len(known) != 1)}, {total}{words}")
     return 0
 
 
