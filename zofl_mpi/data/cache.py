@@ -1,6 +1,6 @@
-"""One copy of a data set per node: plain .npy files that all ranks of the node map read-only.
+"""The cache of data sets, one copy per node: lists and empties it.
 
-One rank of each node finds the sources and prepares the entry, which checks the files' checksums; all ranks of the node
+An entry is a folder of plain .npy files that all ranks of a node map read-only. One rank of each node finds the sources and prepares the entry, which checks the files' checksums; all ranks of the node
 then open it. The entries take at most `MOST_BYTES`, the oldest go first; a mapped one stays. They may be listed and
 deleted at any time:
 

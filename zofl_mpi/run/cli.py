@@ -166,7 +166,8 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     data = build_setting(world, family, plan, places[world.rank].device)
     fault = "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only"
     _check_equal(world, data.fingerprint, fault)
-    about = f"samples   {data.about}" if data.about and world.rank == 0 and not values["quiet"] else ""
+    if data.about and world.rank == 0 and not (values["quiet"] or values["dry_run"]):
+        print(f"samples   {data.about}", flush=True)
     bar.step("start: method and kernel", 4, 1)
     if ":" in values["method"]:
         run_or_fail_all(world, lambda: plans.check_hooks(flags.made(cls, values, setting=data), plan))
@@ -220,8 +221,6 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
         return session.opened(world, method, plan, {**attrs, "costs": costs} if costs else attrs, rows)
 
     recorder, resumed = at_server(world, open_result) or (None, None)
-    if about:
-        print(about, flush=True)
     watch = _watch(world, plan, [place.host for place in places], recorder, stop)
     return Job(world, method, plan, loads, stop, watch, recorder, resumed, bar)
 
