@@ -35,7 +35,7 @@ class Raw:
     shape: tuple[int, ...] = ()  # of one input: (channels, height, width), (p,) of a table; () by p, square images
     clients: NDArray[np.int64] | None = None  # (N,) the number of a sample's client; None where the data do not say
     names: NDArray[np.str_] | None = None  # of the clients that `clients` numbers from 0; None: the numbers themselves
-    fingerprint: str = ""  # of all bytes of its arrays, from the cache; "" where it is in memory alone
+    fingerprint: str = ""  # of all bytes of its arrays and its parts, from the cache; "" where it is in memory alone
 
     @property
     def is_table(self) -> bool:
@@ -47,8 +47,10 @@ class Raw:
         """`fingerprint`, or the same computed from the arrays."""
         if self.fingerprint:
             return self.fingerprint
+        parts = ("validation", self.official_validation), ("test", self.official_test)
+        held_out = "".join(f", {name} {size}" for name, size in parts if size)
         whose = "" if self.clients is None else f", clients crc32 {_crc32(self.clients):08x}"
-        return Dataset(self.inputs, self.labels, self.classes, targets=self.targets).fingerprint() + whose
+        return Dataset(self.inputs, self.labels, self.classes, targets=self.targets).fingerprint() + held_out + whose
 
     def client(self, number: int) -> str:
         """The name of a client, or its number, as the data have it; fit for a screen."""

@@ -1,8 +1,8 @@
 """The cache of data sets, one copy per node: lists and empties it.
 
-An entry is a folder of plain .npy files that all ranks of a node map read-only. One rank of each node finds the sources and prepares the entry, which checks the files' checksums; all ranks of the node
-then open it. The entries take at most `MOST_BYTES`, the oldest go first; a mapped one stays. They may be listed and
-deleted at any time:
+An entry is a folder of plain .npy files that all ranks of a node map read-only. One rank of each node finds the sources
+and prepares the entry, which checks the files' checksums; all ranks of the node then open it. The entries take at most
+`MOST_BYTES`, the oldest go first; a mapped one stays. They may be listed and deleted at any time:
 
     python -m zofl_mpi.data.cache                 # lists the entries, the last used one first
     python -m zofl_mpi.data.cache --empty         # deletes those that no run has open
