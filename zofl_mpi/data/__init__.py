@@ -72,7 +72,7 @@ def numbered(names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.str_]]
 
 def _crc32(values: Array, before: int = 0) -> int:
     """Checksum of an array's bytes, continued from that of the bytes `before`."""
-    return zlib.crc32(np.ascontiguousarray(values).reshape(-1).view(np.uint8), before)
+    return zlib.crc32(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data, before)
 
 
 @final
@@ -209,8 +209,8 @@ class Federation:
     def seen_as(self, change: Callable[[Dataset], Dataset], fingerprint: str, scaling: str) -> Federation:
         """The same parts with their inputs changed, in one channel; the other arguments are as `Federation`'s."""
         validation = None if self.validation is None else change(self.validation)
-        clients, own = tuple(map(change, self.clients)), {"fingerprint": fingerprint, "scaling": scaling}
-        return Federation(change(self.server), clients, change(self.test), validation=validation, **own)
+        parts = change(self.server), tuple(map(change, self.clients)), change(self.test)
+        return Federation(*parts, validation=validation, fingerprint=fingerprint, scaling=scaling)
 
     def in_words(self) -> str:
         """How many samples each part has, and how the inputs are scaled."""

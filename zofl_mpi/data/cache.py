@@ -45,8 +45,7 @@ class Sources(NamedTuple):
 
     name: str  # as the user calls it
     key: str  # name of its cache entry, another one for files of other content or other parameters
-    # reads or makes the data set (seconds); raises UserError. None at a rank that leaves this to another of its node
-    read: Callable[[], Raw] | None
+    read: Callable[[], Raw]  # reads or makes the data set (seconds); raises UserError
 
 
 def default_cache_dir() -> Path:
@@ -110,7 +109,6 @@ def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
         return
     import tempfile  # this and shutil: one rank of a node writes, and only once
 
-    assert sources.read is not None
     raw = sources.read()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -177,7 +177,11 @@ def found_once_a_node(world: World, find: Callable[[], Sources]) -> Sources:
         return found[0].name, found[0].key
 
     name, key = once_a_node(world, name_and_key)
-    return found[0] if found else Sources(name, key, None)
+    return found[0] if found else Sources(name, key, _left_to_another)
+
+
+def _left_to_another() -> Raw:
+    raise AssertionError("another rank of this node reads these sources")
 
 
 def cached(world: World, stored: Sources) -> Raw:
