@@ -113,7 +113,7 @@ def test_a_run_whose_directions_were_drawn_otherwise_is_not_continued(capsys: Ca
         assert here(FAMILY, *command("heron", 1, out), "--estimate", estimate) == 0
         with h5py.File(out, "r+") as file:
             kernel = file.attrs["kernel"].decode()
-            set_attributes(file.attrs, {"kernel": "torch cpu"})
+            set_attributes(file, {"kernel": "torch cpu"})
         if estimate == "exact":
             assert kernel == "torch cpu"
             continue

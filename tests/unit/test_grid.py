@@ -239,10 +239,10 @@ def test_what_followed_from_a_budget_is_no_other_configuration(one: grid.Grid) -
     """Mutations: every flag that differs is free; z of --epsilon is compared with the 0 that was typed."""
     path = write(one, 6, "done", tau=[4.0], eval_every=5)
     with h5py.File(path, "r+") as file:
-        set_attributes(file.attrs, {"settled": "tau"})
+        set_attributes(file, {"settled": "tau"})
     assert "--eval-every was 5, is now 2; remove" in state(one)[1]
     with h5py.File(path, "r+") as file:
-        set_attributes(file.attrs, {"settled": "tau eval_every"})
+        set_attributes(file, {"settled": "tau eval_every"})
     assert state(one)[0] == "finished"
 
 
@@ -254,7 +254,7 @@ def test_a_result_that_its_budget_ended_is_finished(
     """Fewer rounds than the grid's, as the result itself says. Mutations: any shorter result; one that was stopped; one
     whose budget gave another flag alone; one that is longer than the grid's."""
     with h5py.File(write(one, done, status, saved=4), "r+") as file:
-        set_attributes(file.attrs, {"settled": settled})
+        set_attributes(file, {"settled": settled})
     found, sentence = state(one)
     assert found == (word if settled == "tau rounds" else "interrupted")
     assert ("its budget ended it" in sentence) == (found == "finished")
@@ -262,7 +262,7 @@ def test_a_result_that_its_budget_ended_is_finished(
 
 def test_a_result_longer_than_the_grid_is_no_work_whatever_its_budget(one: grid.Grid) -> None:
     with h5py.File(write(one, 7, "done"), "r+") as file:
-        set_attributes(file.attrs, {"settled": "rounds"})
+        set_attributes(file, {"settled": "rounds"})
     assert state(one)[0] == "other"
 
 
@@ -271,11 +271,11 @@ def test_a_flag_that_an_older_result_lacks_counts_only_if_the_grid_sets_it(one: 
     with h5py.File(path, "r+") as file:
         config = json.loads(file.attrs["config"])
         del config["samples"]
-        set_attributes(file.attrs, {"config": config})
+        set_attributes(file, {"config": config})
     assert state(one)[0] == "finished"
     with h5py.File(path, "r+") as file:
         del config["x0"]
-        set_attributes(file.attrs, {"config": config})
+        set_attributes(file, {"config": config})
     assert "--x0 was not there, is now zero" in state(one)[1]
 
 

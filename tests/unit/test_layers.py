@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "zofl_mpi"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     ("errors",),
+    ("paths",),
     ("engine",),
     ("numerics", "data"),
     ("problems",),

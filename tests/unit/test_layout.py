@@ -199,7 +199,7 @@ def test_attributes_of_another_type_are_refused(made: Path, tmp_path: Path, name
     def plant(file: h5py.File) -> None:
         file.attrs.pop(name, None)
         if value is not None:
-            set_attributes(file.attrs, {name: value})
+            set_attributes(file, {name: value})
 
     assert "is damaged" in refused(made, tmp_path, "a.h5", plant)
 
@@ -259,7 +259,7 @@ def test_further_names_are_no_damage(made: Path, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "r+") as file:
         file["devices/class"] = np.arange(3)
         file["rounds/joules"] = np.zeros(3)
-        set_attributes(file.attrs, {"further": "text"})
+        set_attributes(file, {"further": "text"})
     assert records.load(tmp_path / "a.h5").rounds["joules"].shape == (3,)
 
 

@@ -34,6 +34,7 @@ class Setting(Generic[P]):
         eval_samples: how many samples of each client, and of the server, an evaluation reads at most; 0: all. `test`
             and `validation` have no more of them, either.
         fleet: the clients' devices, with --devices.
+        about: how many samples server, clients and held-out parts have, for the start of a run; "" where data are none.
     """
 
     problem: P
@@ -48,6 +49,7 @@ class Setting(Generic[P]):
     validation: Any = None
     eval_samples: int = 0
     fleet: Fleet | None = None
+    about: str = ""
 
     @property
     def m(self) -> int:

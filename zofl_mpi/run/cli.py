@@ -160,6 +160,8 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     data = build_setting(world, family, plan, places[world.rank].device)
     fault = "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only"
     _check_equal(world, data.fingerprint, fault)
+    if data.about and world.rank == 0 and not (values["quiet"] or values["dry_run"]):
+        print(f"samples   {data.about}", flush=True)
     bar.step("start: method and kernel", 4, 1)
     if ":" in values["method"]:
         run_or_fail_all(world, lambda: plans.check_hooks(flags.made(cls, values, setting=data), plan))

@@ -21,6 +21,7 @@ from zofl_mpi.engine.fleet import BY_CLIENT
 from zofl_mpi.engine.ledger import KINDS, Row, overlap
 from zofl_mpi.engine.setting import Budget, Directions, Method
 from zofl_mpi.errors import UserError, warn
+from zofl_mpi.paths import user_path
 from zofl_mpi.run import records
 from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
 from zofl_mpi.run.progress import Progress, with_progress
@@ -283,8 +284,9 @@ def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
     return Restored(done, steps, state, memories)
 
 
-def result_of(path: Path) -> Path:
-    """`run.ckpt.h5` -> `run.h5`; a result's own path stays (UserError: no file can have it)."""
+def result_of(text: str) -> Path:
+    """The result that --resume names, by its own path or its checkpoint's (UserError: no file can have it)."""
+    path = user_path(text, "--resume")
     records.check_name(path, "--resume")
     return path.with_name(path.name.removesuffix(".ckpt.h5") + ".h5") if path.name.endswith(".ckpt.h5") else path
 

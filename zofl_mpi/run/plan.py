@@ -335,11 +335,13 @@ def print_plan(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> N
     rounds = plan.values["rounds"]
     directions = method.directions(rounds)
     explored = {"explored": str(directions)} if directions else {}
+    about = {"samples": method.setting.about} if method.setting.about else {}
     evaluated = {"samples of each part that an evaluation reads": method.setting.eval_samples or "all"}
     S, uploads = plan.values["server_ranks"], method.server_uploads
     shared = {f"uploads of a step on each of {S} server ranks, at most": -(-uploads // S)} if S > 1 else {}
     accounts = {k: v for each in parts_of(method) if isinstance(each, Budget) for k, v in each.lines(rounds).items()}
-    lines = {**method.plan(rounds), **accounts, **shared, **explored, **evaluated, **method.costs(), **seconds}
+    expected = {**about, **method.plan(rounds), **accounts, **shared, **explored, **evaluated}
+    lines = {**expected, **method.costs(), **seconds}
     for name, value in lines.items():
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
 

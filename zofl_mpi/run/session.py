@@ -16,6 +16,7 @@ from zofl_mpi.engine.setting import Loads, Method
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import World
 from zofl_mpi.errors import UserError, warn
+from zofl_mpi.paths import user_path
 from zofl_mpi.run import loop, records
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.mpi.world import MPIWorld
@@ -94,7 +95,7 @@ def opened(
     if flags["resume"]:
         recorder, resumed = continued(world, method, plan, attrs, create)
     else:
-        recorder = create(Path(flags["out"]) if flags["out"] else free_name(plan), attrs=attrs)
+        recorder = create(user_path(flags["out"], "--out") if flags["out"] else free_name(plan), attrs=attrs)
     recorder.places(rows)
     if method.setting.counts is not None:
         recorder.partition(method.setting.counts)
@@ -106,7 +107,7 @@ def continued(
 ) -> tuple[records.Recorder, loop.Restored]:
     """The result that --resume names, cut back to its checkpoint, in place or at --out; and the checkpoint."""
     flags, rounds = plan.values, plan.values["rounds"]
-    source = loop.result_of(Path(flags["resume"]))
+    source = loop.result_of(flags["resume"])
     checkpoint = records.load_checkpoint(records.checkpoint_path(source))
     if checkpoint.newer:
         warn(checkpoint.newer)
@@ -119,7 +120,7 @@ def continued(
     done = resumed.round
     if done > rounds:
         raise UserError(f"--rounds {rounds}: {done} rounds are done already; ask for more of them")
-    target = Path(flags["out"] or source)
+    target = user_path(flags["out"], "--out") if flags["out"] else source
     if target.resolve() == source.resolve():
         target = source
     else:

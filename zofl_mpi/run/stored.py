@@ -8,7 +8,6 @@ from a file: it counts only where the command itself names it.
 import json
 import os
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from zofl_mpi.errors import UserError, warn
@@ -48,7 +47,7 @@ def config_of(path: str) -> tuple[dict[str, Any], str, int]:
     """
     from zofl_mpi.run import loop, records
 
-    result = loop.result_of(Path(path))
+    result = loop.result_of(path)
     try:
         checkpoint = records.load_checkpoint(records.checkpoint_path(result))
     except UserError as exc:

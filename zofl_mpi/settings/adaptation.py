@@ -11,6 +11,7 @@ import numpy as np
 
 from zofl_mpi.engine.lazy import torch
 from zofl_mpi.errors import UserError
+from zofl_mpi.paths import user_path
 from zofl_mpi.run import flags
 from zofl_mpi.run.family import Site
 from zofl_mpi.settings.samples import Samples
@@ -64,7 +65,8 @@ class Adaptation:
             return
         from zofl_mpi.run import records  # HDF5
 
-        name, run = f"--pretrained {self.pretrained}", records.load(self.pretrained)
+        path = user_path(self.pretrained, "--pretrained")
+        name, run = f"--pretrained {self.pretrained}", records.load(path)
         same = {f.name for group in groups for f in fields(group)} - DIVISION
         now = {flag: site.values[flag] for flag in sorted(same & site.values.keys())} | {"seed": site.streams.seed}
         other = [flag for flag in now if flags.shown(run.config.get(flag)) != flags.shown(now[flag])]

@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any, final
 
 from zofl_mpi.errors import UserError, check_one_of
+from zofl_mpi.paths import user_path
 from zofl_mpi.run import flags, plan
 from zofl_mpi.run.family import family_of
 
@@ -89,7 +90,7 @@ def read(path: str | Path, results: str | Path | None = None) -> Grid:
 
     UserError: whatever is wrong with the file; it is named.
     """
-    path, table = Path(path), flags.read_toml(path, "")
+    table, path = flags.read_toml(path, ""), Path(path)
     try:
         return _grid(table, path.stem, results)
     except UserError as exc:
@@ -128,7 +129,8 @@ def _grid(table: Mapping[str, Any], stem: str, results: str | Path | None) -> Gr
     axes = {axis: _axis(axis, given) for axis, given in _value(table, "axes", dict, {}).items()}
     if not axes:
         raise UserError("has no axes; name at least one under [axes], as seed = [1, 2, 3]")
-    folder = Path(results or _value(table, "folder", str, f"results/{stem}"))
+    own = _value(table, "folder", str, f"results/{stem}")
+    folder = user_path(results, "--results") if results else user_path(own, "folder =")
     if (product := math.prod(map(len, axes.values()))) > MOST:
         raise UserError(f"its axes have {product} runs, at most {MOST} make a grid: divide it into several")
     runs = tuple(_runs(module, folder, table, axes))
