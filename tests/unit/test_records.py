@@ -1,5 +1,6 @@
 """Results: what is written is read, and neither a kill nor a full disk takes a finished round."""
 
+import errno
 import json
 import os
 import socket
@@ -17,8 +18,9 @@ import pytest
 from tests.unit.made import complaint
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
-from zofl_mpi.run.records import Recorder, WriteError, rows
+from zofl_mpi.run.records import Recorder, WriteError, places, rows
 from zofl_mpi.run.records.provenance import _git
+from zofl_mpi.run.records.staged import StagedFile
 
 M, RANKS = 4, 3
 
@@ -186,16 +188,65 @@ def test_a_continued_run_drops_what_came_after_and_may_have_other_ranks(tmp_path
 def test_an_existing_result_is_replaced_only_by_force_and_with_its_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     started(path).close()
-    records.save_checkpoint(records.checkpoint_path(path), {}, {"round": 1})
+    records.save_checkpoint(records.checkpoint_path(path), {"state": b"x"}, {"round": 1})
     with pytest.raises(UserError, match="exists: choose another name or add --force"):
         started(path)
     started(path, force=True).close()
     assert not records.checkpoint_path(path).exists()
 
 
+@pytest.mark.parametrize("name", ["a.ckpt.h5", "a.ckpt.h5.previous"])
+@pytest.mark.parametrize("content", ["a checkpoint", "anybody's file"])
+def test_no_checkpoint_is_removed_that_the_user_did_not_give_up(tmp_path: Path, name: str, content: str) -> None:
+    """Mutations: a lone checkpoint, or anybody's file of that name, removed without --force; the latter with it."""
+    lone = tmp_path / name
+    if content == "a checkpoint":
+        records.save_checkpoint(lone, {"state": b"x"}, {"round": 1})
+    else:
+        lone.write_bytes(b"the only copy")
+    before = lone.read_bytes()
+    with pytest.raises(UserError, match=r"continue it with --resume .*a.h5, choose another name, or add --force"):
+        started(tmp_path / "a.h5")
+    assert lone.read_bytes() == before and not (tmp_path / "a.h5").exists()
+    if content == "a checkpoint":
+        started(tmp_path / "a.h5", force=True).close()
+        assert not lone.exists()
+    else:
+        with pytest.raises(UserError, match=r"--force replaces checkpoints only, and .*; remove it yourself"):
+            started(tmp_path / "a.h5", force=True)
+        assert lone.read_bytes() == before
+
+
+def test_what_is_replaced_by_force_is_there_until_the_new_one_is_safe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full when the new result is begun. Mutation: the old one removed first."""
+    path = tmp_path / "a.h5"
+    started(path).close()
+    records.save_checkpoint(records.checkpoint_path(path), {"state": b"x"}, {"round": 1})
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+    def full(self: StagedFile) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(StagedFile, "commit", full)
+    with pytest.raises(UserError, match="No space left"):
+        started(path, force=True)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_an_earlier_damaged_file_is_kept(tmp_path: Path) -> None:
+    """Mutation: the second one takes the first one's name."""
+    path = tmp_path / "a.h5"
+    for content in (b"first", b"second"):
+        path.write_bytes(content)
+        assert places.set_aside(path) is not None
+    assert {file.read_bytes() for file in tmp_path.glob("a.h5.damaged*")} == {b"first", b"second"}
+
+
 SECOND = """
 import fcntl, errno, sys
-from zofl_mpi.run.records import Recorder, WriteError, rows
+from zofl_mpi.run.records import Recorder, WriteError
 if sys.argv[3] == "without":
     def none(*arguments):
         raise OSError(errno.ENOLCK, "No locks available")

@@ -135,8 +135,8 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     table = kept | given
     method = typed.get("--method") or str(table.get("method", next(iter(family.METHODS))))
     papers = getattr(family, "PAPER_PROBLEM", "")
-    usual = (papers if "--paper" in typed or table.get("paper") else "") or _usual_problem(family, method)
-    problem = typed.get("--problem") or str(table.get("problem") or usual)
+    usual_problem = (papers if "--paper" in typed or table.get("paper") else "") or _usual_problem(family, method)
+    problem = typed.get("--problem") or str(table.get("problem") or usual_problem)
     for name, value in (("method", method), ("problem", problem)):
         if before and before[name] != value:
             raise UserError(f"--resume {resume}: that run has --{name} {before[name]}, this command {value}")
@@ -159,7 +159,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     rounds = int(before.get("rounds", 0))
     other = {name: leaf.paper for name, leaf in known.items() if leaf.paper not in (None, values[name])}
     other |= {"problem": papers} if papers not in ("", problem) and "--problem" not in typed else {}
-    return Plan(values, command, kernel, samples, rounds, usual, other)
+    return Plan(values, command, kernel, samples, rounds, usual_problem, other)
 
 
 def _opening(family: Family, method: str) -> str:

@@ -125,14 +125,17 @@ def continued(
         target = source
     else:
         places.check_new(target, flags["force"])
-        places.remove(target)
     if lost:
         if target == source and (kept := places.set_aside(source)):
             warn(f"the damaged file is {kept} now")
-        return create(target, attrs={**attrs, "run": before.get("run", "")}, start=done), resumed
+        recorder = create(target, attrs={**attrs, "run": before.get("run", "")}, start=done)
+    else:
+        if target != source:
+            places.copy(source, target)
+        m, ranks = method.setting.m, world.size
+        recorder = records.Recorder.reopen(target, done, m=m, ranks=ranks, rounds=rounds, attrs=attrs)
     if target != source:
-        places.copy(source, target)
-    recorder = records.Recorder.reopen(target, done, m=method.setting.m, ranks=world.size, rounds=rounds, attrs=attrs)
+        places.remove_checkpoints(target)
     return recorder, resumed
 
 

@@ -21,7 +21,7 @@ from zofl_mpi.run.records import hdf5, rows
 from zofl_mpi.run.records.hdf5 import Attributes, Columns, DamagedError, FileName, WriteError, set_attributes
 from zofl_mpi.run.records.layout import check_result
 from zofl_mpi.run.records.lock import WriterLock, lock
-from zofl_mpi.run.records.places import check_new, remove
+from zofl_mpi.run.records.places import beside, check_new, remove_checkpoints
 from zofl_mpi.run.records.provenance import now
 from zofl_mpi.run.records.result import heading
 from zofl_mpi.run.records.staged import StagedFile, create_exclusively
@@ -73,9 +73,8 @@ class Recorder:
         self._lock, self._late = threading.RLock(), list[WriteError]()
         self._timer: threading.Timer | None = None
         try:
-            if new and not rounds:
-                remove(path)
-            self._staged = _staged(path, new)
+            made = beside(path) if new else path
+            self._staged = _staged(made, new)
             # Without a chunk cache a row is written by itself; with one, all its chunks are.
             file = self._file = h5py.File(self._staged, "w" if new else "r+", rdcc_nbytes=0)
         except BaseException:
@@ -86,11 +85,15 @@ class Recorder:
         try:
             prepare(file)
             self._commit()
+            if new:  # what it replaces, if anything, was intact until now
+                os.replace(made, path)
         except BaseException:
             self._let_go()
             if new:
-                path.unlink(missing_ok=True)
+                made.unlink(missing_ok=True)
             raise
+        if new and not rounds:
+            remove_checkpoints(path)
         self.steps = list(hdf5.attributes_of(file["clients"])["steps"])
         self.origin = {name: value for name, value in hdf5.attributes_of(file).items() if name in ORIGIN}
         self._first = file["clients"].attrs.get("first_clients")
@@ -116,7 +119,7 @@ class Recorder:
             start: finished rounds whose rows are lost: NaN or 0 in this file, named by its attribute missing_rounds.
         """
         path = Path(path)
-        check_new(path, force)
+        check_new(path, force, continues=start > 0)
         with hdf5.explaining(path, 0):
             return cls(path, start, rounds, partial(rows.lay_out, m, ranks, rounds, start, attrs), new=True)
 
