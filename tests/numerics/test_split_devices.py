@@ -37,7 +37,7 @@ class Asked(TorchDispatchMode):
         self.count, self.quiet = 0, 0
         for name in ("cpu", "tolist"):
             monkeypatch.setattr(torch.Tensor, name, self._counted(getattr(torch.Tensor, name)))
-        monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
+        monkeypatch.setattr(messages, "is_remote", messages.is_tensor)
         for owner, name in (
             (LocalSteps, "inputs"),
             (split_lm.SplitLM, "samples"),
@@ -132,7 +132,7 @@ def test_five_rounds_agree_with_those_of_the_cpu(which: str, device: str, monkey
     positions; the layout of a mini-batch taken for another."""
     expected = vectors(run(made(which), 5))
     if device == "cpu":
-        monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
+        monkeypatch.setattr(messages, "is_remote", messages.is_tensor)
         monkeypatch.setattr(device_cache, "is_host", lambda device: False)
     else:
         devices.select("cuda")

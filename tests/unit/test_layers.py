@@ -27,7 +27,7 @@ NEVER = {"run": ("numerics", "data", "problems", "rounds"), "methods": ("run", "
 WITHIN = {
     "engine": (
         ("lazy", "fields", "fleet", "roles", "streams", "messages", "ledger", "device", "coroutines", "processes"),
-        ("watch", "staging", "memory", "mean", "sharing", "batching"),
+        ("watch", "staging", "memory", "mean", "sharing", "batching", "ownership"),
         ("clients", "world"),
         ("setting",),
     ),

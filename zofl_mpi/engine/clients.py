@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar, final
 from zofl_mpi.engine import mean, memory
 from zofl_mpi.engine.fields import parts_of
 from zofl_mpi.engine.ledger import Ledger, Row
+from zofl_mpi.engine.ownership import Shared
 from zofl_mpi.engine.sharing import Sharing
 from zofl_mpi.errors import UserError
 
@@ -110,11 +111,12 @@ class Clients(Protocol):
         """
         mean.refuse_stream(step, "sum")
         own = mean.Sum(m=self.m, term=lambda i, reply: term(i, message, reply))
-        replies = self.ask(step, message, to=to)
+        replies, shared = self.ask(step, message, to=to), Shared([message, message], "the server")
 
         def read() -> Any:
             for i, reply in replies:
                 own.add(i, reply)
+            shared.check()  # ranks that add up their own terms have it as it was sent
             return mean.local_mean(own, {})
 
         return read

@@ -158,7 +158,7 @@ def _described(value: Any) -> tuple[Any, ...]:
     """Type and shape of an entry of a message; any float, and an integer of 64 bits, is a number."""
     if isinstance(value, int | float | np.floating | np.int64) and not isinstance(value, bool):
         return ("number",)
-    if isinstance(value, ARRAYS) or _is_tensor(value):
+    if isinstance(value, ARRAYS) or is_tensor(value):
         return (f"{type(value).__name__} of {value.dtype}", *value.shape)
     return (type(value).__name__,)
 
@@ -207,7 +207,7 @@ def copy(message: Any, writable: bool = True) -> Any:
         writable: whether its NumPy arrays are (tensors always are).
     """
     _refuse_local(type(message))
-    return type(message)(**_changed(message, lambda _, value: _duplicated(value, writable)))
+    return type(message)(**_changed(message, lambda _, value: duplicate(value, writable)))
 
 
 def replace_arrays(message: Any, arrays: dict[tuple[str, ...], NDArray[Any]]) -> Any:
@@ -217,7 +217,7 @@ def replace_arrays(message: Any, arrays: dict[tuple[str, ...], NDArray[Any]]) ->
         new = arrays.get(tuple(path))
         if new is None:
             return value
-        if _is_tensor(value):
+        if is_tensor(value):
             return _tensor(new, _kind(value))
         return new if isinstance(value, np.ndarray) else new.item()
 
@@ -236,7 +236,7 @@ def _changed(message: Any, change: Callable[[list[str], Any], Any]) -> dict[str,
     return {name: changed([name], getattr(message, name)) for name in _names(type(message))}  # type: ignore[arg-type]
 
 
-def _duplicated(value: Any, writable: bool) -> Any:
+def duplicate(value: Any, writable: bool = True) -> Any:
     """A copy of a leaf. A tensor of a GPU keeps its strides, and attributes that it was given; on the host they are in
     C's order, as they come out of a block.
     """
@@ -244,7 +244,7 @@ def _duplicated(value: Any, writable: bool) -> Any:
         array = np.array(value, order="C")
         array.setflags(write=writable)
         return array
-    if not _is_tensor(value):
+    if not is_tensor(value):
         return value
     if not is_remote(value):
         return value.detach().clone(memory_format=_torch().contiguous_format)
@@ -255,7 +255,7 @@ def _duplicated(value: Any, writable: bool) -> Any:
 
 def is_remote(value: Any) -> bool:
     """Whether it is a tensor that is not on the host."""
-    return _is_tensor(value) and value.device.type != "cpu"
+    return is_tensor(value) and value.device.type != "cpu"
 
 
 def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
@@ -269,7 +269,7 @@ def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
             yield [name], entry
             continue
         for path, value in _nested_leaves([name], entry):
-            if not (isinstance(value, PLAIN) or _is_tensor(value)):
+            if not (isinstance(value, PLAIN) or is_tensor(value)):
                 name = f"{type(message).__name__}.{'.'.join(path)}"
                 if not isinstance(value, ARRAYS):
                     allowed = "a message holds arrays, tensors, numbers and strings, in dictionaries too"
@@ -322,7 +322,7 @@ def as_array(value: Any) -> NDArray[Any] | None:
     """An array, a NumPy scalar or a tensor as an array on the host (bfloat16 as its int16 bits), else None."""
     if isinstance(value, ARRAYS):
         return np.asarray(value)
-    if not _is_tensor(value):
+    if not is_tensor(value):
         return None
     host = value.detach().cpu()
     return cast("NDArray[Any]", host.view(_torch().int16).numpy() if host.dtype == _torch().bfloat16 else host.numpy())
@@ -334,7 +334,7 @@ def _host_dtype(tensor: Any) -> np.dtype[Any]:
 
 
 def _weight(value: Any) -> int:
-    if isinstance(value, np.ndarray) or _is_tensor(value):
+    if isinstance(value, np.ndarray) or is_tensor(value):
         return int(value.nbytes)  # without a copy: a GPU would first have to finish all it was asked for
     return 0 if value is None else len(value.encode()) if isinstance(value, str) else 8
 
@@ -368,7 +368,8 @@ def _torch() -> Any:
     return None if getattr(getattr(torch, "__spec__", None), "_initializing", False) else torch
 
 
-def _is_tensor(value: Any) -> bool:
+def is_tensor(value: Any) -> bool:
+    """Whether it is a tensor; without importing torch."""
     torch = _torch()
     return torch is not None and isinstance(value, torch.Tensor)
 

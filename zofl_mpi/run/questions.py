@@ -14,6 +14,7 @@ from zofl_mpi.engine.batching import batched
 from zofl_mpi.engine.clients import Client, Failure, Participants, Step, failure, step_of
 from zofl_mpi.engine.fields import check_finite, without_warnings
 from zofl_mpi.engine.ledger import SERVER, Clock, Ledger, Row
+from zofl_mpi.engine.ownership import Shared, own_memory
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.client_memory import STEPS
 
@@ -35,7 +36,7 @@ def in_turn(
     Ends at the first failure. Running one client to its end first would change the order, and deadlock where buffers
     are bounded. `most`: clients of a batch, see `batched`.
     """
-    step = batched(step, clients, inbox, inbox, most)
+    step, shared = batched(step, clients, inbox, inbox, most), Shared(inbox.values(), f"step {name!r}")
     live = {i: _items(step, clients[i], inbox[i]) for i in inbox}
     q = 0
     while live:
@@ -45,6 +46,10 @@ def in_turn(
                     last, content = next(live[i])
                 messages.size(content)  # refuses anything but a message here, where the client is known
                 check_finite(content)
+                if last:
+                    own_memory(clients[i].memory, inbox[i])
+                    if len(live) == 1:
+                        shared.check()
             except KeyboardInterrupt:
                 raise
             except BaseException as exc:  # SystemExit too: the server must hear of it

@@ -13,6 +13,7 @@ from zofl_mpi.engine.batching import batched
 from zofl_mpi.engine.clients import Client, Step, failure, step_of
 from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.ledger import SERVER, Clock
+from zofl_mpi.engine.ownership import Shared, own_memory
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import staging_of
@@ -161,10 +162,14 @@ class ClientRank:
             own = mean.Sum(m=len(self._data), term=lambda i, reply: term(i, inbox[i], reply))
             shares = dict.fromkeys(question.to, 1.0)
         step = batched(self._step(question.step), self._clients, inbox, sorted(inbox), self._batched)
+        shared = Shared(inbox.values(), f"step {question.step!r}")
         for i, message in sorted(inbox.items()):
             try:
                 with self._clock.time(question.step, "compute"), without_warnings():
                     own.add(i, step(self._clients[i], message), shares[i], i == question.to[0])
+                own_memory(self._clients[i].memory, message)
+                if i == max(inbox):
+                    shared.check()
             except BaseException as exc:  # SystemExit too: the server must hear of it
                 own.failed.append((i, self._wire.rank, failure(0, exc)))
         own.report = self._clock.report(self._watch.stop())
