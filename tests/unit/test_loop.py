@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +11,13 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import Patch
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import column
+from zofl_mpi.engine.fields import cache, column
 from zofl_mpi.engine.ledger import Row
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
@@ -57,7 +58,11 @@ class Counting:
 
     setting: Any = field(default_factory=lambda: SimpleNamespace(m=M, fleet=None))
     fails_in: int = -1
-    evaluated: list[int] = field(default_factory=list)
+    made: dict[str, list[int]] = cache()
+
+    @property
+    def evaluated(self) -> list[int]:
+        return self.made.setdefault("evaluated", [])
 
     def start(self) -> Sum:
         return Sum(np.zeros(2))
@@ -322,3 +327,45 @@ def test_the_state_of_a_run_that_is_not_done_is_its_last_checkpoints(tmp_path: P
         file.unlink()
     with pytest.raises(UserError, match="holds no state of the model yet, and there is no file"):
         records.load(path).final["x"]
+
+
+@dataclass
+class Diverging(Counting):
+    """A method without a word on what must be finite, which averages by itself."""
+
+    of: str = "x"
+    value: float = math.nan
+    at: int = 2
+
+    def round(self, state: Sum, r: int, clients: Clients) -> Sum:
+        x = np.mean([reply.a for _, reply in clients.ask(self.count, Add(state.x))], axis=0)
+        bad = np.array([0.0, self.value if r == self.at else 1.0])
+        if self.of == "x":
+            return Sum(x + bad)
+        if self.of == "total":
+            return Sum(state.x, total=float(bad[1]))
+        return Sum(state.x, kept={**state.kept, "deep": torch.from_numpy(bad)})
+
+
+@pytest.mark.parametrize(("at", "round_"), [(2, 4), (3, 4), (8, 9)])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(("of", "name"), [("x", "x"), ("kept", "kept/deep")])
+def test_a_state_that_is_not_finite_ends_the_run_where_it_is_evaluated(
+    tmp_path: Path, of: str, name: str, value: float, at: int, round_: int
+) -> None:
+    """It was done, with a final vector of NaN and no word. Mutations: arrays alone; dictionaries left out; NaN alone;
+    the last round alone."""
+
+    class Lasting(Diverging):
+        def round(self, state: Sum, r: int, clients: Clients) -> Sum:
+            new = super().round(state, r, clients)
+            return replace(new, x=state.x, kept=state.kept) if r > self.at else new
+
+    with pytest.raises(RunError, match=f"^round {round_}: the state's {name} is not finite: the run has diverged"):
+        run(tmp_path / "run.h5", Lasting(of=of, value=value, at=at))
+    assert records.load(tmp_path / "run.h5").rounds["round"].size == round_ - 1
+
+
+def test_a_number_of_the_state_may_be_nan(tmp_path: Path) -> None:
+    """As columns are that nobody computed. Mutation: numbers are looked at, too."""
+    assert run(tmp_path / "run.h5", Diverging(of="total", at=8))[1]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,9 @@ import pytest
 import torch
 
 from tests.threads import run_ranks, serve_or_ask
-from zofl_mpi.engine import messages
 from zofl_mpi.engine.batching import batched_call
 from zofl_mpi.engine.clients import Client, ClientError, Clients
+from zofl_mpi.engine.lazy import is_tensor
 from zofl_mpi.engine.ownership import Shared, checksum, own_memory, own_state
 from zofl_mpi.engine.roles import Backend, ClientProgram
 from zofl_mpi.errors import UserError
@@ -44,7 +45,10 @@ class Tiny(ClientProgram):
     def __init__(self, together: bool = False) -> None:
         self.together = together
         self.backend = Batching(4 if together else 1)  # type: ignore[misc]
-        self.buffer = np.zeros(3)
+
+    @cached_property
+    def buffer(self) -> Any:
+        return np.zeros(3)
 
     def in_place(self, client: Client, message: Message) -> Reply:
         message.x.sub_(client.i + 1.0)
@@ -205,4 +209,4 @@ def test_states_and_memories_keep_parts_of_one_array_that_do_not_meet() -> None:
     memory = {"a": x[:3], "b": {"c": x[3:], "d": x[2:3]}}
     own_memory(memory, Message(np.zeros(2)))
     assert memory["b"]["c"].data_ptr() == x[3:].data_ptr() and memory["b"]["d"].data_ptr() != x[2:].data_ptr()
-    assert messages.is_tensor(memory["b"]["d"])
+    assert is_tensor(memory["b"]["d"])

@@ -39,7 +39,7 @@ class Client:
         i: 0..m-1, the only identity a client has; ranks are invisible.
         data: its own, fixed for the run.
         memory: arrays, tensors, numbers, strings by name, kept between questions; checkpointed.
-        scratch: objects that cannot travel and need not outlive a round (a graph, a generator); not checkpointed.
+        scratch: objects that cannot travel (a graph, a generator); emptied after each round.
     """
 
     i: int

@@ -13,7 +13,6 @@ import dataclasses
 import importlib
 import json
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.engine.lazy import torch
+from zofl_mpi.engine.lazy import is_tensor, torch
 from zofl_mpi.errors import UserError
 
 Bytes = NDArray[np.uint8]
@@ -132,8 +131,7 @@ def read(block: Bytes, like: Any) -> Any:
         if name != cls.__qualname__:
             raise UserError(f"it holds a {str(name)[:80]}, and this run keeps a {cls.__qualname__}")
         message = cls(**values)
-        for field in _names(cls):  # type: ignore[arg-type]
-            _check_like([field], getattr(message, field), getattr(like, field))
+        check_like(message, outline(like))
     except UserError:
         raise
     except Exception as exc:  # numpy, json and the class itself raise a dozen types for a header that was changed
@@ -141,15 +139,29 @@ def read(block: Bytes, like: Any) -> Any:
     return message
 
 
-def _check_like(path: list[str], value: Any, like: Any) -> None:
-    """Refuses an entry of a message that is not like another one."""
+def outline(message: Any) -> dict[str, Any]:
+    """Types and shapes of a message's entries, which hold nothing of it; for `check_like`."""
+
+    def drawn(value: Any) -> Any:
+        return {key: drawn(entry) for key, entry in value.items()} if isinstance(value, dict) else _described(value)
+
+    return {name: drawn(getattr(message, name)) for name in _names(type(message))}  # type: ignore[arg-type]
+
+
+def check_like(message: Any, like: dict[str, Any]) -> None:
+    """Refuses a message that differs from an `outline` as `read` says (UserError names the entry)."""
+    for name, wanted in like.items():
+        _check_entry([name], getattr(message, name), wanted)
+
+
+def _check_entry(path: list[str], value: Any, like: Any) -> None:
     if isinstance(like, dict) and isinstance(value, dict):
         for key, entry in like.items():
-            _check_like([*path, key], value.get(key), entry)
+            _check_entry([*path, key], value.get(key), entry)
         return
-    (kind, *shape), (wanted, *axes) = _described(value), _described(like)
+    (kind, *shape), (wanted, *axes) = _described(value), ("dict",) if isinstance(like, dict) else like
     fits = kind == wanted and len(shape) == len(axes) and all(n in (0, k) for n, k in zip(axes, shape, strict=True))
-    if not (fits or like is None):
+    if not (fits or wanted == "NoneType"):
         words = [f"{kind} {tuple(shape) or ''}".strip(), f"{wanted} {tuple(axes) or ''}".strip()]
         raise UserError(f"its {'/'.join(path)} is {words[0]}, and this run has {words[1]} there")
 
@@ -247,7 +259,7 @@ def duplicate(value: Any, writable: bool = True) -> Any:
     if not is_tensor(value):
         return value
     if not is_remote(value):
-        return value.detach().clone(memory_format=_torch().contiguous_format)
+        return value.detach().clone(memory_format=torch.contiguous_format)
     copied = value.detach().clone()
     copied.__dict__.update(value.__dict__)
     return copied
@@ -325,7 +337,10 @@ def as_array(value: Any) -> NDArray[Any] | None:
     if not is_tensor(value):
         return None
     host = value.detach().cpu()
-    return cast("NDArray[Any]", host.view(_torch().int16).numpy() if host.dtype == _torch().bfloat16 else host.numpy())
+    return cast(
+        "NDArray[Any]",
+        host.view(torch.int16).numpy() if host.dtype == torch.bfloat16 else host.numpy(),
+    )
 
 
 def _host_dtype(tensor: Any) -> np.dtype[Any]:
@@ -362,24 +377,12 @@ def _class(module: str, name: str) -> type[Any]:
     return member
 
 
-def _torch() -> Any:
-    """torch, if it is imported completely: another thread may be importing it."""
-    torch = sys.modules.get("torch")
-    return None if getattr(getattr(torch, "__spec__", None), "_initializing", False) else torch
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether it is a tensor; without importing torch."""
-    torch = _torch()
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
 def _kind(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return ""
     if isinstance(value, np.generic):
         return "scalar"
-    return "bfloat16" if value.dtype == _torch().bfloat16 else "torch"
+    return "bfloat16" if value.dtype == torch.bfloat16 else "torch"
 
 
 def _tensor(array: NDArray[Any], kind: str) -> Any:

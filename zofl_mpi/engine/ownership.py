@@ -15,6 +15,7 @@ from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
 from zofl_mpi.engine import messages
+from zofl_mpi.engine.lazy import is_tensor
 from zofl_mpi.errors import UserError
 
 WORDS = 512  # of 8 bytes: a row of the table whose columns a checksum adds up
@@ -89,7 +90,7 @@ def _span(value: Any) -> Span | None:
     """Where an array or a tensor lies; None for other values, and for empty ones."""
     if isinstance(value, np.ndarray):
         return byte_bounds(value) if value.size else None
-    if not messages.is_tensor(value) or not value.numel():
+    if not is_tensor(value) or not value.numel():
         return None
     if value.is_contiguous():
         return value.data_ptr(), value.data_ptr() + value.nbytes
@@ -105,7 +106,7 @@ def _noted(message: Any) -> dict[str, Any]:
 def _mark(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return id(value), checksum(value)
-    if not messages.is_tensor(value):
+    if not is_tensor(value):
         return value if value == value else "nan"
     changes = 0 if value.is_inference() else value._version
     return id(value), changes, None if messages.is_remote(value) else checksum(messages.as_array(value))

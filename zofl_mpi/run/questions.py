@@ -3,7 +3,7 @@
 import functools
 import inspect
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -29,12 +29,18 @@ class Item(NamedTuple):
 
 
 def in_turn(
-    step: Step, clients: Mapping[int, Client], inbox: Mapping[int, Any], clock: Clock, name: str, most: int = 1
+    step: Step,
+    clients: Mapping[int, Client],
+    inbox: Mapping[int, Any],
+    clock: Clock,
+    name: str,
+    most: int = 1,
+    check: Callable[[], None] = lambda: None,
 ) -> Iterator[Item]:
     """Yields the items of the clients of one process, which take turns: the q-th in the order of `inbox`, then q + 1.
 
     Ends at the first failure. Running one client to its end first would change the order, and deadlock where buffers
-    are bounded. `most`: clients of a batch, see `batched`.
+    are bounded. `most`: clients of a batch, see `batched`. `check`: called when the last of them has ended.
     """
     step, shared = batched(step, clients, inbox, inbox, most), Shared(inbox.values(), f"step {name!r}")
     live = {i: _items(step, clients[i], inbox[i]) for i in inbox}
@@ -50,6 +56,7 @@ def in_turn(
                     own_memory(clients[i].memory, inbox[i])
                     if len(live) == 1:
                         shared.check()
+                        check()
             except KeyboardInterrupt:
                 raise
             except BaseException as exc:  # SystemExit too: the server must hear of it
@@ -139,6 +146,12 @@ def participants(to: Participants, m: int) -> list[int]:
     if not chosen or min(chosen) < 0 or max(chosen) >= m or len(set(chosen)) < len(chosen):
         raise ValueError(f"a question goes to different clients from 0..{m - 1}, not to {chosen}")
     return chosen
+
+
+def forget_scratch(clients: Iterable[Client]) -> None:
+    """Empties the clients' scratch at the end of a round: what outlives it belongs into their memory."""
+    for client in clients:
+        client.scratch.clear()
 
 
 def received(block: messages.Bytes) -> Any:
