@@ -32,7 +32,7 @@ WITHIN = {
         ("setting",),
     ),
     "run": (
-        ("signals", "progress", "client_memory", "evaluation"),
+        ("signals", "progress", "client_memory", "evaluation", "saving"),
         ("records", "binding", "questions", "flags", "family", "unread"),
         ("local", "mpi"),
         ("devices", "plan", "loop", "stored"),

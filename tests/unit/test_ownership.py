@@ -93,6 +93,8 @@ def message() -> Message:
     return Message(torch.ones(3), {"w": torch.full((3,), 2.0)})
 
 
+TINY: Tiny = Tiny()
+TOGETHER: Tiny = Tiny(together=True)
 VERBS: dict[str, Callable[[Clients, Any, Message], Any]] = {
     "ask": lambda clients, step, sent: [np.asarray(reply.y) for _, reply in clients.ask(step, sent)],
     "ask_each": lambda clients, step, sent: [
@@ -101,7 +103,6 @@ VERBS: dict[str, Callable[[Clients, Any, Message], Any]] = {
     "mean": lambda clients, step, sent: [np.asarray(clients.mean(step, sent).y)],
     "sum": lambda clients, step, sent: [clients.sum(step, sent, TINY.term)()],
 }
-TINY, TOGETHER = Tiny(), Tiny(together=True)
 
 
 def outcome(program: Callable[[Clients], Any], clients: Clients) -> Any:
@@ -206,7 +207,7 @@ def test_states_and_memories_keep_parts_of_one_array_that_do_not_meet() -> None:
     assert own_state(apart) is apart
     found = own_state(met)
     assert found is not met and found.x.data_ptr() != x.data_ptr()
-    memory = {"a": x[:3], "b": {"c": x[3:], "d": x[2:3]}}
+    memory: dict[str, Any] = {"a": x[:3], "b": {"c": x[3:], "d": x[2:3]}}
     own_memory(memory, Message(np.zeros(2)))
     assert memory["b"]["c"].data_ptr() == x[3:].data_ptr() and memory["b"]["d"].data_ptr() != x[2:].data_ptr()
     assert is_tensor(memory["b"]["d"])

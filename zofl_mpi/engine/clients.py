@@ -121,6 +121,9 @@ class Clients(Protocol):
 
         return read
 
+    def holders(self) -> list[int]:
+        """The clients whose memory holds something, ascending."""
+
     def account(self) -> tuple[Row, bool]:
         """Ends a round; returns its costs, and whether a signal asked some rank to stop."""
 

@@ -114,7 +114,9 @@ class Sum(Contribution):
         bound, unit = max(float(x.max()), -float(x.min())), math.inf
         if math.isfinite(bound):
             unit = quantum(math.ldexp(0.5, -(-math.frexp(bound)[1] // OCTAVES) * OCTAVES), self.m)
-        total = self.parts.setdefault(unit, np.zeros(x.shape, np.int64))
+        if unit not in self.parts:
+            self.parts[unit] = np.zeros(x.shape, np.int64)
+        total = self.parts[unit]
         for low in range(0, len(x) if unit < math.inf else 0, BLOCK):
             piece = slice(low, low + BLOCK)
             scaled = x[piece] * (1 / unit)  # not in x, which may be the client's

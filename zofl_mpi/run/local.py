@@ -46,6 +46,9 @@ class LocalClients(Clients):
                 raise ClientError(i, 0, step.__name__, failure(0, exc)) from exc
         return mean.local_mean(replies, shares)
 
+    def holders(self) -> list[int]:
+        return [i for i, client in self._clients.items() if client.memory]
+
     def account(self) -> tuple[Row, bool]:
         self._questions.check_closed("the round ended")
         forget_scratch(self._clients.values())

@@ -35,6 +35,7 @@ from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import records, unread
 from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
 from zofl_mpi.run.progress import Progress, with_progress
+from zofl_mpi.run.saving import Every, Saving
 
 
 class RunError(UserError):
@@ -50,19 +51,15 @@ class RunError(UserError):
 @final
 @dataclass(frozen=True)
 class Schedule:
-    """Rounds after which to evaluate and to checkpoint, by the flags of these names (`plan.RunFlags`)."""
+    """Rounds after which to evaluate, and when to checkpoint, by the flags of these names (`plan.RunFlags`)."""
 
     rounds: int
     eval_every: int
-    checkpoint_every: int
+    checkpoint_every: Every
 
     def evaluates(self, done: int) -> bool:
         """Whether to evaluate after `done` rounds."""
         return done in (1, self.rounds) or done % self.eval_every == 0
-
-    def saves(self, done: int) -> bool:
-        """Whether to checkpoint after `done` rounds; after the last in any case: the run may be made longer later."""
-        return self.checkpoint_every > 0 and (done % self.checkpoint_every == 0 or done == self.rounds)
 
 
 TOGETHER = 1000
@@ -170,6 +167,7 @@ class Rounds:
         self.progress.begin(done, schedule.rounds)
         totals, since = Totals(done, start=device.age(), server_ranks=clients.sharing.ranks), time.perf_counter()
         recorder.begins(totals.start)
+        saving = Saving(schedule.checkpoint_every, schedule.rounds)
         while done < schedule.rounds:
             try:
                 state, columns, (row, stop) = clients.steadily(partial(self._round, state, done, parts))
@@ -189,8 +187,8 @@ class Rounds:
             recorder.append({"round": float(done), "seconds": wall, **columns}, **tables)
             self._survived(totals, repeated=True)
             self.progress.update(done, note(totals.last), wall)
-            if schedule.saves(done) or (stop and done < schedule.rounds):
-                clients.steadily(partial(self._save, done, state))
+            if saving.is_due(done) or (stop and done < schedule.rounds):
+                saving.save(partial(clients.steadily, partial(self._save, done, state)))
                 self._survived(totals, repeated=False)
             if stop and done < schedule.rounds:
                 recorder.close("interrupted", **totals.explored(self.method))
@@ -202,7 +200,7 @@ class Rounds:
         try:
             recorder.finish(final, **totals.explored(self.method))
         except records.DamagedError:
-            if not schedule.saves(done):  # else its last checkpoint is this one
+            if not schedule.checkpoint_every:  # else its last checkpoint is this one
                 clients.steadily(partial(self._save, done, state))
             raise
         return totals, True
@@ -253,17 +251,18 @@ class Rounds:
             self.recorder.survived(totals.losses[-len(new) :])
 
     def _save(self, done: int, state: Any) -> None:
-        """Writes a checkpoint: the state, all memories, the number of finished rounds. There is no random state.
+        """Writes a checkpoint: the state, the memories that there are, how many rounds are done; no random state.
 
         RunError: it cannot be written; DamagedError: it is written, and the result cannot be read any more.
         """
         clients, recorder = self.clients, self.recorder
         recorder.flush()  # its rows first: what fails there is no checkpoint's failure
-        recalled = clients.ask(STEPS["<recall>"], Acknowledged(), counted=False)
-        if clients.m <= TOGETHER:
+        holders = clients.holders()
+        recalled = clients.ask(STEPS["<recall>"], Acknowledged(), to=holders, counted=False) if holders else iter(())
+        if len(holders) <= TOGETHER:
             payload = {f"memory/{i}": messages.pack(memory) for i, memory in recalled}
         else:
-            entries = {str(i): memory.entries for i, memory in recalled if memory.entries}
+            entries = {str(i): memory.entries for i, memory in recalled}
             payload = {"memories": messages.pack(Memory(entries))}
         payload["state"] = messages.pack(state)
         attrs = {**recorder.origin, "round": done, "steps": clients.ledger.steps}

@@ -42,7 +42,7 @@ def noting(parts: Unusual) -> Iterator[None]:
 
     watched = [cls for cls in parts if cls.__name__ not in _READ and "__getattribute__" not in vars(cls)]
     for cls in watched:
-        cls.__getattribute__ = read  # type: ignore[method-assign]
+        cls.__getattribute__ = read  # type: ignore[assignment]
     try:
         yield
     finally:

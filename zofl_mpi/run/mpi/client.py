@@ -79,6 +79,8 @@ class ClientRank:
                     self._compute(question, block)
             case "step":
                 serve_step(self._wire, cast(Wire, self._pair), self._method, question, block, self._clock)
+            case "holders":
+                self._wire.allgather_objects([i for i, client in self._clients.items() if client.memory])
             case "keep":
                 self._wire.gather_memories(*changed(self._clients, question.to, self._kept))
             case "account":
