@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar, final
 from zofl_mpi.engine import mean, memory
 from zofl_mpi.engine.fields import parts_of
 from zofl_mpi.engine.ledger import Ledger, Row
+from zofl_mpi.engine.ownership import Shared
 from zofl_mpi.engine.sharing import Sharing
 from zofl_mpi.errors import UserError
 
@@ -38,7 +39,7 @@ class Client:
         i: 0..m-1, the only identity a client has; ranks are invisible.
         data: its own, fixed for the run.
         memory: arrays, tensors, numbers, strings by name, kept between questions; checkpointed.
-        scratch: objects that cannot travel and need not outlive a round (a graph, a generator); not checkpointed.
+        scratch: objects that cannot travel (a graph, a generator); emptied after each round.
     """
 
     i: int
@@ -110,14 +111,18 @@ class Clients(Protocol):
         """
         mean.refuse_stream(step, "sum")
         own = mean.Sum(m=self.m, term=lambda i, reply: term(i, message, reply))
-        replies = self.ask(step, message, to=to)
+        replies, shared = self.ask(step, message, to=to), Shared([message, message], "the server")
 
         def read() -> Any:
             for i, reply in replies:
                 own.add(i, reply)
+            shared.check()  # ranks that add up their own terms have it as it was sent
             return mean.local_mean(own, {})
 
         return read
+
+    def holders(self) -> list[int]:
+        """The clients whose memory holds something, ascending."""
 
     def account(self) -> tuple[Row, bool]:
         """Ends a round; returns its costs, and whether a signal asked some rank to stop."""

@@ -170,7 +170,8 @@ class Budget(Protocol):
 class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     """A federated method: a frozen dataclass with a field `setting`, and the paper's parameters, which are flags.
 
-    Its state is a frozen dataclass of tensors and numbers; a round changes nothing but the state and `client.memory`.
+    Its state is a frozen dataclass of tensors and numbers; a round changes nothing but the state and `client.memory`,
+    which is checked after the first one (`engine.hidden`).
     The state's numbers are recorded after every round, its tensors at the end of the run; units and meanings of both,
     and of the report of `evaluate`, stand on the fields (`engine.fields.column`).
 

@@ -25,7 +25,7 @@ from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all, speaks_first
 from zofl_mpi.errors import UserError, output_fails, refused, warn
-from zofl_mpi.run import devices, evaluation, flags, trial
+from zofl_mpi.run import devices, evaluation, flags, saving, trial
 from zofl_mpi.run import plan as plans
 from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
@@ -208,6 +208,8 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     rows = [place.row(rank, clients[rank], values["server_ranks"]) for rank, place in enumerate(places)]
     if values["verbose"] and world.rank == 0:
         print(listed(rows))
+    if values["checkpoint_every"] == "auto" and world.rank == 0 and not values["quiet"]:
+        print(saving.LINE, flush=True)
 
     def open_result() -> tuple[Recorder, Restored | None]:
         from zofl_mpi.run import session

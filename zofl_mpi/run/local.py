@@ -9,7 +9,7 @@ from zofl_mpi.engine.ledger import Row
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.sharing import Sharing
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.run.questions import Questions, in_turn, participants
+from zofl_mpi.run.questions import Questions, forget_scratch, in_turn, participants
 
 
 @final
@@ -46,8 +46,12 @@ class LocalClients(Clients):
                 raise ClientError(i, 0, step.__name__, failure(0, exc)) from exc
         return mean.local_mean(replies, shares)
 
+    def holders(self) -> list[int]:
+        return [i for i, client in self._clients.items() if client.memory]
+
     def account(self) -> tuple[Row, bool]:
         self._questions.check_closed("the round ended")
+        forget_scratch(self._clients.values())
         return self._questions.row(self._questions.account()[None])
 
     def close(self, status: int = 0) -> None:

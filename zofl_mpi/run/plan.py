@@ -18,6 +18,7 @@ from zofl_mpi.engine.setting import Budget, Directions, Loads, Method, PlansLoad
 from zofl_mpi.errors import UserError, nearest
 from zofl_mpi.run import flags, stored
 from zofl_mpi.run.family import Choice, Family
+from zofl_mpi.run.saving import Every
 from zofl_mpi.run.stored import LOCAL
 
 T = TypeVar("T")
@@ -37,7 +38,8 @@ class RunFlags:
         out: result file; else METHOD-PROBLEM-DATA-sSEED.h5 in this folder (without PROBLEM where it is the method's
             usual one), numbered if that exists.
         force: overwrite the result file if it exists.
-        checkpoint_every: rounds between checkpoints; 0: only when a signal ends the run.
+        checkpoint_every: rounds between checkpoints; 0: only when a signal ends the run; auto: by the clock, after
+            30 s, then as often as 2 % of the time allows, and every ten minutes at least.
         resume: a result file or its checkpoint: continue that run, with its configuration.
         eval_every: rounds between evaluations; the first and the last round are always evaluated.
         eval_clients: most clients that an evaluation asks, drawn anew each time where there are more; 0: all.
@@ -67,7 +69,7 @@ class RunFlags:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     out: str = ""
     force: bool = False
-    checkpoint_every: int = at_least(0, 10)
+    checkpoint_every: Every = at_least(0, "auto", "auto or a whole number", "(0: only when a signal ends the run)")
     resume: str = ""
     eval_every: int = at_least(1, 10)
     eval_clients: int = at_least(0, 100)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 from numpy.typing import NDArray
 
 from zofl_mpi import Client, Clients, above, demand, finite, part
+from zofl_mpi.engine.fields import cache
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.numerics.optimisers import copied
@@ -91,7 +92,7 @@ class UnsplitMethod(SplitMethod):
     draw: Draw = "device"
     robust: Robust = part()
     rule: Piecewise = field(init=False, repr=False, compare=False)
-    _held: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _held: dict[str, Any] = cache()
 
     # --- the server
 

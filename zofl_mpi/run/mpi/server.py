@@ -96,6 +96,13 @@ class MPIClients(Clients):
         self._send_one("sum", step, message, to, term.__name__)
         return lambda: self._combined(step.__name__, message, mean.Sum(m=self.m), {}, counted=True)
 
+    def holders(self) -> list[int]:
+        if self._survival is not None:
+            return sorted(i for i, kept in self._kept.items() if messages.unpack(kept).entries)
+        with self._questions.clock.time(SERVER, "comm"):
+            self._put(Question("holders"))
+            return sorted(i for own in self._wire.allgather_objects(list[int]()) for i in own)
+
     def account(self) -> tuple[Row, bool]:
         self._questions.check_closed("the round ended")
         changed = self._changed()

@@ -52,7 +52,8 @@ SMALL = 1 << 16
 class Question(NamedTuple):
     """A question to all ranks, without the message: its bytes follow."""
 
-    kind: str  # ask, each, mean, sum, keep, account or end; between the server's ranks step, upload, account or end
+    # ask, each, mean, sum, holders, keep, account or end; between the server's ranks step, upload, account or end
+    kind: str
     step: str = ""
     to: Sequence[int] = ()
     sizes: Sequence[int] = ()  # bytes of the one message that goes with it, or of each participant's (each)
