@@ -8,7 +8,7 @@ from zofl_mpi.problems.counting import Allocations
 from zofl_mpi.rounds.split import pieces
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.pieces import Pieces
-from zofl_mpi.rounds.split.unsplit import Current, Known
+from zofl_mpi.rounds.split.unsplit import ModelBroadcast
 
 PLAIN, ADAMW = Optimiser("sgd"), Optimiser("adamw", weight_decay=0.1)
 
@@ -63,8 +63,7 @@ def test_a_layer_that_is_perturbed_where_it_computes_gives_the_loss_of_the_pertu
     plan = training(setting(make), h=1)
     of = method(DeComFL, plan, n_p=2, mu=0.1)
     x, buffers = of.loss.flat.initial()
-    of.hold(Client(0, ()), Current(x, {}))
-    local = of.local(Client(0, plan.setting.data[0]), buffers, 0)
+    local = of.local(Client(0, plan.setting.data[0]), ModelBroadcast(x, {}, buffers, 0))
     assert local.theta.data_ptr() == of._held["x"].data_ptr()
     _, inputs, labels = next(iter(local))
     us, whole = of.rule.draw_pieces(x, of.key(0, 0)), list(of.rule.directions(x, of.key(0, 0)))
@@ -102,9 +101,9 @@ def test_a_pass_draws_each_piece_once(monkeypatch: Patch) -> None:
         setting(lambda: (nn.Sequential(BiasFirst(64), BiasFirst(40)), nn.Linear(40, C), nn.Linear(40, C))), h=1
     )
     of = method(DeComFL, plan, n_p=2)
-    of.hold(Client(0, ()), Current(of.loss.flat.initial()[0], {}))
-    of.train(Client(0, plan.setting.data[0]), Known(np.zeros((0, 1, 2)), torch.zeros(0), 0))
-    assert drawn_pieces == [(p, j) for p in range(2) for j in range(len(of.loss.flat.initial()[0]) // 512 + 1)]
+    x = of.loss.flat.initial()[0]
+    of.train(Client(0, plan.setting.data[0]), ModelBroadcast(x, {}, torch.zeros(0), 0))
+    assert drawn_pieces == [(p, j) for p in range(2) for j in range(len(x) // 512 + 1)]
 
 
 @pytest.mark.parametrize(
@@ -151,13 +150,13 @@ def test_a_step_needs_the_memory_of_a_forward_pass_and_of_its_largest_layer(
     state = of.start()
     x = torch.cat([state.theta[: plan.setting.problem.n_client], state.theta_s])
     buffers, data, memory = torch.empty(0, dtype=x.dtype), plan.setting.data[0], of.first_moments(x)
-    of.hold(Client(0, data), Current(x, memory))
-    local = of.local(Client(0, data), buffers, 0)
+    message = ModelBroadcast(x, memory, buffers, 0)
+    local = of.local(Client(0, data), message)
     _, inputs, labels = next(iter(local))
     with Allocations() as plain:
         local.forward(inputs, labels)
     with Allocations() as passes:
-        told = of.train(Client(0, data), Known(state.scalars, buffers, 0))
+        told = of.train(Client(0, data), message)
     with Allocations() as step:
         of.replay(x, memory, 0, told.differences)
     layer, piece, states = 8 * (96 * 97 + 512), 8 * 4096, 5056 * 2 * (len(x) // 4096 + 2)

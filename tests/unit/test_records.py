@@ -20,6 +20,7 @@ from zofl_mpi.run.records import Recorder, WriteError
 from zofl_mpi.run.records.provenance import _git
 
 M, RANKS = 4, 3
+TRANSPORT = ("transport_sent", "transport_received")
 
 
 def started(path: Path, **more: Any) -> Recorder:

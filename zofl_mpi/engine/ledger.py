@@ -126,7 +126,7 @@ def overlap(steps: Sequence[str], compute: Seconds, wall: Seconds) -> Overlap:
 @final
 @dataclass
 class Ledger:
-    """Protocol bytes and items of each of m clients, by step, as the server counts them; `steps`: those asked so far."""
+    """Protocol bytes and items of each of m clients, by step, as the server counts them; `steps` are those asked."""
 
     m: int
     steps: list[str] = field(default_factory=lambda: [SERVER])

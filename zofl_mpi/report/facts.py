@@ -112,8 +112,8 @@ def sentences(run: Run) -> list[str]:
             )
     if moved := _moved(run):
         lines.append(
-            f"Its ranks received {bytes_in_words(moved)} of each other, which is how this run was carried out; bytes of "
-            "clients are those of the method's protocol."
+            f"Its ranks moved {bytes_in_words(moved)} to carry it out (transport); a client's bytes are those of the "
+            "method's protocol."
         )
     if "seconds_start" in run.attrs:
         lines.insert(0, f"Start: {float(run.attrs['seconds_start']):.1f} s from the command to the first round.")

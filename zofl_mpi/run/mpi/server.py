@@ -10,7 +10,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 
 from zofl_mpi.engine import mean, messages
-from zofl_mpi.engine.clients import ClientError, Clients, Participants, Replies, Step, Weights
+from zofl_mpi.engine.clients import Booked, ClientError, Clients, Participants, Replies, Step, Weights
 from zofl_mpi.engine.ledger import PEAK, SERVER, Report, Row, Seconds
 from zofl_mpi.engine.mean import Contribution
 from zofl_mpi.engine.messages import Bytes
@@ -61,13 +61,16 @@ class MPIClients(Clients):
         self._reports: list[tuple[int, Report]] = []  # of this round's means, by rank
         self._all_reported = False  # whether the client ranks have computed nothing since their `_reports`
 
-    def ask(self, step: Step, message: Any, *, to: Participants = None, counted: bool = True) -> Replies:
+    def ask(
+        self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None
+    ) -> Replies:
         if self._survival is not None and step is STEPS["<recall>"]:
             kept = self._kept  # as at the last account
             return ((i, messages.unpack(kept[i]) if i in kept else Memory({})) for i in participants(to, self.m))
         to = self._participants(to)
         self._send_one("ask", step, message, to)
-        return self._replies(step.__name__, dict.fromkeys(to, messages.size(message)), counted)
+        size = messages.size(message)
+        return self._replies(step.__name__, {i: booked[i] if booked else size for i in to}, counted)
 
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
         to = self._participants(each)
