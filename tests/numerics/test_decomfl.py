@@ -90,7 +90,8 @@ def test_a_client_that_has_rested_would_make_the_servers_model_of_what_it_missed
 ) -> None:
     """To the bit, moments and HiSo's K too, whenever it comes back: some clients rest, some begin late. No client keeps
     a model: ranks hold the server's. Mutations: the step sizes of another round; moments of the local steps; a round's
-    update of K left out or taken twice; a model in a client's memory; the model of the round before."""
+    update of K left out or taken twice; a model in a client's memory; the model of the round before; bytes of the
+    model that ranks get, or of one round's scalars."""
     own = source(make) if make is None else source(make, dtype=dtype)
     pace = Pace("linear", warmup=2, decay_steps=13)
     rested = method(cls, planned(own, rule, beta=0.4, pace=pace), n_p=2)
@@ -104,6 +105,10 @@ def test_a_client_that_has_rested_would_make_the_servers_model_of_what_it_missed
         (i,) = rested.training.participants(r)
         last = rested.training.latest(r).get(i, 0)
         missed.add(r - last)
+        row = clients.account()[0]
+        booked = 8 * 2 * 2 * (r - last) + before.buffers.nbytes + before.buffers_s.nbytes + 8
+        assert row.bytes_down.sum(axis=0)[i] == row.bytes_down.sum() == booked
+        assert sum(sum(ways) for ways in rested.traffic.of(r, i).values()) == booked + row.bytes_up.sum()
         x, moments = copies.setdefault(i, (first.clone(), rested.first_moments(first)))
         for k in range(last, r):
             twin.replay(x, moments, k, scalars[k])

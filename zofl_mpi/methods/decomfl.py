@@ -8,7 +8,6 @@ Optimization", ICLR 2026, arXiv:2506.02370.
 
 from __future__ import annotations
 
-import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -116,7 +115,7 @@ class DeComFL(UnsplitMethod):
             return own
         sent = self.privacy.reply(client, own.differences.ravel() / estimator.span, r, scalars=True)
         scalars = (estimator.span * sent.change).reshape(own.differences.shape)
-        return replace(own, differences=scalars, clipped=sent.was, loss=math.nan)
+        return replace(own, differences=scalars, clipped=sent.was, loss=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -130,7 +129,8 @@ class DeComFL(UnsplitMethod):
     @cached_property
     def traffic(self) -> Traffic:
         """Scalars: up those of a client's steps, down the means of all rounds since its last."""
-        return Traffic(self.training, scalars=self.n_p, unsplit=True)
+        losses = self.rule.needs_point and not self.privacy.clips
+        return Traffic(self.training, scalars=self.n_p, unsplit=True, losses=losses)
 
     def plan(self, rounds: int) -> Lines:
         further = {"further bytes down, a client, for each round since its last": self.scalar_bytes}

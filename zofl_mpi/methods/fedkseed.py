@@ -110,7 +110,8 @@ class FedKSeed(UnsplitMethod):
     def traffic(self) -> Traffic:
         """K numbers each way, or as many more as the seeds' weights take."""
         rows, itemsize = (1, 1) if self.seed_weights == "uniform" else (2, 3), np.dtype(self.setting.dtype).itemsize
-        return Traffic(self.training, scalars=1, unsplit=True, sums=tuple(row * self.seeds * itemsize for row in rows))
+        sums, losses = tuple(row * self.seeds * itemsize for row in rows), self.rule.needs_point
+        return Traffic(self.training, scalars=1, unsplit=True, sums=sums, losses=losses)
 
     def plan(self, rounds: int) -> Lines:
         return {**super().plan(rounds), "directions from which a model is made": self.directions(rounds).drawn}

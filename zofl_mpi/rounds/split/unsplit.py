@@ -18,7 +18,7 @@ from zofl_mpi.rounds.robust import Robust
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, at_a_line
 from zofl_mpi.rounds.split.costs import SAMPLE_MACS, SCALARS, STEP_BYTES, STEP_MACS, macs, peak_bytes
 from zofl_mpi.rounds.split.estimating import check_arithmetic
-from zofl_mpi.rounds.split.messages import Model, State
+from zofl_mpi.rounds.split.messages import Model, State, mean_loss
 from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.pieces import Parts, Piecewise
 from zofl_mpi.rounds.split.rules import Lines
@@ -60,7 +60,7 @@ class Averaged:
 class Uploaded(Averaged):
     """Client to server."""
 
-    loss: float  # mean over the local steps of the loss; nan where no step computes it
+    loss: float | None  # mean over the local steps of the loss; None where no step computes it
     arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
     clipped: float = field(default=0.0, metadata=APART)  # see `privacy.Clipped`
 
@@ -114,7 +114,7 @@ class UnsplitMethod(SplitMethod):
         if not replies:
             return nobodys, math.nan
         kept = {i: Averaged(differences=reply.differences, buffers=reply.buffers) for i, reply in replies.items()}
-        loss = math.fsum(reply.loss for reply in replies.values()) / len(replies)
+        loss = mean_loss(reply.loss for reply in replies.values())
         return self.robust.of_replies(kept, r, self.training.shares(), differences=0.0), loss
 
     def made(self, kind: type[S], x: Tensor, buffers: Tensor, **further: Any) -> S:
