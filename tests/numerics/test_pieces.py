@@ -4,8 +4,9 @@ from tests.conftest import Patch
 from tests.numerics.split_methods import *
 from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fedkseed import FedKSeed
+from zofl_mpi.problems import flat as flat_module
 from zofl_mpi.problems.counting import Allocations
-from zofl_mpi.rounds.split import pieces
+from zofl_mpi.rounds.split import pieces, unsplit
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.pieces import Pieces
 from zofl_mpi.rounds.split.unsplit import ModelBroadcast
@@ -106,6 +107,64 @@ def test_a_pass_draws_each_piece_once(monkeypatch: Patch) -> None:
     assert drawn_pieces == [(p, j) for p in range(2) for j in range(len(x) // 512 + 1)]
 
 
+@pytest.mark.parametrize("flags", [{}, {"estimate": "central"}, {"distribution": "sphere", "mu": 0.1}], ids=str)
+@pytest.mark.parametrize("cls", [DeComFL, HiSo, FedKSeed])
+def test_directions_are_kept_where_there_is_room_to_the_same_bits(
+    monkeypatch: Patch, cls: Any, flags: dict[str, Any]
+) -> None:
+    """Three clients, two steps a round, two rounds, of several pieces. In DeComFL each piece is drawn once a step for
+    all clients and the server; in FedKSeed once for a step's passes and the step. Mutations: pieces of another step,
+    round or seed; a kept piece that is scaled or moved in place; K in what is kept; room that is never given back."""
+    monkeypatch.setattr(pieces, "PIECE", 64)
+    plan = training(setting(mlp), PLAIN, h=2, lr_client=0.05)
+    drawn_pieces, draw = list[tuple[int, int]](), Pieces._drawn
+
+    def counted(us: Pieces, p: int, j: int) -> Tensor:
+        drawn_pieces.append((p, j))
+        return draw(us, p, j)
+
+    monkeypatch.setattr(Pieces, "_drawn", counted)
+    found, counts, more = [], [], {"seeds": 5} if cls is FedKSeed else {"n_p": 2}
+    for steps in (0, 1, 9):
+        of = method(cls, plan, **more, **flags)
+        each = of.direction_bytes
+        monkeypatch.setattr(unsplit, "room", lambda on_gpu, each=each, steps=steps: 8 * each * steps)
+        drawn_pieces.clear()
+        found.append(run(of, 2))
+        counts.append(len(drawn_pieces))
+        assert of.kept_steps == min(steps, 1 if cls is FedKSeed else 2)
+        told = str(of.plan(1)["directions of a step"])
+        assert ("kept" in told and f"{of.kept_steps * each:,} bytes" in told) if steps else "drawn again" in told
+        assert sum(map(len, of._held.get("directions", {}).values())) <= of.kept_steps * -(-of.loss.flat.n // 64) * 2
+    for other in found[1:]:
+        assert same(found[0], other)
+    assert counts[0] > counts[1] >= counts[2]
+    if cls is not FedKSeed:
+        assert counts[2] == 2 * 2 * 2 * len(
+            Pieces(STREAMS(Purpose.DIRECTION), torch.zeros(of.loss.flat.n), "gaussian").parts
+        )
+
+
+@pytest.mark.parametrize("make", [mlp, resnet, tokens, tied], ids=lambda make: make.__name__)
+def test_a_small_network_is_perturbed_at_once_to_the_same_loss(monkeypatch: Patch, make: Make) -> None:
+    """As layer by layer, with the same numbers at addresses alike; no function's arguments are looked at. Mutations: a
+    layer at theta; mu for -mu; the statistics of the pass before."""
+    plan = training(setting(make), h=1)
+    of = method(DeComFL, plan, n_p=2, mu=0.1)
+    x, buffers = of.loss.flat.initial()
+    local = of.local(Client(0, plan.setting.data[0]), ModelBroadcast(x, {}, buffers, 0))
+    _, inputs, labels = next(iter(local))
+    us, whole = of.rule.draw_pieces(x, of.key(0, 0)), list(of.rule.directions(x, of.key(0, 0)))
+    assert len(us.parts) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(flat_module, "Substituted", None)
+        for p, mu in ((0, 0.1), (1, -0.1)):
+            found = of.rule._shifted_loss(local, inputs, labels, us, p, mu)
+            close(found, local.perturbed(inputs, labels, whole[p], mu), 1e-12)
+            assert found != of.rule._shifted_loss(local, inputs, labels, us, p, 0.0)
+    assert torch.equal(local.theta, of.loss.flat.initial()[0])
+
+
 @pytest.mark.parametrize(
     ("cls", "rule"),
     [*((cls, rule) for cls in (DeComFL, HiSo) for rule in (PLAIN, SGD, ADAMW)), (FedKSeed, PLAIN)],
@@ -135,14 +194,16 @@ def wide() -> Parts:
     return client, nn.Linear(96, C), server
 
 
+@pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("flags", [{}, {"estimate": "central"}, {"distribution": "sphere"}], ids=str)
 @pytest.mark.parametrize("cls", [DeComFL, HiSo])
 def test_a_step_needs_the_memory_of_a_forward_pass_and_of_its_largest_layer(
-    monkeypatch: Patch, cls: Any, flags: dict[str, Any]
+    monkeypatch: Patch, cls: Any, flags: dict[str, Any], kept: bool
 ) -> None:
     """Passes, and the step along them: beyond inference and theta, at most the largest layer (weight and bias), and
-    some pieces. d is 8 layers. Mutations: a copy of theta; a whole direction; a perturbed vector; layers that live on;
-    an estimate as a whole."""
+    some pieces; where directions are kept, these. d is 8 layers. Mutations: a copy of theta; a whole direction, or one
+    more than are kept; a perturbed vector; layers that live on; an estimate as a whole."""
+    monkeypatch.setattr(unsplit, "room", lambda on_gpu: int(kept) * 10**9)
     monkeypatch.setattr(pieces, "PIECE", 4096)
     monkeypatch.setattr("zofl_mpi.problems.flat.SMALL", 512)
     plan = training(setting(wide), PLAIN, h=1)
@@ -161,5 +222,7 @@ def test_a_step_needs_the_memory_of_a_forward_pass_and_of_its_largest_layer(
         of.replay(x, memory, 0, told.differences)
     layer, piece, states = 8 * (96 * 97 + 512), 8 * 4096, 5056 * 2 * (len(x) // 4096 + 2)
     assert len(x) * 8 > layer + 4 * piece + states
-    assert passes.peak <= plain.peak + layer + 4 * piece + states, (passes.peak, plain.peak, layer, states)
+    most = plain.peak + layer + 4 * piece + states + kept * 2 * 8 * len(x)
+    assert passes.peak <= most, (passes.peak, plain.peak, layer, states)
+    assert bool(of.kept_steps) is kept and (passes.peak > plain.peak + 2 * 8 * len(x)) is kept
     assert step.peak <= 5 * piece + states

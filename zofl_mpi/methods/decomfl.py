@@ -73,6 +73,10 @@ class DeComFL(UnsplitMethod):
         return replace(first, optimiser=self.first_moments(torch.cat([first.theta, first.theta_s])))
 
     @property
+    def steps_alike(self) -> int:
+        return self.training.h
+
+    @property
     def scalar_bytes(self) -> int:
         """Bytes of the mean scalars of a round."""
         return 8 * self.training.h * self.n_p
@@ -81,7 +85,7 @@ class DeComFL(UnsplitMethod):
         """Moves x (d,), and the optimiser's moments, by round r, whose mean differences are (h, n_p)."""
         estimator = self.estimator(moments)
         for q, row in enumerate(differences.tolist()):
-            self.step(x, moments, r, q, estimator.estimate(estimator.draw_pieces(x, self.key(r, q)), row))
+            self.step(x, moments, r, q, estimator.estimate(self.pieces(x, self.key(r, q), estimator), row))
 
     def step(self, x: Tensor, moments: MutableMapping[str, Any], r: int, q: int, estimate: Parts) -> None:
         """Moves x (d,) by the optimiser's step along minus the estimate, local step q of round r."""

@@ -6,12 +6,15 @@ import math
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi import Client, above, demand, finite, part
 from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.engine.memory import room
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.robust import Robust
@@ -20,10 +23,11 @@ from zofl_mpi.rounds.split.costs import SAMPLE_MACS, SCALARS, STEP_BYTES, STEP_M
 from zofl_mpi.rounds.split.estimating import check_arithmetic
 from zofl_mpi.rounds.split.messages import Model, State, mean_loss
 from zofl_mpi.rounds.split.method import SplitMethod
-from zofl_mpi.rounds.split.pieces import Parts, Piecewise
+from zofl_mpi.rounds.split.pieces import Kept, Parts, Pieces, Piecewise
 from zofl_mpi.rounds.split.rules import Lines
 from zofl_mpi.rounds.split.training import Training
 
+SHARE = 1 / 8  # of the free memory, that a process keeps directions in; others start beside it
 S = TypeVar("S", bound=State)
 Move = Callable[[Tensor, int, Parts], None]
 """Takes local step q of x (d,) along minus an estimate, (x, q, estimate)."""
@@ -124,6 +128,39 @@ class UnsplitMethod(SplitMethod):
         self._held.update(state=state, whole=x)
         return state
 
+    # --- directions
+
+    @property
+    def steps_alike(self) -> int:
+        """Steps of a round whose directions all clients share."""
+        return 0
+
+    def pieces(self, x: Tensor, key: Key, rule: Piecewise) -> Pieces:
+        """The directions of a step, for x (d,).
+
+        Where there is room they are kept, for the step's other passes, for other clients of this rank, and for the
+        server's step in the same process; else drawn anew, to the same bits.
+        """
+        if self.kept_steps == 0:
+            return rule.draw_pieces(x, key)
+        kept: dict[Key, Kept] = self._held.setdefault("directions", {})
+        if key not in kept:
+            while len(kept) >= self.kept_steps:
+                del kept[next(iter(kept))]
+            kept[key] = {}
+        return rule.draw_pieces(x, key, kept[key])
+
+    @cached_property
+    def kept_steps(self) -> int:
+        """How many steps' directions this process keeps, in a share of the memory that was free when it first asked."""
+        on_gpu = torch.device(self.problem.device).type == "cuda"
+        return min(max(1, self.steps_alike), int(SHARE * room(on_gpu) / self.direction_bytes))
+
+    @property
+    def direction_bytes(self) -> int:
+        """Bytes of the directions of a step."""
+        return self.rule.n_p * max(1, self.loss.flat.n) * np.dtype(self.setting.dtype).itemsize
+
     # --- a client
 
     def received(self, message: ModelBroadcast) -> tuple[Tensor, dict[str, Any]]:
@@ -145,7 +182,7 @@ class UnsplitMethod(SplitMethod):
         local, found = self.local(client, message), list[Tensor]()
         for q, inputs, labels in local:
             point = rule.forward(local, inputs, labels, upload=False)
-            us = rule.draw_pieces(local.theta, key(q))
+            us = self.pieces(local.theta, key(q), rule)
             found += (own := rule.differences(local, point, labels, us))
             if q < self.training.h - 1:
                 move(local.theta, q, rule.estimate(us, own))
@@ -189,7 +226,9 @@ class UnsplitMethod(SplitMethod):
 
     def plan(self, rounds: int) -> Lines:
         asked, (_, up) = len(self.training.participants(0)), self.traffic.of(0, 0)[SCALARS]
-        return super().plan(rounds) | self.robust.lines(asked, up)
+        kept = f"drawn once, and kept: {self.kept_steps * self.direction_bytes:,} bytes of this process"
+        told = kept if self.kept_steps else "drawn again for each pass and step: there is no room to keep them"
+        return super().plan(rounds) | {"directions of a step": told} | self.robust.lines(asked, up)
 
     def costs(self) -> Lines:
         (client, _, server), batch = macs(self.problem), self.training.batch
