@@ -41,6 +41,7 @@ def test_a_loss_layer_by_layer_is_that_of_the_whole_vector(
     embedding's factor at theta; a tied matrix at another point than the embedding; K left out; a token that is
     counted in two columns' parts, or in none; smoothing by the last part alone."""
     monkeypatch.setattr(pieces, "PIECE", 64)
+    monkeypatch.setattr(pieces, "AT_ONCE", 0)
     of = method(cls, plan, mu=0.1, **CLASSES[cls])
     x, buffers = of.loss.flat.initial()
     x = moved(x)

@@ -61,6 +61,7 @@ def test_a_layer_that_is_perturbed_where_it_computes_gives_the_loss_of_the_pertu
     """And theta and the running statistics stay, to the bit. Mutations: a bias that stays; a weight's second use, or
     its transpose, at theta; a part of another layer; the client's part alone; mu for -mu; statistics that move."""
     monkeypatch.setattr(pieces, "PIECE", 32)
+    monkeypatch.setattr(pieces, "AT_ONCE", 0)
     plan = training(setting(make), h=1)
     of = method(DeComFL, plan, n_p=2, mu=0.1)
     x, buffers = of.loss.flat.initial()
@@ -91,6 +92,8 @@ def test_a_pass_draws_each_piece_once(monkeypatch: Patch) -> None:
     """However many layers it lies in, and however a function orders them. Mutations: values made in the order of a
     function's arguments; a piece that is not kept for the next layer."""
     monkeypatch.setattr(pieces, "PIECE", 512)
+    monkeypatch.setattr(pieces, "AT_ONCE", 0)
+    monkeypatch.setattr(unsplit, "room", lambda on_gpu: 0)
     drawn_pieces, draw = list[tuple[int, int]](), Pieces._drawn
 
     def counted(us: Pieces, p: int, j: int) -> Tensor:
@@ -154,14 +157,15 @@ def test_a_small_network_is_perturbed_at_once_to_the_same_loss(monkeypatch: Patc
     x, buffers = of.loss.flat.initial()
     local = of.local(Client(0, plan.setting.data[0]), ModelBroadcast(x, {}, buffers, 0))
     _, inputs, labels = next(iter(local))
+    monkeypatch.setattr(pieces, "PIECE", 64)
     us, whole = of.rule.draw_pieces(x, of.key(0, 0)), list(of.rule.directions(x, of.key(0, 0)))
-    assert len(us.parts) == 1
     with monkeypatch.context() as patch:
         patch.setattr(flat_module, "Substituted", None)
         for p, mu in ((0, 0.1), (1, -0.1)):
             found = of.rule._shifted_loss(local, inputs, labels, us, p, mu)
             close(found, local.perturbed(inputs, labels, whole[p], mu), 1e-12)
             assert found != of.rule._shifted_loss(local, inputs, labels, us, p, 0.0)
+            assert len(us.parts) > 1
     assert torch.equal(local.theta, of.loss.flat.initial()[0])
 
 
@@ -205,6 +209,7 @@ def test_a_step_needs_the_memory_of_a_forward_pass_and_of_its_largest_layer(
     more than are kept; a perturbed vector; layers that live on; an estimate as a whole."""
     monkeypatch.setattr(unsplit, "room", lambda on_gpu: int(kept) * 10**9)
     monkeypatch.setattr(pieces, "PIECE", 4096)
+    monkeypatch.setattr(pieces, "AT_ONCE", 0)
     monkeypatch.setattr("zofl_mpi.problems.flat.SMALL", 512)
     plan = training(setting(wide), PLAIN, h=1)
     of = method(cls, plan, n_p=2, mu=1e-3, **flags)

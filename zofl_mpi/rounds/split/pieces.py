@@ -2,8 +2,8 @@
 
 A perturbed pass reads theta + mu u layer by layer: each layer's values are made when it computes, from pieces of u that
 are drawn for it, and are gone when it has. theta stays where it is, to the bit, and the losses are those of the whole
-vector theta + mu u. A step draws the pieces once more, unless they are kept, and moves theta in place. A network of one
-piece has its layers perturbed all at once: to give them one by one takes longer than to compute with them.
+vector theta + mu u. A step draws the pieces once more, unless they are kept, and moves theta in place. The layers of a
+small network are perturbed before the pass: to look for them among each function's arguments takes longer than it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ Parts = Iterator[tuple[slice, Tensor]]
 Kept = dict[tuple[int, int], Tensor]
 """{(p, j): piece j of u_p as the generator gives it}."""
 PIECE = 2**18  # numbers that a CPU draws at once, which its caches hold; a multiple of 64, the signs of one word
+AT_ONCE = 2**22  # numbers of a network that is perturbed as a whole
 PIECE_OF_A_GPU = 2**24  # likewise of a GPU, whose numbers depend on how many are drawn at once
 
 
@@ -74,7 +75,10 @@ class Pieces:
     def shifted(self, x: Tensor, part: slice, p: int, mu: float) -> Tensor:
         """A part of x + mu u_p, at an address that is to a multiple of 64 as that of x's part: see `problems.flat`."""
         lead = part.start % 64
-        found = x.new_empty(lead + part.stop - part.start)[lead:]
+        return self.shift(x, part, p, mu, x.new_empty(lead + part.stop - part.start)[lead:])
+
+    def shift(self, x: Tensor, part: slice, p: int, mu: float, found: Tensor) -> Tensor:
+        """Writes a part of x + mu u_p into `found`."""
         for j in range(min(part.start // self._size, len(self.parts) - 1), len(self.parts)):
             own = self.parts[j]
             start, stop = max(part.start, own.start), min(part.stop, own.stop)
@@ -161,13 +165,11 @@ class Piecewise(TwoPoint):
 
     @staticmethod
     def _shifted_loss(model: LocalSteps, x: Tensor, target: Tensor, us: Pieces, p: int, mu: float) -> Tensor:
-        """() the loss at theta + mu u_p, of which one layer at a time is in memory, but in a network of one piece."""
+        """() the loss at theta + mu u_p, of which one layer at a time is in memory, but in a small network."""
         theta, flat = model.theta, cast("NetworkLoss", model.loss).flat
-        if len(us.parts) == 1:
-            for (
-                part
-            ) in flat.places.values():  # one by one: a processor may round the last numbers of a vector otherwise
-                torch.add(theta[part], us(p, 0)[part], alpha=mu, out=model.perturbed_theta[part])
+        if len(theta) <= AT_ONCE:
+            for part in flat.places.values():  # one by one: a vector's last numbers may round otherwise
+                us.shift(theta, part, p, mu, model.perturbed_theta[part])
             with torch.no_grad(), flat.at(model.perturbed_theta, model.unmoved(), model.training.running):
                 return model.loss(model.problem.smash(x), target)
         from zofl_mpi.problems.flat import Substituted
