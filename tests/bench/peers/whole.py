@@ -6,7 +6,7 @@ A GPT-2 of that many million parameters with random weights, 8 texts of 64 token
 A folder is a checkout of the official code of DeComFL, MeZO, or FedKSeed (its FedKSeed branch); what is measured of it
 is read from there, and nothing of it lies here. Each way has a process of its own, in which steps and pairs of bare
 passes of transformers take turns; the ratio is that of their least CPU seconds. `limit` is two bare passes and one draw
-of as many normal numbers. Resident is by how much a step raises the process beyond what it held before.
+of as many normal numbers. Resident is by how much two steps raise the process, which holds the models, at most.
 
 Numbers: those that train. Where the embedding and the unembedding are one matrix in transformers, a way may train two.
 """
@@ -200,10 +200,11 @@ def measured(name: str, options: Namespace) -> dict[str, Any]:
             torch.randn(numbers)
     else:
         step, numbers = ways(options)[name](options.size, tokens)
-    step()  # what is made once is made now
+    two()  # what is made once is made now
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
-    step()
+    for _ in range(2):
+        step()
     resident = status("VmHWM") - before
     own, pairs = zip(*((seconds(step), seconds(two)) for _ in range(options.turns)), strict=True)
     return {
@@ -234,13 +235,14 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=4)
     for peer in ("decomfl", "mezo", "fedkseed"):
         parser.add_argument(f"--{peer}", type=Path, help="a checkout of its official code")
+    parser.add_argument("--only", default="", help="the ways with this word in their name")
     parser.add_argument("--way", help="measure this one alone, in this process")
     options = parser.parse_args()
     if options.way:
         print(json.dumps(measured(options.way, options)))
         return
     print(f"{'':42} {'million':>8} {'x passes':>9} {'CPU s':>7} {'resident, MB':>13}")
-    for name in ("limit", *ways(options)):
+    for name in (each for each in ("limit", *ways(options)) if options.only in each):
         words = [sys.executable, "-m", "tests.bench.peers.whole", *sys.argv[1:], "--way", name]
         done = subprocess.run(words, capture_output=True, text=True)
         if done.returncode:
