@@ -154,8 +154,10 @@ def step_of(way: str, parts: Any, tokens: Any) -> tuple[Callable[[], Any], Calla
     from zofl_mpi.methods.decomfl import DeComFL, HiSo
     from zofl_mpi.methods.fedkseed import FedKSeed, SeededModel
     from zofl_mpi.problems.split_lm import SplitLM
+    from zofl_mpi.rounds.split import unsplit
     from zofl_mpi.rounds.split.unsplit import ModelBroadcast
 
+    unsplit.SHARE = 0.0  # the way with the least memory: directions are drawn again, not kept
     problem, data, none = SplitLM(parts, TOKENS, TOKENS, 0.0), [0] * TEXTS, torch.zeros(0)
     setting = Setting(problem, Streams(1), (data,))
     training = Training(setting, batch=TEXTS, h=1, optimiser=Optimiser("sgd"), weights="uniform")
