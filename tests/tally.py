@@ -80,7 +80,7 @@ def tallied() -> Iterator[Tally]:
         close(self, status)
         taken(self)
 
-    calls = {name: counting(name) for name in BUFFERS}
+    calls: dict[str, Any] = {name: counting(name) for name in BUFFERS}
     with (
         mock.patch.multiple(Communicator, **calls),
         mock.patch.multiple(MPIClients, _transport=taken, close=closed),

@@ -159,7 +159,7 @@ class UnsplitMethod(SplitMethod):
     @property
     def direction_bytes(self) -> int:
         """Bytes of the directions of a step."""
-        return self.rule.n_p * max(1, self.loss.flat.n) * np.dtype(self.setting.dtype).itemsize
+        return self.rule.n_p * max(1, self.loss.flat.n) * int(np.dtype(self.setting.dtype).itemsize)
 
     # --- a client
 
