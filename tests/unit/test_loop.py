@@ -181,7 +181,7 @@ def test_totals_overlap_as_the_result_does_though_steps_come_later(tmp_path: Pat
     for steps, wall in ((["server", "a"], 3.0), (["server", "a", "b"], 3.5)):
         seconds = np.zeros((len(steps), 3, 4))
         seconds[:, 1:, 0], seconds[0, 1:, 0], seconds[0, 0, 0] = [1, 2], 0, 1.5
-        totals.add(Row(steps, zeros, zeros, zeros, seconds, zeros), wall, {})
+        totals.add(Row(steps, zeros, zeros, zeros, seconds, zeros, zeros, zeros), wall, {})
     assert totals.both == 2  # 2 + 1.5 - 3, and 1.5 of 4 + 1.5 - 3.5
     told = [line for line in closing(totals, Path("a.h5"), True, "").splitlines() if line.startswith("server")]
     own = "computing 3.0 s, waiting 0.0 s, sending 0.0 s; 2.0 s of its computing while clients computed"
@@ -198,14 +198,14 @@ def test_the_server_waits_for_a_rank_that_is_late_in_every_round_and_for_no_othe
     for first, second, wait in ((1.0, 3.0, 9.0), (1.0, 3.0, 0.25), (2.0, 1.0, 9.0), (2.0, 2.0, 9.0)):
         seconds = np.zeros((1, 3, 4))
         seconds[0, :, 0], seconds[0, 0, 1] = [5, first, second], wait
-        totals.add(Row(["server"], zeros, zeros, zeros, seconds, zeros), 10.0, {})
+        totals.add(Row(["server"], zeros, zeros, zeros, seconds, zeros, zeros, zeros), 10.0, {})
     assert totals.late == {2: 1.25, 1: 0.5}  # 3 - (1 + 3)/2, at most the wait of 0.25; 2 - (2 + 1)/2
     assert "for client rank" not in closing(totals, Path("a.h5"), True, "")  # 1.25 of 40 seconds
     totals.wall = 10.0
     words = next(line for line in closing(totals, Path("a.h5"), True, "").splitlines() if line.startswith("waited"))
     assert words.startswith("waited    the server 1.2 s (12% of the run) for client rank 2, which")
     totals.losses = [records.Loss(1, (2,), True)]
-    totals.add(Row(["server"], zeros, zeros, zeros, seconds, zeros), 10.0, {})
+    totals.add(Row(["server"], zeros, zeros, zeros, seconds, zeros, zeros, zeros), 10.0, {})
     assert totals.late == {2: 1.25, 1: 0.5}  # one rank is left
 
 

@@ -23,6 +23,7 @@ from zofl_mpi.run.records.provenance import _git
 from zofl_mpi.run.records.staged import StagedFile
 
 M, RANKS = 4, 3
+TRANSPORT = ("transport_sent", "transport_received")
 
 
 def started(path: Path, **more: Any) -> Recorder:
@@ -42,6 +43,8 @@ def add(recorder: Recorder, r: int, steps: tuple[str, ...] = ("solve",), **row: 
         seconds_wait=2 * times,
         seconds_comm=3 * times,
         peak_bytes=times * 4000,
+        transport_sent=times * 400,
+        transport_received=times * 800,
     )
 
 
@@ -73,6 +76,7 @@ def test_a_finished_run_is_read_back_whole(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run.rounds["loss"], [0, 0.5, 1])
     np.testing.assert_array_equal(run.clients["bytes_up"], 2 * np.arange(3).reshape(3, 1, 1) * np.ones((3, 1, M)))
     np.testing.assert_array_equal(run.ranks["seconds_comm"], np.full((3, 1, RANKS), 0.75))
+    np.testing.assert_array_equal(run.ranks["transport_received"], np.full((3, 1, RANKS), 200))
     assert run.ranks["peak_bytes"].dtype == np.int64 and run.clients["messages"].dtype == np.int64
     np.testing.assert_array_equal(run.counts, np.arange(8).reshape(M, 2))
     np.testing.assert_array_equal(run.final["x"], np.arange(5.0))
@@ -81,8 +85,15 @@ def test_a_finished_run_is_read_back_whole(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5") as file:  # the paths that scripts rely on
         assert file["rounds/loss"].shape == (3,)
         assert [file[f"clients/{name}"].shape for name in ("bytes_down", "bytes_up", "messages")] == [(3, 1, M)] * 3
-        names = ("seconds_compute", "seconds_wait", "seconds_comm", "peak_bytes")
-        assert [file[f"ranks/{name}"].shape for name in names] == [(3, 1, RANKS)] * 4
+        names = (
+            "seconds_compute",
+            "seconds_wait",
+            "seconds_comm",
+            "peak_bytes",
+            "transport_sent",
+            "transport_received",
+        )
+        assert [file[f"ranks/{name}"].shape for name in names] == [(3, 1, RANKS)] * 6
         assert list(file["clients"].attrs["steps"]) == list(file["ranks"].attrs["steps"]) == [b"solve"]
         assert file["final/x"].attrs["meaning"] == b"the model"
         assert json.loads(file.attrs["config"]) == {"m": M}

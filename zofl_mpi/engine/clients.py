@@ -24,6 +24,7 @@ from zofl_mpi.errors import UserError
 T = TypeVar("T")
 Participants = Iterable[int] | None  # of a question; None: all clients
 Weights = Mapping[int, float] | None  # of a mean; None: equal ones
+Booked = Mapping[int, int] | None  # {i: bytes down}; None: those of the message
 Replies = Iterator[tuple[int, Any]]  # (i, item)
 Step = Callable[["Client", Any], Any]
 """A bound method of the running method, or of one of its parts (dataclass fields of it): (client, message) -> reply, or
@@ -75,12 +76,16 @@ class Clients(Protocol):
     survives: bool
     lost: list[list[int]]
 
-    def ask(self, step: Step, message: Any, *, to: Participants = None, counted: bool = True) -> Replies:
+    def ask(
+        self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None
+    ) -> Replies:
         """Sends one message to the clients `to` (None: all) at once; yields (i, item) as read.
 
         A rank with several clients computes them in the order of `to`, so any but the ascending one may let ranks wait.
         The server's computing before it reads overlaps with the clients'. The question is open until the iterator is
-        exhausted. With counted=False the bytes do not enter the ledger (evaluation).
+        exhausted. With counted=False the bytes do not enter the ledger (evaluation). `booked` has the bytes down that
+        the ledger counts for each participant in place of the message's, where a rank needs what a client of a
+        federation makes of less.
 
         Raises:
             ClientError: in place of the item of the client whose step failed.

@@ -80,6 +80,7 @@ class Totals:
     wall: float = 0.0
     bytes_down: int = 0
     bytes_up: int = 0
+    transport: int = 0  # bytes that ranks received of others
     rounds: int = 0
     last: dict[str, float] = field(default_factory=dict)  # the latest value of each column
     # (round, objective) of each evaluation; the test loss where there is no objective
@@ -110,6 +111,7 @@ class Totals:
             self.late[slowest] = self.late.get(slowest, 0.0) + waited
         self.bytes_down += int(row.bytes_down.sum())
         self.bytes_up += int(row.bytes_up.sum())
+        self.transport += int(row.transport_received.sum())
         self.wall += wall
         self.rounds += 1
         self.round += 1

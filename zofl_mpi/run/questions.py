@@ -128,10 +128,10 @@ class Questions:
         self._since = now
         return table
 
-    def row(self, tables: NDArray[np.float64]) -> tuple[Row, bool]:
-        """Ends a round, given the tables of all ranks; see `Clients.account`."""
+    def row(self, tables: NDArray[np.float64], transport: NDArray[np.int64] | None = None) -> tuple[Row, bool]:
+        """Ends a round, given the tables of all ranks and what they moved; see `Clients.account`, `Ledger.row`."""
         self._watch.begins()
-        return self.ledger.row(tables[:, :-1]), bool(tables[:, -1].any())
+        return self.ledger.row(tables[:, :-1], transport), bool(tables[:, -1].any())
 
     def restart(self) -> None:
         """Restarts the round in progress."""

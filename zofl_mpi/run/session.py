@@ -225,7 +225,9 @@ def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
             "computes longer than the others on average: give it fewer clients, or a core of its own"
         )
     down, up = bytes_in_words(totals.bytes_down), bytes_in_words(totals.bytes_up)
-    lines.append(f"sent      {down} down to clients, {up} up to the server")
+    lines.append(f"sent      {down} down to clients, {up} up to the server, as the method's protocol has it")
+    if totals.transport:
+        lines.append(f"moved     {bytes_in_words(totals.transport)} between the ranks, as this run carried it out")
     if totals.losses:
         lost = ", ".join(str(rank) for loss in totals.losses for rank in loss.ranks)
         repeated = sum(loss.repeated for loss in totals.losses)

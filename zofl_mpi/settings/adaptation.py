@@ -73,8 +73,10 @@ class Adaptation:
         if other:
             differing = flags.changes(other, run.config, now)
             raise UserError(f"{name}: network and held-out samples must be those of that run: {differing}")
+        held = np.size(run.final.get("theta", []))
+        headless = held == sum(p.numel() for p in parts[0].parameters())  # a method whose clients have no head
         for modules, suffix in ((parts[:2], ""), (parts[2:], "_s")):
-            parameters = [p for module in modules for p in module.parameters()]
+            parameters = [p for module in modules[: 1 if headless else 2] for p in module.parameters()]
             statistics = [b for module in modules for b in module.buffers() if b.is_floating_point()]
             _copy(name, run.final, f"theta{suffix}", parameters)
             _copy(name, run.final, f"buffers{suffix}", statistics)

@@ -2,8 +2,10 @@
 
 /                attrs: schema, command, config (JSON), seed, git_commit, ..., status = running | done | interrupted
 /rounds/<name>   (R,)     NaN in rounds without the number; attrs unit, description; /rounds has attr done = R
-/clients/bytes_down, bytes_up, messages   (R, steps, m)  attrs on /clients and /ranks: steps, the names of the steps
+/clients/bytes_down, bytes_up, messages   (R, steps, m)  of the method's protocol
+/clients and /ranks have attr steps, the names of the steps
 /ranks/seconds_compute, seconds_wait, seconds_comm, peak_bytes   (R, steps, ranks)
+/ranks/transport_sent, transport_received   (R, steps, ranks)  bytes that the run's collectives moved
 /ranks/seconds_staging   (R, steps, ranks)  of copies between a GPU and the host, apart from these
 /ranks/table     a row a rank and session: from_round, rank, host, device, uuid, gpus, cores, threads, clients, role
 /partition/counts  (m, classes)          /final/<field>  of the last state

@@ -63,9 +63,9 @@ class Run:
         attrs: of the root, as stored; `status` is "running" for a run that goes on, and for one that was killed.
         config: the resolved configuration.
         rounds: name -> (R,) float64, NaN in rounds without that number.
-        clients: bytes_down, bytes_up, messages -> (R, steps, m) int64; see `first_clients`.
-        ranks: seconds_compute, seconds_wait, seconds_comm, seconds_staging (float64, s), peak_bytes (int64)
-            -> (R, steps, ranks).
+        clients: bytes_down, bytes_up, messages of the method's protocol -> (R, steps, m) int64; see `first_clients`.
+        ranks: seconds_compute, seconds_wait, seconds_comm, seconds_staging (float64, s), peak_bytes, and what the ranks
+            moved, transport_sent, transport_received (int64) -> (R, steps, ranks).
         steps: names of the steps.
         counts: (m, classes) realised label counts, or None; see `first_clients`.
         final: field -> value of the last state. Empty unless the run is done: until then `final[field]` is that of the

@@ -16,7 +16,8 @@ from zofl_mpi.run.records.provenance import now
 
 Array = NDArray[Any]
 CLIENTS = {"bytes_down": "bytes", "bytes_up": "bytes", "messages": "1"}
-RANKS = {**{f"seconds_{kind}": "s" for kind in KINDS}, "peak_bytes": "bytes"}
+_BYTES = ("peak_bytes", "transport_sent", "transport_received")
+RANKS = {**{f"seconds_{kind}": "s" for kind in KINDS}, **dict.fromkeys(_BYTES, "bytes")}
 PLACES = "ranks/table"
 _NAME, _LIST = h5py.string_dtype("utf-8", 64), h5py.string_dtype("utf-8", 256)  # longer ones are cut off
 _TEXTS = {"host": _LIST, "device": _NAME, "uuid": _NAME, "cores": _LIST, "role": _NAME}
