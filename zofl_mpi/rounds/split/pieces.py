@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import cast, final
+from typing import Any, cast, final
 
 import numpy as np
 
@@ -139,18 +140,27 @@ class Piecewise(TwoPoint):
             terms = (self.term(difference, us(p, j)) for p, difference in enumerate(differences))
             yield part, reduce(torch.Tensor.add_, terms)
 
+    def along(self, loss: Loss, theta: Tensor, count: int) -> AbstractContextManager[Any]:
+        us = Pieces(np.random.default_rng(0), theta, self.distribution, self.draw, self.K)
+        return _shifted(cast("NetworkLoss", loss), theta, us, 0, self.mu)
+
     @staticmethod
     def _shifted_loss(model: LocalSteps, x: Tensor, target: Tensor, us: Pieces, p: int, mu: float) -> Tensor:
         """() the loss at theta + mu u_p, of which one layer at a time is in memory."""
-        from zofl_mpi.problems.flat import Substituted
-
         theta, flat = model.theta, cast("NetworkLoss", model.loss).flat
         nowhere = theta.new_full((1,), math.nan).expand(len(theta))
-
-        def layer(parameter: Tensor) -> Tensor:
-            return us.shifted(theta, flat.places[id(parameter)], p, mu).view(parameter.shape)
-
-        sizes = {key: part.stop - part.start for key, part in flat.places.items()}
         bound = flat.at(nowhere, model.unmoved(), model.training.running)
-        with torch.no_grad(), bound, Substituted(sizes, layer):
+        with torch.no_grad(), bound, _shifted(cast("NetworkLoss", model.loss), theta, us, p, mu):
             return model.loss(model.problem.smash(x), target)
+
+
+def _shifted(loss: NetworkLoss, theta: Tensor, us: Pieces, p: int, mu: float) -> AbstractContextManager[Any]:
+    """Context manager: torch's functions get parameters of theta + mu u_p, made when they ask for them."""
+    from zofl_mpi.problems.flat import Substituted
+
+    places = loss.flat.places
+
+    def layer(parameter: Tensor) -> Tensor:
+        return us.shifted(theta, places[id(parameter)], p, mu).view(parameter.shape)
+
+    return Substituted({key: part.stop - part.start for key, part in places.items()}, layer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
@@ -16,12 +16,21 @@ from zofl_mpi.engine.messages import APART
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.robust import Robust
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, at_a_line
-from zofl_mpi.rounds.split.costs import SAMPLE_MACS, SCALARS, STEP_BYTES, STEP_MACS, macs, peak_bytes
+from zofl_mpi.rounds.split.costs import (
+    HELD_BYTES,
+    SAMPLE_MACS,
+    SCALARS,
+    STEP_BYTES,
+    STEP_MACS,
+    macs,
+    peak_bytes,
+    work_of,
+)
 from zofl_mpi.rounds.split.estimating import check_arithmetic
 from zofl_mpi.rounds.split.messages import Ask, Model, State
 from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.pieces import Parts, Piecewise
-from zofl_mpi.rounds.split.rules import Lines
+from zofl_mpi.rounds.split.rules import GradientRule, Lines
 from zofl_mpi.rounds.split.training import Training
 
 S = TypeVar("S", bound=State)
@@ -164,6 +173,26 @@ class UnsplitMethod(SplitMethod):
             arithmetic=self.problem.arithmetic,
         )
 
+    def first_moments(self, x: Tensor) -> dict[str, Any]:
+        """The optimiser's moments before round 0, at x (d,)."""
+        return self.training.optimiser.memory(x)
+
+    def estimator(self, moments: MutableMapping[str, Any]) -> Piecewise:
+        """The gradient rule in a round that begins with these moments."""
+        return self.rule
+
+    def rehearse(self, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor) -> None:
+        x0, h = theta.clone(), self.training.h  # which stays: local steps move a copy, unless there is but one
+        own = self.estimator(moments := self.first_moments(x0))
+        moments = copied(moments) if h > 1 else moments
+        local = LocalSteps(self.training, Client(0, None), Model(x0, buffers, 0), self.loss, own.parts, moves=h > 1)
+        for q in range(min(h, 2)):
+            point = own.forward(local, x, labels, upload=False)
+            us = own.draw_pieces(local.theta, Key(self.setting.streams, t=q))
+            found = own.differences(local, point, labels, us)
+            if h > 1:
+                self.training.optimiser.step_by_parts(local.theta, own.estimate(us, found), moments, 0.0)
+
     # --- the step, and refusals
 
     def __post_init__(self) -> None:
@@ -199,10 +228,11 @@ class UnsplitMethod(SplitMethod):
         asked, (_, up) = len(self.training.participants(0)), self.traffic.of(0, 0)[SCALARS]
         return super().plan(rounds) | self.robust.lines(asked, up)
 
-    def costs(self) -> Lines:
+    def costs_of(self, rule: GradientRule) -> Lines:
         (client, _, server), batch = macs(self.problem), self.training.batch
         return {
             SAMPLE_MACS: round(client + server),
-            STEP_MACS: round((self.rule.passes + self.rule.needs_point) * (client + server) * batch),
-            STEP_BYTES: peak_bytes(self.loss, self.rule, batch),
+            STEP_MACS: round(work_of(self.loss, rule)[0] * batch),
+            STEP_BYTES: peak_bytes(self.loss, rule, batch),
+            HELD_BYTES: self.held_bytes(rule),
         }
