@@ -137,7 +137,8 @@ class SplitMethod(OnProblem[Split]):
 
     def rehearse(self, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor) -> None:
         """Takes two local steps as a client does, from theta (n,) and buffers (b,): see `costs.held_bytes`."""
-        model, client = Model(theta, buffers, 0), Client(0, None)
+        busiest = max(range(self.setting.m), key=self.training.steps)  # who draws most directions ahead
+        client, model = Client(busiest, None), Model(theta, buffers, 0)
         local = LocalSteps(self.training, client, model, self.loss, rule.parts, self.scalars_each)
         for q in range(2):
             steps = self.take_step(local, rule, q, x, labels, uploads=True)
