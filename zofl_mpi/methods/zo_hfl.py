@@ -173,6 +173,7 @@ class ZOHFL(Costed[Hierarchical]):
             up=scalars if self.exchange == "scalars" else Solutions(x, x),
             models=2 if self.local.samples == "shared" else 1,
             server_batch=self.server.server_batch,
+            vectors=3 + (self.local.y0 == "last"),  # x + eta v, x - eta v, the other of both y; the last y
         )
 
 
