@@ -18,6 +18,7 @@ import numpy as np
 
 from zofl_mpi import Purpose
 from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.engine.streams import Streams
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, Point, generator_of, numbers
 from zofl_mpi.rounds.split.estimates import TwoPoint
 from zofl_mpi.rounds.split.rules import Lines, StepCost
@@ -141,8 +142,7 @@ class Piecewise(TwoPoint):
             yield part, reduce(torch.Tensor.add_, terms)
 
     def along(self, loss: Loss, theta: Tensor, count: int) -> AbstractContextManager[Any]:
-        us = Pieces(np.random.default_rng(0), theta, self.distribution, self.draw, self.K)
-        return _shifted(cast("NetworkLoss", loss), theta, us, 0, self.mu)
+        return _shifted(cast("NetworkLoss", loss), theta, self.draw_pieces(theta, Key(Streams(0))), 0, self.mu)
 
     @staticmethod
     def _shifted_loss(model: LocalSteps, x: Tensor, target: Tensor, us: Pieces, p: int, mu: float) -> Tensor:
