@@ -90,6 +90,20 @@ def test_each_term_of_virtual_time_and_joules(which: str) -> None:
     assert spent.joules == pytest.approx(2 * macs.sum() + 3 * (work.down + work.up).sum(), rel=1e-14)
 
 
+@pytest.mark.parametrize("which", ["SFLV2", "HERON"])
+def test_the_server_works_on_uploads_of_those_that_count(which: str) -> None:
+    """Client 2 is late, at a deadline of 10,000 seconds. Mutations: its samples, too; an end before the deadline."""
+    late = replace(ONE, latency=1e6)
+    fleet = Fleet((ONE, late), np.array([0, 0, 1]), STREAMS, deadline=1e4, server_speed=0.1)
+    cls, flags, rounds, *_ = CASES[which]
+    made = method(cls, training(replace(setting(mlp), fleet=fleet), Optimiser("sgd"), **rounds), **flags)
+    fleet.bind(made, made.device_needs())
+    server = 3 * SERVER * sum(SIZES[:2]) / 0.1
+    assert made.round_work(0).clients == [0, 1]
+    assert fleet.spent(1).virtual_seconds == pytest.approx(max(1e4, server) if which == "HERON" else 1e4 + server)
+    assert fleet.by_client(1)["dropped"].tolist() == [0, 0, 1]
+
+
 def test_a_new_head_is_a_message_in_the_rounds_that_align() -> None:
     """Mutations: in each round; in none."""
     made, _ = bound("FSL-SAGE")

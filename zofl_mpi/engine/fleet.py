@@ -181,9 +181,10 @@ class Fleet:
         macs, further = each[self.way[np.asarray(work.clients, np.int64)]].T
         return np.asarray(work.samples * macs + work.uploaded * further)
 
-    def each(self, name: str) -> Numbers:
-        """(m,) a number of each client's device."""
-        return np.array([getattr(device, name) for device in self.classes], np.float64)[self.of]
+    def each(self, name: str, clients: NDArray[np.int64] | None = None) -> Numbers:
+        """(k,) a number of these clients' devices, (m,) of all."""
+        of = self.of if clients is None else self.of[clients]
+        return np.array([getattr(device, name) for device in self.classes], np.float64)[of]
 
     # --- a round
 
@@ -229,9 +230,9 @@ class Fleet:
     def seconds(self, work: RoundWork) -> Parts:
         """The virtual seconds of the clients of a round."""
         ids = np.asarray(work.clients, np.int64)
-        latency = self.each("latency")[ids] * work.messages
-        down, up = 8 * work.down / self.each("down")[ids], 8 * work.up / self.each("up")[ids]
-        compute = self.macs(work) / self.each("speed")[ids]
+        latency = self.each("latency", ids) * work.messages
+        down, up = 8 * work.down / self.each("down", ids), 8 * work.up / self.each("up", ids)
+        compute = self.macs(work) / self.each("speed", ids)
         total = latency + down + (np.maximum(compute, up) if work.streams else compute + up)
         return Parts(latency, down, compute, up, total)
 
@@ -264,7 +265,7 @@ class Fleet:
         whole = work if taken is None else self._round_work(r, taken.asked.tolist())
         ids = np.asarray(whole.clients, np.int64)
         macs, moved = self.macs(whole), whole.down + whole.up
-        joules = self.each("joules_mac")[ids] * macs + self.each("joules_byte")[ids] * moved
+        joules = self.each("joules_mac", ids) * macs + self.each("joules_byte", ids) * moved
         busy = self.seconds(whole).total
         clients = float(busy.max(initial=0.0)) if taken is None else taken.ends
         server = work.server_samples * self.needs[0].server_macs / self.server_speed
