@@ -269,10 +269,16 @@ class SplitMethod(OnProblem[Split]):
 
     def costs_of(self, rule: GradientRule) -> Lines:
         """Measured costs of a client's step by one of the `rules`."""
-        lines = costs_of(self.training, self.loss, rule) | {HELD_BYTES: self.held_bytes(rule)}
-        if isinstance(rule, Backprop) and rule.saving != PLAIN:
-            plain, held = self.held_bytes(replace(rule, saving=PLAIN)), int(lines[HELD_BYTES])
-            lines[HELD_BYTES + WITHOUT] = plain
+        return costs_of(self.training, self.loss, rule) | self.held_lines(rule)
+
+    def held_lines(self, rule: GradientRule) -> Lines:
+        """What a step holds, with --devices or --client-memory; warns where the latter takes more than it saves."""
+        lean = isinstance(rule, Backprop) and rule.saving != PLAIN
+        if self.setting.fleet is None and not lean:  # it takes time at the start
+            return {}
+        lines: Lines = {HELD_BYTES: (held := self.held_bytes(rule))}
+        if isinstance(rule, Backprop) and lean:
+            plain = lines[HELD_BYTES + WITHOUT] = self.held_bytes(replace(rule, saving=PLAIN))
             if held >= plain:
                 warn(f"--client-memory {rule.saving}: a client's step holds {held:,} bytes, without it {plain:,}")
         return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.robust import Robust
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, at_a_line
 from zofl_mpi.rounds.split.costs import (
-    HELD_BYTES,
     SAMPLE_MACS,
     SCALARS,
     STEP_BYTES,
@@ -184,6 +183,7 @@ class UnsplitMethod(SplitMethod):
     def rehearse(self, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor) -> None:
         x0, h = theta.clone(), self.training.h  # which stays: local steps move a copy, unless there is but one
         own = self.estimator(kept := self.first_moments(x0))
+        own = replace(own, n_p=min(own.n_p, 2))  # of more directions no more are there at once
         moments = copied(kept) if h > 1 else kept
         local = LocalSteps(self.training, Client(0, None), Model(x0, buffers, 0), self.loss, own.parts, moves=h > 1)
         for q in range(min(h, 2)):
@@ -234,5 +234,5 @@ class UnsplitMethod(SplitMethod):
             SAMPLE_MACS: round(client + server),
             STEP_MACS: round(work_of(self.loss, rule)[0] * batch),
             STEP_BYTES: peak_bytes(self.loss, rule, batch),
-            HELD_BYTES: self.held_bytes(rule),
+            **self.held_lines(rule),
         }
