@@ -16,7 +16,7 @@ from zofl_mpi.problems import split_lm
 from zofl_mpi.problems.counting import Allocations
 from zofl_mpi.problems.saving import recomputing
 from zofl_mpi.rounds.split import method as split_method
-from zofl_mpi.rounds.split.costs import _counted, macs, peak_bytes, step_macs
+from zofl_mpi.rounds.split.costs import _counted, _trial, macs, peak_bytes, step_macs
 from zofl_mpi.run.local import LocalClients
 
 BLOCK = 4 * RANK * WIDTH
@@ -208,7 +208,7 @@ def test_the_account_of_many_texts_is_that_of_computing_them(step: str, monkeypa
     """From two and three texts, in pieces of the logits as for all. Mutations: pieces of the few; one piece."""
     monkeypatch.setattr(lm, "LOGITS", 16 * VOCABULARY)
     own = problem()
-    computed = _counted(*step_of(own, step), 16, Allocations()).peak + 16 * (CONTEXT - 2) * 8
+    computed = _counted(*step_of(own, step), 16, Allocations(), _trial).peak + 16 * (CONTEXT - 2) * 8
     assert own.targets * 16 % 16 == 0  # a piece is a whole number of positions of each text
     assert peak_bytes(*step_of(own, step), 16) == computed
     assert own.parts.auxiliary.pieces == own.parts.server.pieces == 0

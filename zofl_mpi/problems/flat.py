@@ -62,6 +62,11 @@ class Flat:
         layout = zip(self.parameters, self._layout.sizes, self._layout.shapes, ends, strict=True)
         return {id(p): (slice(end - size, end), shape) for p, size, shape, end in layout}
 
+    def constants(self, modules: Sequence[nn.Module]) -> Iterator[Tensor]:
+        """What some of its modules hold that lies in neither vector: weights that do not train, masks."""
+        own = {id(t) for t in (*self.parameters, *self._buffers)}
+        return (t for m in modules for t in (*m.parameters(), *m.buffers()) if id(t) not in own)
+
     @contextmanager
     def at(self, theta: Tensor, buffers: Tensor | None = None, running: bool = False) -> Iterator[list[nn.Parameter]]:
         """Context manager: binds the modules to views of theta (n,) and buffers (b,); yields the parameters.
