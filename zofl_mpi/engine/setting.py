@@ -182,6 +182,8 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     __dataclass_fields__: ClassVar[dict[str, Any]]
     uploads: ClassVar[str] = "replies"
     """Words for what leaves its clients unclipped, where it cannot clip it; "": nothing does."""
+    holds_all: ClassVar[bool] = False
+    """Whether each client of a network in parts holds all of them."""
     needs: ClassVar[type[Any] | str | None] = None
     """The role of a problem that the method runs on, a protocol of `zofl_mpi.problems` or its name; None: any."""
 

@@ -82,6 +82,7 @@ class UnsplitMethod(SplitMethod):
     """
 
     uploads: ClassVar[str] = "scalars"
+    holds_all: ClassVar[bool] = True
     training: Training = part(batch=8, h=1, optimiser="sgd", weights="uniform")
     mu: float = above(0, 1e-3, "a smoothing radius")
     distribution: Literal["gaussian", "sqrt_d_sphere", "sphere", "rademacher"] = "gaussian"
