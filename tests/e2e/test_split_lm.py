@@ -57,7 +57,7 @@ def results(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Runs:
     made(*FAMILIES["llama"]).save_pretrained(own)
     tokenizer(own, [f"<{k}>" for k in range(37)])
     rows = [
-        json.dumps({"context": f"<{k % 9}> <8>", "completions": ["<30>", "<31> <32>"], "label": k % 2, "client": k % 4})
+        json.dumps({"context": f"<{k % 9}> <8>", "completions": [" <30>", " <31> <32>"], "label": k % 2, "client": k % 4})
         for k in range(80)
     ]
     (own / "own.jsonl").write_text("\n".join(rows))

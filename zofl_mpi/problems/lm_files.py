@@ -58,10 +58,10 @@ def _check(name: str, place: Path) -> None:
     """Refuses pipes and devices, whose reading never ends; adapters, which name another model; pickled weights, which
     are code; and shards that lie elsewhere.
     """
-    for entry in os.scandir(place):
-        if not (entry.is_file() or entry.is_dir()):
-            raise UserError(f"--model {name}: {entry.name} in it is no regular file; remove it")
     files = set(os.listdir(place))
+    for file in sorted(files):
+        if not (os.path.isfile(place / file) or os.path.isdir(place / file)):
+            raise UserError(f"--model {name}: {file!r} in it is no regular file; remove it")
     if "adapter_config.json" in files:
         advice = "merge it (merge_and_unload of peft) and save the whole model"
         raise UserError(f"--model {name}: the folder holds an adapter of another model; {advice}")
@@ -106,8 +106,7 @@ CONTEXTS += ("seq_length", "seq_len", "context_length", "max_context_length", "m
 def vocabulary_of(name: str, config: Any) -> Vocabulary | None:
     """The own tokens of a model, a folder or a name on the hub; None where it has no tokeniser.
 
-    A tokenizer.json that no tokenizer_config.json gives a class is taken as it stands: the class of the model's family
-    would read its words alone.
+    A tokenizer.json is taken as it stands: the class of a family may read its words alone and do otherwise with them.
 
     Raises:
         UserError: it cannot be read, is not one of `tokenizers`, or no token ends a text.
@@ -117,9 +116,7 @@ def vocabulary_of(name: str, config: Any) -> Vocabulary | None:
         return None
     transformers = packages()
     with in_one_sentence(f"{where} cannot be read"):
-        told = place / "tokenizer_config.json"
-        stated = json.loads(told.read_text()) if os.path.isfile(told) else {}
-        is_whole = os.path.isfile(place / "tokenizer.json") and not stated.get("tokenizer_class")
+        is_whole = os.path.isfile(place / "tokenizer.json")
         kind = transformers.PreTrainedTokenizerFast if is_whole else transformers.AutoTokenizer
         found = kind.from_pretrained(str(place), **NOT_CODE)
     tokenizer = getattr(found, "backend_tokenizer", None)
@@ -140,14 +137,31 @@ def vocabulary_of(name: str, config: Any) -> Vocabulary | None:
     return Vocabulary(size=size, end=end, own=tokenizer, name=shown)
 
 
+def check_shapes(name: str, place: Path, config: Any) -> None:
+    """Refuses weights of another shape than the configuration's by name, as far as they have the model's names."""
+    import torch
+    from safetensors import safe_open
+
+    with in_one_sentence(f"--model {name}: its weights cannot be read"):
+        with torch.device("meta"):
+            model = packages().AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        expected = {key: list(value.shape) for key, value in model.state_dict().items()}
+        for file in sorted(place.glob("*.safetensors")):
+            with safe_open(file, "pt") as stored:
+                for key in stored.keys():  # noqa: SIM118  (it is no dictionary)
+                    shape = stored.get_slice(key).get_shape()
+                    if shape != expected.get(key, shape):
+                        fault = f"the weights {key} have shape {shape}, by its config.json {expected[key]}"
+                        raise UserError(f"--model {name}: {fault}; download the folder again")
+
+
 def check_loaded(name: str, model: Any, told: dict[str, Any]) -> None:
     """Refuses a model of whose weights some were not there, or are not finite (they would be random numbers)."""
     import torch
 
-    for what, fault in (("missing_keys", "lacks"), ("mismatched_keys", "has another shape for")):
-        if keys := sorted(map(str, told.get(what, ()))):
-            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-            raise UserError(f"--model {name}: the folder {fault} the weights {keys[0]}{more}; download it again")
+    if keys := sorted(map(str, told["missing_keys"])):
+        more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+        raise UserError(f"--model {name}: the folder lacks the weights {keys[0]}{more}; download it again")
     for key, p in model.named_parameters():
         if not bool(torch.isfinite(p).all()):
             raise UserError(f"--model {name}: the weights {key} are not all finite; download the folder again")

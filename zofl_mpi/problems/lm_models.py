@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from zofl_mpi.data.bpe import in_one_sentence
-from zofl_mpi.errors import demand
+from zofl_mpi.errors import UserError, demand
 from zofl_mpi.paths import user_path
-from zofl_mpi.problems.lm_files import ALLOWED, NOT_CODE, check_loaded, configuration, folder_of, packages
+from zofl_mpi.problems.lm_files import ALLOWED, NOT_CODE, check_loaded, check_shapes, configuration, folder_of, packages
 
 SIZES = {
     "tiny": {"n_layer": 4, "n_embd": 192, "n_head": 6, "n_positions": 256},
@@ -43,7 +43,7 @@ def random_model(config: Any, vocabulary: int, end: int) -> Any:
     text = config.get_text_config()
     for each in (config, text):
         each.vocab_size, each.bos_token_id, each.eos_token_id, each.pad_token_id = vocabulary, end, end, None
-    own = {"dtype": torch.float32, "attn_implementation": attention_of(config), "trust_remote_code": False}
+    own = {"dtype": torch.float32, "attn_implementation": attention_of(config, "random"), "trust_remote_code": False}
     return _one_operation(packages().AutoModelForCausalLM.from_config(config, **own))
 
 
@@ -54,21 +54,27 @@ def stored_model(name: str) -> Any:
     """
     place, transformers = folder_of(name), packages()
     config = _without_dropout(configuration(name, place))
-    own: dict[str, Any] = {"config": config, "dtype": torch.float32, "attn_implementation": attention_of(config)}
+    own: dict[str, Any] = {"config": config, "dtype": torch.float32, "attn_implementation": attention_of(config, name)}
     own |= NOT_CODE | {"use_safetensors": True, "output_loading_info": True}
     fault = f"--model {name}: the folder holds no causal language model that transformers reads"
     with in_one_sentence(fault), LOCK:  # meanwhile transformers replaces functions of its own, for all threads
-        model, told = transformers.AutoModelForCausalLM.from_pretrained(str(place), **own)
+        try:
+            model, told = transformers.AutoModelForCausalLM.from_pretrained(str(place), **own)
+        except RuntimeError:
+            check_shapes(name, place, config)
+            raise
     check_loaded(name, model, told)
     return _one_operation(model)
 
 
-def attention_of(config: Any) -> str:
+def attention_of(config: Any, name: str) -> str:
     """How the attention of a family is computed, whatever its configuration names, which may be code of the hub's."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    with in_one_sentence("--model"):
-        return "sdpa" if MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._supports_sdpa else "eager"
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        fault = f"transformers has no causal language model of type {config.model_type!r}"
+        raise UserError(f"--model {name}: {fault}; take the folder of the language model alone")
+    return "sdpa" if MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._supports_sdpa else "eager"
 
 
 def _without_dropout(config: Any) -> Any:
