@@ -59,11 +59,11 @@ def read(folder: str, dtype: str = "float64") -> Any:
     return model.to(getattr(torch, dtype)).eval()
 
 
-def cut(folder: str, dtype: str = "float64", longest: int = CONTEXT, **flags: Any) -> SplitLM:
+def cut(folder: str, dtype: str = "float64", longest: int = CONTEXT, tied: bool = False, **flags: Any) -> SplitLM:
     """The problem of a stored model."""
     flags = {"lora_rank": RANK, "lora_alpha": ALPHA, "label_smoothing": 0.0, **flags}
     own = LM(folder, **flags)
-    return own.problem(own.uncut(*own.begun(), STREAMS, VOCABULARY, END, longest), longest, 9, dtype)
+    return own.problem(own.uncut(*own.begun(), STREAMS, VOCABULARY, END, longest), longest, 9, dtype, tied=tied)
 
 
 def vectors(own: SplitLM) -> tuple[Tensor, Tensor]:

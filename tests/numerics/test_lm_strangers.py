@@ -110,11 +110,7 @@ def test_a_tied_matrix_that_trains_stays_one_where_one_side_holds_both(tmp_path:
     """Its gradient has both uses; a folder has it once. Where parts are split it is two. Mutations: two in theta; the
     server's part bound to another one; untied when kept."""
     folder = stored(tmp_path / "model", tie_word_embeddings=True)
-    flags = LM(str(folder), label_smoothing=0.0, train="all", auxiliary_blocks=0)
-    one, two = (
-        flags.problem(flags.uncut(*flags.begun(), STREAMS, VOCABULARY, END, CONTEXT), CONTEXT, 9, "float64", tied=tied)
-        for tied in (True, False)
-    )
+    one, two = (cut(str(folder), train="all", auxiliary_blocks=0, tied=tied) for tied in (True, False))
     matrix = VOCABULARY * WIDTH
     assert (one.n_client, one.top.n) == (two.n_client, two.top.n - matrix)
     assert one.n_client + one.top.n == read(str(folder)).num_parameters()
