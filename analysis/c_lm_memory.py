@@ -113,7 +113,7 @@ def measured(way: str, size: int) -> dict[str, Any]:
         step = bare_step(way, model, loss)
     else:
         own = lm_checks.own_logits(model, TOKENS, "random")
-        parts = lm.cut_model(model, lm.outline(model), max(1, blocks // 4), 0, own)
+        parts = lm.cut_model(model, lm.outline(model), max(1, blocks // 4), 0, own, tied=True)
         step, passes, row["layer"], row["weights"] = step_of(way, parts, tokens)
         with Allocations() as counted:
             passes()

@@ -57,7 +57,9 @@ def results(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Runs:
     made(*FAMILIES["llama"]).save_pretrained(own)
     tokenizer(own, [f"<{k}>" for k in range(37)])
     rows = [
-        json.dumps({"context": f"<{k % 9}> <8>", "completions": [" <30>", " <31> <32>"], "label": k % 2, "client": k % 4})
+        json.dumps(
+            {"context": f"<{k % 9}> <8>", "completions": [" <30>", " <31> <32>"], "label": k % 2, "client": k % 4}
+        )
         for k in range(80)
     ]
     (own / "own.jsonl").write_text("\n".join(rows))
@@ -179,7 +181,10 @@ def test_what_is_no_model_is_refused(texts: list[str], capsys: Capsys, monkeypat
         ("vit", "--model vit: the folder holds no causal language model that transformers reads: "),
         ("random:huge", "--model random:huge: must be random:tiny, random:small, random:medium, random:FOLDER, a fol"),
         ("random:empty", "--model random:empty: the folder holds no causal language model that transformers reads: "),
-        ("gpt2-none", "--model gpt2-none: no such folder, and the hub's cache on this machine has no such model; where"),
+        (
+            "gpt2-none",
+            "--model gpt2-none: no such folder, and the hub's cache on this machine has no such model; where",
+        ),
     ):
         assert here(FAMILY, *texts, "--model", name) == 2
         told = capsys.readouterr().err

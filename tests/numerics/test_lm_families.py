@@ -169,7 +169,9 @@ def test_a_choice_is_scored_by_the_least_mean_loss(tmp_path: Path) -> None:
     which prefers short ones; ties that count; tokens of wrong completions in the loss; a batch that cuts a choice."""
     made(*FAMILIES["llama"]).save_pretrained(tmp_path / "model")
     flags = LM(str(tmp_path / "model"), label_smoothing=0.0)
-    own = flags.problem(flags.uncut(*flags.begun(), STREAMS, VOCABULARY, END, CONTEXT), CONTEXT, 9, "float64", choices=3)
+    own = flags.problem(
+        flags.uncut(*flags.begun(), STREAMS, VOCABULARY, END, CONTEXT), CONTEXT, 9, "float64", choices=3
+    )
     generator = STREAMS(Purpose.SYNTHETIC, i=6)
     sizes = [(4, *generator.integers(1, 6, 3).tolist()) for _ in range(14)]
     runs = [[generator.integers(0, VOCABULARY, size).tolist() for size in row] for row in sizes]

@@ -71,7 +71,9 @@ def test_a_model_that_looks_at_later_tokens_is_refused(prefix: int, tmp_path: Pa
     """A prefix that sees all of itself, and attention in both directions. Mutation: only the last token is exchanged."""
     folder = stored(tmp_path / "model")
     with_mask(monkeypatch, lambda causal, distance: causal.index_fill(1, torch.arange(min(prefix, len(causal))), 0.0))
-    with pytest.raises(UserError, match=r"a LlamaForCausalLM cannot be trained here: a token changes the logits before"):
+    with pytest.raises(
+        UserError, match=r"a LlamaForCausalLM cannot be trained here: a token changes the logits before"
+    ):
         cut(str(folder))
 
 
@@ -102,7 +104,9 @@ def test_lora_on_other_shared_weights_is_refused(whole: bool) -> None:
         second.q_proj = first.q_proj
     else:
         second.q_proj.weight = first.q_proj.weight
-    with pytest.raises(UserError, match=r"--lora-targets: model\.layers\.1\.self_attn\.q_proj shares its weights with mo"):
+    with pytest.raises(
+        UserError, match=r"--lora-targets: model\.layers\.1\.self_attn\.q_proj shares its weights with mo"
+    ):
         adapters.add_lora(model, RANK, ALPHA, ["q_proj"])
 
 

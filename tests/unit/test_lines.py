@@ -92,7 +92,11 @@ def text(context: str, completion: str, **more: Any) -> dict[str, Any]:
 def test_a_text_is_encoded_by_the_models_own_tokeniser(tmp_path: Path, model: Any) -> None:
     """A context begins a text, a completion ends with END; others as many as there are. Mutations: an END behind the
     context; a completion that begins as a text; parts exchanged; the tokens that occur renumbered."""
-    rows = [text("film : it", " is good"), text("a film", " bad", split="test"), text("film", " it", split="validation")]
+    rows = [
+        text("film : it", " is good"),
+        text("a film", " bad", split="test"),
+        text("film", " it", split="validation"),
+    ]
     made = corpus(written(tmp_path, *rows), model)
     tokens, labels = texts.batch(made.federation.clients[0], np.array([0]))
     assert tokens.tolist() == [[START, 4, 9, 7, 8, 2]]

@@ -113,7 +113,9 @@ class Vocabulary:
         if self.kept is None:
             if max(ids) >= self.size:
                 token = self._tokenizer.id_to_token(max(ids))
-                fault = f"{self.name}: {token!r} in {text[:60]!r} has number {max(ids)}, the model knows {self.size} tokens"
+                fault = (
+                    f"{self.name}: {token!r} in {text[:60]!r} has number {max(ids)}, the model knows {self.size} tokens"
+                )
                 raise UserError(f"{fault}; leave it out of the texts, or take the tokeniser of this model")
             return ids
         if not np.isin(ids, self.kept).all():

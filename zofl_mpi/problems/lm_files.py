@@ -132,7 +132,9 @@ def vocabulary_of(name: str, config: Any) -> Vocabulary | None:
     ends = [*(named if isinstance(named, list) else [named]), found.eos_token_id]
     end = next((value for value in ends if type(value) is int and 0 <= value < size), None)
     if end is None:
-        raise UserError(f"{where} and its config.json name no token that ends a text; write eos_token_id into the latter")
+        raise UserError(
+            f"{where} and its config.json name no token that ends a text; write eos_token_id into the latter"
+        )
     shown = f"{tokenizer.get_vocab_size()} tokens of the own tokeniser of --model {name}"
     return Vocabulary(size=size, end=end, own=tokenizer, name=shown)
 
