@@ -21,8 +21,8 @@ from typing import Any
 from shared.restore import OWN, setting_of
 
 from zofl_mpi.errors import UserError, refused
-from zofl_mpi.run import records
 from zofl_mpi.problems.lm_files import TOKENISERS
+from zofl_mpi.run import records
 from zofl_mpi.settings.split_lm import TRAINED_ON
 
 FAMILY = "zofl_mpi.heron_sfl"

@@ -1,6 +1,5 @@
 """What the tests of GPT-2 share: a tiny model, texts for it, and the same model in one piece, with LoRA by hand."""
 
-import copy
 from typing import Any
 
 import numpy as np

@@ -100,5 +100,5 @@ def test_weight_decay_is_each_authors_own(plan: Any) -> None:
         found = x.clone()
         of.step(found, of.first_moments(x), 0, 0, iter([(slice(0, len(x)), torch.zeros_like(x))]))
         close(found, x - 0.05 * 0.25 * x)
-    with pytest.raises(UserError, match="--weight-decay 0.25: must be 0: the model is made from sums of plain SGD's"):
+    with pytest.raises(UserError, match=r"--weight-decay 0\.25: must be 0: the model is made from sums of plain SGD's"):
         method(FedKSeed, decays)

@@ -1,4 +1,4 @@
-"""Models from others: masks that hold more than causality, weights that are shared, folders that are broken or attack."""
+"""Models from others: masks that hold more than causality, weights that are shared, broken and hostile folders."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def test_a_mask_that_holds_more_than_causality_is_kept(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("prefix", [3, CONTEXT])
 def test_a_model_that_looks_at_later_tokens_is_refused(prefix: int, tmp_path: Path, monkeypatch: Any) -> None:
-    """A prefix that sees all of itself, and attention in both directions. Mutation: only the last token is exchanged."""
+    """A prefix that sees all of itself, and attention in both directions. Mutation: the last token alone exchanged."""
     folder = stored(tmp_path / "model")
     with_mask(monkeypatch, lambda causal, distance: causal.index_fill(1, torch.arange(min(prefix, len(causal))), 0.0))
     with pytest.raises(

@@ -164,9 +164,9 @@ def test_a_text_comes_back(gpt2: Vocabulary, data_dir: Path) -> None:
 def test_every_text_of_e2e_has_the_tokens_of_transformers(
     gpt2: Vocabulary, files: tuple[Path, ...], data_dir: Path, tmp_path: Path
 ) -> None:
-    """Contexts and texts of all three parts in both pipelines, as the tokeniser of transformers for GPT-2 has them, each
-    alone; and those of a tokenizer.json that it keeps. Mutations: another split into words before merges; a space put
-    first; a context that ends elsewhere."""
+    """Contexts and texts of all three parts in both pipelines, as the tokeniser of transformers for GPT-2 has them,
+    each alone; and those of a tokenizer.json that it keeps. Mutations: another split into words before merges; a
+    space put first; a context that ends elsewhere."""
     transformers = pytest.importorskip("transformers", reason="the extra lm is not installed")
     vocabulary, merges = map(str, files)
     theirs = transformers.GPT2Tokenizer(vocab=vocabulary, merges=merges)

@@ -1,4 +1,4 @@
-"""Texts to numbers and back, by `tokenizers`: GPT-2's byte-pair encoding (BPE) from its two files, or a model's own way.
+"""Texts to numbers and back, by `tokenizers`: GPT-2's byte-pair encoding (BPE) from its two files, or a model's own.
 
 A. Radford and others, Language models are unsupervised multitask learners (2019).
 """
@@ -81,7 +81,7 @@ class Vocabulary:
         return [tokens for tokens, _ in self.encode_pairs([(text, "") for text in texts])]
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
-        """Tokens of each context and of the text that follows it: those of both as one text, split where the first ends.
+        """Tokens of each context and of the text behind it: those of both as one text, split where the first ends.
 
         A token that spans this place is the second's, and so is all that follows it. The first begins with what the
         tokeniser puts before a text; what it puts behind one is left out.
@@ -95,7 +95,8 @@ class Vocabulary:
             joined = [context + text for context, text in part]
             with in_one_sentence(f"{self.name}: the tokeniser cannot encode the texts"):
                 encoded = self._tokenizer.encode_batch(joined)
-            found += [self._split(len(pair[0]), *each) for pair, *each in zip(part, joined, encoded, strict=True)]
+            places = [len(context) for context, _ in part]
+            found += [self._split(*own) for own in zip(places, joined, encoded, strict=True)]
         return found
 
     def _split(self, place: int, text: str, encoding: Encoding) -> tuple[list[int], list[int]]:

@@ -46,8 +46,8 @@ def folder_of(name: str) -> Path:
             place = Path(snapshot_download(name, local_files_only=True))
         except Exception as exc:  # no such name, or nothing in the cache
             raise UserError(
-                f"--model {name}: no such folder, and the hub's cache on this machine has no such model; where there is "
-                f"a network, `hf download {name}` fetches it, with --local-dir FOLDER into a folder to give here"
+                f"--model {name}: no such folder, and the hub's cache on this machine has no such model; where there "
+                f"is a network, `hf download {name}` fetches it, with --local-dir FOLDER into a folder to give here"
             ) from exc
     with in_one_sentence(f"--model {name}: the folder cannot be read"):
         _check(name, place)
@@ -98,8 +98,10 @@ def context_of(config: Any) -> int | None:
     return next((value for value in found if type(value) is int and value > 0), None)
 
 
-CONTEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_seq_length", "max_sequence_length")
-CONTEXTS += ("seq_length", "seq_len", "context_length", "max_context_length", "model_max_length")
+CONTEXTS = (
+    *("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_seq_length", "max_sequence_length"),
+    *("seq_length", "seq_len", "context_length", "max_context_length", "model_max_length"),
+)
 """What configurations call the number of tokens that a model looks at."""
 
 

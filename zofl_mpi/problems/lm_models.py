@@ -74,7 +74,8 @@ def attention_of(config: Any, name: str) -> str:
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         fault = f"transformers has no causal language model of type {config.model_type!r}"
         raise UserError(f"--model {name}: {fault}; take the folder of the language model alone")
-    return "sdpa" if MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._supports_sdpa else "eager"
+    family: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    return "sdpa" if family._supports_sdpa else "eager"
 
 
 def _without_dropout(config: Any) -> Any:
