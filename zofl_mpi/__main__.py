@@ -3,34 +3,50 @@
 python -m zofl_mpi
 """
 
-import os
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib import import_module
 
+from zofl_mpi.errors import printing
+
 FAMILIES = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl")
-TOOLS = ("zofl_mpi.run.grid", "zofl_mpi.report", "zofl_mpi.report.same", "zofl_mpi.data.download", "zofl_mpi.doctor")
+TOOLS = (
+    *("zofl_mpi.run.grid", "zofl_mpi.report", "zofl_mpi.report.same"),
+    *("zofl_mpi.data.download", "zofl_mpi.data.cache", "zofl_mpi.doctor"),
+)
 
 
+@printing
 def main() -> None:
     """Prints a line for every command and every method."""
-    with suppress(BrokenPipeError):  # | head
-        print("\n".join(lines()), flush=True)
-        return
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
+    print("\n".join(lines()))
 
 
 def lines() -> Iterator[str]:
     """The list, line by line."""
-    yield "Commands, one family of methods each; --help names the flags of the chosen method and problem:"
+    count = len({method for name in FAMILIES for method in import_module(name).METHODS})
+    yield f"Commands for {count} methods, one family each; --help names the flags of the chosen method and problem:"
     for name in FAMILIES:
         family = import_module(name)
         yield from ("", f"python -m {name}  {summary(family.__doc__)}")
         for method, made in family.METHODS.items():
             yield f"    --method {method:<12} {summary(made.__doc__)}"
+            yield f"{'':26}a client: {made.computes}; {made.travels}"
         yield f"    --problem {', '.join(family.PROBLEMS)}"
     yield from ("", "Tools:")
     yield from (f"python -m {name:<26} {summary(import_module(name).__doc__)}" for name in TOOLS)
+
+
+def table() -> Iterator[str]:
+    """The rows of the page's table: methods, what their clients compute, get and send; methods alike in one row."""
+    alike = dict[tuple[str, ...], list[str]]()
+    for name in FAMILIES:
+        for method, made in import_module(name).METHODS.items():
+            same = alike.setdefault((made.computes, *made.travels.split(" down, ")), [])
+            same += [f"`{method}`"] * (f"`{method}`" not in same)
+    yield from ("| `--method` | a client computes | gets | sends |", "|---|---|---|---|")
+    yield from (
+        f"| {', '.join(m)} | {does} | {down} | {up.removesuffix(' up')} |" for (does, down, up), m in alike.items()
+    )
 
 
 def summary(text: str | None) -> str:

@@ -1,7 +1,30 @@
-"""Errors that a user can mend: one sentence, no traceback, exit status 2."""
+"""Errors that a user can mend: one sentence, no traceback, exit status 2; and how any text reaches a screen."""
 
+import functools
+import os
 import sys
 from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+LONGEST = 4000
+"""Characters of a text on its way out."""
+
+
+def plain(text: object, most: int = LONGEST) -> str:
+    """Text, which may come from a file, as one line that a screen, a page and UTF-8 can show.
+
+    Escape sequences, new lines, marks that turn the direction and lone surrogates appear as Python writes them; of a
+    long text the beginning and the end.
+    """
+    words = str(text)
+    if len(words) > most:
+        kept = most // 2
+        words = f"{words[:kept]} [... {len(words) - 2 * kept:,} characters ...] {words[-kept:]}"
+    if words.isprintable():
+        return words
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
 
 
 class UserError(Exception):
@@ -11,6 +34,39 @@ class UserError(Exception):
     """
 
     status = 2
+
+    def __init__(self, sentence: object = "") -> None:
+        super().__init__(plain(sentence))
+
+
+def printing(main: Callable[P, R]) -> Callable[P, R]:
+    """A command's main function whose standard output may be closed (status 1) or full (one sentence, status 2)."""
+
+    @functools.wraps(main)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            try:
+                return main(*args, **kwargs)
+            finally:
+                sys.stdout.flush()
+        except OSError as exc:
+            closed = isinstance(exc, BrokenPipeError)
+            if not (closed or output_fails()):
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
+            full = UserError(f"standard output cannot be written ({exc.strerror}): send it elsewhere")
+            raise SystemExit(1 if closed else refused(full)) from None
+
+    return guarded
+
+
+def output_fails() -> bool:
+    """Whether what was printed cannot be written, as on a full disk."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
 
 
 def refused(problem: UserError, speaks: bool = True) -> int:
@@ -22,7 +78,7 @@ def refused(problem: UserError, speaks: bool = True) -> int:
 
 def warn(sentence: str) -> None:
     """Prints a warning on standard error."""
-    print(f"zofl_mpi: warning: {sentence}", file=sys.stderr, flush=True)
+    print(f"zofl_mpi: warning: {plain(sentence)}", file=sys.stderr, flush=True)
 
 
 def nearest(word: str, allowed: Iterable[str], spelled: Callable[[str], str] = str) -> str:

@@ -11,8 +11,8 @@ It is compared with split learning by backpropagation, in lockstep with the serv
 auxiliary loss (cse_fsl, fsl_sage), by forward passes along what the server returns (ho_sfl), and with clients that hold
 the whole network and exchange scalars alone (decomfl, fedkseed).
 
-    mpirun -n 6 python -m zofl_mpi.heron_sfl --data cifar10 --m 5
-    mpirun -n 3 python -m zofl_mpi.heron_sfl --data digits --m 2 --width 8 --batch 64 --rounds 5
+    mpirun -n 3 python -m zofl_mpi.heron_sfl                        # a small network on digits
+    mpirun -n 6 python -m zofl_mpi.heron_sfl --paper --data cifar10 # ResNet-18, the paper's batch
 """
 
 from zofl_mpi.methods.cse_fsl import CSEFSL
@@ -38,6 +38,7 @@ METHODS = {
     "ho_sfl": HOSFL,
 }
 OWN_PROBLEM = own_split
+PAPER_PROBLEM = "split_resnet"  # with --paper; what is run where no problem is named learns within a minute
 
 
 def main() -> None:

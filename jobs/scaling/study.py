@@ -27,7 +27,7 @@ METHODS = {
     "zo_hfl": f"zofl_mpi.zo_hfl --method zo_hfl {STEPS}",
     "fedavg": f"zofl_mpi.zo_hfl --method fedavg {STEPS} --gamma 0.01",
     "fedavg-cnn": "zofl_mpi.zo_hfl --method fedavg --problem cnn --schedule-h constant --tau 5 --gamma 0.01",
-    "heron": "zofl_mpi.heron_sfl --method heron --width 16 --stages 1 1 --batch 32 --h 4",
+    "heron": "zofl_mpi.heron_sfl --method heron --problem split_resnet --width 16 --stages 1 1 --batch 32 --h 4",
 }
 SHARES = {
     "zo_hfl": {"low": "--server-batch 64", "high": "--server-batch 8192"},

@@ -15,7 +15,23 @@ from tests.conftest import Capsys
 from tests.launch import launch
 from zofl_mpi.run.records.hdf5 import set_attributes
 
-FLAGS = ["--data", "digits", "--width", "4", "--stages", "1", "1", "--head", "pooled", "--batch", "32", "--m", "3"]
+FLAGS = [
+    "--problem",
+    "split_resnet",
+    "--data",
+    "digits",
+    "--width",
+    "4",
+    "--stages",
+    "1",
+    "1",
+    "--head",
+    "pooled",
+    "--batch",
+    "32",
+    "--m",
+    "3",
+]
 FLAGS += ["--h", "2", "--rounds", "2", "--eval-every", "2", "--quiet", "--lr-client", "0.01"]
 RUNS = {
     "heron": ["--method", "heron"],
@@ -185,7 +201,7 @@ def test_what_does_not_fit_is_refused(made: Path, refuses: Any, name: str, flags
 
 def unfinished(file: Any) -> None:
     del file["final"]
-    set_attributes(file.attrs, {"status": "interrupted"})
+    set_attributes(file, {"status": "interrupted"})
 
 
 def diverged(file: Any) -> None:
@@ -193,11 +209,11 @@ def diverged(file: Any) -> None:
 
 
 def of_sflv2(file: Any) -> None:
-    set_attributes(file.attrs, {"config": json.loads(file.attrs["config"]) | {"method": "sflv2"}})
+    set_attributes(file, {"config": json.loads(file.attrs["config"]) | {"method": "sflv2"}})
 
 
 def of_other_data(file: Any) -> None:
-    set_attributes(file.attrs, {"data": "other"})
+    set_attributes(file, {"data": "other"})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tests.e2e.made import *
 from zofl_mpi.engine.fleet import BY_CLIENT, Fleet
 from zofl_mpi.problems import Bilevel, SecondOrder
 
-SPLIT = "--data digits --m 4 --width 2 --stages 1 1 --batch 16 --h 3 --beta 0.5"
+SPLIT = "--problem split_resnet --data digits --m 4 --width 2 --stages 1 1 --batch 16 --h 3 --beta 0.5"
 COMMANDS = {
     "zo_hfl": ("zo_hfl", "--tau 2 --exchange solutions"),
     "fedavg": ("zo_hfl", "--method fedavg --tau 2 --beta 0.5 --compress topk:0.1"),

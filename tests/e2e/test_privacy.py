@@ -137,10 +137,10 @@ UNIFORM = "--method fedavg --weights uniform --clip 1"
     [
         (f"{UNIFORM} --epsilon 0", "--epsilon 0.0: must be none or a number above 0"),
         (f"{UNIFORM} --epsilon nan", "--epsilon nan: must be none or a number above 0"),
-        (f"{UNIFORM} --epsilon 1 --delta 1", "--delta 1.0: must be a probability below 1"),
+        (f"{UNIFORM} --epsilon 1 --delta 1", "--delta 1.0: must be a probability from 1e-12 to below 1"),
         (
             f"{UNIFORM} --epsilon 1 --m 1",
-            "--delta 1.0: must be a probability below 1 (auto is 1/m^1.1, for two clients",
+            "--delta 1.0: must be a probability from 1e-12 to below 1 (auto is 1/m^1.1, for two clients",
         ),
         (f"{UNIFORM} --delta 0", "--delta 0.0: must be auto or a probability above 0"),
         ("--clip 0", "--clip 0.0: must be none or a norm above 0"),

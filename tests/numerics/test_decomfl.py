@@ -329,6 +329,20 @@ def test_scalars_are_aggregated_as_models_are(flags: dict[str, Any], expected: A
 
 
 @pytest.mark.parametrize("cls", [DeComFL, HiSo])
+@pytest.mark.parametrize("estimate", ["one-sided", "central"])
+def test_a_robust_mean_clips_the_same_scalars_as_privacy(cls: Any, estimate: Any) -> None:
+    """--aggregate clip:C and --clip C without noise, where all take part: derivatives along the directions, whatever
+    the radius. Mutations: raw differences of losses in one of the two; the radius for the distance of two points."""
+    plan, flags = planned(setting(mlp), weights="uniform"), {"mu": 3e-3, "n_p": 3, "estimate": estimate}
+    plain, robust, private = (
+        run(method(cls, plan, **flags, **more), 1).scalars[-1]
+        for more in ({}, {"aggregate": "clip:0.05"}, {"clip": 0.05})
+    )
+    np.testing.assert_allclose(robust, private, rtol=1e-5)
+    assert np.abs(robust).max() < 0.9 * np.abs(plain).max()
+
+
+@pytest.mark.parametrize("cls", [DeComFL, HiSo])
 @pytest.mark.parametrize("trust", ["server", "nobody"])
 def test_scalars_are_clipped_together_noised_and_averaged_over_the_expected_number(cls: Any, trust: str) -> None:
     """h n_p derivatives of a client have the norm C at most; the round's are their sum and the noise over q m, the same

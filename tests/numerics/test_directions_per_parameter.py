@@ -11,7 +11,7 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.split import estimates, pieces
 from zofl_mpi.run import records
 
-SPLIT = ["--data", "digits", "--m", "2", "--width", "2", "--batch", "300", "--h", "2"]
+SPLIT = ["--problem", "split_resnet", "--data", "digits", "--m", "2", "--width", "2", "--batch", "300", "--h", "2"]
 RUNS = {
     "zo_hfl": ["zofl_mpi.zo_hfl", "--m", "4", "--beta", "0.5"],
     "fedrzo_nn": ["zofl_mpi.fedrzo", "--problem", "max_affine", "--m", "3", "--H", "2", "--n-p", "3"],

@@ -4,7 +4,9 @@ from tests.numerics.first_order import *
 from zofl_mpi.data.partition import as_dataset
 from zofl_mpi.data.sources import Synthetic, make
 from zofl_mpi.engine.fields import reported
+from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fednest import FedNest, Vector
+from zofl_mpi.numerics import projections
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Saddle
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 from zofl_mpi.rounds.report import GlobalModel
@@ -159,6 +161,56 @@ def test_regularisers_are_learned_and_stay_in_their_set() -> None:
         lowest.append(state.x.min())
     assert reported(of.evaluate(state, 12, clients))["objective_exact"] < first - 1e-3
     assert min(lowest) == pytest.approx(setting.problem.mu)
+
+
+# --- the sets
+
+
+def within(monkeypatch: pytest.MonkeyPatch, *sets: Any) -> FedNest:
+    """The method on bowls whose client i has X_i = sets[i % len(sets)], a projection."""
+    monkeypatch.setattr(BilevelBowls, "project", lambda self, i, x: sets[i % len(sets)](x))
+    of: FedNest = built(FedNest, known(BilevelBowls), gamma=0.0, T=1, N=1, **ALL)
+    return of
+
+
+def below(c: float, k: Any = slice(None)) -> Any:
+    """The projection onto {x: x_k <= c}."""
+
+    def project(x: Array) -> Array:
+        y = x.copy()
+        y[k] = np.minimum(x[k], c)
+        return y
+
+    return project
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_mean_is_projected_onto_all_of_unlike_sets(monkeypatch: pytest.MonkeyPatch, order: int) -> None:
+    """{x <= 10} and {x <= 0}, whoever has which, at x = 3: 0, not client 0's 3. Mutations: client 0's set, or the last
+    one's, for all; the nearest of the nearest points."""
+    of = within(monkeypatch, *[below(10), below(0)][::order])
+    new = of.round(replace(of.start(), x=np.full(n, 3.0)), 0, clients_of(of)).x
+    np.testing.assert_array_equal(new, np.zeros(n))
+
+
+def test_a_corner_of_unlike_sets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond both of two half-spaces no single projection is that onto their intersection; beyond one it is.
+
+    Mutations: no look at the other sets; a refusal wherever two sets differ."""
+    of = within(monkeypatch, below(0, 0), below(0, 1))
+    np.testing.assert_array_equal(of.projected(np.array([-1.0, 2, 3, 4, 5])), [-1, 0, 3, 4, 5])
+    with pytest.raises(UserError, match="client 0's is 2 away from client 1's: give all clients one X_i"):
+        of.projected(np.array([3.0, 2, 3, 4, 5]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_alike_sets_are_taken_for_alike_in_spite_of_rounding(monkeypatch: pytest.MonkeyPatch, dtype: Any) -> None:
+    """Balls of 10^-3 to 10^3, where a projected point's projection differs by rounding. Mutation: no tolerance."""
+    generator = STREAMS(Purpose.START, t=3)
+    for k in range(300):
+        x, radius = (10.0 ** generator.uniform(-2, 4) * generator.standard_normal(n)).astype(dtype), 10.0 ** (k % 7 - 3)
+        of = within(monkeypatch, lambda x, R=radius: projections.ball(x[None], np.ones(n, x.dtype), R)[0])
+        np.testing.assert_array_equal(of.projected(x), of.nearest(0, x))
 
 
 # --- the costs

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems import hyperparameter
 from zofl_mpi.problems.hyperparameter import Hyperparameter
+from zofl_mpi.run.flags import built
 
 STREAMS = Streams(23)
 m, p, C = 3, 6, 4
@@ -253,3 +256,14 @@ def test_no_convergence_is_told(monkeypatch):
 def test_bad_arguments_are_refused(settings, sentence):
     with pytest.raises(UserError, match=sentence):
         problem(**settings)
+
+
+@pytest.mark.parametrize(("eta", "holds"), [(0.0099, True), (0.01, False), (0.1, False)])
+def test_a_radius_that_leaves_the_strongly_convex_lower_levels_is_refused(eta, holds):
+    """x + eta v > 0 from every x >= mu = 0.01 exactly where eta < mu. Mutations: no look; <= in place of <."""
+    setting = Setting(problem(mu=0.01), STREAMS, CLIENTS, CLIENTS[0], CLIENTS[0], None, np.dtype(np.float64))
+    if holds:
+        assert built(FedRZOBL, setting, eta=eta, lower="exact").shifted(np.full(m, 0.01), 0).min() > 0
+        return
+    with pytest.raises(UserError, match=rf"--eta {eta:g}: must be below 0\.01: x \+ eta v could leave"):
+        built(FedRZOBL, setting, eta=eta)

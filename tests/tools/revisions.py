@@ -52,7 +52,8 @@ DATA, KNOWN, IMAGES = "--data digits --m 5 --alpha 0.5", "--m 5 --noise 1", "--d
 A, B = "--x0 random --beta 0.6 --tau 2 --batch 8", "--x0 random --batch 8"
 ZO, NN = f"{A} --gamma 0.5 --eta 0.07", f"{B} --H 2 --eta 0.03 --gamma 0.01"
 BL = "--x0 random --H 2 --eta 0.03 --gamma 0.03 --T-lower 5 --H-lower 2 --batch-lower 4"
-C = f"{DATA} --width 2 --stages 1 1 --batch 16 --h 3 --beta 0.6 --lr-client 0.02 --lr-server 0.01"
+RESNET = "--problem split_resnet --width 2 --stages 1 1"
+C = f"{DATA} {RESNET} --batch 16 --h 3 --beta 0.6 --lr-client 0.02 --lr-server 0.01"
 LM = "--problem split_lm --model own --data own/texts.jsonl --m 3 --batch 4 --h 2 --beta 0.6 --lr-client 0.02"
 PRIVATE = "--noise-multiplier 1 --participation poisson"
 # Steps are larger and radii less round than is usual, so that the last bits of an estimate reach the model.
@@ -96,8 +97,8 @@ fedrzo fedrzo_nn-cnn {NN} --problem cnn {IMAGES}
 fedrzo fedrzo_nn-private* {NN} {DATA} --clip 0.1 {PRIVATE}
 fedrzo fedrzo_nn-bowls {NN} --problem bowls {KNOWN} --estimate central --beta 0.6 --x-set box:-1:1 ball:2 ball:3 all all
 fedrzo fedrzo_nn-max_affine {NN} --problem max_affine {KNOWN} --weights size --schedule sqrt --probe 3
-fedrzo fedrzo_bl* --method fedrzo_bl {BL} {DATA}
-fedrzo fedrzo_bl-exact --method fedrzo_bl {BL} {DATA} --gamma 0.002 --lower exact --exact
+fedrzo fedrzo_bl* --method fedrzo_bl {BL} {DATA} --mu 0.06
+fedrzo fedrzo_bl-exact --method fedrzo_bl {BL} {DATA} --gamma 0.002 --mu 0.06 --lower exact --exact
 fedrzo fedrzo_bl-fedac1 --method fedrzo_bl {BL} {DATA} --problem fair --gamma 1e-4 --lower fedac1 --exact --probe 3
 fedrzo fedrzo_bl-simplex --method fedrzo_bl {BL} {DATA} --problem fair --y-set simplex
 fedrzo fedrzo_bl-softmax --method fedrzo_bl {BL} {DATA} --problem fair_softmax --gamma 3e-4
@@ -156,6 +157,7 @@ heron_sfl fedkseed-lm* {LM} --method fedkseed --seeds 30 --mu 0.013 --distributi
 TEXTS = {
     "run.grid": ["--help", "{tree}/jobs/a_fig2.toml", "{tree}/jobs/b_methods.toml", "missing.toml"],
     "data.download": ["--help"],
+    "data.cache": ["--help"],
     "doctor": ["--help"],
     "zo_hfl": ["--method newton", "--lamda 1", "--method fedavg --problem corner", "--rounds 0", "--resume missing.h5"],
     "fedrzo": ["--method fedrzo_nn --problem fair", "--x-set sphere:1", "--eta 0", "--problem mine:Class"],

@@ -218,7 +218,7 @@ def test_the_oldest_entries_go_first_and_mapped_ones_stay(tmp_path, monkeypatch,
     assert cache.main(["--empty"]) == 0
     said = capsys.readouterr().out
     del mapped
-    assert "  e  (e-" in said and "1 data sets" in said and "2 deleted, those that runs have open stay" in said
+    assert "  e  (e-" in said and "1 data set," in said and "2 deleted, those that runs have open stay" in said
     assert sorted(path.name[0] for path in tmp_path.iterdir()) == ["e"]
 
 
@@ -239,15 +239,16 @@ def test_a_fingerprint_is_of_all_bytes_and_costs_an_opened_entry_nothing(tmp_pat
 
 
 class Node(World):
-    """A rank of a node of three; what the first one tells."""
+    """A rank of a node of three, which hears again what the first one told."""
 
     def __init__(self, place: int, told: list[object]) -> None:
-        self.place, self.told = place, told
+        self.place, self.told, self.heard = place, told, 0
 
     def neighbours(self, value: object) -> tuple[int, list[object]]:
-        if self.place == 0 and value is not None:
+        if self.place == 0:
             self.told.append(value)
-        return self.place, [*self.told[-1:], None, None]
+        self.heard += 1
+        return self.place, [self.told[self.heard - 1], None, None]
 
 
 def test_one_rank_of_a_node_reads_files_for_all(tmp_path, sources, reader, monkeypatch):
@@ -257,9 +258,17 @@ def test_one_rank_of_a_node_reads_files_for_all(tmp_path, sources, reader, monke
     told: list[object] = []
     for place in (0, 1, 2):
         world = Node(place, told)
-        found = samples.once_a_node(world, lambda: calls.append(1) or sources)
+        found = samples.found_once_a_node(world, lambda: calls.append(1) or sources)
         assert found[:2] == sources[:2] and same(samples.cached(world, found), RAW)
     assert len(calls) == reader.calls == 1
+
+    def missing() -> Sources:
+        raise UserError("no such file")
+
+    told = []
+    for place in (0, 1):
+        with pytest.raises(UserError, match=r"^no such file$"):
+            samples.found_once_a_node(Node(place, told), missing)
 
 
 def test_what_fails_is_told_and_leaves_nothing(tmp_path, sources, monkeypatch):

@@ -3,7 +3,7 @@
 from importlib import import_module
 
 from tests.conftest import ROOT
-from zofl_mpi.__main__ import FAMILIES, TOOLS, lines
+from zofl_mpi.__main__ import FAMILIES, TOOLS, lines, table
 
 PACKAGE = ROOT / "zofl_mpi"
 
@@ -21,7 +21,20 @@ def test_every_command_method_and_problem_has_its_place() -> None:
         assert sum(line.split()[:3] == ["python", "-m", command] and len(line.split()) > 4 for line in listed) == 1
     for name in FAMILIES:
         family, start = import_module(name), next(k for k, line in enumerate(listed) if f"-m {name} " in line)
-        methods = listed[start + 1 : start + 1 + len(family.METHODS)]
+        methods, words = (listed[start + k : start + 1 + 2 * len(family.METHODS) : 2] for k in (1, 2))
         assert [line.split()[:2] for line in methods] == [["--method", method] for method in family.METHODS]
         assert all(len(line.split()) > 3 for line in methods)
-        assert listed[start + 1 + len(family.METHODS)].split(maxsplit=1)[1] == ", ".join(family.PROBLEMS)
+        for line, made in zip(words, family.METHODS.values(), strict=False):
+            assert line.strip() == f"a client: {made.computes}; {made.travels}"
+        assert listed[start + 1 + 2 * len(family.METHODS)].split(maxsplit=1)[1] == ", ".join(family.PROBLEMS)
+
+
+def test_the_page_has_the_table_of_the_code() -> None:
+    """Every method once. Mutations: a method without words; a page that says something else."""
+    page, names = (PACKAGE / "methods/README.md").read_text(), {m for f in FAMILIES for m in import_module(f).METHODS}
+    rows = list(table())
+    assert "\n".join(rows) in page
+    listed = [word.strip(" `") for row in rows[2:] for word in row.split("|")[1].split(",")]
+    assert sorted(listed) == sorted(names)
+    assert all(cell.strip() for row in rows[2:] for cell in row.split("|")[1:-1])
+    assert f"Commands for {len(names)} methods" in next(lines())

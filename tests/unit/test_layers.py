@@ -36,7 +36,7 @@ WITHIN = {
         ("signals", "progress", "client_memory", "evaluation"),
         ("records", "binding", "questions", "flags", "family"),
         ("local", "mpi"),
-        ("devices", "plan", "loop", "stored"),
+        ("devices", "plan", "loop", "stored", "trial"),
         ("session", "cli", "grid"),
     ),
 }

@@ -119,7 +119,7 @@ def test_bilevel_methods_count_samples_of_both_levels() -> None:
     nest = {"H": 2, "H_lower": 3, "T": 5, "N": 4}  # 6 derivatives of f_i, 5 x 7 + 4 of h_i
     assert loads_of(built(FedNest, given, batch=0, batch_lower=2, **nest)) == Loads([*(6 * sizes + 39 * 2)])
     assert loads_of(built(FedNest, given, batch=2, batch_lower=0, **nest)) == Loads([*(12 + 39 * sizes)])
-    rzo = {"H": 3, "T_lower": "4", "lower": "local_sgd"}
+    rzo = {"H": 3, "T_lower": "4", "lower": "local_sgd", "eta": 0.005}
     assert loads_of(built(FedRZOBL, given, batch=0, batch_lower=2, **rzo)) == Loads([*(3 * sizes + 16)])
     assert loads_of(built(FedRZOBL, given, batch=2, batch_lower=0, **rzo)) == Loads([*(6 + 8 * sizes)])
     assert loads_of(built(FedRZONN, given, H=3, batch=0)) == Loads([*(3 * sizes)])

@@ -24,7 +24,8 @@ def printed(lines: Lines, hands: Hands, rounds: int, seconds: float, capsys: Cap
         for done in range(1, rounds + 1):
             hands.now += seconds
             lines.update(done, "objective 1.0", seconds)
-    return [int(line.split("/")[0].removeprefix("round")) for line in capsys.readouterr().out.splitlines()]
+    shown = (line for line in capsys.readouterr().out.splitlines() if line.startswith("round"))
+    return [int(line.split("/")[0].removeprefix("round")) for line in shown]
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,19 @@ def test_lines_come_first_then_every_five_seconds_then_more_seldom_and_last(
 ) -> None:
     lines = printed(Lines(), hands, rounds, seconds, capsys)
     assert (len(lines) if isinstance(shown, int) else lines) == shown
+
+
+@pytest.mark.parametrize(("before", "seconds", "told"), [(0, 6.1, True), (0, 5.9, False), (50, 12.1, True)])
+def test_a_run_of_more_than_ten_minutes_says_so_after_its_first_round(
+    capsys: Capsys, before: int, seconds: float, told: bool
+) -> None:
+    """Mutations: said again after the second round; of a continued run, by all of its rounds."""
+    lines = Lines()
+    lines.begin(before, 101)
+    for done in (before + 1, before + 2):
+        lines.update(done, "", seconds)
+    words = "so the run takes about 10 minutes: a smaller --rounds"
+    assert capsys.readouterr().out.count(words) == told
 
 
 def test_a_line_says_how_far_how_good_how_fast_and_how_long(hands: Hands, capsys: Capsys) -> None:

@@ -14,9 +14,10 @@ import h5py
 import numpy as np
 import pytest
 
+from tests.unit.made import complaint
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
-from zofl_mpi.run.records import Recorder, WriteError
+from zofl_mpi.run.records import Recorder, WriteError, rows
 from zofl_mpi.run.records.provenance import _git
 
 M, RANKS = 4, 3
@@ -40,6 +41,20 @@ def add(recorder: Recorder, r: int, steps: tuple[str, ...] = ("solve",), **row: 
         seconds_comm=3 * times,
         peak_bytes=times * 4000,
     )
+
+
+def test_a_heading_reads_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is what `load` tells. Mutations: a row that is read; another length than that of the rows."""
+    recorder = started(tmp_path / "a.h5")
+    for r in range(3):
+        add(recorder, r, loss=0.5 * r)
+    recorder.close("interrupted")
+    run = records.load(tmp_path / "a.h5")
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda *_: pytest.fail("a table is read"))
+    found = records.heading(tmp_path / "a.h5")
+    assert found == (run.path, run.attrs, run.config, run.length) and found.length == 3
+    with pytest.raises(pytest.fail.Exception):
+        records.load(tmp_path / "a.h5")
 
 
 def test_a_finished_run_is_read_back_whole(tmp_path: Path) -> None:
@@ -180,7 +195,7 @@ def test_an_existing_result_is_replaced_only_by_force_and_with_its_checkpoint(tm
 
 SECOND = """
 import fcntl, errno, sys
-from zofl_mpi.run.records import Recorder, WriteError
+from zofl_mpi.run.records import Recorder, WriteError, rows
 if sys.argv[3] == "without":
     def none(*arguments):
         raise OSError(errno.ENOLCK, "No locks available")
@@ -391,3 +406,35 @@ def test_a_row_that_no_other_follows_is_written_within_a_second(
             add(recorder, r)
     recorder.abandon()
     assert records.load(tmp_path / "a.h5").length == 6
+
+
+def test_a_configuration_may_be_longer_than_an_attribute(tmp_path: Path) -> None:
+    """As that of 12,000 clients with a number each; also one that becomes long, or short, in a continuation. Mutations:
+    refused by HDF5 after the start; an old value beside the new one; a checkpoint without it, or its checksum."""
+    path, tau = tmp_path / "a.h5", list(range(12_000))
+    long = {"config": {"tau": tau}, "command": "c" * 70_000, "run": "r"}
+    recorder = started(path, attrs=long)
+    recorder.append({"loss": 1.0})
+    recorder.begins(2.0)
+    recorder.close()
+    run = records.load(path)
+    assert run.config == {"tau": tau} and run.attrs["command"] == "c" * 70_000
+    (session,) = json.loads(run.attrs["sessions"])
+    assert session["command"] == "c" * 70_000 and session["seconds_start"] == 2.0
+    for attrs in ({"config": {"m": 1}, "command": "short"}, {"config": {"tau": tau}}):
+        Recorder.reopen(path, 1, attrs=attrs).close()
+        assert records.load(path).config == attrs["config"]
+        with h5py.File(path) as file:
+            assert ("config" in file.attrs) == ("command" in attrs) != ("long/config" in file)
+    for _ in range(rows.SESSIONS):
+        Recorder.reopen(path, 1, attrs={}).close()
+    sessions = json.loads(records.load(path).attrs["sessions"])
+    assert len(sessions) == rows.SESSIONS and sessions[0]["command"] == "c" * 70_000
+    saved = tmp_path / "a.ckpt.h5"
+    records.save_checkpoint(saved, {"state": b"abc"}, {**long, "round": 1})
+    found = records.load_checkpoint(saved)
+    assert json.loads(found.attrs["config"]) == {"tau": tau} and [*found.payload] == ["state"]
+    data = saved.read_bytes()
+    assert data.count(b" 11998, ") == 1
+    saved.write_bytes(data.replace(b" 11998, ", b" 11978, "))
+    assert "the checksum of the attributes is not the one stored" in complaint(records.load_checkpoint, saved)

@@ -35,7 +35,7 @@ class Raw:
     shape: tuple[int, ...] = ()  # of one input: (channels, height, width), (p,) of a table; () by p, square images
     clients: NDArray[np.int64] | None = None  # (N,) the number of a sample's client; None where the data do not say
     names: NDArray[np.str_] | None = None  # of the clients that `clients` numbers from 0; None: the numbers themselves
-    fingerprint: str = ""  # of all bytes of its arrays, from the cache; "" where it is in memory alone
+    fingerprint: str = ""  # of all bytes of its arrays and its parts, from the cache; "" where it is in memory alone
 
     @property
     def is_table(self) -> bool:
@@ -47,8 +47,10 @@ class Raw:
         """`fingerprint`, or the same computed from the arrays."""
         if self.fingerprint:
             return self.fingerprint
+        parts = ("validation", self.official_validation), ("test", self.official_test)
+        held_out = "".join(f", {name} {size}" for name, size in parts if size)
         whose = "" if self.clients is None else f", clients crc32 {_crc32(self.clients):08x}"
-        return Dataset(self.inputs, self.labels, self.classes, targets=self.targets).fingerprint() + whose
+        return Dataset(self.inputs, self.labels, self.classes, targets=self.targets).fingerprint() + held_out + whose
 
     def client(self, number: int) -> str:
         """The name of a client, or its number, as the data have it; fit for a screen."""
@@ -70,7 +72,7 @@ def numbered(names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.str_]]
 
 def _crc32(values: Array, before: int = 0) -> int:
     """Checksum of an array's bytes, continued from that of the bytes `before`."""
-    return zlib.crc32(np.ascontiguousarray(values).reshape(-1).view(np.uint8), before)
+    return zlib.crc32(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data, before)
 
 
 @final
@@ -207,8 +209,8 @@ class Federation:
     def seen_as(self, change: Callable[[Dataset], Dataset], fingerprint: str, scaling: str) -> Federation:
         """The same parts with their inputs changed, in one channel; the other arguments are as `Federation`'s."""
         validation = None if self.validation is None else change(self.validation)
-        clients, own = tuple(map(change, self.clients)), {"fingerprint": fingerprint, "scaling": scaling}
-        return Federation(change(self.server), clients, change(self.test), validation=validation, **own)
+        parts = change(self.server), tuple(map(change, self.clients)), change(self.test)
+        return Federation(*parts, validation=validation, fingerprint=fingerprint, scaling=scaling)
 
     def in_words(self) -> str:
         """How many samples each part has, and how the inputs are scaled."""

@@ -1,8 +1,8 @@
-"""One copy of a data set per node: plain .npy files that all ranks of the node map read-only.
+"""The cache of data sets, one copy per node: lists and empties it.
 
-One rank of each node finds the sources and prepares the entry, which checks the files' checksums; all ranks of the node
-then open it. The entries take at most `MOST_BYTES`, the oldest go first; a mapped one stays. They may be listed and
-deleted at any time:
+An entry is a folder of plain .npy files that all ranks of a node map read-only. One rank of each node finds the sources
+and prepares the entry, which checks the files' checksums; all ranks of the node then open it. The entries take at most
+`MOST_BYTES`, the oldest go first; a mapped one stays. They may be listed and deleted at any time:
 
     python -m zofl_mpi.data.cache                 # lists the entries, the last used one first
     python -m zofl_mpi.data.cache --empty         # deletes those that no run has open
@@ -45,8 +45,7 @@ class Sources(NamedTuple):
 
     name: str  # as the user calls it
     key: str  # name of its cache entry, another one for files of other content or other parameters
-    # reads or makes the data set (seconds); raises UserError. None at a rank that leaves this to another of its node
-    read: Callable[[], Raw] | None
+    read: Callable[[], Raw]  # reads or makes the data set (seconds); raises UserError
 
 
 def default_cache_dir() -> Path:
@@ -110,7 +109,6 @@ def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
         return
     import tempfile  # this and shutil: one rank of a node writes, and only once
 
-    assert sources.read is not None
     raw = sources.read()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -257,7 +255,7 @@ def entries(cache_dir: Path | None = None) -> list[Entry]:
             try:
                 name = str(_facts(entry)["name"])
             except Exception:  # damaged facts may be anything
-                name = "(damaged)"
+                name = "(damaged, or of another version)"
             size = sum(path.stat().st_size for path in entry.iterdir())
             found.append(Entry(entry, name, size, entry.stat().st_mtime))
     return sorted(found, key=lambda entry: -entry.used)
@@ -309,7 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{entry.size / 2**20:>9,.1f} MiB  used {used}  {entry.name}  ({entry.folder.name})")
     total = f"{sum(entry.size for entry in known) / 2**30:.2f} of at most {MOST_BYTES / 2**30:.0f} GiB"
     words = f"; {len(removed)} deleted, those that runs have open stay" if given.empty else ""
-    print(f"{folder}: {len(known)} data sets, {total}{words}")
+    print(f"{folder}: {len(known)} data set{'s' * (len(known) != 1)}, {total}{words}")
     return 0
 
 

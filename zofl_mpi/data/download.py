@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from zofl_mpi.data.images import find_cifar, read_cifar
 from zofl_mpi.data.published import REMOTES, default_data_dir
-from zofl_mpi.errors import UserError, nearest, refused
+from zofl_mpi.errors import UserError, nearest, printing, refused
 from zofl_mpi.paths import user_path
 
 TIMEOUT = 30.0  # seconds without an answer
@@ -92,6 +92,7 @@ def _explained(error: OSError, path: Path, url: str) -> str:
     return f"{url} cannot be fetched ({reason}): {_other_ways(path)}"
 
 
+@printing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status: 0, or 2 after one sentence on standard error."""
     parser = argparse.ArgumentParser(prog="python -m zofl_mpi.data.download", description="Fetch a public data set.")

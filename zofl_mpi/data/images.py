@@ -128,7 +128,7 @@ def _records(pickled: bytes, file: str) -> bytes:
         if isinstance(value, str | bytes):
             text = value.encode("latin-1") if isinstance(value, str) else value
             pixels, is_labels = max(pixels, text, key=len), text == b"labels"
-        elif is_labels and code.name == "BININT1":
+        elif is_labels and code.name == "BININT1" and value is not None:
             labels.append(int(value))
         elif code.name not in ("EMPTY_LIST", "MARK", "APPENDS", "BINPUT", "LONG_BINPUT", "MEMOIZE", "FRAME"):
             is_labels = False

@@ -258,7 +258,7 @@ def _counts_by_mix(pool: Rows, streams: Streams, m: int, alpha: float) -> Rows:
             left[label] -= 1
             if not left[label]:
                 is_open[label] = False
-                struck += is_open.any()
+                struck += bool(is_open.any())
     return np.array(counts, np.int64)
 
 

@@ -10,6 +10,7 @@ import functools
 import math
 import sys
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ Array = NDArray[Any]
 GIVEN_NAMES = ("setting", "federation")
 """Fields of these names, as a user's own methods and problems have, are given by the run without being marked."""
 LARGEST = sys.float_info.max
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def column(unit: str, meaning: str, default: Any = dataclasses.MISSING, *, finite: str = "") -> Any:
@@ -74,15 +76,16 @@ class Range(NamedTuple):
     allowed: str
 
 
-def at_least(least: float, default: Any, what: str = "", remark: str = "") -> Any:
+def at_least(least: float, default: Any, what: str = "", remark: str = "", *, paper: Any = None) -> Any:
     """A flag whose value is `least` or more; of several values, each.
 
     Args:
         what: the kind of value, "a step size"; by default "a whole number" or "a number".
         remark: follows the range in an error, as "(0: all samples)".
+        paper: the paper's value where the default is another; --paper takes it.
     """
     noun = what or ("a whole number" if isinstance(default, int) else "a number")
-    return _ranged(default, Range(least, LARGEST, f"{noun}, at least {least:g}{remark and ' ' + remark}"))
+    return _ranged(default, Range(least, LARGEST, f"{noun}, at least {least:g}{remark and ' ' + remark}"), paper)
 
 
 def above(least: float, default: Any, what: str = "a number") -> Any:
@@ -100,8 +103,8 @@ def between(least: int, most: int, default: int) -> Any:
     return _ranged(default, Range(least, most, f"a whole number, at least {least} and at most {most}"))
 
 
-def _ranged(default: Any, bounds: Range) -> Any:
-    return dataclasses.field(default=default, metadata={"range": bounds})
+def _ranged(default: Any, bounds: Range, paper: Any = None) -> Any:
+    return dataclasses.field(default=default, metadata={"range": bounds, "paper": paper})
 
 
 def check_ranges(cls: type[Any], values: Mapping[str, Any]) -> None:
@@ -114,9 +117,12 @@ def check_ranges(cls: type[Any], values: Mapping[str, Any]) -> None:
             demand(all(bounds.least <= v <= bounds.most for v in numbers), f.name, value, bounds.allowed)
 
 
-def part(**defaults: Any) -> Any:
-    """A field that is a dataclass of flags, with other defaults where given; it gets the method's `setting`."""
-    return dataclasses.field(kw_only=True, metadata={"defaults": defaults})
+def part(*, paper: Mapping[str, Any] = NOTHING, **defaults: Any) -> Any:
+    """A field that is a dataclass of flags, with other defaults where given; it gets the method's `setting`.
+
+    `paper` are the paper's values of flags whose defaults here are others (--paper).
+    """
+    return dataclasses.field(kw_only=True, metadata={"defaults": defaults, "papers": paper})
 
 
 def given(default: Any = dataclasses.MISSING) -> Any:

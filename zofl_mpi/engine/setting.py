@@ -85,11 +85,9 @@ class Drawable(Protocol):
 @final
 @dataclass(frozen=True)
 class Work:
-    """The local steps that a method plans, from which a problem chooses its kernel."""
+    """The sizes of the local steps, from which a problem chooses its kernel: what a run's length cannot change."""
 
     batch: int  # samples of a step
-    models: int  # how many take a step together, on the same samples; that counts as one step
-    steps: int  # of all clients in all rounds together, on average over who takes part
 
 
 @final
@@ -141,8 +139,8 @@ class Directions(NamedTuple):
 class PlansWork(Protocol):
     """A method, or a part of one, that knows its local steps; a method answers before its parts."""
 
-    def work(self, rounds: int) -> Work | None:
-        """The local steps of a run of `rounds` rounds, from which a problem chooses its kernel; None: not known."""
+    def work(self) -> Work | None:
+        """The sizes of the local steps, from which a problem chooses its kernel; None: not known."""
         return None
 
 
@@ -184,6 +182,10 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     """Words for what leaves its clients unclipped, where it cannot clip it; "": nothing does."""
     holds_all: ClassVar[bool] = False
     """Whether each client of a network in parts holds all of them."""
+    computes: ClassVar[str] = ""
+    """What its clients must be able to compute: "values of ...", "gradients of ..." or "nothing"."""
+    travels: ClassVar[str] = ""
+    """What a client gets and sends: "... down, ... up"."""
     needs: ClassVar[type[Any] | str | None] = None
     """The role of a problem that the method runs on, a protocol of `zofl_mpi.problems` or its name; None: any."""
 

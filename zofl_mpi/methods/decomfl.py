@@ -48,7 +48,7 @@ class DeComFL(UnsplitMethod):
         n_p: directions of a local step, whose estimates are averaged.
     """
 
-    n_p: int = at_least(1, 1, "a whole number of directions")
+    n_p: int = at_least(1, 16, "a whole number of directions", paper=1)
     privacy: Privacy = part()
 
     def round(self, state: ScalarState, r: int, clients: Clients) -> ScalarState:

@@ -13,13 +13,14 @@ from typing import Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Client, Clients, Directions, Purpose, at_least, column, demand
+from zofl_mpi import Client, Clients, Directions, Purpose, at_least, column, demand, part
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.rounds.split.client import Key
 from zofl_mpi.rounds.split.costs import Traffic
 from zofl_mpi.rounds.split.messages import State
 from zofl_mpi.rounds.split.pieces import Parts
 from zofl_mpi.rounds.split.rules import Lines
+from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.rounds.split.unsplit import Averaged, Known, UnsplitMethod, Uploaded
 
 
@@ -40,7 +41,10 @@ class FedKSeed(UnsplitMethod):
             seeds. K numbers more go down for these, 2 K up: sums of magnitudes, and counts.
     """
 
-    seeds: int = at_least(1, 4096, "a whole number of seeds")
+    training: Training = part(
+        batch=32, h=20, lr_client=2e-3, optimiser="sgd", weights="uniform", paper={"batch": 8, "h": 200}
+    )
+    seeds: int = at_least(1, 512, "a whole number of seeds", paper=4096)
     seed_weights: Literal["uniform", "magnitude"] = "uniform"
 
     def round(self, state: KSeedState, r: int, clients: Clients) -> KSeedState:

@@ -14,12 +14,14 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from zofl_mpi import Array, Client, Clients, Purpose, at_least, column, finite
+from zofl_mpi import Array, Client, Clients, Purpose, UserError, at_least, column, finite
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.rounds.base import shaped
 from zofl_mpi.rounds.bilevel_report import Exchange, Placed, SecondOrderReports
 from zofl_mpi.rounds.report import GlobalModel
 
+ROUNDING = 64
+"""Units in the last place by which a projected point may miss its set."""
 DIVERGED = "x or y is not finite after the round; smaller --gamma or --gamma-lower may help"
 
 
@@ -42,7 +44,7 @@ class FedNest(SecondOrderReports):
     """Each round T inner rounds (FedInn), a Neumann series (FedIHGP), and an outer one (FedOut).
 
     Local steps are corrected as in SVRG, q_i(y') - q_i(y) + mean of the q_j(y); likewise outside, where the indirect
-    part of the hypergradient stays that at x (the paper's FedOut). Ours: the mean is projected where all X_i are alike.
+    part of the hypergradient stays that at x (the paper's FedOut). Ours: the mean is projected onto all X_i.
 
     Attributes:
         gamma: alpha of the paper, outer step size; each of H local steps is gamma/H.
@@ -72,11 +74,35 @@ class FedNest(SecondOrderReports):
         p, terms = self.inverse_product(clients, x, y, r)
         h = clients.mean(self.hypergradient, Term(p, terms)).v
         new = clients.mean(self.outer, Vector(h)).v
-        if self.problem.constrained:
-            new = np.asarray(shaped(self.problem.project(0, new), new.shape, "project(i, x)"), new.dtype)
+        new = self.projected(new)
         exchanges = self.exchanges(r)
         derivatives = sum(exchange.upper + exchange.lower for exchange in exchanges)
         return State(new, y, float(np.linalg.norm(h)), len(exchanges), derivatives)
+
+    def projected(self, x: Array) -> Array:
+        """(n,) the point of all X_i nearest to x (UserError: it is on the edges of several unlike ones).
+
+        Of the nearest points of the single X_i it can only be the one farthest from x: the intersection is no nearer.
+        """
+        nearest = [self.nearest(i, x) for i in range(self.setting.m)]
+        distances = [float(np.linalg.norm(np.subtract(p, x, dtype=np.float64))) for p in nearest]
+        if not math.isfinite(sum(distances)):
+            return x  # which ends the run
+        k = int(np.argmax(distances))
+        new = nearest[k]
+        rounding = ROUNDING * float(np.finfo(x.dtype).eps) * (float(np.linalg.norm(new)) + distances[k])
+        for i in range(self.setting.m) if distances[k] else ():
+            away = float(np.linalg.norm(np.subtract(self.nearest(i, new), new, dtype=np.float64)))
+            if away > rounding:
+                raise UserError(
+                    f"FedNest needs the nearest point of all X_i; that of client {k}'s is {away:.3g} away from client "
+                    f"{i}'s: give all clients one X_i, their intersection, or take --method fedrzo_bl"
+                )
+        return new
+
+    def nearest(self, i: int, x: Array) -> Array:
+        """(n,) the point of X_i nearest to x."""
+        return np.asarray(shaped(self.problem.project(i, x), x.shape, "project(i, x)"), x.dtype)
 
     def inverse_product(self, clients: Clients, x: Array, y: Array, r: int) -> tuple[Array, int]:
         """(n_lower,) about (grad_yy h)^{-1} grad_y f at x, y, and its number of products: Algorithm 4."""

@@ -44,6 +44,8 @@ class Scaffnew(Costed[Smooth]):
         x0: first model: zero, random or auto (zero; a network: random).
     """
 
+    computes: ClassVar[str] = "gradients of its loss"
+    travels: ClassVar[str] = "x down, a local model up"
     needs: ClassVar[type] = Smooth
     p: float = fraction(0.1, "a probability")
     gamma_local: float = above(0, 0.1, "a step size")

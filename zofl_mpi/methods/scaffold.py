@@ -6,7 +6,7 @@ ICML 2020.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
 
@@ -57,6 +57,7 @@ class Scaffold(FirstOrder):
         option: of c_i+: I (the gradient of F_i at x on all data of the client) or II (the mean of the gradients used).
     """
 
+    travels: ClassVar[str] = "x and c down, changes of both up"
     option: Literal["I", "II"] = "II"
     server_rule: ServerRule = part()
     privacy: Privacy = part()

@@ -18,9 +18,11 @@ from zofl_mpi.rounds.report import Report, Reporting
 class ServerSGD(Costed[Smooth]):
     """x <- x - gamma_r grad f_1(x; xi_r), f_1 the mean loss on the server's data; clients are only measured."""
 
+    computes: ClassVar[str] = "nothing"
+    travels: ClassVar[str] = "nothing down, nothing up"
     needs: ClassVar[type] = Smooth
     uploads: ClassVar[str] = ""
-    server: ServerStep = part(gamma=0.01)
+    server: ServerStep = part(gamma=1.0, paper={"gamma": 0.01})
     reporting: Reporting = part()
 
     def __post_init__(self) -> None:

@@ -65,18 +65,19 @@ class SplitLoRA(SFLV2):
     With adapters, W x + (alpha/r) B A x, theta_c and theta_s are the entries of A and B alone. As in the code, the
     clients' A are averaged, and their B, not the products B A.
 
-    The code averages every 100 steps, uniformly, a snapshot from before the step; here h = 100 local steps end first.
+    The code averages every 100 steps, uniformly, a snapshot from before the step; here h local steps end first.
     Its step sizes fall linearly after the warm-up, here with --schedule linear --decay-steps N alone. Optimisers are
     kept on both sides. The order of the clients is drawn each round.
     """
 
     training: Training = part(
-        batch=8,
-        h=100,
+        batch=32,
+        h=10,
         lr_client=2e-4,
         lr_server=2e-4,
         optimiser="adamw_transformers",
         weight_decay=0.01,
         warmup=500,
         weights="uniform",
+        paper={"batch": 8, "h": 100},
     )

@@ -52,9 +52,11 @@ class ZOHFL(Costed[Hierarchical]):
         exchange: scalars (f_2's two values go up) or solutions (y+ and y-, the paper's; the same x, bit for bit).
     """
 
+    computes: ClassVar[str] = "gradients of h_i, its personal problem's, and values of f_2"
+    travels: ClassVar[str] = "x down, two values up"
     needs: ClassVar[type] = Hierarchical
     sampling: Sampling = part()
-    server: ServerStep = part(gamma=0.01)
+    server: ServerStep = part(gamma=1.0, paper={"gamma": 0.01})
     local: LocalSolve = part()
     eta: float = above(0, 0.1, "a smoothing radius")
     divide: Literal["m", "participants"] = "m"
@@ -171,7 +173,6 @@ class ZOHFL(Costed[Hierarchical]):
             batch=self.local.batch,
             down=GlobalModel(x, 0),
             up=scalars if self.exchange == "scalars" else Solutions(x, x),
-            models=2 if self.local.samples == "shared" else 1,
             server_batch=self.server.server_batch,
         )
 

@@ -2,22 +2,36 @@
 
 Poisson participation: one client more or less, by a privacy loss distribution (Koskela et al., AISTATS 2020). A fixed
 number: one client for another, so twice the sensitivity, by Renyi differential privacy (Wang et al., AISTATS 2019),
-which is looser. Pure epsilon adds up over rounds, amplified by sampling (Balle et al., NeurIPS 2018).
+which is looser. Pure epsilon adds up over rounds, amplified by sampling (Balle et al., NeurIPS 2018). What is not
+computed is infinite.
 """
 
 import functools
+import logging
 import math
 from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
+
 from zofl_mpi.errors import UserError
 
-GRIDS = (1e-3, 1e-4)
-"""Widths of a loss distribution's cells; any gives an upper bound, the finer one where epsilon is below 1."""
+LEAST = 0.04
+"""The least z; with less noise one round in which a client takes part may cost more than `MOST`."""
+MOST = 1000.0
+"""The largest epsilon; from a fraction of it on, nobody is protected."""
+ROUNDS = 10**5
+"""The most rounds: their epsilon takes a second, the z of a budget fifteen times that."""
+DELTA = 1e-12
+"""The least delta: loss distributions leave out 1e-15."""
+FAR = 2e5
+"""A Renyi bound from which on no distribution is computed: epsilon is above `MOST`, or not far below."""
+CELLS = 1e5
+"""Of a round's loss distribution, at most some; a second of work."""
+ROUNDING = 1e-13
+"""Of a Renyi divergence, at most."""
 ORDERS = (*range(2, 17), *range(18, 33, 2), 40, 48, 64, 128, 256, 512)
 """Renyi orders: half of the package's, whose fractional ones are slow, for less than 0.1 % of epsilon."""
-COARSE = 50.0
-"""Epsilon from which on the Renyi bound stands: distributions of larger losses take memory, and protect nobody."""
 
 
 @final
@@ -36,18 +50,21 @@ class Account:
     delta: float
 
     def epsilon(self, z: float, rounds: int) -> float:
-        """Epsilon after so many rounds with noise z times the clipping norm; inf without noise."""
-        if rounds == 0 or z == 0:
+        """Epsilon after so many rounds with noise z times the clipping norm; inf where it is not computed."""
+        if rounds == 0 or not LEAST <= z < math.inf or rounds > ROUNDS:
             return math.inf if rounds else 0.0
         alone, q = z if self.poisson else z / 2, self.asked / self.m
         if not self.delta:
-            return rounds * (math.log1p(q * math.expm1(1 / alone)) if alone > 1 / 700 else 1 / alone)
+            found = rounds * math.log1p(q * math.expm1(1 / alone))
+            return found if found <= MOST else math.inf
         orders, once = _renyi(alone, self.m, self.asked, self.poisson)
         found = float(_library().rdp.rdp_privacy_accountant.compute_epsilon(orders, rounds * once, self.delta)[0])
-        for grid in GRIDS if (self.poisson or q == 1) and found < COARSE else ():
-            if found < 1 or grid == GRIDS[0]:
-                found = min(found, _distribution(alone, q, rounds, self.delta, grid))
-        return found
+        width, finer = math.inf, max(-3, _cell(found, alone))
+        while (self.poisson or q == 1) and found < FAR and finer < width:
+            width = finer
+            found = min(found, _distribution(alone, q, rounds, self.delta, 10.0**width))
+            finer = _cell(found, alone)
+        return found if found <= MOST else math.inf
 
     def noise(self, epsilon: float, rounds: int) -> float:
         """The least z, to a thousandth of it, by which so many rounds cost epsilon (UserError: none below 2^30)."""
@@ -62,7 +79,17 @@ class Account:
         return high
 
 
+def _cell(epsilon: float, alone: float) -> int:
+    """The width of a loss distribution's cells, as a power of 10; any gives an upper bound, a finer one a closer bound.
+
+    A round's losses reach from about -8/alone to 1/(2 alone^2) + 8/alone.
+    """
+    least = math.ceil(math.log10((0.5 / alone**2 + 16 / alone) / CELLS))
+    return max(least, -4 if epsilon < 1 else -3 + max(0, math.ceil(math.log10(epsilon / 500))))
+
+
 def _library() -> Any:
+    logging.getLogger("absl").setLevel(logging.ERROR)  # rounding below 0 is dealt with in `_renyi`
     try:
         import dp_accounting
         from dp_accounting import pld, rdp  # noqa: F401  (attributes of it from here on)
@@ -83,7 +110,7 @@ def _renyi(z: float, m: int, asked: float, poisson: bool) -> tuple[Any, Any]:
         relation = dp.NeighboringRelation.REPLACE_ONE
         event = dp.SampledWithoutReplacementDpEvent(m, round(asked), event)
     accountant = dp.rdp.RdpAccountant(ORDERS, relation).compose(event)
-    return accountant.orders, accountant.rdp
+    return accountant.orders, np.maximum(accountant.rdp, ROUNDING)  # one below 0 would count as an epsilon of 0
 
 
 @functools.lru_cache(maxsize=1024)

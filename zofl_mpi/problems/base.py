@@ -114,6 +114,11 @@ class BilevelProblem(Problem, Protocol):
         return None
 
     @attribute
+    def margin(self) -> float:
+        """Distance from the X_i from which on the lower level may lack a solution: a smoothing radius is below it."""
+        return math.inf
+
+    @attribute
     def solution(self) -> Callable[[Array, Sequence[Any]], Array | None] | None:
         """solution(x, data): (n_lower,) the exact y(x), from the data of all clients; None where it is not known."""
         return None

@@ -40,7 +40,8 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
 
     The products with the inputs are computed in `dtype`, everything after them (one number per sample) in float64.
 
-    Iterates may leave X_i, which [B] only penalises; eta < mu keeps x + v positive.
+    From x in X_i, eta < mu keeps x + v positive, and each h_i strongly convex; a larger eta is refused. Iterates may
+    leave X_i, which [B] only penalises, and are refused where their mean is not positive.
 
     Attributes:
         features: p, the length of one input.
@@ -87,6 +88,10 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
     @property
     def n_lower(self) -> int:
         return self.features
+
+    @property
+    def margin(self) -> float:
+        return self.mu
 
     def initial(self, generator: np.random.Generator) -> Array:
         """(n,) all `x_start`: nothing is drawn."""

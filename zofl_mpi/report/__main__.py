@@ -11,13 +11,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from zofl_mpi.errors import UserError, refused
+from zofl_mpi.errors import UserError, printing, refused
 from zofl_mpi.paths import user_path
 from zofl_mpi.run import records
 
 FIGURES = (".png", ".pdf", ".svg")
 
 
+@printing
 def main(words: Sequence[str] | None = None) -> None:
     """Writes the page or the figure and prints its path; exit status 2 and one sentence where it cannot."""
     form = argparse.RawDescriptionHelpFormatter
@@ -57,7 +58,7 @@ def write(results: Sequence[Path], out: Path) -> None:
         if out.suffix == ".html":
             from zofl_mpi.report.page import page
 
-            out.write_text(page(runs), encoding="utf-8")
+            out.write_text(page(runs), encoding="utf-8", errors="backslashreplace")  # lone surrogates of files
         else:
             from zofl_mpi.report.figure import draw
 

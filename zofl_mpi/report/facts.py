@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 
 from zofl_mpi.engine.ledger import bytes_in_words
+from zofl_mpi.errors import plain
 from zofl_mpi.run.grid.state import held
 from zofl_mpi.run.records import Run
 
 Facts = dict[str, str]
 LOSSES = ("test_loss", "objective", "loss")
 """Columns that fall as training goes on; the first that a run has is its loss."""
+CELL = 200
+"""Characters of a text in a table."""
 UNTOLD = {"method", "rounds", "out", "resume", "force", "data_dir", "checkpoint_every"}
 """Flags that tell no runs apart: they change no number, or stand in the table."""
 
@@ -26,7 +29,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
     made = []
     for run, config in zip(runs, named, strict=True):
         words = [f"{key} {config[key]}" for key in differ]
-        made.append(", ".join([str(config.get("method", run.path.stem)), *words]))
+        made.append(plain(", ".join([str(config.get("method", run.path.stem)), *words]), CELL))
     return [
         name if made.count(name) == 1 else f"{name} ({run.path.name})" for name, run in zip(made, runs, strict=True)
     ]
@@ -37,7 +40,7 @@ def state(run: Run) -> str:
     status = str(run.attrs.get("status"))
     if status == "running" and not held(run.path):
         return "killed, or running where the file system has no locks; --resume continues it"
-    return {"interrupted": "interrupted; --resume continues it"}.get(status, status)
+    return {"interrupted": "interrupted; --resume continues it"}.get(status, plain(status, CELL))
 
 
 def summary(run: Run) -> Facts:
@@ -48,7 +51,7 @@ def summary(run: Run) -> Facts:
     explored = run.attrs.get("directions_per_parameter")
     return {
         "state": state(run),
-        "rounds": f"{run.length} of {run.config.get('rounds', '?')}",
+        "rounds": plain(f"{run.length} of {run.config.get('rounds', '?')}", CELL),
         "test accuracy": _percent(last(run, "test_accuracy")),
         "personal accuracy": _percent(last(run, "personal_accuracy")),
         "loss": f"{last(run, loss):.4g} ({loss.replace('_', ' ')})" if loss else "",
@@ -89,7 +92,7 @@ def origin(run: Run) -> Facts:
         "kernel": str(attrs.get("kernel_choice", attrs.get("kernel", ""))),
         "libraries": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
-    return {name: text for name, text in facts.items() if text}
+    return {name: plain(text) for name, text in facts.items() if text}
 
 
 def sentences(run: Run) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from zofl_mpi.report import facts
 from zofl_mpi.run import records
@@ -33,7 +34,9 @@ def watch(results: Sequence[Path], console: Console | None = None) -> None:
 def table(runs: Sequence[records.Run]) -> Table:
     """One column a run, which fits a narrow terminal better than one row a run."""
     names, cells = facts.table(runs)
-    shown = Table(*("", *facts.labels(runs)))
+    shown = Table("")
+    for label in facts.labels(runs):
+        shown.add_column(Text(label))  # no markup: it may come from a file
     for name, row in zip(names, zip(*cells, strict=True), strict=True):
-        shown.add_row(name, *row)
+        shown.add_row(name, *map(Text, row))
     return shown

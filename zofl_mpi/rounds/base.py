@@ -173,7 +173,6 @@ class Effort:
     batch: int  # samples of a local step; 0: all of the client's
     down: Any  # an example of the message to a participant; None: none
     up: Any  # an example of its reply
-    models: int = 1  # that take a local step on the same samples at once
     gradients: int = 1  # mini-batch gradients of a local step
     points: int = 0  # at which a local step evaluates the loss of its mini-batch, in place of gradients
     full_pass: bool = False  # whether a participant also takes one gradient on all of its samples
@@ -210,11 +209,9 @@ class Costed(OnProblem[P], ABC):
         """Name of the code that computes a step; kernels agree to rounding only."""
         return str(cast(Any, self.problem).kernel_name(self._largest()))
 
-    def work(self, rounds: int) -> Work:
-        """The local steps of all rounds, for --kernel auto: in each about as many as in the middle one."""
-        effort = self.effort
-        steps = rounds * int(self._steps(effort, rounds // 2)[1].sum())
-        return Work(self._largest(), effort.models, effort.gradients * steps // effort.models)
+    def work(self) -> Work:
+        """The sizes of the local steps, for --kernel auto."""
+        return Work(self._largest())
 
     def loads(self) -> Loads:
         """Samples of each client's gradients in round 0."""

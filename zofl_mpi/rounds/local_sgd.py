@@ -182,6 +182,8 @@ class FirstOrder(Costed[Smooth]):
     """Base of the methods that average local models: they add `round` and the clients' step."""
 
     uploads: ClassVar[str] = "local models"
+    computes: ClassVar[str] = "gradients of its loss"
+    travels: ClassVar[str] = "x down, a local model up"
     needs: ClassVar[type] = Smooth
     local: LocalSGD = part()
     reporting: Reporting = part()

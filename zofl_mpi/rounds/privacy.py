@@ -19,6 +19,7 @@ from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, 
 from zofl_mpi.engine.fields import parts_of
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.errors import warn
+from zofl_mpi.numerics import accounting
 from zofl_mpi.numerics.accounting import Account
 from zofl_mpi.rounds.base import Sampling
 
@@ -32,7 +33,9 @@ LEAKS: Mapping[str, tuple[Any, str]] = {
     "attackers": (0, HONEST),
 }
 """{flag of a method or of its parts: the only value under which no more than the reply leaves a client, and why}."""
-DELTA = "a probability below 1 (auto is 1/m^1.1, for two clients or more)"
+DELTA = f"a probability from {accounting.DELTA:g} to below 1 (auto is 1/m^1.1, for two clients or more)"
+NOISE = f"0, or from {accounting.LEAST:g} to 2^30: of other noise no account is computed"
+BUDGET = f"at most {accounting.MOST:,g}, beyond which nobody is protected and no account is computed; none: no budget"
 Vector = NDArray[np.float64]
 
 
@@ -59,14 +62,16 @@ class Spent:
 class Privacy:
     """Clipped replies D_i <- D_i min(1, C/|D_i|), their sum noised once, and the account (epsilon, delta) of that.
 
-    All clients weigh the same, and the sum's denominator is fixed: beta m. `D_i` is a change of the model (of
+    All clients weigh the same, and the sum's denominator is fixed, whoever came: beta m, or m where ZO-HFL divides by
+    it (--divide m). `D_i` is a change of the model (of
     SCAFFOLD's c_i, too), or the scalars of a method that sends some.
 
     Attributes:
         clip: C, the norm to which a client's reply is clipped: none, or a number. The other flags here need one.
-        noise_multiplier: z: the sum's noise has standard deviation z C in each number.
-        epsilon: the budget E, in place of z, which the account of the planned rounds then gives; none: no budget.
-        delta: of the account; auto: 1/m^1.1.
+        noise_multiplier: z, 0 or at least 0.04: the sum's noise has standard deviation z C in each number.
+        epsilon: the budget E, at most 1000, in place of z, which the account of the planned rounds then gives; none: no
+            budget.
+        delta: of the account, at least 1e-12; auto: 1/m^1.1.
         participation: fixed (beta m clients a round) or poisson (each client by itself with probability beta: some
             rounds have more, some none; the account is tighter).
         trust: server (it adds the noise, after the sum) or nobody (each client adds it to its scalars).
@@ -109,7 +114,10 @@ class Privacy:
         if self.mechanism == "laplace":
             demand(not given, "delta", self.delta, "left out: --mechanism laplace has no delta")
         else:
-            demand(self._delta < 1 or not (given or noised), "delta", self._delta, DELTA)
+            demand(accounting.DELTA <= self._delta < 1 or not (given or noised), "delta", self._delta, DELTA)
+        demand(self.epsilon == NONE or float(self.epsilon) <= accounting.MOST, "epsilon", self.epsilon, BUDGET)
+        z = self.noise_multiplier
+        demand(z == 0 or accounting.LEAST <= z <= 2**30, "noise_multiplier", z, NOISE)
         if self.trust == LOCAL and not scalars:
             raise UserError("--trust nobody: this method's clients send vectors; it is for zo_hfl, decomfl and hiso")
         if self.clips and self.setting.fleet is not None:
@@ -212,10 +220,15 @@ class Privacy:
         z, budget = self.noise_multiplier, math.inf if self.epsilon == NONE else float(self.epsilon)
         if not z and budget == math.inf:
             return {}
+        allowed = f"at most {accounting.ROUNDS:,}: of more noised ones no account is computed"
+        demand(rounds <= accounting.ROUNDS, "rounds", rounds, allowed)
         if z and budget < math.inf and not before:
             raise UserError(f"--epsilon {budget:g}, --noise-multiplier {z:g}: one follows from the other; give one")
         z = z or self._account.noise(budget, self._times(rounds))
         whole = self.cost(rounds, z)
+        if whole == budget == math.inf:
+            beyond = f"the epsilon of {rounds} rounds is beyond {accounting.MOST:,g}, up to which it is computed"
+            raise UserError(f"--noise-multiplier {z:g}: {beyond}, and protects nobody; more noise, or fewer rounds")
         if 0 < before < rounds:
             less = f"{self.cost(before, z):.4g} for {before}"
             warn(f"--rounds {rounds}: epsilon {whole:.4g} at delta {self._delta:.3g}, in place of {less}")
@@ -237,5 +250,5 @@ class Privacy:
         if not self.clips or not self.noise_multiplier:
             return {}
         who = "one client more or less" if self._account.poisson else "one client for another"
-        planned = sorted({max(1, rounds // 2), rounds, 2 * rounds})
+        planned = [T for T in sorted({max(1, rounds // 2), rounds, 2 * rounds}) if self.cost(T) < math.inf]
         return {f"epsilon, delta ({who}) of {T} rounds": f"{self.cost(T):.4g}, {self._delta:.3g}" for T in planned}

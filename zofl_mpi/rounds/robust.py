@@ -24,7 +24,8 @@ SCALE = 10.0  # of the attack of that name
 class Robust:
     """How the server aggregates replies, and which clients lie; by default the exact mean of honest ones.
 
-    D_i is the change that client i reports: y_i - x of a local model, its scalars where these travel. Median and
+    D_i is the change that client i reports: y_i - x of a local model, or, where scalars travel, what --clip calls so:
+    ZO-HFL's f+ - f-, DeComFL's and HiSo's differences of losses over the distance of their points. Median and
     trimmed mean are taken coordinate by coordinate and count every reply alike, whatever --weights says (Yin, Chen,
     Ramchandran, Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018).
     Clipping by norm is one step of centred clipping about the server's model (Sun, Kairouz, Suresh, McMahan, "Can You
@@ -77,10 +78,10 @@ class Robust:
             return clients.mean(step, message, to=to, weights=weights)
         return self.of_replies(dict(clients.ask(step, message, to=to)), message.r, weights, **at)
 
-    def of_replies(self, replies: Mapping[int, Any], r: int, weights: Any, **at: Any) -> Any:
-        """`mean.of_replies`, robustly; `at` as in `mean`."""
+    def of_replies(self, replies: Mapping[int, Any], r: int, weights: Any, unit: float = 1.0, **at: Any) -> Any:
+        """`mean.of_replies`, robustly; `at` as in `mean`, of numbers that are `unit` times D_i."""
         if self.active:
-            replies = {i: self.read(i, r, reply, at) for i, reply in replies.items()}
+            replies = {i: self.read(i, r, reply, at, unit) for i, reply in replies.items()}
         if self.sorts:
             return middle(list(replies.values()), self.left_out(len(replies)))
         return mean.of_replies(replies, weights)
@@ -113,11 +114,12 @@ class Robust:
         kind, share = _parsed(self.aggregate)
         return most if kind == MEDIAN else min(most, _ceiling(share, replies))
 
-    def read(self, i: int, r: int, reply: Any, at: Mapping[str, Any]) -> Any:
+    def read(self, i: int, r: int, reply: Any, at: Mapping[str, Any], unit: float = 1.0) -> Any:
         """Client i's reply as the server reads it: a liar's lie, clipped; the reply itself where neither changes it."""
         fields = {path: x for path, x in mean.averaged(reply).items() if path[0] in at}
         D = {path: np.subtract(x, at[path[0]], dtype=np.float64) for path, x in fields.items()}
         factor, norm, (kind, C) = 1.0, _norm(D), _parsed(self.aggregate)
+        C *= unit
         if i in self.liars and self.attack == "noise":
             generator = self.setting.streams(Purpose.ATTACK, r=r, i=i, t=1)
             noise = {path: generator.standard_normal(d.shape) for path, d in D.items()}

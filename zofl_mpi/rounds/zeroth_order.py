@@ -62,7 +62,7 @@ class Local:
     setting: Setting[Lipschitz] | Setting[Bilevel]
     H: int = at_least(1, 10, "a whole number of local steps")
     K: int = at_least(0, 0, "a whole number of iterations", "(0: as --H and --gamma say)")
-    gamma: float = at_least(0, 1e-5, "a step size")
+    gamma: float = at_least(0, 1e-2, "a step size", paper=1e-5)
     schedule: str = "constant"
     eta: float = above(0, 0.1, "a smoothing radius")
     batch: int = at_least(0, 64, remark="(0: all samples)")
@@ -180,6 +180,9 @@ class Report(HeldOut):
     lower_error: float | None = column(
         "1", "|y - y(x)| of the call that an evaluation makes; nan without --exact", None
     )
+    lower_residual: float | None = column(
+        "1", "|(1/m) sum_i grad_y h_i(x, y)| on all samples, y of that call; with Y(x), |y - P(y - grad)|", None
+    )
     further: Mapping[str, float] = field(default_factory=dict)  # other scores of a problem of a user's own
 
 
@@ -237,6 +240,8 @@ def schedule_lines(local: Local, theory: str) -> dict[str, str | float]:
 class LipschitzReports(Costed[Lipschitz]):
     """Base of Algorithm 1: its report and --dry-run. The paper's participants are all clients."""
 
+    computes: ClassVar[str] = "values of its loss"
+    travels: ClassVar[str] = "x down, a local model up"
     needs: ClassVar[type] = Lipschitz
     local: Local = part()
     sampling: Sampling = part()

@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
@@ -24,8 +24,8 @@ from zofl_mpi.engine.setting import Loads, Method, Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all, speaks_first
-from zofl_mpi.errors import UserError, refused, warn
-from zofl_mpi.run import devices, evaluation, flags
+from zofl_mpi.errors import UserError, output_fails, refused, warn
+from zofl_mpi.run import devices, evaluation, flags, trial
 from zofl_mpi.run import plan as plans
 from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
@@ -76,7 +76,7 @@ def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
     if isinstance(exc, KeyboardInterrupt):
         return "zofl_mpi: interrupted; the finished rounds are in the result file"
     kept = "" if isinstance(job, int) else "; finished rounds are in the result file, which --resume continues"
-    if isinstance(exc, BrokenPipeError) or (isinstance(exc, OSError) and _output_fails()):
+    if isinstance(exc, BrokenPipeError) or (isinstance(exc, OSError) and output_fails()):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
         if isinstance(exc, BrokenPipeError):
             return "zofl_mpi: standard output was closed"
@@ -91,14 +91,6 @@ def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
         return f"zofl_mpi: rank {rank} failed\n{traceback.format_exc()}"
     method, servers = (None, 1) if isinstance(job, int) else (job.method, job.plan.values["server_ranks"])
     return f"zofl_mpi: rank {rank} is {short}; {memory.remedy(method, at_server=rank < servers)}{kept}"
-
-
-def _output_fails() -> bool:
-    """Whether standard output cannot be written, as on a full disk."""
-    with suppress(OSError):
-        print(flush=True)
-        return False
-    return True
 
 
 def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:
@@ -160,13 +152,15 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     values = plan.values
     cls = run_or_fail_all(world, lambda: plans.method_of(family, values["method"]))
     choice = run_or_fail_all(world, lambda: plans.problem_of(family, values["problem"]))
+    if world.rank == 0 and plan.beside_the_paper and not (values["quiet"] or values["dry_run"]):
+        print(plan.beside_the_paper, flush=True)
     places = bind(world, values["device"], choice.gpu)
     known = _places(world, places)
     bar.step("start: data and model", 4)
     data = build_setting(world, family, plan, places[world.rank].device)
     fault = "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only"
     _check_equal(world, data.fingerprint, fault)
-    if data.about and world.rank == 0 and not values["quiet"]:
+    if data.about and world.rank == 0 and not (values["quiet"] or values["dry_run"]):
         print(f"samples   {data.about}", flush=True)
     bar.step("start: method and kernel", 4, 1)
     if ":" in values["method"]:
@@ -191,8 +185,9 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     _check_equal(world, method.kernel, f"{fault} --kernel numpy")
     _check_server_ranks(world, method, plan)
     if values["dry_run"]:
+        _compile_kernel(world, method)
         if world.rank == 0:
-            plans.print_plan(plan, method)
+            plans.print_plan(plan, method, trial.measured(method, values["rounds"]))
             if setting.fleet is not None:
                 print(devices.table(setting.fleet, values["rounds"]))
         return 0
@@ -228,7 +223,7 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
 def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Setting[Any], str]:
     """The setting with the kernel that rank 0 chose and every rank has tried, and the reason; one for the whole run.
 
-    It depends on the planned steps, which a method knows: rank 0 makes one for this. A continued run keeps its kernel.
+    It depends on a step's sizes, which a method knows: rank 0 makes one for this. A continued run keeps its kernel.
     """
     problem = setting.problem
     if not problem.kernel:
@@ -236,7 +231,7 @@ def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], pl
     samples = max(setting.data, key=len)
 
     def choose() -> tuple[Any, Any]:
-        work = plans.work_of(flags.made(cls, plan.values, setting=setting), plan.values["rounds"])
+        work = plans.work_of(flags.made(cls, plan.values, setting=setting))
         return work, work and problem.kernel_for(work, samples, plan.kernel_before)
 
     work, choice = world.bcast(at_server(world, choose))

@@ -9,13 +9,13 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, cast, get_args, get_origin
 
 from zofl_mpi.engine.fields import check_ranges, is_flag
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Method
-from zofl_mpi.errors import UserError, nearest
+from zofl_mpi.errors import UserError, nearest, plain
 from zofl_mpi.paths import check_text, user_path
 
 T = TypeVar("T")
@@ -82,6 +82,7 @@ class Leaf(NamedTuple):
     kind: Any
     default: Any
     owner: type[Any]
+    paper: Any = None  # the paper's value, where the default is another
 
     @property
     def text(self) -> str:
@@ -99,32 +100,44 @@ def leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[Leaf]
         own = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
         value = own if default is dataclasses.MISSING else getattr(default, f.name)
         if dataclasses.is_dataclass(hints[f.name]):
-            other = f.metadata.get("defaults", {})
+            other, papers = f.metadata.get("defaults", {}), f.metadata.get("papers", {})
             for leaf in leaves(cast("type[Any]", hints[f.name]), value):
-                yield leaf._replace(default=other.get(leaf.name, leaf.default))
+                paper = papers.get(leaf.name, None if leaf.name in other else leaf.paper)
+                yield leaf._replace(default=other.get(leaf.name, leaf.default), paper=paper)
         else:
-            yield Leaf(f.name, hints[f.name], value, cls)
+            yield Leaf(f.name, hints[f.name], value, cls, f.metadata.get("paper"))
 
 
 def parse(
-    groups: Groups, arguments: Sequence[str], program: str, description: str, owners: Owners = lambda name: ()
+    groups: Groups,
+    arguments: Sequence[str],
+    program: str,
+    description: str,
+    owners: Owners = lambda name: (),
+    usual: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """{field: value} of all flags, given or default; `owners` is asked about a flag that is unknown here.
+
+    `usual` are defaults in place of the classes' own.
 
     UserError: an unknown flag (the nearest is named), a value of the wrong kind; SystemExit: --help was printed.
     """
     if not {"-h", "--help"}.isdisjoint(arguments):
-        _print_help(groups, program, description)
+        _print_help(groups, program, description, usual)
         raise SystemExit(0)
     known = flags_of(groups)
-    values = {name: leaf.default for name, leaf in known.items()}
+    values = {name: usual.get(name, leaf.default) for name, leaf in known.items()}
     negated = {f"--no-{flag(name)}": name for name, leaf in known.items() if leaf.kind is bool}
+    given = set[str]()
     for typed, words in split(arguments):
         name = negated.get(typed, field_of(typed.removeprefix("--")))
         if name not in known or not typed.startswith("--"):
             _refuse(typed, known, owners)
         value = _value(known[name].kind, typed, words)
         values[name] = not value if typed in negated else value
+        given.add(name)
+    if values.get("paper"):
+        values |= {name: leaf.paper for name, leaf in known.items() if leaf.paper is not None and name not in given}
     for name, leaf in known.items():
         if values[name] is dataclasses.MISSING:
             raise UserError(f"--{flag(name)} (nothing): must be {_allowed(leaf.kind)}")
@@ -188,7 +201,7 @@ def _allowed(kind: Any) -> str:
     return names.get(kind, str(kind))
 
 
-def _print_help(groups: Groups, program: str, description: str) -> None:
+def _print_help(groups: Groups, program: str, description: str, usual: Mapping[str, Any]) -> None:
     import argparse
 
     form = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=40, width=120)
@@ -197,8 +210,10 @@ def _print_help(groups: Groups, program: str, description: str) -> None:
         group = parser.add_argument_group(title)
         for leaf in leaves(cls):
             names = [f"--{flag(leaf.name)}", *(f"--{other}" for other, name in ALIASES.items() if name == leaf.name)]
-            usual = "required" if leaf.default is dataclasses.MISSING else f"default: {shown(leaf.default)}"
-            text = f"{leaf.text} ({usual})".replace("%", "%%")
+            default = usual.get(leaf.name, leaf.default)
+            left_out = "required" if default is dataclasses.MISSING else f"default: {shown(default)}"
+            left_out += "" if leaf.paper is None else f", the paper's: {shown(leaf.paper)}"
+            text = f"{leaf.text} ({left_out})".replace("%", "%%")
             if leaf.kind is bool:
                 group.add_argument(*names, f"--no-{flag(leaf.name)}", action="store_true", help=text)
             else:
@@ -220,7 +235,7 @@ def shown(value: Any) -> str:
     """A value as one reads it in a list or a sentence."""
     if value is None:
         return "not there"
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value) or '""'
+    return plain(" ".join(map(str, value)) if isinstance(value, list | tuple) else str(value) or '""')
 
 
 def changes(names: Iterable[str], before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

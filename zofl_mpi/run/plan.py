@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from functools import partial
 from typing import Any, Literal, TypeVar, final, get_type_hints
 
 from zofl_mpi.engine.fields import at_least, between, check_ranges, parts_of
@@ -54,6 +55,7 @@ class RunFlags:
         survive: continue with the same bits when client ranks are lost; needs mpirun --with-ft ulfm (Open MPI 5).
         round_timeout: seconds; a round that takes longer ends the job and names the late ranks; 0 for no limit.
         config: a TOML file with flags as keys; flags on the command line come first.
+        paper: take the paper's values of all flags that are not given, where the defaults are others.
         dry_run: print the configuration and the expected cost, and run nothing.
         quiet: print only the last lines.
         verbose: print the table of ranks first: host, device, cores, threads and clients of each.
@@ -77,6 +79,7 @@ class RunFlags:
     survive: bool = False
     round_timeout: float = at_least(0, 0.0, "seconds", "(more than any round takes; 0: no limit)")
     config: str = ""
+    paper: bool = False
     dry_run: bool = False
     quiet: bool = False
     verbose: bool = False
@@ -98,6 +101,13 @@ class Plan:
     eval_samples_before: int | None = None  # the samples of its evaluations, 0 for all; None for a new run
     rounds_before: int = 0  # for which that run was planned; 0 for a new run
     usual: str = ""  # the problem that the method has where no other is named
+    papers: Mapping[str, Any] = field(default_factory=dict)  # {flag: the paper's value, where the run has another}
+
+    @property
+    def beside_the_paper(self) -> str:
+        """A line on the flags whose values are not the paper's; "" where all are."""
+        each = (f"--{flags.flag(k)} {flags.shown(self.values[k])} ({flags.shown(v)})" for k, v in self.papers.items())
+        return f"defaults  {', '.join(each)}; in brackets the paper's: --paper" if self.papers else ""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -124,7 +134,9 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     kept = _trusted(before, given, typed, resume) if resume else {}
     table = kept | given
     method = typed.get("--method") or str(table.get("method", next(iter(family.METHODS))))
-    problem = typed.get("--problem") or str(table.get("problem") or _usual_problem(family, method))
+    papers = getattr(family, "PAPER_PROBLEM", "")
+    usual = (papers if "--paper" in typed or table.get("paper") else "") or _usual_problem(family, method)
+    problem = typed.get("--problem") or str(table.get("problem") or usual)
     for name, value in (("method", method), ("problem", problem)):
         if before and before[name] != value:
             raise UserError(f"--resume {resume}: that run has --{name} {before[name]}, this command {value}")
@@ -135,7 +147,9 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
         raise UserError(f"--method {method} on --problem {problem}: {exc}") from exc
     words = [*flags.to_arguments(table, known, config or resume), *arguments]
     program = f"python -m {family.__spec__.name}"
-    values = flags.parse(groups, words, program, _opening(family, method), lambda name: owners_of(family, name, method))
+    usual = problem_of(family, problem).usual
+    owners = partial(owners_of, family, method=method)
+    values = flags.parse(groups, words, program, _opening(family, method), owners, usual)
     check_ranges(RunFlags, values)
     now = json.loads(json.dumps(values))
     if differing := [k for k in before if k not in CHANGEABLE and now.get(k) != before[k]]:
@@ -143,7 +157,9 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
         raise UserError(f"--resume {resume}: the checkpoint is of another configuration: {changes}")
     command = shlex.join(["python", "-m", family.__spec__.name, *arguments])
     rounds = int(before.get("rounds", 0))
-    return Plan(values, command, kernel, samples, rounds, _usual_problem(family, method))
+    other = {name: leaf.paper for name, leaf in known.items() if leaf.paper not in (None, values[name])}
+    other |= {"problem": papers} if papers not in ("", problem) and "--problem" not in typed else {}
+    return Plan(values, command, kernel, samples, rounds, usual, other)
 
 
 def _opening(family: Family, method: str) -> str:
@@ -158,7 +174,7 @@ def _opening(family: Family, method: str) -> str:
 
 def _trusted(before: Values, given: Values, typed: Mapping[str, str], resume: str) -> dict[str, Any]:
     """Configuration that this command takes from the run that it continues."""
-    names = {name: flags.flag(name) for name in (*stored.CLASSES, *stored.PLACES, *stored.FOLDERS)}
+    names = {name: flags.flag(name) for name in (*stored.CLASSES, *stored.KNOWN, *stored.FOLDERS)}
     named = {name: typed.get(f"--{own}") or given.get(name) or given.get(own) for name, own in names.items()}
     return stored.trusted(before, named, f"--resume {resume}: the run")
 
@@ -298,7 +314,7 @@ def check_hooks(method: Method[Any], plan: Plan) -> None:
     for hook, kind in HOOKS.items():
         if not any(hook in vars(base) for base in own):
             continue
-        called = f"{hook}()" if hook in ("costs", "loads") else f"{hook}(rounds)"
+        called = f"{hook}()" if hook in ("costs", "work", "loads") else f"{hook}(rounds)"
         try:
             answer = getattr(method, hook)(*([] if "()" in called else [rounds]))
             fault = "" if answer is None or isinstance(answer, kind) else f"gave a {type(answer).__name__}"
@@ -311,19 +327,22 @@ def check_hooks(method: Method[Any], plan: Plan) -> None:
             raise UserError(f"--method {name}: its function {hook} {fault}; {wanted}: give yours another name")
 
 
-def print_plan(plan: Plan, method: Method[Any]) -> None:
-    """--dry-run: the configuration, then the expected cost of the run, as far as the method knows it."""
+def print_plan(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> None:
+    """--dry-run: the configuration, the expected cost of the run as far as the method knows it, measured `seconds`."""
     for name, value in plan.config.items():
         print(f"{flags.flag(name):20} {flags.shown(value)}")
     print()
     rounds = plan.values["rounds"]
     directions = method.directions(rounds)
     explored = {"explored": str(directions)} if directions else {}
+    about = {"samples": method.setting.about} if method.setting.about else {}
     evaluated = {"samples of each part that an evaluation reads": method.setting.eval_samples or "all"}
     S, uploads = plan.values["server_ranks"], method.server_uploads
     shared = {f"uploads of a step on each of {S} server ranks, at most": -(-uploads // S)} if S > 1 else {}
     accounts = {k: v for each in parts_of(method) if isinstance(each, Budget) for k, v in each.lines(rounds).items()}
-    for name, value in {**method.plan(rounds), **accounts, **shared, **explored, **evaluated, **method.costs()}.items():
+    expected = {**about, **method.plan(rounds), **accounts, **shared, **explored, **evaluated}
+    lines = {**expected, **method.costs(), **seconds}
+    for name, value in lines.items():
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
 
 
@@ -334,9 +353,9 @@ def settled(method: Method[Any], plan: Plan) -> dict[str, Any]:
     return {name: value for each in budgets for name, value in each.settled(rounds, before).items()}
 
 
-def work_of(method: Method[Any], rounds: int) -> Work | None:
+def work_of(method: Method[Any]) -> Work | None:
     """The local steps that the method, or else the first of its parts, plans; None where they are not known."""
-    planned = (each.work(rounds) for each in parts_of(method) if isinstance(each, PlansWork))
+    planned = (each.work() for each in parts_of(method) if isinstance(each, PlansWork))
     return next((work for work in planned if work is not None), None)
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "hydra", "srun", "prun")
 SHORT = 0.5
 """Seconds below which a step beside the rounds is not shown."""
+LONG = 600.0
+"""Seconds from which on the first round says how long the run will take."""
 
 
 class Progress:
@@ -27,6 +29,7 @@ class Progress:
 
     _pace = 0.0
     _rounds = 0
+    _before = 0  # rounds of earlier sessions
 
     def __enter__(self) -> Self:
         return self
@@ -45,7 +48,7 @@ class Progress:
 
     def begin(self, done: int, rounds: int) -> None:
         """Shows that the rounds begin, after `done` of `rounds` in earlier sessions."""
-        self._rounds = rounds
+        self._before, self._rounds = done, rounds
 
     def update(self, done: int, note: str, seconds: float) -> None:
         """Shows that `done` rounds are finished; `note` is the last evaluation, `seconds` the time of the round."""
@@ -57,6 +60,14 @@ class Progress:
         """
         self._pace = 0.9 * self._pace + 0.1 * seconds if self._pace else seconds
         return f"{self._pace:.3f} s/round", f"{timedelta(seconds=round((self._rounds - done) * self._pace))} left"
+
+    def long(self, done: int, seconds: float) -> str:
+        """After the first round of a session, of so many seconds: a sentence if the rest takes long; else ""."""
+        left = (self._rounds - done) * seconds
+        if done > self._before + 1 or left < LONG:
+            return ""
+        shorter = "a smaller --rounds or model, fewer local steps, or more ranks (mpirun -n) shorten it"
+        return f"long      a round took {seconds:.1f} s, so the run takes about {left / 60:.0f} minutes: {shorter}"
 
 
 @final
@@ -71,6 +82,8 @@ class Lines(Progress):
         if now < self._next and done < self._rounds:
             return
         self._next = now + max(5.0, (now - self._start) / 20)  # a day's log has 160 lines
+        if told := self.long(done, seconds):
+            print(told, flush=True)
         print(f"round {done:>{len(str(self._rounds))}}/{self._rounds}  {note}  {pace}  {left}", flush=True)
 
 
@@ -139,6 +152,8 @@ class Bar(Progress):
     def update(self, done: int, note: str, seconds: float) -> None:
         pace, left = self.pace(done, seconds)
         self._bar.update(self._task, completed=done, note=f"{note}  {pace}", left=left)
+        if told := self.long(done, seconds):
+            self._bar.console.print(told, markup=False, highlight=False)
 
 
 class _Shown:

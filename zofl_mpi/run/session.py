@@ -129,7 +129,7 @@ def continued(
     if lost:
         if target == source and (kept := places.set_aside(source)):
             warn(f"the damaged file is {kept} now")
-        return create(target, attrs={**attrs, "run": before["run"]}, start=done), resumed
+        return create(target, attrs={**attrs, "run": before.get("run", "")}, start=done), resumed
     if target != source:
         places.copy(source, target)
     recorder = records.Recorder.reopen(target, done, m=method.setting.m, ranks=world.size, rounds=rounds, attrs=attrs)

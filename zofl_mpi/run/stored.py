@@ -7,20 +7,37 @@ from a file: it counts only where the command itself names it.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import flags
 
-LOCAL = {"out", "force", "resume", "server_ranks", "survive", "round_timeout", "config", "dry_run", "quiet", "verbose"}
+LOCAL = {
+    "out",
+    "force",
+    "paper",
+    "resume",
+    "server_ranks",
+    "survive",
+    "round_timeout",
+    "config",
+    "dry_run",
+    "quiet",
+    "verbose",
+}
 """Flags of one command, not of a run: the result file does not keep them."""
 FOLDERS = ("data_dir",)
 """Flags that say where a machine keeps its files; a run that is continued has them anew."""
 CLASSES = ("method", "problem")
 """Flags that may name a class of a user's own."""
-PLACES = ("data", "model", "pretrained", "devices")
-"""Flags that may name a file or folder of a user's own."""
+KNOWN: Mapping[str, Collection[str]] = {
+    "data": ("digits", "mnist", "fashion-mnist", "cifar10", "synthetic", "e2e"),
+    "model": ("gpt2", "random:tiny", "random:small", "random:medium"),
+    "devices": ("", "phones", "sensors", "silos"),
+    "pretrained": ("",),
+}
+"""{flag that may name a file, folder or model of a user's own: its values that are zofl_mpi's; all others are such}."""
 
 
 def config_of(path: str) -> tuple[dict[str, Any], str, int]:
@@ -39,10 +56,20 @@ def config_of(path: str) -> tuple[dict[str, Any], str, int]:
         config = json.loads(checkpoint.attrs["config"])
         if not isinstance(config, dict) or not all(isinstance(config.get(name), str) for name in CLASSES):
             raise ValueError("it names no method and no problem")
-        samples = int(checkpoint.attrs["eval_samples"])
+        if odd := [name for name, value in config.items() if not _is_value(value)]:
+            raise ValueError(f"{odd[0]} is no value of a flag")
+        if not isinstance(config.get("rounds", 0), int):
+            raise ValueError(f"rounds is {config['rounds']!r}")
+        kernel, samples = str(checkpoint.attrs["kernel"]), int(checkpoint.attrs["eval_samples"])
     except (KeyError, TypeError, ValueError, RecursionError) as exc:
-        raise UserError(f"--resume {path}: the checkpoint's configuration is damaged ({exc})") from exc
-    return config, str(checkpoint.attrs["kernel"]), samples
+        why = f"it has no {exc}" if isinstance(exc, KeyError) else str(exc)
+        raise UserError(f"--resume {path}: the checkpoint's configuration is damaged ({why})") from exc
+    return config, kernel, samples
+
+
+def _is_value(value: Any) -> bool:
+    """Whether a command line could have given it: a number, a word, a truth value, or a list of these."""
+    return all(isinstance(each, str | int | float) for each in (value if isinstance(value, list) else [value]))
 
 
 def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, by: str = "") -> dict[str, Any]:
@@ -62,7 +89,7 @@ def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, by
             if isinstance(word, str) and word.startswith("-"):  # the command line would take it for a flag
                 raise UserError(f"{source}: its configuration has {key} = {word!r}, which is no value of a flag")
         name = flags.field_of(key)
-        theirs = (name in CLASSES and ":" in str(value)) or (name in PLACES and is_place(name, str(value)))
+        theirs = (name in CLASSES and ":" in str(value)) or (name in KNOWN and is_place(name, str(value)))
         if theirs and str(named.get(name)) != str(value):
             made.append(f"--{flags.flag(name)} {value}")
             add.append(f"{by or '--' + flags.flag(name)} {value}")
@@ -77,8 +104,5 @@ def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, by
 
 
 def is_place(name: str, value: str) -> bool:
-    """Whether the value of one of these flags names a file or a folder, not something that zofl_mpi knows by name."""
-    if name == "pretrained":
-        return bool(value)
-    path = value.endswith((".npz", ".toml")) or any(c in value for c in "/\\~")
-    return path or (name == "model" and os.path.isdir(value))
+    """Whether one of these flags has a value that zofl_mpi does not know by name, or that names a folder here."""
+    return value not in KNOWN[name] or (name == "model" and os.path.isdir(value))

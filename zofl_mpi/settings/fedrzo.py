@@ -46,7 +46,7 @@ PROBLEMS = {
     "relu_net": on_samples(ReLUNet, ClientSamples),
     "mlp": replace(MLP, groups={**MLP.groups, **DATA}),
     "cnn": replace(CNN, groups={**CNN.groups, **DATA}),
-    "hyperparameter": on_samples(Hyperparameter, ClientSamples, _hyperparameter),
+    "hyperparameter": on_samples(Hyperparameter, ClientSamples, _hyperparameter, eta=0.005),  # half of mu
     "fair": on_samples(Fair, ClientSamples),
     "fair_softmax": on_samples(FairSoftmax, ClientSamples),
     "max_affine": random_problem(Known, MaxAffine),

@@ -109,7 +109,7 @@ def random_problem(flags: type[Any], cls: type[Any], *, tested_on_clients: bool 
 
 
 def on_samples(
-    cls: type[Any], samples: type[Any] = Samples, make: Make | None = None, *, classifies: bool = True
+    cls: type[Any], samples: type[Any] = Samples, make: Make | None = None, *, classifies: bool = True, **usual: Any
 ) -> Choice:
     """A dataclass as a problem on the samples of a data set; one that is given the `device` may run on a GPU.
 
@@ -117,6 +117,7 @@ def on_samples(
         samples: the flags of the data set, with a family's defaults.
         make: makes the problem; None: `problem_on` these data.
         classifies: refuse the data of a regression.
+        usual: defaults of a method's flags on this problem.
     """
 
     def setting(site: Site) -> Setting[Any]:
@@ -124,4 +125,4 @@ def on_samples(
         problem = make(site, federation) if make else problem_on(cls, site, federation)
         return setting_on(site, problem, federation)
 
-    return Choice({"data": samples, "problem": cls}, setting, roles_of(cls), gpu="device" in given_to(cls))
+    return Choice({"data": samples, "problem": cls}, setting, roles_of(cls), "device" in given_to(cls), usual)

@@ -91,8 +91,8 @@ def _own(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], classes:
 
 
 PROBLEMS = {
-    "split_resnet": _network(ResNet),
     "split_cnn": _network(ConvNet),
+    "split_resnet": _network(ResNet),
     "split_mlp": _network(SplitMLP),
     "split_lm": Choice({"data": Texts, "problem": LM}, split_lm.build, {"Split": {}}, gpu=True),
 }

@@ -15,7 +15,7 @@ from zofl_mpi.data.sources import Synthetic
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
-from zofl_mpi.engine.world import World, run_or_fail_all
+from zofl_mpi.engine.world import World, once_a_node, run_or_fail_all
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.paths import user_path
 from zofl_mpi.run.family import Site
@@ -91,7 +91,7 @@ class Samples:
         K, of_server = run_or_fail_all(world, lambda: features.parsed_components(self.features))
         data_dir = user_path(self.data_dir, "--data-dir") if self.data_dir else None
         synthetic = Synthetic(self.synthetic_samples, self.synthetic_features, self.synthetic_classes)
-        stored = once_a_node(world, lambda: sources.find(self.data, data_dir, streams, synthetic))
+        stored = found_once_a_node(world, lambda: sources.find(self.data, data_dir, streams, synthetic))
         raw = cached(world, stored)
         run_or_fail_all(world, lambda: self._check(raw, classifies))
         if world.rank == 0 and self.data.endswith(".npz"):
@@ -168,17 +168,23 @@ def setting_on(site: Site, problem: P, federation: Federation, network: str = ""
     return Setting(problem, site.streams, *data, np.dtype(site.dtype), fingerprint, **own)
 
 
-def once_a_node(world: World, find: Callable[[], Sources]) -> Sources:
-    """Sources that one rank of each node finds, which may read whole files, and tells the others."""
-    place, _ = world.neighbours(None)
-    found = run_or_fail_all(world, lambda: find() if place == 0 else None)
-    _, told = world.neighbours(found and (found.name, found.key))
-    name, key = told[0]
-    return found or Sources(name, key, None)
+def found_once_a_node(world: World, find: Callable[[], Sources]) -> Sources:
+    """Sources that one rank of each node finds, which may read whole files."""
+    found = list[Sources]()
+
+    def name_and_key() -> tuple[str, str]:
+        found.append(find())
+        return found[0].name, found[0].key
+
+    name, key = once_a_node(world, name_and_key)
+    return found[0] if found else Sources(name, key, _left_to_another)
+
+
+def _left_to_another() -> Raw:
+    raise AssertionError("another rank of this node reads these sources")
 
 
 def cached(world: World, stored: Sources) -> Raw:
     """The data set from its node's cache, into which one rank of each node puts it."""
-    place, _ = world.neighbours(None)
-    run_or_fail_all(world, lambda: cache.prepare(stored) if place == 0 else None)
+    once_a_node(world, lambda: cache.prepare(stored))
     return run_or_fail_all(world, lambda: cache.open(stored))

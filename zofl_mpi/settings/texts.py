@@ -12,7 +12,7 @@ from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import World, run_or_fail_all
 from zofl_mpi.errors import UserError
 from zofl_mpi.paths import user_path
-from zofl_mpi.settings.samples import cached, once_a_node, warn_left_out
+from zofl_mpi.settings.samples import cached, found_once_a_node, warn_left_out
 
 
 @final
@@ -77,7 +77,7 @@ class Texts:
         own = of_model if self.vocabulary == "auto" else None
         tokens: texts.Tokens = "model" if own else "e2e" if self.vocabulary == "e2e" else "gpt2"
         vocabulary = own or Vocabulary(run_or_fail_all(world, lambda: bpe.find(data_dir)))
-        stored = once_a_node(world, lambda: texts.sources(self.data, files, vocabulary, self.text, tokens))
+        stored = found_once_a_node(world, lambda: texts.sources(self.data, files, vocabulary, self.text, tokens))
         raw = cached(world, stored)
 
         def shared() -> Corpus:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from zofl_mpi import Client, Clients, UserError
 from zofl_mpi.engine import mean
@@ -35,6 +35,7 @@ def check_arithmetic(problem: Split, i: int, arithmetic: str, flags: str, remedy
 class EstimatingMethod(SplitMethod):
     """A method whose clients estimate gradients by forward passes; the flags of `estimation` choose the rule."""
 
+    computes: ClassVar[str] = "values of its loss, by forward passes"
     estimation: Estimation = field(default_factory=Estimation)
 
     def average(self, state: State, r: int, clients: Clients) -> tuple[Update, dict[str, Any]]:

@@ -40,6 +40,8 @@ class Scored:
 class SplitMethod(OnProblem[Split]):
     """A method of split training: all but its round."""
 
+    computes: ClassVar[str] = "gradients of its part, through a head of its own"
+    travels: ClassVar[str] = "its part and head down, the same and smashed batches up"
     needs: ClassVar[type] = Split
     uploads: ClassVar[str] = "smashed activations and labels"
     training: Training = part()
@@ -280,6 +282,9 @@ class Cut:
 @dataclass(frozen=True)
 class LockstepMethod(SplitMethod):
     """A method whose server answers every mini-batch, so that k must be 1; the auxiliary head plays no part."""
+
+    computes: ClassVar[str] = "gradients of its part, from the server's answer"
+    travels: ClassVar[str] = "its part and gradients of all batches down, its part and all smashed batches up"
 
     def __post_init__(self) -> None:
         demand(self.training.k == 1, "k", self.training.k, "1: the server answers every mini-batch")

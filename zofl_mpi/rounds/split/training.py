@@ -48,7 +48,7 @@ class Training:
     """
 
     setting: Setting[Split]
-    batch: int = at_least(1, 256)
+    batch: int = at_least(1, 32, paper=256)
     h: int = at_least(0, 0, remark="(0: one pass over the data)")
     k: int = at_least(1, 1)
     lr_client: float = at_least(0, 1e-4, "a step size")

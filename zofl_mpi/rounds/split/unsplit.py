@@ -83,7 +83,9 @@ class UnsplitMethod(SplitMethod):
 
     uploads: ClassVar[str] = "scalars"
     holds_all: ClassVar[bool] = True
-    training: Training = part(batch=8, h=1, optimiser="sgd", weights="uniform")
+    computes: ClassVar[str] = "values of the whole network's loss"
+    travels: ClassVar[str] = "scalars down, scalars up"
+    training: Training = part(batch=32, h=1, lr_client=1e-2, optimiser="sgd", weights="uniform", paper={"batch": 8})
     mu: float = above(0, 1e-3, "a smoothing radius")
     distribution: Literal["gaussian", "sqrt_d_sphere", "sphere", "rademacher"] = "gaussian"
     estimate: Literal["one-sided", "central"] = "one-sided"
@@ -117,7 +119,7 @@ class UnsplitMethod(SplitMethod):
             return nobodys, math.nan
         kept = {i: Averaged(differences=reply.differences, buffers=reply.buffers) for i, reply in replies.items()}
         loss = math.fsum(reply.loss for reply in replies.values()) / len(replies)
-        return self.robust.of_replies(kept, r, self.training.shares(), differences=0.0), loss
+        return self.robust.of_replies(kept, r, self.training.shares(), self.rule.span, differences=0.0), loss
 
     def made(self, kind: type[S], before: State, x: Tensor, buffers: Tensor, **further: Any) -> S:
         """The state after a round whose model is x (d,), with BatchNorm's statistics; the head stays."""

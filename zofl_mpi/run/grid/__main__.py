@@ -10,7 +10,6 @@ holds the lock of its log, and so does the run itself, should its grid runner be
 """
 
 import argparse
-import os
 import shlex
 import shutil
 import signal
@@ -20,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from zofl_mpi.errors import UserError, demand, refused
+from zofl_mpi.errors import UserError, demand, plain, printing, refused
 from zofl_mpi.run.grid.file import Grid, GridRun, among, entries, known_flags, read
 from zofl_mpi.run.grid.runner import LABELS, Outcome, Runner, Screen, say
 from zofl_mpi.run.grid.state import command, state_of, typed
@@ -81,6 +80,7 @@ def exit_status(runner: Runner, single: bool) -> int:
     return (failed[0] if single else 1) if failed else 0
 
 
+@printing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit status: 2 after one sentence on standard error, else see `exit_status`."""
     given = _parser().parse_args(arguments)
@@ -88,14 +88,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         grid, runs, launcher = _read(given)
         if not (given.run or given.index is not None):
             for line in listing(grid, runs, launcher):
-                print(line)
+                print(plain(line))
             return 0
         runner = perform(grid, runs, launcher, given.jobs)
     except UserError as error:
         return refused(error)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
-        return 1
     for line in report(runner.outcomes):
         say(line)
     return exit_status(runner, given.index is not None)

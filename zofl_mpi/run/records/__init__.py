@@ -21,12 +21,13 @@ from zofl_mpi.run.records.hdf5 import DamagedError, LostError, WriteError
 from zofl_mpi.run.records.places import check_name
 from zofl_mpi.run.records.provenance import provenance
 from zofl_mpi.run.records.recorder import Recorder
-from zofl_mpi.run.records.result import Run, load
+from zofl_mpi.run.records.result import Heading, Run, heading, load
 from zofl_mpi.run.records.rows import Loss
 
 __all__ = [
     "Checkpoint",
     "DamagedError",
+    "Heading",
     "Loss",
     "LostError",
     "Recorder",
@@ -34,6 +35,7 @@ __all__ = [
     "WriteError",
     "check_name",
     "checkpoint_path",
+    "heading",
     "load",
     "load_checkpoint",
     "provenance",

@@ -9,7 +9,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.run.records.checkpoint import PREVIOUS, TEMPORARY, checkpoint_path
 from zofl_mpi.run.records.hdf5 import reason_of
 from zofl_mpi.run.records.lock import WriterLock
-from zofl_mpi.run.records.result import load
+from zofl_mpi.run.records.result import heading
 
 DAMAGED = ".damaged"
 
@@ -55,7 +55,7 @@ def check_new(path: Path, force: bool) -> None:
         if not force:
             raise UserError(f"--out {path} exists: choose another name or add --force")
         try:
-            load(path)
+            heading(path)
         except UserError as error:
             raise UserError(f"--out {path}: --force replaces results only, and {error}; remove it yourself") from error
     if not os.access(path if path.exists() else path.parent, os.W_OK):

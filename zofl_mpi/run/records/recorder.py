@@ -23,7 +23,7 @@ from zofl_mpi.run.records.layout import check_result
 from zofl_mpi.run.records.lock import WriterLock, lock
 from zofl_mpi.run.records.places import check_new, remove
 from zofl_mpi.run.records.provenance import now
-from zofl_mpi.run.records.result import load
+from zofl_mpi.run.records.result import heading
 from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
 Array = NDArray[Any]
@@ -136,7 +136,7 @@ class Recorder:
         """
 
         def prepare(file: Any) -> None:
-            load(path)  # refuses another file
+            heading(path)  # refuses another file
             rows.cut_back(path, m, ranks, done, attrs or {}, file)
 
         with hdf5.explaining(Path(path), done):
@@ -191,7 +191,7 @@ class Recorder:
             if f"rounds/{name}" not in self._rows:
                 data = rows.growing(self._file, f"rounds/{name}", (self.rounds,), np.float64, self._planned, np.nan)
                 unit, description = self._columns.get(name, ("", ""))
-                set_attributes(data.attrs, {"unit": unit, "description": description})
+                set_attributes(data, {"unit": unit, "description": description})
                 self._rows[f"rounds/{name}"] = rows.Rows(data)
         for data in self._rows.values():
             data.grow(self.rounds + len(waiting))
@@ -210,17 +210,19 @@ class Recorder:
     def begins(self, seconds: float) -> None:
         """Writes the seconds from the process's beginning to this session's first round."""
         with self._writing():
-            sessions = json.loads(self._file.attrs["sessions"])
+            known = hdf5.attributes_of(self._file)
+            sessions = json.loads(known["sessions"])
             sessions[-1]["seconds_start"] = seconds
-            first = {} if "seconds_start" in self._file.attrs else {"seconds_start": seconds}
-            set_attributes(self._file.attrs, {**first, "sessions": sessions})
+            first = {} if "seconds_start" in known else {"seconds_start": seconds}
+            set_attributes(self._file, {**first, "sessions": sessions})
 
     def survived(self, losses: Sequence[rows.Loss]) -> None:
         """Adds to attributes `lost` (JSON) and `repeated_rounds`: ranks that were lost while the others went on."""
         with self._writing():
-            lost = [*json.loads(self._file.attrs.get("lost", "[]")), *(loss._asdict() for loss in losses)]
+            before = hdf5.attributes_of(self._file).get("lost", "[]")
+            lost = [*json.loads(before), *(loss._asdict() for loss in losses)]
             repeated = sum(bool(loss["repeated"]) for loss in lost)
-            set_attributes(self._file.attrs, {"lost": lost[-rows.LOSSES :], "repeated_rounds": repeated})
+            set_attributes(self._file, {"lost": lost[-rows.LOSSES :], "repeated_rounds": repeated})
 
     def describe(self, columns: Columns) -> None:
         """Sets unit and description of columns that `append` will be given, and of the fields of the last state."""
@@ -260,7 +262,7 @@ class Recorder:
         with self._writing():
             for name, value in state.items():
                 self._file[f"final/{name}"] = hdf5.text(value) if isinstance(value, str) else np.asarray(value)
-                set_attributes(self._file[f"final/{name}"].attrs, {"meaning": self._columns.get(name, ("", ""))[1]})
+                set_attributes(self._file[f"final/{name}"], {"meaning": self._columns.get(name, ("", ""))[1]})
         self.close("done", **attrs)
         self.verify()
 
@@ -271,7 +273,7 @@ class Recorder:
             return
         try:
             with self._writing():
-                set_attributes(self._file.attrs, {"ended": now(), **attrs, "status": status})
+                set_attributes(self._file, {"ended": now(), **attrs, "status": status})
             with self._writing():
                 self._file.close()
                 self._commit()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +114,26 @@ class Run:
     def overlap(self) -> Overlap:
         """Computing times of clients and server in each round, and of both at once."""
         return overlap(self.steps, self.ranks["seconds_compute"], self.rounds["seconds"])
+
+
+class Heading(NamedTuple):
+    """What a result says of itself, read in a millisecond: its tables are not."""
+
+    path: Path
+    attrs: dict[str, Any]
+    config: dict[str, Any]
+    length: int  # R, the number of finished rounds
+
+
+def heading(path: str | os.PathLike[str]) -> Heading:
+    """The attributes of the result at `path` (UserError as of `load`, damage among a table's numbers aside)."""
+
+    def read(file: Any) -> Heading:
+        check_result(file, path)
+        attrs = attributes_of(file)
+        return Heading(Path(path), attrs, json.loads(attrs.get("config") or "{}"), int(file["rounds"].attrs["done"]))
+
+    return read_file(Path(path), read)
 
 
 def load(path: str | os.PathLike[str]) -> Run:

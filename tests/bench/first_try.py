@@ -1,0 +1,66 @@
+"""What each command gives where no flag but the method's name is typed, on the embedded digits.
+
+    python -m tests.bench.first_try
+
+Prints for each pair of command and method, over three seeds: seconds of the whole command, accuracy on test samples at
+the end, and its gain over chance as a share of what the command of the README that was tuned gains. The test beside the
+table (`tests/e2e/test_first_try.py`) runs a few rounds of each pair.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+
+from zofl_mpi import records
+from zofl_mpi.__main__ import FAMILIES
+
+SEEDS = (1, 2, 3)
+TUNED = {
+    "zofl_mpi.zo_hfl": "--gamma 1 --alpha 0.1",
+    "zofl_mpi.fedrzo": "--gamma 1e-2 --H 10 --n-p 8 --rounds 200",
+    "zofl_mpi.heron_sfl": "--problem split_resnet --m 2 --width 8 --batch 64 --rounds 10 --lr-server 1e-3",
+}
+"""Flags of the README's commands that were tuned, of the family's first method."""
+CHANCE = {"zofl_mpi.zo_hfl": 0.1, "zofl_mpi.fedrzo": 0.5, "zofl_mpi.heron_sfl": 0.1}  # ten classes; even or odd
+
+
+def pairs() -> Iterator[tuple[str, str]]:
+    """Every command with each of its methods."""
+    for module in FAMILIES:
+        yield from ((module, method) for method in import_module(module).METHODS)
+
+
+def measured(module: str, flags: str) -> tuple[list[float], list[float]]:
+    """Seconds of the command with each seed, and accuracies at the end."""
+    seconds, accuracies = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in SEEDS:
+            out, since = Path(folder) / f"{seed}.h5", time.perf_counter()
+            words = [*flags.split(), "--seed", str(seed), "--out", str(out), "--quiet"]
+            subprocess.run([sys.executable, "-m", module, *words], check=True, stdout=subprocess.DEVNULL)
+            seconds.append(time.perf_counter() - since)
+            accuracies.append(float(records.load(out).table()["test_accuracy"].dropna().iloc[-1]))
+    return seconds, accuracies
+
+
+def main() -> None:
+    """Measures and prints."""
+    tuned = {module: np.mean(measured(module, flags)[1]) - CHANCE[module] for module, flags in TUNED.items()}
+    print(f"{'command, method':34}{'seconds':>8}  {'accuracy at the end':22}share of the tuned gain")
+    for module, gain in tuned.items():
+        print(f"{module}, tuned: {100 * (gain + CHANCE[module]):.1f} %", flush=True)
+    for module, method in pairs():
+        seconds, ends = measured(module, f"--method {method}")
+        each = " ".join(f"{100 * end:.1f}" for end in ends)
+        share = (np.mean(ends) - CHANCE[module]) / tuned[module]
+        print(f"{module.partition('.')[2] + ' ' + method:34}{max(seconds):8.1f}  {each:22}{share:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
