@@ -270,7 +270,8 @@ def test_a_model_that_is_kept_is_read_again(tmp_path: Any, train: Any) -> None:
     model = lm_models.stored_model(str(tmp_path)).double()
     assert (model.lm_head.weight is model.transformer.wte.weight) == (train == "lora")
     seeded(lambda: adapters.add_lora(model, RANK, ALPHA))  # type: ignore[func-returns-value,return-value]
-    other = SplitLM(lm.cut_model(model, lm.outline(model), 1, 0, CONTEXT - 2), CONTEXT - 2, 9, dtype="float64")
+    logits = lm_checks.own_logits(model, CONTEXT - 2, "kept")
+    other = SplitLM(lm.cut_model(model, lm.outline(model), 1, 0, logits), CONTEXT - 2, 9, dtype="float64")
     with at(own, theta, theta_s):
         told = own.score(*own.samples(DATA, np.arange(12)))
     with at(other, *vectors(other)):

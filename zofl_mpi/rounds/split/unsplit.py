@@ -96,6 +96,7 @@ class UnsplitMethod(SplitMethod):
     """
 
     uploads: ClassVar[str] = "scalars"
+    holds_all: ClassVar[bool] = True
     computes: ClassVar[str] = "values of the whole network's loss"
     travels: ClassVar[str] = "scalars down, scalars up"
     training: Training = part(batch=32, h=1, lr_client=1e-2, optimiser="sgd", weights="uniform", paper={"batch": 8})
