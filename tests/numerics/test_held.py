@@ -70,7 +70,8 @@ PROBLEMS: dict[str, Callable[[], Setting]] = {
 }
 EXACT = {"head_gradient": "exact", "exact_layers": 1}
 STEPS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
-    **{cls.__name__: (cls, {}, {}) for cls in [*ALL, SplitLoRA, HOSFL, DeComFL, HiSo, FedKSeed]},
+    **{cls.__name__: (cls, {}, {}) for cls in [*ALL, SplitLoRA, HOSFL, FedKSeed]},
+    **{cls.__name__: (cls, {"n_p": 3}, {}) for cls in [DeComFL, HiSo]},
     "SFLV2, checkpoint": (SFLV2, {}, {"client_memory": "checkpoint"}),
     "SFLV2, accumulate": (SFLV2, {}, {"client_memory": "accumulate:3"}),
     "CSEFSL, checkpoint": (CSEFSL, {}, {"client_memory": "checkpoint"}),
@@ -86,7 +87,7 @@ STEPS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "HERON, frozen layers": (HERON, {**EXACT, "rest": "frozen"}, {}),
     "HOSFL, signs": (HOSFL, {"directions": "per-sample"}, {}),
     "HOSFL, exact layers": (HOSFL, {"exact_layers": 1}, {}),
-    "DeComFL, one step": (DeComFL, {}, {"h": 1}),
+    "DeComFL, one step": (DeComFL, {"n_p": 3}, {"h": 1}),
     "HiSo, central": (HiSo, {"estimate": "central", "n_p": 2}, {}),
 }
 """A method, its flags, those of the round."""

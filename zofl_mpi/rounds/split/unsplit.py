@@ -216,7 +216,7 @@ class UnsplitMethod(SplitMethod):
     def rehearse(self, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor) -> None:
         x0, h = theta.clone(), self.training.h  # which stays: local steps move a copy, unless there is but one
         own = self.estimator(kept := self.first_moments(x0))
-        own = replace(own, n_p=min(own.n_p, 2), lean=True)  # of more directions no more are there at once
+        own = replace(own, n_p=min(own.n_p, 3), lean=True)  # of more directions no more are there at once
         moments = copied(kept) if h > 1 else kept
         local = LocalSteps(self.training, Client(0, None), Model(x0, buffers, 0), self.loss, own.parts, moves=h > 1)
         for q in range(min(h, 2)):
