@@ -26,6 +26,7 @@ from tests.conftest import ROOT
 
 KEPT = ROOT / "analysis/results"
 INTERVALS = runpy.run_path(str(ROOT / "analysis/shared/intervals.py"))
+HALF, HALF_APART = INTERVALS["half_width"], INTERVALS["half_width_of_difference"]
 NUMBER = r"([-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)"
 
 
@@ -69,8 +70,8 @@ def tables() -> sqlite3.Connection:
     found = sqlite3.connect(":memory:")
     found.create_function("nth", 2, nth)
     found.create_function("after", 2, after)
-    found.create_function("half", 2, INTERVALS["half_width"])
-    found.create_function("half_apart", 3, INTERVALS["half_width_of_difference"])
+    found.create_function("half", 2, lambda sd, n: None if sd is None else HALF(sd, int(n)))
+    found.create_function("half_apart", 3, lambda sd, other, n: HALF_APART(sd, other, int(n)))
     found.create_aggregate("median", 1, Median)  # type: ignore[arg-type]
     for path in KEPT.rglob("*.csv"):
         with path.open(newline="", encoding="utf-8") as file:
