@@ -39,6 +39,13 @@ from private f join private s using (cell, epsilon) where f.method = 'fedavg-1' 
 select min(case cell when 'fashion-170' then points end), max(case cell when 'fashion-170' then points end),
     min(case cell when 'mnist-170' then points end), max(case cell when 'mnist-170' then points end)
 from behind where K = 64 and epsilon like 'e%';
+-- no 95 % t interval (n = 3) leaves out 0
+select max(abs(f.accuracy_mean_percent - s.accuracy_mean_percent) - half_apart(f.accuracy_sd_percent, s.accuracy_sd_percent, 3)) < 0 and min(f.seeds) = 3
+from private f join private s using (cell, epsilon) where f.method = 'fedavg-1' and s.method = 'scalars-64' and f.seeds = 3
+    and cell in ('fashion-170', 'mnist-170') and epsilon like 'e%';
+-- is nowhere ahead of what is clipped and not noised by more than a 95 % t interval
+select max(f.accuracy_mean_percent - s.accuracy_mean_percent - half_apart(f.accuracy_sd_percent, s.accuracy_sd_percent, 3)) < 0
+from private f join private s using (cell, method) where s.epsilon = 'inf' and f.epsilon like 'e%';
 -- send # bytes in place of # and are # points behind at ε = 0.3, # at ε = 1, # at ε = 10 (Fashion-MNIST; MNIST: #, # and #)
 select (select max(bytes_up_each) from private where cell = 'fashion-7840' and method = 'scalars-64'),
     (select max(bytes_up_each) from private where cell = 'fashion-7840' and method = 'fedavg-1'), group_concat(points, ' ')

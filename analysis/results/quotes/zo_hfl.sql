@@ -181,8 +181,8 @@ select ceil(100 * (select max(abs(ahead)) from apart where steps = 'printed' and
 select ahead from apart where steps = 'tuned' and method = 'fedavg' and not third order by row;
 -- and in between (1, 50 %)**, on every seed
 select max(seeds_ahead_of_fedavg) = 0 from personal where steps = 'tuned' and method = 'zo_hfl' and not third;
--- seed by seed # ± # points on MNIST, ahead on # of # seeds, and # ± # on Fashion-MNIST, ahead on # of #
-select less_fedavg_mean, less_fedavg_sd, seeds_ahead_of_fedavg, seeds from personal
+-- seed by seed # points on MNIST (# to #), ahead on # of # seeds, and # on Fashion-MNIST (# to #), ahead on # of #
+select less_fedavg_mean, less_fedavg_mean - half(less_fedavg_sd, seeds), less_fedavg_mean + half(less_fedavg_sd, seeds), seeds_ahead_of_fedavg, seeds from personal
 where steps = 'tuned' and method = 'zo_hfl' and third order by row;
 -- is # to # points ahead of ZO-HFL in the first two cells and within # in
 select min(ahead), max(ahead), ceil(100 * (select max(abs(ahead)) from apart
