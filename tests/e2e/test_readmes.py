@@ -314,7 +314,9 @@ def test_the_table_of_methods_is_short_and_its_commands_run(here: Path) -> None:
     """One round of each: the costs of a whole run are not tested. Mutation: a command that needs a further flag."""
     several = table_commands()
     assert 16 <= len(several) <= 24
-    short = [[module, *words, "--rounds", "1", "--quiet", "--out", f"{k}.h5"] for k, (module, *words) in enumerate(several)]
+    short = [
+        [module, *words, "--rounds", "1", "--quiet", "--out", f"{k}.h5"] for k, (module, *words) in enumerate(several)
+    ]
     performed(short)
 
 

@@ -41,7 +41,9 @@ def main() -> int:
             print(f"{row['table']}: commit it first, then run this again", file=sys.stderr)
             unknown = True
             continue
-        row["commit"], row["day"] = git("log", "-1", "--format=%h %cs", "--abbrev=8", "--", *names).stdout.decode().split()
+        row["commit"], row["day"] = (
+            git("log", "-1", "--format=%h %cs", "--abbrev=8", "--", *names).stdout.decode().split()
+        )
     with MADE.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()

@@ -30,3 +30,5 @@ select packed from scaling_model_far where method = 'heron' and m = 100000 and c
 select count(distinct round(packed)) = 1 from scaling_model_far where method = 'heron' and m = 100000 and client_ranks in (16, 1024);
 -- | softmax 784 x 10 | ms a round
 select variant, ms, ratio, ratio_least, ratio_most, start_s, accuracy_percent from peers;
+-- it takes # ms a round, one process of ours #, two client ranks #. The
+select nth(variant, 'stacked torch loop, 1 thread | zofl_mpi, 1 process | zofl_mpi, 2 client ranks') as k, ms from peers;

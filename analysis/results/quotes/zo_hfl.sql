@@ -233,3 +233,5 @@ select nth(method, 'zo_hfl | fedavg | server_sgd') as k, mean from cifar where p
 select paper_percent from cifar where problem = 'softmax' and method = 'zo_hfl' and cell <> 'a1000-b0.9';
 -- `a_shares` (# runs) | the same over shares
 select sum(seeds) from a_shares;
+-- of the gap is closed by # bytes up, FedAvg's are #. ZO-HFL
+select nth(method, 'zo_hfl | fedavg') as k, bytes_up from a_shares where share = 0.001 and n = 170 and lacks = 0 and best;
