@@ -1,6 +1,6 @@
 """95 % intervals of means over seeds, by Student's t: the one convention of the pages in analysis/results.
 
-A mean over n seeds with the standard deviation s (divided by n - 1) has the interval mean ± t s/sqrt(n). Differences are
+A mean over n seeds, of standard deviation s (divided by n - 1), has the interval mean ± t s/sqrt(n). Differences are
 taken seed by seed where a table has them; else both means are taken as independent, with n seeds each.
 """
 

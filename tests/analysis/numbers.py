@@ -53,11 +53,9 @@ def places(words: str, text: str) -> Iterator[range]:
     """Places of the number in angle brackets."""
     before, number, after = re.split(r"[<>]", words)
     spaced = [re.sub(r"(\\ )+", r"\\s+", re.escape(part)) for part in (before, number, after)]
-    edge = (
-        r"(?<![\w.])" if re.match(r"[\w+-]", before + number) else "",
-        r"(?!\w)" if re.search(r"\w$", words.rstrip(">")) else "",
-    )
-    for match in re.finditer(rf"{edge[0]}{spaced[0]}({spaced[1]}){spaced[2]}{edge[1]}", text):
+    begins = r"(?<![\w.])" if re.match(r"[\w+-]", before + number) else ""
+    ends = r"(?!\w)" if re.search(r"\w$", number + after) else ""
+    for match in re.finditer(rf"{begins}{spaced[0]}({spaced[1]}){spaced[2]}{ends}", text):
         yield range(*match.span(1))
 
 
@@ -106,7 +104,7 @@ def words_around(page: str, number: re.Match[str]) -> str:
     lead = ""
     for part in reversed(parts[1:] if len(before) >= 80 else parts):
         lead = part + lead
-        if re.search(r"[A-Za-zα-ω]", lead) and len(lead) > 3 or len(lead) > 40:
+        if len(lead) > 40 or (len(lead) > 3 and re.search(r"[A-Za-zα-ω]", lead)):
             break
     behind = re.match(r"[^\s|\w]*(?:\s[^\s|]+)?", text[end:])
     tail = behind[0] if behind and len(behind[0]) < 25 else ""

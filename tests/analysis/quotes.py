@@ -4,9 +4,9 @@ A file begins with its page. A comment quotes the page, with # for each number; 
 by row, without its nulls. A column k is none of them: it orders the rows, and leaves out those where it is null.
 A comment without # is a claim: every number is 1. A comment that begins like the header of a table stands for that
 table: the query's first column is the beginning of a line, its other columns, of all its rows, are the line's numbers.
-Queries without a comment make views. half(sd, n) and
-half_apart(sd, other, n) are half the 95 % intervals of `analysis/shared/intervals.py`. Every CSV file of analysis/results is a table, and every text as NAME_txt, a row
-for each line with at least two spaces between cells c1, c2, ...
+Queries without a comment make views. half(sd, n) and half_apart(sd, other, n) are half the 95 % intervals of
+`analysis/shared/intervals.py`. Every CSV file of analysis/results is a table, and every text as NAME_txt, a row for
+each line with at least two spaces between cells c1, c2, ...
 
 `python -m tests.analysis.quotes` writes the numbers that differ into the pages.
 """
