@@ -123,7 +123,7 @@ select group_concat(x, ' ') from (
     and nth(cell || ' ' || r.aggregate, 'alike median | alike clip-1 | unlike median | unlike trimmed-0.3')
     order by nth(cell || ' ' || r.aggregate, 'alike median | alike clip-1 | unlike median | unlike trimmed-0.3'));
 -- take the mean to # %; the median and clipping keep # and #. Against
-select nth(aggregate, 'mean | median | clip-0.003') as k, fifth from robust where method = 'decomfl' and attack = 'scale';
+select nth(aggregate, 'mean | median | clip-3') as k, fifth from robust where method = 'decomfl' and attack = 'scale';
 -- the server holds all 100 replies of # bytes
 select max(bytes_up_each) from private where cell = 'fashion-170' and method = 'fedavg-1';
 -- the ratios are 1.5, 0.2 and 1.8: # points ahead, # behind, # ahead. At ε = 100
