@@ -310,11 +310,12 @@ def table_commands() -> list[list[str]]:
     return told
 
 
-def test_the_table_of_methods_is_short_and_its_commands_run(here: Path) -> None:
-    """One round of each: the costs of a whole run are not tested. Mutation: a command that needs a further flag."""
+@pytest.mark.parametrize("rounds", [["--rounds", "1"], pytest.param([], marks=pytest.mark.slow)])
+def test_the_table_of_methods_is_short_and_its_commands_run(here: Path, rounds: list[str]) -> None:
+    """One round of each, and as it stands. Mutations: a command that needs a further flag; one that diverges."""
     several = table_commands()
     assert 16 <= len(several) <= 24
-    short = ["--rounds", "1", "--quiet", "--out"]
+    short = [*rounds, "--quiet", "--out"]
     performed([[*command, *short, f"{k}.h5"] for k, command in enumerate(several)])
 
 
