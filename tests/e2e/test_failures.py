@@ -155,7 +155,7 @@ def test_a_signal_ends_the_run_after_the_round_with_a_checkpoint_and_status_75(
     finally:
         process.kill()
     assert process.returncode == 75, stderr
-    assert "continue with --resume" in stdout, stdout + stderr
+    assert "continue with: " in stdout, stdout + stderr
     assert records.checkpoint_path(out).exists()
     assert records.load(out).attrs["status"] == "interrupted"
     assert resumes(out, ranks=2)

@@ -36,6 +36,7 @@ WITHIN = {
         ("records", "binding", "questions", "flags", "family"),
         ("local", "mpi"),
         ("devices", "plan", "loop", "stored", "trial"),
+        ("again",),
         ("session", "cli", "grid"),
     ),
 }

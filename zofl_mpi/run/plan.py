@@ -15,9 +15,11 @@ from typing import Any, Literal, TypeVar, final, get_type_hints
 from zofl_mpi.engine.fields import at_least, between, check_ranges, parts_of
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Budget, Directions, Loads, Method, PlansLoads, PlansWork, Work
-from zofl_mpi.errors import UserError, nearest
+from zofl_mpi.engine.world import launched
+from zofl_mpi.errors import UserError, nearest, plain
 from zofl_mpi.run import flags, stored
 from zofl_mpi.run.family import Choice, Family
+from zofl_mpi.run.progress import launcher_words
 from zofl_mpi.run.stored import LOCAL
 
 T = TypeVar("T")
@@ -130,8 +132,10 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     typed = {word: " ".join(values) for word, values in flags.split(arguments)}
     resume, config = typed.get("--resume", ""), typed.get("--config", "")
     given = flags.read_toml(config) if config else {}
-    before, kernel, samples = stored.config_of(resume) if resume else ({}, "", None)
-    kept = _trusted(before, given, typed, resume) if resume else {}
+    words = ["python", "-m", family.__spec__.name, *arguments]
+    command = shlex.join(words)
+    before, own, kernel, samples = stored.config_of(resume) if resume else ({}, {}, "", None)
+    kept = _trusted(before, given, typed, resume, own, words) if resume else {}
     table = kept | given
     method = typed.get("--method") or str(table.get("method", next(iter(family.METHODS))))
     papers = getattr(family, "PAPER_PROBLEM", "")
@@ -151,11 +155,13 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     owners = partial(owners_of, family, method=method)
     values = flags.parse(groups, words, program, _opening(family, method), owners, usual)
     check_ranges(RunFlags, values)
+    if not values["quiet"]:
+        for name in kept.keys() & stored.FOLDERS:
+            print(f"folder    --{flags.flag(name)} {plain(kept[name])}, as your run before named it", flush=True)
     now = json.loads(json.dumps(values))
     if differing := [k for k in before if k not in CHANGEABLE and now.get(k) != before[k]]:
         changes = flags.changes(differing, before, now)
         raise UserError(f"--resume {resume}: the checkpoint is of another configuration: {changes}")
-    command = shlex.join(["python", "-m", family.__spec__.name, *arguments])
     rounds = int(before.get("rounds", 0))
     other = {name: leaf.paper for name, leaf in known.items() if leaf.paper not in (None, values[name])}
     other |= {"problem": papers} if papers not in ("", problem) and "--problem" not in typed else {}
@@ -172,11 +178,14 @@ def _opening(family: Family, method: str) -> str:
     return method if bare else f"{method}: {text}"
 
 
-def _trusted(before: Values, given: Values, typed: Mapping[str, str], resume: str) -> dict[str, Any]:
+def _trusted(
+    before: Values, given: Values, typed: Mapping[str, str], resume: str, own: Mapping[str, str], words: Sequence[str]
+) -> dict[str, Any]:
     """Configuration that this command takes from the run that it continues."""
     names = {name: flags.flag(name) for name in (*stored.CLASSES, *stored.KNOWN, *stored.FOLDERS)}
     named = {name: typed.get(f"--{own}") or given.get(name) or given.get(own) for name, own in names.items()}
-    return stored.trusted(before, named, f"--resume {resume}: the run")
+    command = shlex.join([*launcher_words(words[3:], launched(os.environ)), *words])
+    return stored.trusted(before, named, f"--resume {resume}: the run", own=own, command=command)
 
 
 def _usual_problem(family: Family, method: str) -> str:

@@ -115,7 +115,7 @@ def cut_back(path: object, m: int, ranks: int, rounds: int, attrs: Attributes, f
     sessions = [*json.loads(file.attrs["sessions"]), session(rounds, ranks, attrs)]
     while len(json.dumps(sessions)) > ATTRIBUTE_BYTES:
         del sessions[1]
-    config = {name: attrs[name] for name in ("config", "settled") if name in attrs}
+    config = {name: attrs[name] for name in ("config", "folders", "settled") if name in attrs}
     if "missing_rounds" in file.attrs:
         config["missing_rounds"] = [1, min(rounds, json.loads(file.attrs["missing_rounds"])[1])]
     set_attributes(file.attrs, {**config, "status": "running", "ranks": ranks, "sessions": sessions})
