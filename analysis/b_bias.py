@@ -82,7 +82,7 @@ def run(solver: Mapping[str, Any], rounds: int, seed: int) -> Course:
         np.array([problem.implicit(p) - least for p in points]) / (problem.implicit(x0) - least),
         float(np.linalg.norm(state.x - best) / np.linalg.norm(x0 - best)),
         float(np.linalg.norm(state.y - exact) / np.linalg.norm(exact)),
-        state.lower_residual,
+        method.residual(clients, x, state.y),
     )
 
 

@@ -152,10 +152,12 @@ def bare_step(way: str, model: Any, loss: Callable[[Any], Any]) -> Callable[[], 
 def step_of(way: str, parts: Any, tokens: Any) -> tuple[Callable[[], Any], Callable[[], Any], int, int]:
     """A client's step and the model's by its scalars; the unperturbed pass; bytes of the largest layer and of all."""
     from zofl_mpi.methods.decomfl import DeComFL, HiSo
-    from zofl_mpi.methods.fedkseed import FedKSeed
+    from zofl_mpi.methods.fedkseed import FedKSeed, SeededModel
     from zofl_mpi.problems.split_lm import SplitLM
-    from zofl_mpi.rounds.split.unsplit import Current, Known
+    from zofl_mpi.rounds.split import unsplit
+    from zofl_mpi.rounds.split.unsplit import ModelBroadcast
 
+    unsplit.SHARE = 0.0  # the way with the least memory: directions are drawn again, not kept
     problem, data, none = SplitLM(parts, TOKENS, TOKENS, 0.0), [0] * TEXTS, torch.zeros(0)
     setting = Setting(problem, Streams(1), (data,))
     training = Training(setting, batch=TEXTS, h=1, optimiser=Optimiser("sgd"), weights="uniform")
@@ -167,20 +169,21 @@ def step_of(way: str, parts: Any, tokens: Any) -> tuple[Callable[[], Any], Calla
         shared |= {"privacy": Privacy(setting)} | ({"distribution": "rademacher"} if way.endswith("signs") else {})
         of = (HiSo if way == "hiso" else DeComFL)(setting, **shared)
     x, client = of.loss.flat.initial()[0], Client(0, data)
-    moments = {} if way == "fedkseed" else of.first_moments(x)
-    current = Current(x, moments)
-    of.hold(client, current)
-    local = of.local(client, none, 0)
-    moments = of._held["moments"]
+    if way == "fedkseed":
+        message: Any = SeededModel(x, {}, none, 0, np.zeros((0, 4), np.float32))
+    else:
+        message = ModelBroadcast(x, of.first_moments(x), none, 0)
+    local = of.local(client, message)
+    moments = of.received(message)[1]
 
     def step() -> None:
         if way == "fedkseed":
-            (sums,) = of.train(client, Known(np.zeros((1, 4), np.float32), none, 0)).differences
+            (sums,) = of.train(client, message).differences
             (k,) = np.flatnonzero(sums)
             estimate = of.rule.estimate(of.rule.draw_pieces(x, of.key(int(k))), [float(sums[k])])
             training.optimiser.step_by_parts(x, estimate, {}, 1.0)
         else:
-            of.replay(x, moments, 0, of.train(client, Known(np.zeros((0, 1, 1)), none, 0)).differences)
+            of.replay(x, moments, 0, of.train(client, message).differences)
 
     layer = max(part.stop - part.start for part in of.loss.flat.places.values())
     return step, lambda: local.forward(tokens[:, :-1], tokens[:, 1:]), 4 * layer, 4 * len(x)

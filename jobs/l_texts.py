@@ -26,6 +26,7 @@ import numpy as np
 from zofl_mpi.data import e2e
 from zofl_mpi.data.lines import Text
 from zofl_mpi.data.published import default_data_dir, find_files
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import lm_models
 from zofl_mpi.problems.network import seeded
 
@@ -52,7 +53,11 @@ def main() -> None:
     parts = {context: part_of((k - half) / (len(contexts) - half)) for context, k in place.items()}
     FOLDER.mkdir(parents=True, exist_ok=True)
     pretraining = [*map(to_write, first), *(line for s in first if (line := to_tell(s, generator)))]
-    write("pretrain.jsonl", [pretraining[k] for k in generator.permutation(len(pretraining))])
+    order = generator.permutation(len(pretraining)).tolist()
+    # by line: the committed results rest on it, and what a model that is only a beginning has seen is no result
+    tested = set(Streams(0)(Purpose.SPLIT).permutation(len(order))[: len(order) // 10].tolist())
+    parted = ({**pretraining[k], "split": "test" if line in tested else "train"} for line, k in enumerate(order))
+    write("pretrain.jsonl", parted)
     write("tune.jsonl", short({**to_write(s, names=False), "split": parts[s.context]} for s in second))
     write("food.jsonl", short({**line, "split": parts[s.context]} for s in second if (line := to_choose(s))))
     random_model(samples)

@@ -105,7 +105,7 @@ def resized(axis: int, size: int, *groups: str) -> Plant:
 
 
 def attributes(**values: Any) -> Plant:
-    return lambda file: set_attributes(file.attrs, values)
+    return lambda file: set_attributes(file, values)
 
 
 def nested(depth: int) -> dict[str, Any]:

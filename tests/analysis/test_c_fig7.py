@@ -201,7 +201,7 @@ def test_what_does_not_fit_is_refused(made: Path, refuses: Any, name: str, flags
 
 def unfinished(file: Any) -> None:
     del file["final"]
-    set_attributes(file.attrs, {"status": "interrupted"})
+    set_attributes(file, {"status": "interrupted"})
 
 
 def diverged(file: Any) -> None:
@@ -209,11 +209,11 @@ def diverged(file: Any) -> None:
 
 
 def of_sflv2(file: Any) -> None:
-    set_attributes(file.attrs, {"config": json.loads(file.attrs["config"]) | {"method": "sflv2"}})
+    set_attributes(file, {"config": json.loads(file.attrs["config"]) | {"method": "sflv2"}})
 
 
 def of_other_data(file: Any) -> None:
-    set_attributes(file.attrs, {"data": "other"})
+    set_attributes(file, {"data": "other"})
 
 
 @pytest.mark.parametrize(

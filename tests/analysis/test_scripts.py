@@ -24,7 +24,7 @@ def damage(path: Path, how: str) -> None:
             config = json.loads(file.attrs["config"])
             file.attrs["schema"] = 99 if how == "schema" else file.attrs["schema"]
             config |= {"eta": 0.7} if how == "configuration" else {}
-            set_attributes(file.attrs, {"config": config, "status": "interrupted" if how == "interrupted" else "done"})
+            set_attributes(file, {"config": config, "status": "interrupted" if how == "interrupted" else "done"})
 
 
 OTHERS = [(*pair, "configuration") for pair in OF_B.items()]

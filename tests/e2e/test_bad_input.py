@@ -79,7 +79,7 @@ def test_singletons_in_place_of_ranks_are_refused_with_the_remedy(folder: Path) 
 
 def test_an_output_that_takes_nothing_is_one_sentence() -> None:
     """As on a full disk; status 1, and the result is valid."""
-    command = [sys.executable, "-m", FAMILY, "--rounds", "1", "--tau", "1", "--out", "run.h5"]
+    command = [sys.executable, "-m", FAMILY, "--rounds", "1", "--tau", "1", "--out", "run.h5", "--quiet"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             command, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT, check=False

@@ -197,7 +197,7 @@ def test_a_grid_for_a_gpu_says_so(path: Path) -> None:
         ("def directions(self): return 3", "directions failed (TypeError:"),
         ("def plan(self, r, i): return {}", "plan failed (TypeError:"),
         ("def costs(self): return [1]", "costs gave a list; a run calls costs()"),
-        ("def work(self, rounds): return 5", "work gave a int"),
+        ("def work(self): return 5", "work gave a int"),
     ],
 )
 def test_a_function_that_has_the_name_of_a_hook_is_told_before_the_first_round(

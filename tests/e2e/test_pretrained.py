@@ -38,6 +38,19 @@ def test_a_run_begins_with_the_last_model_of_the_other(norm: list[str]) -> None:
     assert np.array_equal(now.final["theta_s"], before.final["theta_s"])
 
 
+def test_a_run_begins_with_a_model_that_was_trained_without_a_head() -> None:
+    """The head is then as the network makes it. Mutations: such a result refused; the head left undefined."""
+    words = [*USUAL, "--method", "decomfl", "--m", "1", "--rounds", "2", "--lr-client", "0.1", "--eval-every", "1"]
+    assert here(FAMILY, *words, "--out", "whole.h5") == 0
+    still = [*USUAL, "--pretrained", "whole.h5", "--lr-server", "0", "--lr-client", "0", "--rounds", "1"]
+    for name, method in (("a.h5", "heron"), ("b.h5", "decomfl")):
+        assert here(FAMILY, *still, "--method", method, "--m", "2", "--out", name) == 0
+    whole, a, b = (records.load(name) for name in ("whole.h5", "a.h5", "b.h5"))
+    assert np.array_equal(a.final["theta"][:44], whole.final["theta"]) and len(a.final["theta"]) > 44
+    assert np.array_equal(b.final["theta"], whole.final["theta"]) and np.isfinite(a.final["theta"]).all()
+    assert b.rounds["test_loss"][-1] == pytest.approx(whole.rounds["test_loss"][-1], rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

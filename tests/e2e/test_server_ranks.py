@@ -9,6 +9,7 @@ import torch  # noqa: F401  ranks that are threads take turns with its generator
 from tests.e2e.made import *
 from tests.e2e.test_survival import Leap
 from tests.fates import Death, Fate
+from tests.tally import tallied
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.method import SplitMethod
@@ -86,6 +87,18 @@ def test_a_run_goes_on_with_another_number_of_server_ranks(case: tuple[list[str]
     assert run_module(4, FAMILY, "--resume", out, "--rounds", 2, "--server-ranks", 2, "--quiet") == 0
     assert differences(whole, out) == []
     assert "server_ranks" not in json.loads(records.load(out).attrs["config"])
+
+
+def test_the_servers_ranks_count_what_they_move(tmp_path: Path) -> None:
+    """To the byte, over all communicators, in rows of the ranks that moved it; MPI's start is left out. Mutations: the
+    uploads that rank 0 passes on; the sums of gradients; a pair's bytes at another rank."""
+    out = tmp_path / "run.h5"
+    with tallied() as tally:
+        assert run_module(5, FAMILY, *RUN, "--server-ranks", 3, "--out", out) == 0
+    assert np.array_equal(tally.counted, tally.by_rank())
+    run = records.load(out)
+    sent, received = (run.ranks[f"transport_{way}"].sum((0, 1)) for way in ("sent", "received"))
+    assert (sent > 0).all() and (received > 0).all() and (sent <= tally.counted[0]).all()
 
 
 def test_the_ranks_roles_their_seconds_and_the_clients_bytes(tmp_path: Path, capsys: Capsys) -> None:

@@ -50,7 +50,7 @@ def rewrite(path: Path, **entries: Any) -> None:
         forge(path, config=changed_config(records.load_checkpoint(path).attrs["config"], entries))
         return
     with h5py.File(path, "r+") as file:
-        set_attributes(file.attrs, {"config": changed_config(file.attrs["config"], entries)})
+        set_attributes(file, {"config": changed_config(file.attrs["config"], entries)})
 
 
 def changed_config(stored: str, entries: dict[str, Any]) -> str:

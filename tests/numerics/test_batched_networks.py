@@ -119,7 +119,7 @@ def test_clients_are_batched_only_where_the_check_has_passed(name: str, equal: b
 def test_sizes_that_were_not_checked_are_computed_one_client_after_the_other(monkeypatch: Patch) -> None:
     """Mutations: a check in the middle of a run, whose verdict other ranks may not share."""
     monkeypatch.setattr(networks, "equal_bits", lambda *given: pytest.fail("checked"))
-    problem = made(MLP(p, C, (3,)), "torch").with_kernel("torch", Work(8, 1, 1))
+    problem = made(MLP(p, C, (3,)), "torch").with_kernel("torch", Work(8))
     assert problem.batches(SAMPLES, 8) and not problem.batches(SAMPLES, 9)
     x = problem.initial(START)
     ends = [
@@ -265,7 +265,7 @@ def test_torch_is_taken_where_it_is_asked_for_and_a_run_keeps_its_kernel() -> No
 
 
 START = STREAMS(Purpose.MODULE)
-WORK = Work(8, 2, 1)
+WORK = Work(8)
 
 
 class Own(nn.Module):

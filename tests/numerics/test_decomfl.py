@@ -11,7 +11,7 @@ from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems.signs import SignedLayers
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.estimating import check_arithmetic
-from zofl_mpi.rounds.split.unsplit import Current, Known
+from zofl_mpi.rounds.split.unsplit import ModelBroadcast
 from zofl_mpi.run import flags
 from zofl_mpi.run.client_memory import Acknowledged, recall
 
@@ -33,6 +33,23 @@ def source(make: Any, **given: Any) -> Any:
 
 def joined(method: DeComFL, state: Any) -> Tensor:
     return torch.cat([state.theta[: method.setting.problem.n_client], state.theta_s])
+
+
+def sent(method: DeComFL, state: Any, r: int = 0) -> ModelBroadcast:
+    """The message that begins round r."""
+    return ModelBroadcast(method.joined(state), state.optimiser, torch.cat([state.buffers, state.buffers_s]), r)
+
+
+def recorded(method: DeComFL) -> list[np.ndarray]:
+    """(h, n_p) the mean differences by which the server steps, round by round, as rounds will append them."""
+    found, replay = list[np.ndarray](), method.replay
+
+    def replayed(x: Tensor, moments: Any, r: int, differences: np.ndarray) -> None:
+        found.append(differences)
+        replay(x, moments, r, differences)
+
+    vars(method)["replay"] = replayed
+    return found
 
 
 def directions(method: DeComFL, r: int, q: int = 0) -> list[Tensor]:
@@ -73,10 +90,12 @@ def test_a_client_that_has_rested_would_make_the_servers_model_of_what_it_missed
 ) -> None:
     """To the bit, moments and HiSo's K too, whenever it comes back: some clients rest, some begin late. No client keeps
     a model: ranks hold the server's. Mutations: the step sizes of another round; moments of the local steps; a round's
-    update of K left out or taken twice; a model in a client's memory; the model of the round before."""
+    update of K left out or taken twice; a model in a client's memory; the model of the round before; bytes of the
+    model that ranks get, or of one round's scalars."""
     own = source(make) if make is None else source(make, dtype=dtype)
     pace = Pace("linear", warmup=2, decay_steps=13)
     rested = method(cls, planned(own, rule, beta=0.4, pace=pace), n_p=2)
+    twin, scalars = method(cls, rested.training, n_p=2), recorded(rested)
     clients = LocalClients(list(own.data), method=rested)
     state, missed, copies = rested.start(), set[int](), dict[int, Any]()
     first = joined(rested, state)
@@ -86,16 +105,20 @@ def test_a_client_that_has_rested_would_make_the_servers_model_of_what_it_missed
         (i,) = rested.training.participants(r)
         last = rested.training.latest(r).get(i, 0)
         missed.add(r - last)
+        row = clients.account()[0]
+        booked = 8 * 2 * 2 * (r - last) + before.buffers.nbytes + before.buffers_s.nbytes + 8
+        assert row.bytes_down.sum(axis=0)[i] == row.bytes_down.sum() == booked
+        assert sum(sum(ways) for ways in rested.traffic.of(r, i).values()) == booked + row.bytes_up.sum()
         x, moments = copies.setdefault(i, (first.clone(), rested.first_moments(first)))
         for k in range(last, r):
-            rested.replay(x, moments, k, before.scalars[k])
+            twin.replay(x, moments, k, scalars[k])
         for held, held_moments in ((x, moments), (rested._held["x"], rested._held["moments"])):
             assert torch.equal(held, joined(rested, before)), r
             for name, value in before.optimiser.items():
                 assert torch.equal(torch.as_tensor(held_moments[name]), torch.as_tensor(value)), (r, name)
         assert [told.entries for _, told in clients.ask(recall, Acknowledged(), counted=False)] == [{}] * 3
     assert len(missed - {0}) > 1 and max(missed) > 1
-    assert state.scalars.shape == (6, 2, 2) and np.isfinite(state.local_loss)
+    assert {each.shape for each in scalars} == {(2, 2)} and len(scalars) == 6 and np.isfinite(state.local_loss)
     assert apart(joined(rested, state), joined(rested, rested.start()))
 
 
@@ -114,9 +137,8 @@ def test_the_passes_of_a_step_are_those_that_are_told(monkeypatch: Patch, make: 
 
     monkeypatch.setattr(type(own.problem), "smash", counted)
     start = scalar.start()
-    buffers = torch.cat([start.buffers, start.buffers_s])
-    scalar.hold(Client(1, own.data[1]), Current(joined(scalar, start), start.optimiser))
-    told = scalar.train(Client(1, own.data[1]), Known(start.scalars, buffers, 0))
+    message = sent(scalar, start)
+    told = scalar.train(Client(1, own.data[1]), message)
     passes = {"one-sided": 4, "central": 6 + (make is resnet)}[estimate]
     assert seen == [False] * (2 * passes)
     still = of(planned(own, batchnorm="running"), n_p=3, estimate=estimate)
@@ -125,7 +147,7 @@ def test_the_passes_of_a_step_are_those_that_are_told(monkeypatch: Patch, make: 
     assert lines["forward passes of a local step"] == passes and lines["backward passes of a local step"] == 0
     assert told.differences.shape == (2, 3)
     if make is resnet:
-        assert apart(told.buffers, buffers)
+        assert apart(told.buffers, message.buffers)
 
 
 def test_costs_are_those_of_the_whole_network() -> None:
@@ -280,7 +302,7 @@ def test_several_local_steps_are_a_loop_by_hand(
     if flags:
         close(found.optimiser["second_moment"], K, 1e-7)
         assert found.least_second_moment == pytest.approx(float(K.min()))
-    assert torch.equal(found.theta[n:], of.start().theta[n:])
+    assert len(found.theta) == n
     assert len(seen) == len(set(seen)) == 3 * 3 * 2 and apart(x, flat(whole_of(mlp)))
 
 
@@ -317,13 +339,10 @@ def test_scalars_are_aggregated_as_models_are(flags: dict[str, Any], expected: A
     plan = planned(setting(mlp), weights="uniform")
     plain, robust = of(plan, n_p=3), of(plan, n_p=3, **flags)
     state = plain.start()
-    x = joined(plain, state)
-    g = []
-    for i, data in enumerate(plan.setting.data):
-        client = Client(i, data)
-        plain.hold(client, Current(x, state.optimiser))
-        g.append(plain.train(client, Known(state.scalars, torch.cat([state.buffers, state.buffers_s]), 0)).differences)
-    found = run(robust, 1).scalars[-1]
+    g = [plain.train(Client(i, data), sent(plain, state)).differences for i, data in enumerate(plan.setting.data)]
+    scalars = recorded(robust)
+    run(robust, 1)
+    (found,) = scalars
     np.testing.assert_allclose(found, expected(np.array(g), next(iter(robust.robust.liars), None)), rtol=1e-12)
     assert np.abs(found - np.mean(g, axis=0)).max() > 1e-6
 
@@ -355,22 +374,21 @@ def test_scalars_are_clipped_together_noised_and_averaged_over_the_expected_numb
     given = {"clip": C, "noise_multiplier": z, "participation": "poisson", "trust": trust}
     private = method(cls, planned(setting(mlp), beta=0.4, weights="uniform"), **flags, **given)
     sampling = private.training.participants
+    scalars = recorded(private)
     state, clients, sizes = private.start(), LocalClients(list(private.setting.data), method=private), set()
     for r in range(7):
         before, S = state, sampling(r)
         state = finite_round(private, state, r, clients)
         sizes.add(len(S))
         noise, by_hand = private.privacy, np.zeros(6)
-        plain.held_by(range(m), before, LocalClients(list(plain.setting.data), method=plain))
-        buffers = torch.cat([before.buffers, before.buffers_s])
         clipped = 0
         for i in S:
-            own = plain.train(Client(i, plain.setting.data[i]), Known(before.scalars, buffers, r)).differences.ravel()
+            own = plain.train(Client(i, plain.setting.data[i]), sent(plain, before, r)).differences.ravel()
             factor = min(1.0, C / float(np.linalg.norm(own) / mu2))
             clipped += int(factor < 1)
             by_hand += factor * own / mu2 + (noise._noise(i, r, 6, True) if trust == "nobody" else 0.0)
         by_hand += noise._noise(m, r, 6, True) if trust == "server" else 0.0
-        np.testing.assert_allclose(state.scalars[-1].ravel(), by_hand * mu2 / (0.4 * m), rtol=1e-6, atol=1e-12)
+        np.testing.assert_allclose(scalars[-1].ravel(), by_hand * mu2 / (0.4 * m), rtol=1e-6, atol=1e-12)
         assert np.isnan(state.local_loss)
         shares = private.privacy.spent(r + 1, evaluated=False)
         assert (shares.clipped == clipped / len(S)) if S else np.isnan(shares.clipped)
@@ -384,4 +402,6 @@ def test_without_clip_or_noise_a_private_round_is_the_round() -> None:
         plain, wide = (
             method(DeComFL, planned(setting(mlp), weights="uniform"), **flags, **given) for given in ({}, {"clip": 1e9})
         )
-        np.testing.assert_allclose(run(wide, 3).scalars, run(plain, 3).scalars, rtol=1e-9, atol=1e-14)
+        found, expected = recorded(wide), recorded(plain)
+        run(wide, 3), run(plain, 3)
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-14)

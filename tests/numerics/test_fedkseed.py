@@ -2,10 +2,9 @@
 
 from tests.numerics.split_methods import *
 from zofl_mpi.methods.decomfl import DeComFL
-from zofl_mpi.methods.fedkseed import FedKSeed
+from zofl_mpi.methods.fedkseed import FedKSeed, SeededModel
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.rounds.split.client import drawn
-from zofl_mpi.rounds.split.unsplit import Known
 
 PLAIN = Optimiser("sgd")
 
@@ -75,9 +74,9 @@ def test_a_client_makes_the_servers_model_of_k_numbers(dtype: str) -> None:
     state = of.start()
     for r in range(4):
         state = run(of, 1, r, None, state)
-        message = Known(of.known(state.sums), torch.cat([state.buffers, state.buffers_s]), r)
-        assert message.scalars.dtype == np.dtype(dtype) and message.scalars.shape == (1, 6)
-        assert torch.equal(of.model(message.scalars[0]), whole(of, state))
+        known = of.known(state.sums)
+        assert known.dtype == np.dtype(dtype) and known.shape == (1, 6)
+        assert torch.equal(of.model(known[0]), whole(of, state))
 
 
 def test_with_one_seed_a_round_is_decomfls() -> None:
@@ -94,8 +93,9 @@ def test_each_of_many_seeds_is_drawn_as_often_as_its_weight() -> None:
     scaled; weights that ignore them; a temperature."""
     of = method(FedKSeed, training(setting(mlp), PLAIN, h=3), seeds=4, seed_weights="magnitude")
     a = np.array([[0.0] * 4, [2.0, 4.0, 6.0, 2.0]], np.float32)
-    draws = np.concatenate([of.drawn(Known(a, torch.zeros(0), 0), i) for i in range(4000)])
+    none = torch.zeros(0)
+    draws = np.concatenate([of.drawn(SeededModel(none, {}, none, 0, a[1:]), i) for i in range(4000)])
     share, e = np.bincount(draws, minlength=4) / len(draws), np.exp([0, 0.5, 1, 0])
     np.testing.assert_allclose(share, e / e.sum(), atol=5 * 0.5 / len(draws) ** 0.5)
-    even = np.concatenate([of.drawn(Known(a[:1], torch.zeros(0), 0), i) for i in range(4000)])
+    even = np.concatenate([of.drawn(SeededModel(none, {}, none, 0, a[2:]), i) for i in range(4000)])
     np.testing.assert_allclose(np.bincount(even) / len(even), [0.25] * 4, atol=5 * 0.5 / len(draws) ** 0.5)

@@ -367,23 +367,38 @@ def test_it_is_algorithm_2_written_out(y0: Any) -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_the_residual_is_the_gradient_on_all_samples(noise: float) -> None:
-    """|A (y - P x)| at x, |A (y_v - P (x + eta v))| there, and |y - P x| at an evaluation; nothing for exact y.
-    Mutations: the mean of the norms; a mini-batch; x after the round; the shifted point for the other."""
+    """|A (y - P x)| and |y - P x| at an evaluation, whose call is at its x; nothing for exact y.
+    Mutations: the mean of the norms; a mini-batch; x before the round; the y of the round."""
     of = links(noise=noise, lower="local_sgd", T_lower="3", batch_lower=2, exact=True)
     x, clients = point(), clients_of(of)
     state = of.round(replace(of.start(), x=x), 0, clients)
     A = np.mean([link.lower.A for link in of.setting.data], axis=0)
     P = of.problem.P  # type: ignore[attr-defined]
-    assert state.lower_residual == pytest.approx(np.linalg.norm(A @ (state.y - P @ x)), rel=1e-10)
-    yv, _ = of.solver.solve(clients, of.lower, of.shifted(x, 0), np.zeros(n), 0, shifted=True)
-    assert state.lower_residual_shifted == pytest.approx(np.linalg.norm(A @ (yv - P @ of.shifted(x, 0))), rel=1e-10)
     told = reported(of.evaluate(state, 0, clients))
     y, _ = of.solver.solve(clients, of.lower, state.x, state.y, 1)
+    assert told["lower_residual"] == pytest.approx(np.linalg.norm(A @ (y - P @ state.x)), rel=1e-10)
     assert told["lower_error"] == pytest.approx(np.linalg.norm(y - P @ state.x), rel=1e-10)
     assert told["objective_exact"] == pytest.approx(of.problem.implicit(state.x), rel=1e-10)  # type: ignore[attr-defined]
     assert set(told) <= set(described(Report))
-    right = run(links(noise=noise), 1)
-    assert max(right.lower_residual, right.lower_residual_shifted) < 1e-12
+    right = links(noise=noise)
+    clients = clients_of(right)
+    report = right.evaluate(right.round(right.start(), 0, clients), 0, clients)
+    assert reported(report)["lower_residual"] < 1e-12
+
+
+def test_a_round_asks_for_a_schedule_once_a_call_and_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And reads no client's samples whole. Mutations: once a communication round; the residual of each round; the
+    schedule of an earlier x of the same round's number."""
+    of, asked = links(lower="local_sgd", T_lower="40", H_lower="2", batch_lower=2), list[float]()
+    kind, curvature = type(of.problem), type(of.problem).curvature
+    monkeypatch.setattr(kind, "curvature", lambda self, x: asked.append(float(x[0])) or curvature(self, x))
+    monkeypatch.setattr(FedRZOBL, "slope", lambda *_: pytest.fail("all samples are read"))
+    clients = clients_of(of)
+    state = of.round(of.start(), 0, clients)
+    assert len(asked) <= 2 * (of.setting.m + 1) + 1
+    del asked[:]
+    of.round(replace(state, x=state.x + 1), 0, clients)
+    assert asked.count(float(state.x[0] + 1)) == of.setting.m + 1
 
 
 @pytest.mark.parametrize("weights", ["uniform", "size"])

@@ -13,7 +13,7 @@ from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fedkseed import FedKSeed
 from zofl_mpi.rounds.split import pieces
 from zofl_mpi.rounds.split.pieces import Pieces, Piecewise
-from zofl_mpi.rounds.split.unsplit import Current
+from zofl_mpi.rounds.split.unsplit import ModelBroadcast
 
 CLASSES: dict[Any, dict[str, Any]] = {DeComFL: {"n_p": 2}, HiSo: {"n_p": 2}, FedKSeed: {"seeds": 3}}
 KINDS = ["gpt2", "llama", "opt with projections and norm after", "gemma"]
@@ -41,11 +41,11 @@ def test_a_loss_layer_by_layer_is_that_of_the_whole_vector(
     embedding's factor at theta; a tied matrix at another point than the embedding; K left out; a token that is
     counted in two columns' parts, or in none; smoothing by the last part alone."""
     monkeypatch.setattr(pieces, "PIECE", 64)
+    monkeypatch.setattr(pieces, "AT_ONCE", 0)
     of = method(cls, plan, mu=0.1, **CLASSES[cls])
     x, buffers = of.loss.flat.initial()
     x = moved(x)
-    of.hold(Client(0, ()), Current(x, {}))
-    local, rule = of.local(Client(0, plan.setting.data[0]), buffers, 0), of.rule
+    local, rule = of.local(Client(0, plan.setting.data[0]), ModelBroadcast(x, {}, buffers, 0)), of.rule
     if cls is HiSo:
         rule = replace(rule, K=1 + torch.rand(len(x), generator=torch.Generator().manual_seed(2), dtype=x.dtype))
     _, inputs, labels = next(iter(local))

@@ -15,6 +15,7 @@ from tests.numerics.test_fednest import known
 from tests.numerics.test_fedrzo import SAMPLES, STREAMS, eta, links, m, n, point
 from tests.numerics.test_zo_hfl import toy
 from zofl_mpi.engine.clients import ClientError
+from zofl_mpi.engine.fields import reported
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fednest import FedNest
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
@@ -296,18 +297,19 @@ def test_every_step_is_projected_at_its_own_point(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("x", [-0.3, 0.4])
 def test_the_residual_of_a_lower_level_with_a_set_is_that_of_the_projected_step(x: float) -> None:
-    """0 at the solution, where the gradient is -1, and the way to it nearby; in the columns of a round too. Mutations:
-    no projection; onto Y(x) in the call at x + eta v; y - g in place of y - P(y - g)."""
+    """0 at the solution, where the gradient is -1, and the way to it nearby; in the column of an evaluation
+    too. Mutations: no projection; onto Y of another x; y - g in place of y - P(y - g)."""
     setting = Setting(Coupled(), STREAMS, (range(1),) * m, dtype=np.float64)
     of, at = built(FedRZOBL, setting, eta=eta, gamma=0.0, H=1, lower="exact"), np.array([x])
     clients = clients_of(of)
     state = of.round(replace(of.start(), x=at), 0, clients)
-    close([state.lower_residual, state.lower_residual_shifted], 0.0)
-    for shifted, end in ((False, at), (True, of.shifted(at, 0))):
+    close(reported(of.evaluate(state, 0, clients))["lower_residual"], 0.0)
+    for end in (at, of.shifted(at, 0)):
+        of.send(clients, end, 0)
         solution = of.solver.exact(end)
         assert abs(float(solution[0]) + float(end[0])) < 1e-12, "the constraint x + y <= 0 binds"
         for way in (0.0, 0.25, 0.5):
-            close(of.residual(clients, end, solution - way, shifted=shifted), way)
+            close(of.residual(clients, end, solution - way), way)
 
 
 def test_all_count_alike_otherwise() -> None:

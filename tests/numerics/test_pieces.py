@@ -4,11 +4,12 @@ from tests.conftest import Patch
 from tests.numerics.split_methods import *
 from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fedkseed import FedKSeed
+from zofl_mpi.problems import flat as flat_module
 from zofl_mpi.problems.counting import Allocations
-from zofl_mpi.rounds.split import pieces
+from zofl_mpi.rounds.split import pieces, unsplit
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.pieces import Pieces
-from zofl_mpi.rounds.split.unsplit import Current, Known
+from zofl_mpi.rounds.split.unsplit import ModelBroadcast
 
 PLAIN, ADAMW = Optimiser("sgd"), Optimiser("adamw", weight_decay=0.1)
 
@@ -60,11 +61,11 @@ def test_a_layer_that_is_perturbed_where_it_computes_gives_the_loss_of_the_pertu
     """And theta and the running statistics stay, to the bit. Mutations: a bias that stays; a weight's second use, or
     its transpose, at theta; a part of another layer; the client's part alone; mu for -mu; statistics that move."""
     monkeypatch.setattr(pieces, "PIECE", 32)
+    monkeypatch.setattr(pieces, "AT_ONCE", 0)
     plan = training(setting(make), h=1)
     of = method(DeComFL, plan, n_p=2, mu=0.1)
     x, buffers = of.loss.flat.initial()
-    of.hold(Client(0, ()), Current(x, {}))
-    local = of.local(Client(0, plan.setting.data[0]), buffers, 0)
+    local = of.local(Client(0, plan.setting.data[0]), ModelBroadcast(x, {}, buffers, 0))
     assert local.theta.data_ptr() == of._held["x"].data_ptr()
     _, inputs, labels = next(iter(local))
     us, whole = of.rule.draw_pieces(x, of.key(0, 0)), list(of.rule.directions(x, of.key(0, 0)))
@@ -91,6 +92,8 @@ def test_a_pass_draws_each_piece_once(monkeypatch: Patch) -> None:
     """However many layers it lies in, and however a function orders them. Mutations: values made in the order of a
     function's arguments; a piece that is not kept for the next layer."""
     monkeypatch.setattr(pieces, "PIECE", 512)
+    monkeypatch.setattr(pieces, "AT_ONCE", 0)
+    monkeypatch.setattr(unsplit, "room", lambda on_gpu: 0)
     drawn_pieces, draw = list[tuple[int, int]](), Pieces._drawn
 
     def counted(us: Pieces, p: int, j: int) -> Tensor:
@@ -102,9 +105,68 @@ def test_a_pass_draws_each_piece_once(monkeypatch: Patch) -> None:
         setting(lambda: (nn.Sequential(BiasFirst(64), BiasFirst(40)), nn.Linear(40, C), nn.Linear(40, C))), h=1
     )
     of = method(DeComFL, plan, n_p=2)
-    of.hold(Client(0, ()), Current(of.loss.flat.initial()[0], {}))
-    of.train(Client(0, plan.setting.data[0]), Known(np.zeros((0, 1, 2)), torch.zeros(0), 0))
-    assert drawn_pieces == [(p, j) for p in range(2) for j in range(len(of.loss.flat.initial()[0]) // 512 + 1)]
+    x = of.loss.flat.initial()[0]
+    of.train(Client(0, plan.setting.data[0]), ModelBroadcast(x, {}, torch.zeros(0), 0))
+    assert drawn_pieces == [(p, j) for p in range(2) for j in range(len(x) // 512 + 1)]
+
+
+@pytest.mark.parametrize("flags", [{}, {"estimate": "central"}, {"distribution": "sphere", "mu": 0.1}], ids=str)
+@pytest.mark.parametrize("cls", [DeComFL, HiSo, FedKSeed])
+def test_directions_are_kept_where_there_is_room_to_the_same_bits(
+    monkeypatch: Patch, cls: Any, flags: dict[str, Any]
+) -> None:
+    """Three clients, two steps a round, two rounds, of several pieces. In DeComFL each piece is drawn once a step for
+    all clients and the server; in FedKSeed once for a step's passes and the step. Mutations: pieces of another step,
+    round or seed; a kept piece that is scaled or moved in place; K in what is kept; room that is never given back."""
+    monkeypatch.setattr(pieces, "PIECE", 64)
+    plan = training(setting(mlp), PLAIN, h=2, lr_client=0.05)
+    drawn_pieces, draw = list[tuple[int, int]](), Pieces._drawn
+
+    def counted(us: Pieces, p: int, j: int) -> Tensor:
+        drawn_pieces.append((p, j))
+        return draw(us, p, j)
+
+    monkeypatch.setattr(Pieces, "_drawn", counted)
+    found, counts, more = [], [], {"seeds": 5} if cls is FedKSeed else {"n_p": 2}
+    for steps in (0, 1, 9):
+        of = method(cls, plan, **more, **flags)
+        each = of.direction_bytes
+        monkeypatch.setattr(unsplit, "room", lambda on_gpu, each=each, steps=steps: 8 * each * steps)
+        drawn_pieces.clear()
+        found.append(run(of, 2))
+        counts.append(len(drawn_pieces))
+        assert of.kept_steps == min(steps, 1 if cls is FedKSeed else 2)
+        told = str(of.plan(1)["directions of a step"])
+        assert ("kept" in told and f"{of.kept_steps * each:,} bytes" in told) if steps else "drawn again" in told
+        assert sum(map(len, of._held.get("directions", {}).values())) <= of.kept_steps * -(-of.loss.flat.n // 64) * 2
+    for other in found[1:]:
+        assert same(found[0], other)
+    assert counts[0] > counts[1] >= counts[2]
+    if cls is not FedKSeed:
+        assert counts[2] == 2 * 2 * 2 * len(
+            Pieces(STREAMS(Purpose.DIRECTION), torch.zeros(of.loss.flat.n), "gaussian").parts
+        )
+
+
+@pytest.mark.parametrize("make", [mlp, resnet, tokens, tied], ids=lambda make: make.__name__)
+def test_a_small_network_is_perturbed_at_once_to_the_same_loss(monkeypatch: Patch, make: Make) -> None:
+    """As layer by layer, with the same numbers at addresses alike; no function's arguments are looked at. Mutations: a
+    layer at theta; mu for -mu; the statistics of the pass before."""
+    plan = training(setting(make), h=1)
+    of = method(DeComFL, plan, n_p=2, mu=0.1)
+    x, buffers = of.loss.flat.initial()
+    local = of.local(Client(0, plan.setting.data[0]), ModelBroadcast(x, {}, buffers, 0))
+    _, inputs, labels = next(iter(local))
+    monkeypatch.setattr(pieces, "PIECE", 64)
+    us, whole = of.rule.draw_pieces(x, of.key(0, 0)), list(of.rule.directions(x, of.key(0, 0)))
+    with monkeypatch.context() as patch:
+        patch.setattr(flat_module, "Substituted", None)
+        for p, mu in ((0, 0.1), (1, -0.1)):
+            found = of.rule._shifted_loss(local, inputs, labels, us, p, mu)
+            close(found, local.perturbed(inputs, labels, whole[p], mu), 1e-12)
+            assert found != of.rule._shifted_loss(local, inputs, labels, us, p, 0.0)
+            assert len(us.parts) > 1
+    assert torch.equal(local.theta, of.loss.flat.initial()[0])
 
 
 @pytest.mark.parametrize(
@@ -136,31 +198,36 @@ def wide() -> Parts:
     return client, nn.Linear(96, C), server
 
 
+@pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("flags", [{}, {"estimate": "central"}, {"distribution": "sphere"}], ids=str)
 @pytest.mark.parametrize("cls", [DeComFL, HiSo])
 def test_a_step_needs_the_memory_of_a_forward_pass_and_of_its_largest_layer(
-    monkeypatch: Patch, cls: Any, flags: dict[str, Any]
+    monkeypatch: Patch, cls: Any, flags: dict[str, Any], kept: bool
 ) -> None:
     """Passes, and the step along them: beyond inference and theta, at most the largest layer (weight and bias), and
-    some pieces. d is 8 layers. Mutations: a copy of theta; a whole direction; a perturbed vector; layers that live on;
-    an estimate as a whole."""
+    some pieces; where directions are kept, these. d is 8 layers. Mutations: a copy of theta; a whole direction, or one
+    more than are kept; a perturbed vector; layers that live on; an estimate as a whole."""
+    monkeypatch.setattr(unsplit, "room", lambda on_gpu: int(kept) * 10**9)
     monkeypatch.setattr(pieces, "PIECE", 4096)
+    monkeypatch.setattr(pieces, "AT_ONCE", 0)
     monkeypatch.setattr("zofl_mpi.problems.flat.SMALL", 512)
     plan = training(setting(wide), PLAIN, h=1)
     of = method(cls, plan, n_p=2, mu=1e-3, **flags)
     state = of.start()
     x = torch.cat([state.theta[: plan.setting.problem.n_client], state.theta_s])
     buffers, data, memory = torch.empty(0, dtype=x.dtype), plan.setting.data[0], of.first_moments(x)
-    of.hold(Client(0, data), Current(x, memory))
-    local = of.local(Client(0, data), buffers, 0)
+    message = ModelBroadcast(x, memory, buffers, 0)
+    local = of.local(Client(0, data), message)
     _, inputs, labels = next(iter(local))
     with Allocations() as plain:
         local.forward(inputs, labels)
     with Allocations() as passes:
-        told = of.train(Client(0, data), Known(state.scalars, buffers, 0))
+        told = of.train(Client(0, data), message)
     with Allocations() as step:
         of.replay(x, memory, 0, told.differences)
     layer, piece, states = 8 * (96 * 97 + 512), 8 * 4096, 5056 * 2 * (len(x) // 4096 + 2)
     assert len(x) * 8 > layer + 4 * piece + states
-    assert passes.peak <= plain.peak + layer + 4 * piece + states, (passes.peak, plain.peak, layer, states)
+    most = plain.peak + layer + 4 * piece + states + kept * 2 * 8 * len(x)
+    assert passes.peak <= most, (passes.peak, plain.peak, layer, states)
+    assert bool(of.kept_steps) is kept and (passes.peak > plain.peak + 2 * 8 * len(x)) is kept
     assert step.peak <= 5 * piece + states

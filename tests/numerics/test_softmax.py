@@ -1,12 +1,14 @@
 """Softmax regression: derivatives by Taylor's theorem and autograd, kernels against the generic loop."""
 
+import dataclasses
+import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.numerics.samples import *
-from zofl_mpi.engine.setting import Work
+from zofl_mpi.engine.setting import PlansWork, Work
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems.kernels import softmax as kernels
 from zofl_mpi.problems.softmax import Softmax
@@ -188,51 +190,52 @@ def test_the_score_of_a_mix_of_classes():
         assert problem.score(x, UNIT, np.eye(C)[2])[key] == pytest.approx(by_class[2][key], rel=1e-12)
 
 
-@COMPILED
-def test_auto_outside_a_run_is_the_compiled_kernel_where_there_is_one(monkeypatch):
-    """Mutations: the record names one kernel, another computes; a missing numba is not looked for."""
+MODELS = [(10, 64), (10, 170), (62, 64), (10, 784), (62, 784), (2, 2048), (2, 2049), (10, 3072), (1, 4095), (4, 1024)]
+
+
+@pytest.mark.parametrize(("classes", "features"), MODELS)
+def test_auto_follows_from_sizes_and_what_is_installed(classes, features, monkeypatch):
+    """Mutations: a bound that moves; batch, clients or data that count; a kernel that is named and not computed."""
+    monkeypatch.setattr(kernels, "numba_installed", lambda: True)
+    name = "numba" if classes * features >= 4096 and features <= 2048 else "numpy"
+    for clients in (1, 1000):
+        problem = Softmax(features, classes, weights=np.ones(clients) / clients)
+        assert [problem.kernel_name(B) for B in (1, 10**5)] == [name, name]
+        assert {problem.kernel_for(Work(B), data).name for B in (1, 10**5) for data in (UNIT, None)} == {name}
+        assert problem.kernel_for(Work(8), UNIT).reason.startswith(f"{name}, as for n = {classes * features}")
+    monkeypatch.setattr(kernels, "numba_installed", lambda: False)
+    assert problem.kernel_for(Work(8), UNIT) == ("numpy", "numpy: numba is not installed", "")
+
+
+def test_what_a_kernel_follows_from_has_no_place_for_a_runs_length():
+    """Mutation: rounds, or what grows with them, among what a method states for this choice."""
+    assert [field.name for field in dataclasses.fields(Work)] == ["batch"]
+    assert list(inspect.signature(PlansWork.work).parameters) == ["self"]
+
+
+def test_the_kernel_that_is_named_is_computed(monkeypatch):
+    """Mutation: the record names one kernel, another computes."""
     computed = []
     for name in kernels.KERNELS:
         monkeypatch.setitem(kernels.KERNELS, name, lambda *_, name=name: computed.append(name))
+    monkeypatch.setattr(kernels, "numba_installed", lambda: True)
     x = points(2, softmax().n)
-    for B in (1, 256):
-        softmax().lower(0, UNIT, x, x, batches(1, B), np.ones(1))
-    assert computed == ["numba", "numba"] == [softmax().kernel_name(B) for B in (1, 256)]
+    for least, name in ((10**9, "numpy"), (1, "numba")):
+        monkeypatch.setattr(kernels, "LEAST", least)
+        softmax().lower(0, UNIT, x, x, batches(1, 4), np.ones(1))
+        assert softmax().kernel_name(4) == name == computed.pop()
     monkeypatch.setattr(kernels, "numba_installed", lambda: False)
-    assert softmax().kernel_name(1) == "numpy"
     with pytest.raises(UserError, match=r"zofl_mpi\[fast\]"):
         softmax(kernel="numba")
 
 
-def timed(monkeypatch, **seconds):
-    """As if these times had been measured, with numba installed."""
-    monkeypatch.setattr("zofl_mpi.problems.softmax.numba_installed", lambda: True)
-    monkeypatch.setattr(Softmax, "step_times", lambda self, work, data: seconds)
-
-
-@pytest.mark.parametrize(("clients", "repaid"), [(1, 60_000), (4, 240_000), (10, 600_000), (1000, 600_000)])
-def test_a_run_takes_the_faster_kernel_where_its_steps_repay_the_loading(clients, repaid, monkeypatch):
-    """Mutations: the slower one; the number of clients does not count, or without an end; no reason for the result."""
-    problem = Softmax(p, C, weights=np.ones(clients) / clients)
-    timed(monkeypatch, numpy=2e-5, numba=1e-5)
-    few, many = (problem.kernel_for(Work(32, 2, steps), UNIT) for steps in (repaid - 1, repaid))
-    assert (few.name, many.name) == ("numpy", "numba")
-    assert few.reason == "numpy: too few steps to repay the loading of numba"
-    assert many.reason == "numba: a step took numpy 20.0 us, numba 10.0 us (batch 32, 2 models)"
-    timed(monkeypatch, numpy=1e-5, numba=2e-5)
-    assert problem.kernel_for(Work(32, 2, repaid), UNIT).name == "numpy"
-
-
 def test_a_run_that_goes_on_keeps_its_kernel_where_it_can(monkeypatch):
-    """Mutations: a name that no kernel has; the compiled one without numba; one that is measured anew."""
-    timed(monkeypatch, numpy=2e-5, numba=1e-5)
-    names = [softmax().kernel_for(Work(32, 2, 10**9), UNIT, before).name for before in ("numpy", "numba", "")]
-    assert names == ["numpy", "numba", "numba"]
-    names = [softmax().kernel_for(Work(32, 2, 1), UNIT, before).name for before in ("numba", "numba-blas")]
-    assert names == ["numba", "numpy"]
-    monkeypatch.setattr("zofl_mpi.problems.softmax.numba_installed", lambda: False)
-    assert softmax().kernel_for(Work(32, 2, 1), UNIT, "numba").name == "numpy"
-    assert softmax(kernel="numpy").kernel_for(Work(32, 2, 10**9), UNIT, "numba") == ("numpy", "", "")
+    """Mutations: a name that no kernel has; the compiled one without numba; one that is chosen anew."""
+    for there in (True, False):
+        monkeypatch.setattr("zofl_mpi.problems.softmax.numba_installed", lambda: there)  # noqa: B023
+        names = [softmax().kernel_for(Work(32), UNIT, before).name for before in ("numpy", "numba", "numba-blas", "")]
+        assert names == ["numpy", "numba" if there else "numpy", "numpy", "numpy"]
+    assert softmax(kernel="numpy").kernel_for(Work(32), UNIT, "numba") == ("numpy", "", "")
 
 
 @pytest.mark.parametrize(

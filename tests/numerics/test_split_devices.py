@@ -15,7 +15,7 @@ from tests.conftest import Patch, start
 from tests.numerics import lm_toy
 from tests.numerics.split_methods import *
 from zofl_mpi.engine import device as devices
-from zofl_mpi.engine import messages
+from zofl_mpi.engine import lazy, messages
 from zofl_mpi.methods.decomfl import DeComFL
 from zofl_mpi.problems import device_cache, layers, split, split_lm
 from zofl_mpi.problems.flat import Flat
@@ -37,7 +37,7 @@ class Asked(TorchDispatchMode):
         self.count, self.quiet = 0, 0
         for name in ("cpu", "tolist"):
             monkeypatch.setattr(torch.Tensor, name, self._counted(getattr(torch.Tensor, name)))
-        monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
+        monkeypatch.setattr(messages, "is_remote", lazy.is_tensor)
         for owner, name in (
             (LocalSteps, "inputs"),
             (split_lm.SplitLM, "samples"),
@@ -132,7 +132,7 @@ def test_five_rounds_agree_with_those_of_the_cpu(which: str, device: str, monkey
     positions; the layout of a mini-batch taken for another."""
     expected = vectors(run(made(which), 5))
     if device == "cpu":
-        monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
+        monkeypatch.setattr(messages, "is_remote", lazy.is_tensor)
         monkeypatch.setattr(device_cache, "is_host", lambda device: False)
     else:
         devices.select("cuda")

@@ -157,6 +157,7 @@ heron_sfl fedkseed-lm* {LM} --method fedkseed --seeds 30 --mu 0.013 --distributi
 TEXTS = {
     "run.grid": ["--help", "{tree}/jobs/a_fig2.toml", "{tree}/jobs/b_methods.toml", "missing.toml"],
     "data.download": ["--help"],
+    "data.cache": ["--help"],
     "doctor": ["--help"],
     "zo_hfl": ["--method newton", "--lamda 1", "--method fedavg --problem corner", "--rounds 0", "--resume missing.h5"],
     "fedrzo": ["--method fedrzo_nn --problem fair", "--x-set sphere:1", "--eta 0", "--problem mine:Class"],

@@ -127,8 +127,8 @@ def test_where_one_is_computed_at_a_time_nothing_stands_between() -> None:
     assert replies(of, of.streams)[:5] == [(i, 2.0 * i) for i in range(5)]
     assert of.setting.problem.calls == [[float(i)] for i in range(5)]
     problems = [Doubling(), Doubling()]  # requests for different computations are not mixed
-    step = batched(lambda client, message: problems[client.i % 2].double(message), *people(4), range(4), 4)
-    assert [step(Client(i, None), float(i)) for i in range(4)] == [0.0, 2.0, 4.0, 6.0]
+    step = batched(lambda client, number: Number(problems[client.i % 2].double(number)), *people(4), range(4), 4)
+    assert [step(Client(i, None), float(i)).a for i in range(4)] == [0.0, 2.0, 4.0, 6.0]
     assert [problem.calls for problem in problems] == [[[0.0, 2.0]], [[1.0, 3.0]]]
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import pytest
 
 from zofl_mpi.data import Raw, cache
 from zofl_mpi.data.cache import Sources
+from zofl_mpi.engine.world import World
 from zofl_mpi.errors import UserError
+from zofl_mpi.settings import samples
 
 INPUTS, TARGETS = np.arange(12, dtype=np.uint8).reshape(4, 3), np.array([3, 1, 4, 1.5])
 RAW = Raw(INPUTS, np.array([0, 1, 2, 1]), 3, official_test=1, levels=255, channels=3, targets=TARGETS)
@@ -139,6 +142,133 @@ def test_a_damaged_entry_is_told_by_open_and_mended_by_prepare(tmp_path, sources
     assert same(cache.open(sources, tmp_path), RAW)
     assert reader.calls == 2
     assert [path.name for path in tmp_path.iterdir()] == [sources.key]
+
+
+def zeroed(entry: Path) -> None:
+    """The numbers of a file lost, as after a power cut; its size and its header stand."""
+    path = entry / "inputs.npy"
+    data = path.read_bytes()
+    path.write_bytes(data[: -INPUTS.size] + bytes(INPUTS.size))
+
+
+def other_facts(entry: Path) -> None:
+    text = (entry / cache.FACTS).read_text()
+    (entry / cache.FACTS).write_text(text.replace('\\"classes\\": 3', '\\"classes\\": 7'))
+    assert (entry / cache.FACTS).read_text() != text
+
+
+@pytest.mark.parametrize("damage", [zeroed, other_facts])
+def test_an_entry_with_other_bytes_is_made_anew(tmp_path, sources, reader, damage, monkeypatch):
+    """Also with a note of the file's checksum. Mutations: sizes alone; the facts without a checksum; a note that is
+    taken for a file that has changed since."""
+    monkeypatch.setenv("ZOFL_CACHE", str(tmp_path))
+    monkeypatch.setattr(cache, "SETTLED", -1)
+    for calls in (1, 2):
+        cache.prepare(sources)
+        assert reader.calls == calls and same(cache.open(sources), RAW)
+        cache.prepare(sources)
+        assert reader.calls == calls
+        damage(tmp_path / sources.key)
+
+
+def test_an_entry_is_on_the_disk_before_it_has_its_name(tmp_path, sources, monkeypatch):
+    """Mutations: a file, the facts or the folder not synced; the renaming before."""
+    done: list[str] = []
+    sync, rename = cache._sync, os.rename
+    monkeypatch.setattr(cache, "_sync", lambda path: done.append(path.name) or sync(path))
+    monkeypatch.setattr(os, "rename", lambda a, b: done.append("renamed") or rename(a, b))
+    cache.prepare(sources, tmp_path)
+    at = done.index("renamed")
+    assert set(done[:at]) == {"inputs.npy", "labels.npy", "targets.npy", cache.FACTS, sources.key}
+    assert done[at + 1 :] == [tmp_path.name]
+
+
+def filled(folder: Path, names: str) -> dict[str, Path]:
+    """Entries of which the first was used the longest time ago."""
+    found = {}
+    for k, name in enumerate(names):
+        sources = cache.identify(name, lambda: RAW)
+        cache.prepare(sources, folder)
+        os.utime(folder / sources.key, (1e9 + k, 1e9 + k))
+        found[name] = folder / sources.key
+    return found
+
+
+def test_the_oldest_entries_go_first_and_mapped_ones_stay(tmp_path, monkeypatch, capsys):
+    """Mutations: the newest first; a mapped one removed, or kept after its last map; no bound at a new entry."""
+    found = filled(tmp_path, "abcd")
+    size = cache.entries(tmp_path)[0].size
+    mapped = cache.open(cache.identify("a", lambda: RAW), tmp_path)
+    assert [entry.name for entry in cache.remove_oldest(3 * size, tmp_path)] == ["b"]
+    assert same(mapped, RAW) and {entry.name for entry in cache.entries(tmp_path)} == {"a", "c", "d"}
+    del mapped
+    assert [entry.name for entry in cache.remove_oldest(2 * size, tmp_path)] == ["a"]
+    cache.prepare(cache.identify("c", lambda: RAW), tmp_path)  # used again
+    monkeypatch.setattr(cache, "MOST_BYTES", 2 * size)
+    cache.prepare(cache.identify("e", lambda: RAW), tmp_path)
+    assert {entry.name for entry in cache.entries(tmp_path)} == {"c", "e"} and not found["d"].exists()
+    monkeypatch.setattr(cache, "MOST_BYTES", 0)
+    cache.prepare(cache.identify("f", lambda: RAW), tmp_path)
+    assert len(cache.entries(tmp_path)) == 3, "what was used a moment ago stays"
+    monkeypatch.setenv("ZOFL_CACHE", str(tmp_path))
+    mapped = cache.open(cache.identify("e", lambda: RAW))
+    assert cache.main([]) == 0
+    said = capsys.readouterr().out
+    assert said.count(" MiB  used 20") == 3 and f"{tmp_path}: 3 data sets, 0.00 of at most 0 GiB" in said
+    assert cache.main(["--empty"]) == 0
+    said = capsys.readouterr().out
+    del mapped
+    assert "  e  (e-" in said and "1 data set," in said and "2 deleted, those that runs have open stay" in said
+    assert sorted(path.name[0] for path in tmp_path.iterdir()) == ["e"]
+
+
+def test_a_fingerprint_is_of_all_bytes_and_costs_an_opened_entry_nothing(tmp_path, sources, monkeypatch):
+    """Mutations: of some rows; without labels, targets or clients; computed again from the entry's bytes."""
+    big = Raw(np.ones((5000, 3)), np.zeros(5000, np.int64), 2, targets=np.ones(5000), clients=np.zeros(5000, np.int64))
+    seen = {big.known}
+    for row in (1, 7, 4999):
+        for field in ("inputs", "labels", "targets", "clients"):
+            other = getattr(big, field).copy()
+            other[row] = 9
+            seen.add(replace(big, **{field: other}).known)
+    assert len(seen) == 13
+    own = cache.identify("big", lambda: big)
+    cache.prepare(own, tmp_path)
+    monkeypatch.setattr("zofl_mpi.data._crc32", None)
+    assert cache.open(own, tmp_path).known in seen
+
+
+class Node(World):
+    """A rank of a node of three, which hears again what the first one told."""
+
+    def __init__(self, place: int, told: list[object]) -> None:
+        self.place, self.told, self.heard = place, told, 0
+
+    def neighbours(self, value: object) -> tuple[int, list[object]]:
+        if self.place == 0:
+            self.told.append(value)
+        self.heard += 1
+        return self.place, [self.told[self.heard - 1], None, None]
+
+
+def test_one_rank_of_a_node_reads_files_for_all(tmp_path, sources, reader, monkeypatch):
+    """Mutation: each rank finds the sources, which reads whole files."""
+    monkeypatch.setenv("ZOFL_CACHE", str(tmp_path))
+    calls: list[int] = []
+    told: list[object] = []
+    for place in (0, 1, 2):
+        world = Node(place, told)
+        found = samples.found_once_a_node(world, lambda: calls.append(1) or sources)
+        assert found[:2] == sources[:2] and same(samples.cached(world, found), RAW)
+    assert len(calls) == reader.calls == 1
+
+    def missing() -> Sources:
+        raise UserError("no such file")
+
+    told = []
+    for place in (0, 1):
+        with pytest.raises(UserError, match=r"^no such file$"):
+            samples.found_once_a_node(Node(place, told), missing)
 
 
 def test_what_fails_is_told_and_leaves_nothing(tmp_path, sources, monkeypatch):

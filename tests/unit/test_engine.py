@@ -4,6 +4,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -53,8 +54,9 @@ class Ahead:
 
     length = 12
 
-    def __init__(self) -> None:
-        self.made = {0: 0, 1: 0}
+    @cached_property
+    def made(self) -> dict[int, int]:
+        return {0: 0, 1: 0}
 
     def stream(self, client: Client, message: Seed) -> Iterator[Part]:
         for q in range(self.length):

@@ -102,10 +102,12 @@ def test_the_training_part_alone_sets_the_scale():
 
 
 def test_moments_of_rows_in_chunks_are_those_of_all(monkeypatch):
-    monkeypatch.setattr(features, "CHUNK", 7)
+    monkeypatch.setattr(partition, "MOMENT_ROWS", 7)
     inputs = (1e6 + GENERATOR.standard_normal((30, 4))).astype(np.float64)
     rows = np.arange(5, 28)
-    for ours, theirs in zip(features._moments(inputs, rows), (inputs[rows].mean(0), inputs[rows].var(0)), strict=True):
+    for ours, theirs in zip(
+        partition.column_moments(inputs, rows), (inputs[rows].mean(0), inputs[rows].var(0)), strict=True
+    ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9)
 
 

@@ -24,6 +24,7 @@ from zofl_mpi.run import grid, records
 from zofl_mpi.run.grid import __main__ as grid_main
 from zofl_mpi.run.grid import file as grid_file
 from zofl_mpi.run.grid import runner as grid_runner
+from zofl_mpi.run.grid.file import OURS
 from zofl_mpi.run.grid.runner import Outcome, Runner, Screen
 from zofl_mpi.run.grid.state import command, typed
 from zofl_mpi.run.records import Recorder, checkpoint_path, hdf5
@@ -127,6 +128,12 @@ def test_folder_and_name_have_defaults(tmp_path: Path, read: Callable[..., grid.
         (TOY + "axes = { tau = [1], a.b = { tau = 2 } }\n", "run 1-b: axis tau and axis a both set --tau"),
         ("name = 'same'\n" + TOY + "axes.seed = [1, 2]\n", "2 runs have the name 'same'"),
         ("name = '{sed}'\n" + TOY + "axes.seed = [1]\n", "name = '{sed}': unknown axis 'sed'; the nearest is seed"),
+        ("ranks = 1000000\n" + TOY + "axes.seed = [1]\n", "ranks = 1000000: must be a whole number from 1 to 65536"),
+        ("name = '{seed:9999999999}'\n" + TOY + "axes.seed = [1]\n", "{seed} has a format of its own"),
+        ("name = '{seed!r}'\n" + TOY + "axes.seed = [1]\n", "{seed} has a format of its own"),
+        (f"name = '{'{seed}' * 201}'\n" + TOY + "axes.seed = [1]\n", "a run's name has at most 200 characters"),
+        (TOY + f"axes.s.{'ä' * 101} = {{ seed = 1 }}\n", "is not TOML"),
+        (TOY + f'axes.s."{"ä" * 101}" = {{ seed = 1 }}\n', "a run's name has at most 200 bytes"),
         ("name = '{seed'\n" + TOY + "axes.seed = [1]\n", "name = '{seed': expected '}'"),
         (HEAD + "axes.data = ['a/b.npz']\n", "'a/b.npz' cannot name a file; give the axis a table of entries"),
         ("name = 'a.ckpt'\n" + TOY + "axes.seed = [1]\n", "'a.ckpt' cannot name a file"),
@@ -145,7 +152,7 @@ def test_folder_and_name_have_defaults(tmp_path: Path, read: Callable[..., grid.
         ("optional = ['bta']\n" + TOY + "axes.beta = [1]\n", "optional: no run has and sets the flag --bta"),
         *(
             (TOY + f"axes.a.b = {{ {key} = 'x' }}\n", f"axis a, entry 'b' sets --{key}, which the grid runner sets")
-            for key in ("out", "resume", "config", "force", "dry-run")
+            for key in (each.replace("_", "-") for each in OURS)
         ),
         (HEAD + "fixed = { out = 'x' }\naxes.seed = [1]\n", "fixed sets --out, which the grid runner sets itself"),
     ],
@@ -232,10 +239,10 @@ def test_what_followed_from_a_budget_is_no_other_configuration(one: grid.Grid) -
     """Mutations: every flag that differs is free; z of --epsilon is compared with the 0 that was typed."""
     path = write(one, 6, "done", tau=[4.0], eval_every=5)
     with h5py.File(path, "r+") as file:
-        set_attributes(file.attrs, {"settled": "tau"})
+        set_attributes(file, {"settled": "tau"})
     assert "--eval-every was 5, is now 2; remove" in state(one)[1]
     with h5py.File(path, "r+") as file:
-        set_attributes(file.attrs, {"settled": "tau eval_every"})
+        set_attributes(file, {"settled": "tau eval_every"})
     assert state(one)[0] == "finished"
 
 
@@ -247,7 +254,7 @@ def test_a_result_that_its_budget_ended_is_finished(
     """Fewer rounds than the grid's, as the result itself says. Mutations: any shorter result; one that was stopped; one
     whose budget gave another flag alone; one that is longer than the grid's."""
     with h5py.File(write(one, done, status, saved=4), "r+") as file:
-        set_attributes(file.attrs, {"settled": settled})
+        set_attributes(file, {"settled": settled})
     found, sentence = state(one)
     assert found == (word if settled == "tau rounds" else "interrupted")
     assert ("its budget ended it" in sentence) == (found == "finished")
@@ -255,7 +262,7 @@ def test_a_result_that_its_budget_ended_is_finished(
 
 def test_a_result_longer_than_the_grid_is_no_work_whatever_its_budget(one: grid.Grid) -> None:
     with h5py.File(write(one, 7, "done"), "r+") as file:
-        set_attributes(file.attrs, {"settled": "rounds"})
+        set_attributes(file, {"settled": "rounds"})
     assert state(one)[0] == "other"
 
 
@@ -264,11 +271,11 @@ def test_a_flag_that_an_older_result_lacks_counts_only_if_the_grid_sets_it(one: 
     with h5py.File(path, "r+") as file:
         config = json.loads(file.attrs["config"])
         del config["samples"]
-        set_attributes(file.attrs, {"config": config})
+        set_attributes(file, {"config": config})
     assert state(one)[0] == "finished"
     with h5py.File(path, "r+") as file:
         del config["x0"]
-        set_attributes(file.attrs, {"config": config})
+        set_attributes(file, {"config": config})
     assert "--x0 was not there, is now zero" in state(one)[1]
 
 

@@ -3,6 +3,9 @@
 import gzip
 import hashlib
 import math
+import os
+import pickle
+import struct
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +71,29 @@ def test_idx_files_are_read_packed_or_not_from_either_place(tmp_path, place, pac
     np.testing.assert_array_equal(raw.labels, np.concatenate([train_labels, test_labels]))
     assert (raw.inputs.dtype, raw.labels.dtype) == (np.uint8, np.int64)
     assert (raw.classes, raw.official_test, raw.levels, raw.channels) == (10, 3, 255, 1)
+
+
+@pytest.mark.parametrize(
+    ("place", "form"),
+    [
+        ("MNIST/raw", "{}"),
+        ("raw", "{}"),
+        ("mnist", "{}/{}"),
+        (".", "{}/{}.gz"),
+        ("mnist", "dotted"),
+        (".", "dotted.gz"),
+    ],
+)
+def test_idx_files_are_found_as_mirrors_have_them(tmp_path, place, form):
+    """Torchvision's folders, a folder of the file's name, a dot in it. Mutation: any of them not looked for."""
+    for file, data in contents().items():
+        dotted = file.replace("-idx", ".idx")
+        path = tmp_path / place / form.format(file, file).replace("dotted", dotted)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    raw = load("mnist", tmp_path)
+    np.testing.assert_array_equal(raw.labels, np.concatenate([samples(6, 1)[1], samples(3, 2)[1]]))
+    assert "no train-images-idx3-ubyte" in complaint(load, "fashion-mnist", tmp_path / "other")
 
 
 def test_a_missing_file_is_named_with_the_way_to_get_it(tmp_path):
@@ -160,6 +186,55 @@ def test_cifar_is_read_from_folder_and_archive_in_the_order_of_the_batches(tmp_p
     assert (raw.official_test, raw.levels, raw.channels) == (2, 255, 3)
 
 
+def pickled(records: bytes, protocol: int) -> bytes:
+    """A file of CIFAR-10's Python version: as Python 2 wrote it (protocol 0 stands for that), or written again."""
+    table = np.frombuffer(records, np.uint8).reshape(-1, images.CIFAR_RECORD)
+    labels, data = table[:, 0].tolist(), np.ascontiguousarray(table[:, 1:])
+    if protocol:
+        held = {b"batch_label": b"a batch", b"labels": labels, b"data": data, b"filenames": [b"a.png"] * len(labels)}
+        return pickle.dumps(held, protocol)
+    text = b"U\x06labels" + b"q\x01" + b"]q\x02(" + b"".join(b"K" + bytes([k]) for k in labels) + b"e"
+    array = b"cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85U\x01b\x87Rq\x05(K\x01"
+    array += b"K\x02M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNN" + b"J\xff\xff\xff\xff" * 2
+    array += b"K\x00tb\x89T" + struct.pack("<I", data.nbytes) + data.tobytes() + b"tb"
+    return b"\x80\x02}q\x00(" + b"U\x0bbatch_labelU\x07a batch" + text + b"U\x04data" + array + b"u."
+
+
+@pytest.mark.parametrize("protocol", [0, 3, 4])
+@pytest.mark.parametrize("packing", ["folder", "the folder itself", "gz"])
+def test_the_python_version_is_read_without_unpickling(tmp_path, protocol, packing, monkeypatch):
+    """Equal to the binary version. Mutations: other numbers taken for labels; an image's planes exchanged."""
+    monkeypatch.setattr(pickle, "loads", None)
+    files = {file.removesuffix(".bin"): pickled(data, protocol) for file, data in batches().items()}
+    if packing == "gz":
+        archived(tmp_path / "cifar-10-python.tar.gz", {f"cifar-10-batches-py/{file}": files[file] for file in files})
+    else:
+        written(tmp_path / "cifar10" / "cifar-10-batches-py", files)
+    place = tmp_path / "cifar10" / "cifar-10-batches-py" if packing == "the folder itself" else tmp_path
+    raw = loaded("cifar10", place, tmp_path / "cache")
+    records = np.frombuffer(b"".join(batches().values()), np.uint8).reshape(12, 3073)
+    np.testing.assert_array_equal(raw.inputs, records[:, 1:])
+    np.testing.assert_array_equal(raw.labels, records[:, 0])
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_pickle_of_a_strangers_runs_nothing(tmp_path, protocol):
+    """Mutation: any unpickling, also one whose result is then refused."""
+    mark = tmp_path / "ran"
+
+    class Hostile:
+        def __reduce__(self) -> tuple[object, ...]:
+            return os.mkdir, (str(mark),)
+
+    files = {file.removesuffix(".bin"): pickle.dumps(Hostile(), protocol) for file in batches()}
+    written(tmp_path / "cifar-10-batches-py", files)
+    said = complaint(load, "cifar10", tmp_path)
+    assert "data_batch_1 holds 0 labels and" in said and "data.download cifar10" in said and not mark.exists()
+    other = files | {"data_batch_1": pickled(batch(7), 0)}
+    written(tmp_path / "cifar-10-batches-py", other)
+    assert f"has md5 {hashlib.md5(batch(7)).hexdigest()}, it should be" in complaint(load, "cifar10", tmp_path)
+
+
 def test_a_wrong_archive_says_what_is_wrong(tmp_path):
     said = complaint(load, "cifar10", tmp_path)
     assert "cifar-10-batches-bin" in said and "cifar-10-binary.tar.gz" in said and "data.download cifar10" in said
@@ -205,6 +280,9 @@ def test_an_npz_is_flattened_and_keeps_its_numbers(tmp_path, dtype):
     np.testing.assert_array_equal(raw.inputs, x.reshape(4, 6))
     assert raw.inputs.dtype == np.dtype(dtype).newbyteorder("=") and raw.labels.tolist() == [0, 2, 2, 5]
     assert (raw.classes, raw.levels, raw.official_test) == (6, 255 if dtype == np.uint8 else None, 0)
+    table = npz_reader.read_npz(Path(npz(tmp_path, x=x.reshape(4, 6), y=np.arange(4))))
+    assert table.levels is None and table.is_table and not raw.is_table, "255 divides images alone"
+    npz(tmp_path, x=x, y=np.array([0, 2, 2, 5], np.uint16))
     path = tmp_path / "own.npz"
     for data in (b"", b"PK\x03\x04 no zip", b"\x80\x04K\x01.", b"text"):
         path.write_bytes(data)
@@ -224,7 +302,10 @@ BAD_NPZ = {
         ["holds x, y, z, it must hold x and y alone, or with client for --part"],
     ),
     "other clients": ({"x": X, "y": Y, "client": Y[:2]}, ["client is int64 of shape (2,)", "shape (3,)"]),
-    "broken clients": ({"x": X, "y": Y, "client": Y / 2}, ["client is float64 of shape (3,)", "one integer a sample"]),
+    "broken clients": (
+        {"x": X, "y": Y, "client": Y / 2},
+        ["client is float64 of shape (3,)", "one integer or one text a sample"],
+    ),
     "negative client": ({"x": X, "y": Y, "client": Y - 1}, ["client runs from -1 to 1", "from 0"]),
     "huge client": (
         {"x": X, "y": Y, "client": Y.astype(np.uint64) + np.uint64(2**63)},

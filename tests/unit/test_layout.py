@@ -20,6 +20,8 @@ from zofl_mpi.run import records
 from zofl_mpi.run.records import hdf5, layout
 from zofl_mpi.run.records.hdf5 import set_attributes
 from zofl_mpi.run.records.layout import ABSENT
+from zofl_mpi.run.records.rows import CLIENTS, PLACES
+from zofl_mpi.run.records.rows import RANKS as RATES
 
 Plant = Callable[[h5py.File], object]
 SECRET = b"secret" * 200
@@ -165,7 +167,14 @@ def test_other_shapes_are_refused(made: Path, tmp_path: Path, name: str, shape: 
 
 @pytest.mark.parametrize(
     "name",
-    ["rounds", "clients", "ranks", "clients/messages", "ranks/table", "ranks/peak_bytes", "ranks/seconds_staging"],
+    [
+        "rounds",
+        "clients",
+        "ranks",
+        *(f"clients/{name}" for name in CLIENTS),
+        *(f"ranks/{name}" for name in RATES),
+        PLACES,
+    ],
 )
 def test_what_every_result_has_must_be_there(made: Path, tmp_path: Path, name: str) -> None:
     assert "is damaged" in refused(made, tmp_path, "a.h5", lambda file: file.__delitem__(name))
@@ -190,7 +199,7 @@ def test_attributes_of_another_type_are_refused(made: Path, tmp_path: Path, name
     def plant(file: h5py.File) -> None:
         file.attrs.pop(name, None)
         if value is not None:
-            set_attributes(file.attrs, {name: value})
+            set_attributes(file, {name: value})
 
     assert "is damaged" in refused(made, tmp_path, "a.h5", plant)
 
@@ -250,7 +259,7 @@ def test_further_names_are_no_damage(made: Path, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "r+") as file:
         file["devices/class"] = np.arange(3)
         file["rounds/joules"] = np.zeros(3)
-        set_attributes(file.attrs, {"further": "text"})
+        set_attributes(file, {"further": "text"})
     assert records.load(tmp_path / "a.h5").rounds["joules"].shape == (3,)
 
 

@@ -98,24 +98,52 @@ def test_a_text_is_encoded_by_the_models_own_tokeniser(tmp_path: Path, model: An
     assert held == [[[START, 4, 7]], [[START, 5, 4, 3]]]
 
 
-def test_a_tenth_tests_where_no_line_says_so(tmp_path: Path, model: Any) -> None:
-    """The same for every seed. Mutations: by the run's seed; the first lines."""
-    path = written(tmp_path, *(text("film", "very " * (k + 1)) for k in range(40)))
+def test_a_tenth_of_the_contexts_tests_where_no_line_says_so(tmp_path: Path, model: Any) -> None:
+    """The same ones for every seed. Mutations: by the run's seed; the first lines; a tenth of the lines."""
+    path = written(tmp_path, *(text(f"film {'a ' * (k + 1)}", "very") for k in range(40)))
     own = Vocabulary(model[:1], *model[1:])
     made = [Texts(data=str(path), m=2).corpus(SingleProcess(), Streams(seed), None, own) for seed in (0, 1)]
     held = [part.federation.test.rows.tolist() for part in made]
     assert held[0] == held[1] == [36, 37, 38, 39] and made[0].federation.validation is None
-    lengths = texts.lengths(made[0].federation.test, np.arange(4)) - 3
+    lengths = texts.lengths(made[0].federation.test, np.arange(4)) - 4
     assert sorted(lengths.tolist()) != [37, 38, 39, 40] and sum(map(len, made[0].federation.clients)) == 36
 
 
-def test_lines_name_their_clients(tmp_path: Path, model: Any) -> None:
-    """Mutations: clients in the order of their lines; 10 and "10" apart; test lines a client's."""
-    owners = ["b", 10, "b", "10", "a"]
-    rows = [text("film", "good", client=own) for own in owners] + [text("film", "bad", client="a", split="test")]
+@pytest.mark.parametrize("kind", ["completions", "choices"])
+def test_no_test_context_is_trained_on(tmp_path: Path, model: Any, kind: str) -> None:
+    """All completions of a context are on one side, wherever they stand. Mutation: a tenth of the lines."""
+    often = {"completions": ["good", "bad"], "label": 0} if kind == "choices" else {"completion": "good"}
+    rows = [{"context": f"film {'a ' * (1 + k % 30)}", **often} for k in range(120)]
+    made = corpus(written(tmp_path, *rows), model).federation
+
+    def contexts(data: Any) -> list[int]:
+        return data.inputs[data.rows_of(np.arange(len(data))), 0].tolist()  # type: ignore[no-any-return]
+
+    tested, trained = contexts(made.test), contexts(made.clients[0])
+    assert not set(tested) & set(trained) and len(set(tested)) == 3 and len(tested) == 12 and len(trained) == 108
+    assert "has no lines to train on" in complaint(corpus, written(tmp_path, *[text("film", "good")] * 20), model)
+
+
+def test_a_byte_order_mark_begins_a_file(tmp_path: Path) -> None:
+    """Mutation: one that is taken away from each line."""
+    path = written(tmp_path, b"\xef\xbb\xbf" + json.dumps(GOOD).encode(), GOOD)
+    assert len(lines.read(path)) == 2
+    assert "line 2: it is no JSON" in complaint(lines.read, written(tmp_path, GOOD, b"\xef\xbb\xbf{}"))
+
+
+def test_lines_name_their_clients(tmp_path: Path, model: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whole numbers in their order. Mutations: clients in the order of their lines, or of texts; 10 and "10" apart;
+    test lines a client's; places in place of names."""
+    owners = ["b", 10, "b", "10", "a", 2, 2]
+    rows = [text("film", "good", client=own) for own in owners] + [text("film", "bad", client="c", split="test")]
     made = corpus(written(tmp_path, *rows), model, partition="natural")
     held = [part.rows_of(np.arange(len(part))).tolist() for part in made.federation.clients]
-    assert held == [[1, 3], [4], [0, 2]] and made.federation.whose.startswith("clients crc32 ")
+    assert held == [[5, 6], [1, 3], [4], [0, 2]] and ", clients crc32 " in made.federation.fingerprint
+    assert not capsys.readouterr().err
+    corpus(written(tmp_path, *rows), model, partition="natural", min_samples=2)
+    assert (
+        "--partition natural: 1 of 4 clients (a) left out, with fewer than --min-samples 2" in capsys.readouterr().err
+    )
     with_m = corpus(written(tmp_path, *rows), model, m=2)
     assert len(with_m.federation.clients) == 2
 
@@ -154,6 +182,7 @@ CHOICE = {"context": "film", "completions": ["good", "bad"], "label": 0}
         (GOOD | {"completion": 3}, "line 2: it must be"),
         (GOOD | {"context": "\ud800"}, "texts of whole characters"),
         (GOOD | {"client": 1.5}, 'line 2: "client" is 1.5: must be a text or a whole number'),
+        (GOOD | {"client": "x" * 10_000}, "must be a text or a whole number, of at most 200 characters"),
         (GOOD | {"client": "a"}, 'line 2: either all lines have a "client", or none'),
         (GOOD | {"split": "dev"}, "line 2: \"split\" is 'dev': must be one of train, validation, test"),
         (CHOICE | {"label": 2}, 'line 2: "label" is 2: must be a whole number from 0 to 1'),
@@ -168,18 +197,19 @@ def test_a_hostile_line_is_refused_by_its_number(tmp_path: Path, row: Any, sente
 
 
 def test_other_faults_are_sentences(tmp_path: Path, model: Any) -> None:
+    goods, options = ([own | {"context": "film " * (1 + k % 5)} for k in range(20)] for own in (GOOD, CHOICE))
     assert "own.jsonl has no lines" in complaint(lines.read, written(tmp_path))
     assert "cannot be read (No such file" in complaint(lines.read, tmp_path / "none.jsonl")
-    told = complaint(corpus, written(tmp_path, GOOD, GOOD | {"completion": "very " * 9}, *[GOOD] * 20), model, most=6)
+    told = complaint(corpus, written(tmp_path, GOOD, GOOD | {"completion": "very " * 9}, *goods[:3]), model, most=6)
     assert "own.jsonl, line 2: context and text have 11 tokens, the model takes 6 at most" in told
     wrong = CHOICE | {"completions": ["good", "very " * 9], "label": 0}
-    told = complaint(corpus, written(tmp_path, *[CHOICE] * 20, wrong), model, most=9)
+    told = complaint(corpus, written(tmp_path, *options, wrong), model, most=9)
     assert "own.jsonl, line 21: context and text have 10 tokens, the model takes 9 at most" in told
-    made = corpus(written(tmp_path, *[CHOICE] * 20, wrong), model, most=10)
+    made = corpus(written(tmp_path, *options, wrong), model, most=10)
     assert texts.longest(made.federation.test) == (10, 1)
     told = complaint(corpus, written(tmp_path, GOOD | {"split": "train"}), model)
     assert 'own.jsonl has no lines to test on: give some "split": "test"' in told
-    told = complaint(corpus, written(tmp_path, *[GOOD] * 20), (model[0], 5, END))
+    told = complaint(corpus, written(tmp_path, *goods), (model[0], 5, END))
     assert "tokenizer.json has 10 tokens, its model knows 5: take the tokenizer.json of this model" in told
     model[0].write_text("{}")
     assert "it must be a tokenizer.json, as transformers saves one" in complaint(Vocabulary(model[:1]).encode, ["a"])
@@ -187,5 +217,6 @@ def test_other_faults_are_sentences(tmp_path: Path, model: Any) -> None:
 
 def test_more_tokens_than_16_bits_hold(tmp_path: Path, model: Any) -> None:
     """Mutation: uint16 for every model."""
-    made = corpus(written(tmp_path, *[GOOD] * 20), (model[0], 70_000, 69_999))
+    rows = [GOOD | {"context": "film " * (k + 1)} for k in range(20)]
+    made = corpus(written(tmp_path, *rows), (model[0], 70_000, 69_999))
     assert texts.batch(made.federation.test, np.array([0]))[1].max() == 69_999

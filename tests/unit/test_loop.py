@@ -3,7 +3,8 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +12,13 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import Patch
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import column
+from zofl_mpi.engine.fields import cache, column
 from zofl_mpi.engine.ledger import Row
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
@@ -24,6 +26,7 @@ from zofl_mpi.run import loop, records
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.loop import RunError, Schedule, Totals
 from zofl_mpi.run.progress import Progress
+from zofl_mpi.run.saving import LOST, Saving
 from zofl_mpi.run.session import astray, closing
 
 M = 3
@@ -57,7 +60,11 @@ class Counting:
 
     setting: Any = field(default_factory=lambda: SimpleNamespace(m=M, fleet=None))
     fails_in: int = -1
-    evaluated: list[int] = field(default_factory=list)
+    made: dict[str, list[int]] = cache()
+
+    @property
+    def evaluated(self) -> list[int]:
+        return self.made.setdefault("evaluated", [])
 
     def start(self) -> Sum:
         return Sum(np.zeros(2))
@@ -127,7 +134,7 @@ def goes_on(path: Path, rounds: int, every: tuple[int, int] = (4, 0)) -> tuple[T
 @given(st.integers(1, 50), st.integers(1, 60), st.integers(0, 60))
 def test_checkpoints_come_every_so_many_rounds_and_last_or_never(rounds: int, eval_every: int, every: int) -> None:
     schedule = Schedule(rounds, eval_every, every)
-    saved = {done for done in range(1, rounds + 1) if schedule.saves(done)}
+    saved = {done for done in range(1, rounds + 1) if Saving(every, rounds).is_due(done)}
     assert saved == ({d for d in range(1, rounds + 1) if d % every == 0} | {rounds} if every else set())
     evaluated = {done for done in range(1, rounds + 1) if schedule.evaluates(done)}
     assert evaluated == {1, rounds} | {d for d in range(1, rounds + 1) if d % eval_every == 0}
@@ -175,7 +182,7 @@ def test_totals_overlap_as_the_result_does_though_steps_come_later(tmp_path: Pat
     for steps, wall in ((["server", "a"], 3.0), (["server", "a", "b"], 3.5)):
         seconds = np.zeros((len(steps), 3, 4))
         seconds[:, 1:, 0], seconds[0, 1:, 0], seconds[0, 0, 0] = [1, 2], 0, 1.5
-        totals.add(Row(steps, zeros, zeros, zeros, seconds, zeros), wall, {})
+        totals.add(Row(steps, zeros, zeros, zeros, seconds, zeros, zeros, zeros), wall, {})
     assert totals.both == 2  # 2 + 1.5 - 3, and 1.5 of 4 + 1.5 - 3.5
     told = [line for line in closing(totals, Path("a.h5")).splitlines() if line.startswith("server")]
     own = "computing 3.0 s, waiting 0.0 s, sending 0.0 s; 2.0 s of its computing while clients computed"
@@ -192,14 +199,14 @@ def test_the_server_waits_for_a_rank_that_is_late_in_every_round_and_for_no_othe
     for first, second, wait in ((1.0, 3.0, 9.0), (1.0, 3.0, 0.25), (2.0, 1.0, 9.0), (2.0, 2.0, 9.0)):
         seconds = np.zeros((1, 3, 4))
         seconds[0, :, 0], seconds[0, 0, 1] = [5, first, second], wait
-        totals.add(Row(["server"], zeros, zeros, zeros, seconds, zeros), 10.0, {})
+        totals.add(Row(["server"], zeros, zeros, zeros, seconds, zeros, zeros, zeros), 10.0, {})
     assert totals.late == {2: 1.25, 1: 0.5}  # 3 - (1 + 3)/2, at most the wait of 0.25; 2 - (2 + 1)/2
     assert "for client rank" not in closing(totals, Path("a.h5"))  # 1.25 of 40 seconds
     totals.wall = 10.0
     words = next(line for line in closing(totals, Path("a.h5")).splitlines() if line.startswith("waited"))
     assert words.startswith("waited    the server 1.2 s (12% of the run) for client rank 2, which")
     totals.losses = [records.Loss(1, (2,), True)]
-    totals.add(Row(["server"], zeros, zeros, zeros, seconds, zeros), 10.0, {})
+    totals.add(Row(["server"], zeros, zeros, zeros, seconds, zeros, zeros, zeros), 10.0, {})
     assert totals.late == {2: 1.25, 1: 0.5}  # one rank is left
 
 
@@ -211,7 +218,7 @@ def test_a_stop_ends_after_the_round_with_a_checkpoint(tmp_path: Path) -> None:
     assert found.length == 4 and found.attrs["status"] == "interrupted" and not found.final
     checkpoint = records.load_checkpoint(records.checkpoint_path(path))
     assert checkpoint.attrs["round"] == 4 and json.loads(checkpoint.attrs["config"]) == {"m": M}
-    assert set(checkpoint.payload) == {"state", *(f"memory/{i}" for i in range(M))}
+    assert set(checkpoint.payload) == {"state", "memory/0", "memory/2"}, "client 1 has none"
     asked = iter([False] * 3 + [True])
     totals, done = run(tmp_path / "b.h5", rounds=3, stop=lambda: next(asked))  # in the last round: it is finished
     assert done and totals.round == 3 and records.load(tmp_path / "b.h5").attrs["status"] == "done"
@@ -222,7 +229,7 @@ def test_a_stop_ends_after_the_round_with_a_checkpoint(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_has_the_state_and_the_memories(tmp_path: Path, together: bool, monkeypatch: Patch) -> None:
     """The clients count on from where they were: without memories the totals would start at 2 again. Mutations: the
     memories of many clients are not read, or given to the wrong ones."""
-    monkeypatch.setattr(loop, "TOGETHER", M - int(together))
+    monkeypatch.setattr(loop, "TOGETHER", 2 - int(together))
     asked = iter([False] * 4 + [True] * 9)
     run(tmp_path / "a.h5", stop=lambda: next(asked))
     payload = records.load_checkpoint(records.checkpoint_path(tmp_path / "a.h5")).payload
@@ -326,3 +333,83 @@ def test_the_state_of_a_run_that_is_not_done_is_its_last_checkpoints(tmp_path: P
         file.unlink()
     with pytest.raises(UserError, match="holds no state of the model yet, and there is no file"):
         records.load(path).final["x"]
+
+
+@dataclass
+class Diverging(Counting):
+    """A method without a word on what must be finite, which averages by itself."""
+
+    of: str = "x"
+    value: float = math.nan
+    at: int = 2
+
+    def round(self, state: Sum, r: int, clients: Clients) -> Sum:
+        x = np.mean([reply.a for _, reply in clients.ask(self.count, Add(state.x))], axis=0)
+        bad = np.array([0.0, self.value if r == self.at else 1.0])
+        if self.of == "x":
+            return Sum(x + bad)
+        if self.of == "total":
+            return Sum(state.x, total=float(bad[1]))
+        return Sum(state.x, kept={**state.kept, "deep": torch.from_numpy(bad)})
+
+
+@pytest.mark.parametrize(("at", "round_"), [(2, 4), (3, 4), (8, 9)])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(("of", "name"), [("x", "x"), ("kept", "kept/deep")])
+def test_a_state_that_is_not_finite_ends_the_run_where_it_is_evaluated(
+    tmp_path: Path, of: str, name: str, value: float, at: int, round_: int
+) -> None:
+    """It was done, with a final vector of NaN and no word. Mutations: arrays alone; dictionaries left out; NaN alone;
+    the last round alone."""
+
+    class Lasting(Diverging):
+        def round(self, state: Sum, r: int, clients: Clients) -> Sum:
+            new = super().round(state, r, clients)
+            return replace(new, x=state.x, kept=state.kept) if r > self.at else new
+
+    with pytest.raises(RunError, match=f"^round {round_}: the state's {name} is not finite: the run has diverged"):
+        run(tmp_path / "run.h5", Lasting(of=of, value=value, at=at))
+    assert records.load(tmp_path / "run.h5").rounds["round"].size == round_ - 1
+
+
+def test_a_number_of_the_state_may_be_nan(tmp_path: Path) -> None:
+    """As columns are that nobody computed. Mutation: numbers are looked at, too."""
+    assert run(tmp_path / "run.h5", Diverging(of="total", at=8))[1]
+
+
+def saved_at(seconds: float, cost: float, rounds: int) -> list[float]:
+    """The times at which a run by the clock, whose rounds take so long each, has begun to write checkpoints."""
+    now, found = 0.0, list[float]()
+    saving = Saving("auto", 10**9, clock=lambda: now)
+
+    def write() -> None:
+        nonlocal now
+        found.append(now)
+        now += cost
+
+    for done in range(1, rounds + 1):
+        now += seconds
+        if saving.is_due(done):
+            saving.save(write)
+    return found
+
+
+def test_checkpoints_by_the_clock_take_two_percent_and_lose_ten_minutes_at_most() -> None:
+    """Quick ones come every 30 s, slow ones as often as 2 % allows, very slow ones every ten minutes. Mutations: none
+    before the share allows the second; the share without the one that is due; ten minutes that give way to it."""
+    assert saved_at(1.0, 0.0, 100) == [30.0, 60.0, 90.0]
+    times = saved_at(1.0, 2.0, 1000)
+    assert times[0] == 30, "what one takes is not known yet"
+    assert all((2 * k + 2) / t <= 0.02 for k, t in enumerate(times) if k) and len(times) > 8
+    times = saved_at(7.0, 60.0, 600)
+    assert all(LOST <= b - a - 60 < LOST + 7 for a, b in pairwise(times)) and times[0] < LOST + 7
+    assert saved_at(1000.0, 500.0, 3) == [1000, 2500, 4000]
+    last = Saving("auto", 5)
+    assert last.is_due(5) and not last.is_due(4), "a run may be made longer"
+
+
+def test_memories_that_nobody_has_are_neither_asked_for_nor_written(tmp_path: Path) -> None:
+    """Mutation: all m clients are asked."""
+    run(tmp_path / "run.h5", every=(4, 3))
+    saved = records.load_checkpoint(records.checkpoint_path(tmp_path / "run.h5"))
+    assert sorted(saved.payload) == ["memory/0", "memory/2", "state"]

@@ -145,7 +145,26 @@ def test_a_file_is_split_by_its_array_client_and_small_clients_are_told(
     capsys.readouterr()
     assert len(federation(stored(tmp_path), min_samples=1).clients) == 4 and not capsys.readouterr().err
     reduced = federation(path, features="pca:1", min_samples=1)
-    assert reduced.whose and reduced.server.features == 2
+    assert ", clients crc32 " in reduced.fingerprint and reduced.server.features == 2
+
+
+def test_clients_are_named_as_the_file_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whole numbers in their order, then names in theirs. Mutations: the order of texts (10 before 2); indices in the
+    warning; a name's escape sequences on the screen."""
+    names = np.array(["b", "10", "2", "a\x1b[2J", "007", "-3", "7"])
+    own = names[np.arange(90) % 7]
+    own[own == "a\x1b[2J"] = "b"
+    own[0] = "a\x1b[2J"
+    found = federation(stored(tmp_path, client=own), min_samples=2)
+    said = capsys.readouterr().err
+    assert "1 of 7 clients ('a\\x1b[2J') left out, with fewer than --min-samples 2 samples" in said
+    held = [own[part.rows].tolist() for part in found.clients]
+    assert [part[0] for part in held] == ["-3", "2", "007", "7", "10", "b"] and all(
+        len(set(part)) == 1 for part in held
+    )
+    assert "a name may have 200 characters" in complaint(
+        federation, stored(tmp_path, client=np.array(["x" * 201] * 90))
+    )
 
 
 def test_a_file_with_clients_is_refused_for_another_partition(tmp_path: Path) -> None:

@@ -388,3 +388,39 @@ def test_a_module_that_does_not_do_is_told_in_a_sentence(
 ) -> None:
     name = written(NET.replace("FURTHER", further))
     assert words in launch.refused(capsys, FAMILY, *ONE, "--method", "fedavg", "--problem", f"{name}:Net")
+
+
+WORDS = """
+from torch import nn
+
+
+class Words(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.embedding = nn.Embedding(90, 4)
+        self.head = nn.Linear(4, classes)
+
+    def forward(self, inputs):
+        return self.head(self.embedding(CALL).mean(dim=1))
+"""
+
+
+@pytest.mark.parametrize("call", ["inputs", "inputs.long()"])
+@pytest.mark.parametrize(("kernel", "dtype"), [("serial", np.uint8), ("torch", np.float32)])
+def test_a_module_may_take_whole_numbers(here: Path, written: Written, call: str, kernel: str, dtype: type) -> None:
+    """Token numbers of a table, which a trial with numbers from -1 to 1 would refuse. Mutations: bytes that are divided
+    by 255; a trial of an embedding with floats alone; integers that reach the trial and no step."""
+    y = np.arange(60) % 3
+    np.savez("words.npz", x=(30 * y[:, None] + np.arange(5)).astype(dtype), y=y)
+    own = ["--problem", f"{written(WORDS.replace('CALL', call))}:Words", "--data", "words.npz", "--kernel", kernel]
+    learn = ["--m", 2, "--tau", 20, "--rounds", 3, "--gamma-local", 0.5, "--min-samples", 2, "--out", "a.h5", "--quiet"]
+    assert launch.here(FAMILY, *own, *learn, "--method", "fedavg", "--force") == 0
+    assert records.load("a.h5").rounds["test_accuracy"][-1] == 1.0
+
+
+def test_a_module_that_takes_no_such_numbers_is_refused(here: Path, written: Written, capsys: Capsys) -> None:
+    """Mutation: integers for a module that refuses them, too, and its sentence about those."""
+    np.savez("words.npz", x=np.full((60, 5), 91, np.uint8), y=np.arange(60) % 3)
+    own = ["--problem", f"{written(WORDS.replace('CALL', 'inputs.long()'))}:Words", "--data", "words.npz"]
+    told = launch.refused(capsys, FAMILY, *ONE, *own, "--method", "fedavg", "--min-samples", 2)
+    assert "does not take inputs of shape (5,): index out of range" in told

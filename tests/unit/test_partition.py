@@ -275,12 +275,87 @@ def test_standardized_bytes_have_mean_0_and_variance_1_in_each_channel_over_the_
 
 
 def test_odd_values_are_standardized_too():
+    """Mutation: a constant told by its variance alone, which rounding makes 1e-34 where the mean of 0.1s is not 0.1."""
     values = Streams(6)(1).standard_normal((900, 4)) + 1e8
-    data = as_dataset(Raw(values, np.zeros(900, int), 1), "standardize", ALL[:900])
+    data = as_dataset(Raw(values, np.zeros(900, int), 1, shape=(1, 2, 2)), "standardize", ALL[:900])
     assert isinstance(data.scale, float)
     assert abs(1 / data.scale - values.std()) < 1e-6 and abs(seen(data).mean()) < 1e-6
     grey = Raw(np.full((4, 2), 9, np.uint8), np.zeros(4, int), 1, levels=255)
     np.testing.assert_array_equal(seen(as_dataset(grey, "standardize", ALL[:4])), 0)
-    huge = Raw(np.array([[1e300], [-1e300]]), np.zeros(2, int), 1)
-    with pytest.raises(UserError, match="--pixels standardize: the variance"):
-        as_dataset(huge, "standardize", ALL[:2])
+    for shape in ((1, 1, 3), (3,)):
+        tenths = Raw(np.full((7, 3), 0.1), np.zeros(7, int), 1, shape=shape)
+        np.testing.assert_array_equal(seen(as_dataset(tenths, "standardize", ALL[:7])), 0)
+    for shape in ((1, 1, 1), (1,)):
+        huge = Raw(np.array([[1e300], [-1e300]]), np.zeros(2, int), 1, shape=shape)
+        with pytest.raises(UserError, match="--pixels standardize: the variance"):
+            as_dataset(huge, "standardize", ALL[:2])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+def test_each_column_of_a_table_has_its_own_mean_and_variance(dtype):
+    """Over the training rows. Mutations: one mean for all columns; a division by 255; statistics of all rows; a
+    constant column that is not 0 in the other rows."""
+    values = Streams(7)(1).integers([2, 50, 256, 7], size=(9000, 4)).astype(dtype)
+    train = np.arange(0, 9000, 2)
+    values[train, 3] = 5
+    table = Raw(values, np.zeros(9000, int), 1, levels=None, shape=(4,))
+    data = as_dataset(table, "standardize", train)
+    own = values[train].astype(np.float64)
+    expected = (values - own.mean(axis=0)) / np.where(own.std(axis=0) > 0, own.std(axis=0), np.inf)
+    np.testing.assert_allclose(seen(data), expected, rtol=1e-12, atol=1e-12)
+    assert not seen(data)[:, 3].any() and values[1::2, 3].std() > 1
+    for pixels in ("unit", "raw"):
+        np.testing.assert_array_equal(seen(as_dataset(table, pixels, train)), values)
+
+
+@pytest.mark.parametrize(
+    ("pool", "pixels", "words"),
+    [
+        (Raw(np.ones((2, 4), np.uint8), np.zeros(2, int), 1, levels=16), "unit", "images, divided by 16"),
+        (Raw(np.ones((2, 4)), np.zeros(2, int), 1, shape=(1, 2, 2)), "unit", "images, as stored"),
+        (Raw(np.ones((2, 4)), np.zeros(2, int), 1, shape=(4,)), "unit", "a table of 4 columns, as stored"),
+        (
+            Raw(np.ones((2, 4)), np.zeros(2, int), 1, shape=(4,)),
+            "standardize",
+            "a table of 4 columns, each with mean 0",
+        ),
+        (Raw(np.ones((2, 4)), np.zeros(2, int), 1, shape=(1, 2, 2)), "standardize", "images, each channel with mean 0"),
+    ],
+)
+def test_the_start_says_the_scale_and_who_holds_how_many(pool, pixels, words):
+    assert partition.scaling(pool, pixels).startswith(words)
+    federation = split(POOL, m=3, alpha=INF, validation=0.2, pixels=pixels)
+    sizes = [len(part) for part in (federation.server, federation.validation, federation.test)]
+    assert federation.in_words().startswith(
+        f"server {sizes[0]:,}, 3 clients 2,520 (840 each), validation {sizes[1]}, test {sizes[2]}; a table of 1 column"
+    )
+
+
+def test_the_server_can_have_a_number_of_samples():
+    """Those that the fraction draws. Mutations: of all samples; a number beside the fraction; a stream of its own."""
+    by_number, by_share = split(POOL, server_samples=1350), split(POOL, server_fraction=0.3)
+    for part, other in zip(rows(by_number), rows(by_share), strict=True):
+        np.testing.assert_array_equal(part, other)
+    assert len(split(POOL, server_samples=7, server_fraction=0.0).server) == 7
+    assert len(split(POOL, server_samples=7, server_lacks=3).server) == 7
+    for wrong in (-1, 4500):
+        said = complaint(split, POOL, server_samples=wrong)
+        assert said.startswith(f"--server-samples {wrong}: must be 0 or more, and below the 4500 samples")
+
+
+@pytest.mark.parametrize(("classes", "alpha"), [(3, 0.2), (40, 1.0), (1500, 0.5)])
+def test_a_mix_is_without_the_classes_that_ran_out(classes, alpha):
+    """As if all mixes were made anew then. Mutations: a mix that is not renewed, or for its own client alone."""
+    pool = np.bincount(Streams(classes)(1).integers(classes, size=2 * classes + 90), minlength=classes)
+    found = partition._counts_by_mix(pool, Streams(5), 11, alpha)
+    chance, left = Streams(5)(Purpose.PARTITION), pool.copy()
+    logs = partition._log_gammas(chance, alpha, (11, classes))
+    counts = np.zeros_like(found)
+    for turn in chance.random((int(pool.sum()) // 11, 11)):
+        for client, point in enumerate(turn):
+            mix = partition._cumulative(logs[client : client + 1], alpha, left > 0)[0]
+            label = np.searchsorted(mix, point, side="right")
+            counts[client, label] += 1
+            left[label] -= 1
+    np.testing.assert_array_equal(found, counts)
+    assert (counts.sum(axis=0) <= pool).all()

@@ -63,8 +63,8 @@ def test_the_servers_components_know_nothing_of_the_clients() -> None:
 def test_components_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutations: the entry's name without K, the key, the rows, the scale or the shift; no cache."""
     base = federation()
-    scaled = base.seen_as(lambda part: replace(part, scale=0.2))
-    shifted = base.seen_as(lambda part: replace(part, shift=np.linspace(0, 1, 5)))
+    scaled = base.seen_as(lambda part: replace(part, scale=0.2), "", "")
+    shifted = base.seen_as(lambda part: replace(part, shift=np.linspace(0, 1, 5)), "", "")
     others = replace(base, clients=base.clients[:1])
     cases = [(base, 3, "toy"), (base, 2, "toy"), (base, 3, "other"), (scaled, 3, "toy"), (shifted, 3, "toy")]
     cases.append((others, 3, "toy"))

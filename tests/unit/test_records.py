@@ -1,5 +1,6 @@
 """Results: what is written is read, and neither a kill nor a full disk takes a finished round."""
 
+import errno
 import json
 import os
 import socket
@@ -14,12 +15,15 @@ import h5py
 import numpy as np
 import pytest
 
+from tests.unit.made import complaint
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
-from zofl_mpi.run.records import Recorder, WriteError
+from zofl_mpi.run.records import Recorder, WriteError, places, rows
 from zofl_mpi.run.records.provenance import _git
+from zofl_mpi.run.records.staged import StagedFile
 
 M, RANKS = 4, 3
+TRANSPORT = ("transport_sent", "transport_received")
 
 
 def started(path: Path, **more: Any) -> Recorder:
@@ -39,7 +43,23 @@ def add(recorder: Recorder, r: int, steps: tuple[str, ...] = ("solve",), **row: 
         seconds_wait=2 * times,
         seconds_comm=3 * times,
         peak_bytes=times * 4000,
+        transport_sent=times * 400,
+        transport_received=times * 800,
     )
+
+
+def test_a_heading_reads_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is what `load` tells. Mutations: a row that is read; another length than that of the rows."""
+    recorder = started(tmp_path / "a.h5")
+    for r in range(3):
+        add(recorder, r, loss=0.5 * r)
+    recorder.close("interrupted")
+    run = records.load(tmp_path / "a.h5")
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda *_: pytest.fail("a table is read"))
+    found = records.heading(tmp_path / "a.h5")
+    assert found == (run.path, run.attrs, run.config, run.length) and found.length == 3
+    with pytest.raises(pytest.fail.Exception):
+        records.load(tmp_path / "a.h5")
 
 
 def test_a_finished_run_is_read_back_whole(tmp_path: Path) -> None:
@@ -56,6 +76,7 @@ def test_a_finished_run_is_read_back_whole(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run.rounds["loss"], [0, 0.5, 1])
     np.testing.assert_array_equal(run.clients["bytes_up"], 2 * np.arange(3).reshape(3, 1, 1) * np.ones((3, 1, M)))
     np.testing.assert_array_equal(run.ranks["seconds_comm"], np.full((3, 1, RANKS), 0.75))
+    np.testing.assert_array_equal(run.ranks["transport_received"], np.full((3, 1, RANKS), 200))
     assert run.ranks["peak_bytes"].dtype == np.int64 and run.clients["messages"].dtype == np.int64
     np.testing.assert_array_equal(run.counts, np.arange(8).reshape(M, 2))
     np.testing.assert_array_equal(run.final["x"], np.arange(5.0))
@@ -64,8 +85,15 @@ def test_a_finished_run_is_read_back_whole(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5") as file:  # the paths that scripts rely on
         assert file["rounds/loss"].shape == (3,)
         assert [file[f"clients/{name}"].shape for name in ("bytes_down", "bytes_up", "messages")] == [(3, 1, M)] * 3
-        names = ("seconds_compute", "seconds_wait", "seconds_comm", "peak_bytes")
-        assert [file[f"ranks/{name}"].shape for name in names] == [(3, 1, RANKS)] * 4
+        names = (
+            "seconds_compute",
+            "seconds_wait",
+            "seconds_comm",
+            "peak_bytes",
+            "transport_sent",
+            "transport_received",
+        )
+        assert [file[f"ranks/{name}"].shape for name in names] == [(3, 1, RANKS)] * 6
         assert list(file["clients"].attrs["steps"]) == list(file["ranks"].attrs["steps"]) == [b"solve"]
         assert file["final/x"].attrs["meaning"] == b"the model"
         assert json.loads(file.attrs["config"]) == {"m": M}
@@ -171,11 +199,60 @@ def test_a_continued_run_drops_what_came_after_and_may_have_other_ranks(tmp_path
 def test_an_existing_result_is_replaced_only_by_force_and_with_its_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     started(path).close()
-    records.save_checkpoint(records.checkpoint_path(path), {}, {"round": 1})
+    records.save_checkpoint(records.checkpoint_path(path), {"state": b"x"}, {"round": 1})
     with pytest.raises(UserError, match="exists: choose another name or add --force"):
         started(path)
     started(path, force=True).close()
     assert not records.checkpoint_path(path).exists()
+
+
+@pytest.mark.parametrize("name", ["a.ckpt.h5", "a.ckpt.h5.previous"])
+@pytest.mark.parametrize("content", ["a checkpoint", "anybody's file"])
+def test_no_checkpoint_is_removed_that_the_user_did_not_give_up(tmp_path: Path, name: str, content: str) -> None:
+    """Mutations: a lone checkpoint, or anybody's file of that name, removed without --force; the latter with it."""
+    lone = tmp_path / name
+    if content == "a checkpoint":
+        records.save_checkpoint(lone, {"state": b"x"}, {"round": 1})
+    else:
+        lone.write_bytes(b"the only copy")
+    before = lone.read_bytes()
+    with pytest.raises(UserError, match=r"continue it with --resume .*a.h5, choose another name, or add --force"):
+        started(tmp_path / "a.h5")
+    assert lone.read_bytes() == before and not (tmp_path / "a.h5").exists()
+    if content == "a checkpoint":
+        started(tmp_path / "a.h5", force=True).close()
+        assert not lone.exists()
+    else:
+        with pytest.raises(UserError, match=r"--force replaces checkpoints only, and .*; remove it yourself"):
+            started(tmp_path / "a.h5", force=True)
+        assert lone.read_bytes() == before
+
+
+def test_what_is_replaced_by_force_is_there_until_the_new_one_is_safe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full when the new result is begun. Mutation: the old one removed first."""
+    path = tmp_path / "a.h5"
+    started(path).close()
+    records.save_checkpoint(records.checkpoint_path(path), {"state": b"x"}, {"round": 1})
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+    def full(self: StagedFile) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(StagedFile, "commit", full)
+    with pytest.raises(UserError, match="No space left"):
+        started(path, force=True)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_an_earlier_damaged_file_is_kept(tmp_path: Path) -> None:
+    """Mutation: the second one takes the first one's name."""
+    path = tmp_path / "a.h5"
+    for content in (b"first", b"second"):
+        path.write_bytes(content)
+        assert places.set_aside(path) is not None
+    assert {file.read_bytes() for file in tmp_path.glob("a.h5.damaged*")} == {b"first", b"second"}
 
 
 SECOND = """
@@ -391,3 +468,35 @@ def test_a_row_that_no_other_follows_is_written_within_a_second(
             add(recorder, r)
     recorder.abandon()
     assert records.load(tmp_path / "a.h5").length == 6
+
+
+def test_a_configuration_may_be_longer_than_an_attribute(tmp_path: Path) -> None:
+    """As that of 12,000 clients with a number each; also one that becomes long, or short, in a continuation. Mutations:
+    refused by HDF5 after the start; an old value beside the new one; a checkpoint without it, or its checksum."""
+    path, tau = tmp_path / "a.h5", list(range(12_000))
+    long = {"config": {"tau": tau}, "command": "c" * 70_000, "run": "r"}
+    recorder = started(path, attrs=long)
+    recorder.append({"loss": 1.0})
+    recorder.begins(2.0)
+    recorder.close()
+    run = records.load(path)
+    assert run.config == {"tau": tau} and run.attrs["command"] == "c" * 70_000
+    (session,) = json.loads(run.attrs["sessions"])
+    assert session["command"] == "c" * 70_000 and session["seconds_start"] == 2.0
+    for attrs in ({"config": {"m": 1}, "command": "short"}, {"config": {"tau": tau}}):
+        Recorder.reopen(path, 1, attrs=attrs).close()
+        assert records.load(path).config == attrs["config"]
+        with h5py.File(path) as file:
+            assert ("config" in file.attrs) == ("command" in attrs) != ("long/config" in file)
+    for _ in range(rows.SESSIONS):
+        Recorder.reopen(path, 1, attrs={}).close()
+    sessions = json.loads(records.load(path).attrs["sessions"])
+    assert len(sessions) == rows.SESSIONS and sessions[0]["command"] == "c" * 70_000
+    saved = tmp_path / "a.ckpt.h5"
+    records.save_checkpoint(saved, {"state": b"abc"}, {**long, "round": 1})
+    found = records.load_checkpoint(saved)
+    assert json.loads(found.attrs["config"]) == {"tau": tau} and [*found.payload] == ["state"]
+    data = saved.read_bytes()
+    assert data.count(b" 11998, ") == 1
+    saved.write_bytes(data.replace(b" 11998, ", b" 11978, "))
+    assert "the checksum of the attributes is not the one stored" in complaint(records.load_checkpoint, saved)

@@ -23,7 +23,7 @@ from torch import Tensor
 from tests.conftest import Patch
 from tests.numerics.split_methods import method, setting, training
 from tests.threads import run_ranks, serve_or_ask
-from zofl_mpi.engine import device, messages
+from zofl_mpi.engine import device, lazy, messages
 from zofl_mpi.engine import staging as staging_module
 from zofl_mpi.engine.staging import Staging, staging
 from zofl_mpi.methods.heron import HERON
@@ -89,7 +89,7 @@ class Fake:
         monkeypatch.setattr(torch.Tensor, "to", to_)
         monkeypatch.setattr(torch.Tensor, "record_stream", lambda own, of: None)
         monkeypatch.setattr(torch, "empty", empty_)
-        monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
+        monkeypatch.setattr(messages, "is_remote", lazy.is_tensor)
 
     def Stream(self, place: str) -> Stream:
         assert place == "cuda:1"
@@ -207,7 +207,7 @@ def test_the_main_thread_goes_on_while_an_upload_is_on_its_way(gpu: Fake) -> Non
 
 def test_in_one_process_what_is_on_a_gpu_stays_there_and_keeps_its_notes(monkeypatch: Patch) -> None:
     """Mutations: the sender's own tensor; a way through the host; notes that are lost."""
-    monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
+    monkeypatch.setattr(messages, "is_remote", lazy.is_tensor)
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("a copy"))
     own = torch.zeros(2, 3).T
     own.predicted = "note"  # type: ignore[attr-defined]
@@ -224,7 +224,7 @@ def test_a_run_whose_uploads_leave_a_gpu_has_the_same_bits(monkeypatch: Patch) -
     (plain,) = run_ranks(1, lambda world: own[0].round(own[0].start(), 0, alone))  # threads have torch's own number
     calls: list[str] = []
     monkeypatch.setattr(Staging, "fetch", noting(Staging.fetch, "fetch", calls))
-    monkeypatch.setattr(messages, "is_remote", messages._is_tensor)
+    monkeypatch.setattr(messages, "is_remote", lazy.is_tensor)
     monkeypatch.setattr(gather, "BOUND", 2000)  # smaller than an upload
     monkeypatch.setattr(staging_module, "LEAST", 2000)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from zofl_mpi.errors import UserError
 
 Array = NDArray[Any]
+LONGEST_NAME = 200
+"""Most characters of a client's name."""
 
 
 @final
@@ -31,11 +34,45 @@ class Raw:
     tokens: NDArray[np.int64] | None = None  # (V,) of encoded texts: tokens that their numbers 0 to V - 1 stand for
     shape: tuple[int, ...] = ()  # of one input: (channels, height, width), (p,) of a table; () by p, square images
     clients: NDArray[np.int64] | None = None  # (N,) the number of a sample's client; None where the data do not say
+    names: NDArray[np.str_] | None = None  # of the clients that `clients` numbers from 0; None: the numbers themselves
+    fingerprint: str = ""  # of all bytes of its arrays and its parts, from the cache; "" where it is in memory alone
 
     @property
-    def whose(self) -> str:
-        """Fingerprint of `clients`; "" where the data do not say whose a sample is."""
-        return "" if self.clients is None else f"clients crc32 {zlib.crc32(self.clients.tobytes()):08x}"
+    def is_table(self) -> bool:
+        """Whether the columns of the inputs are quantities of their own, not pixels."""
+        return len(self.shape) == 1 or (not self.shape and self.levels is None)
+
+    @property
+    def known(self) -> str:
+        """`fingerprint`, or the same computed from the arrays."""
+        if self.fingerprint:
+            return self.fingerprint
+        parts = ("validation", self.official_validation), ("test", self.official_test)
+        held_out = "".join(f", {name} {size}" for name, size in parts if size)
+        whose = "" if self.clients is None else f", clients crc32 {_crc32(self.clients):08x}"
+        return Dataset(self.inputs, self.labels, self.classes, targets=self.targets).fingerprint() + held_out + whose
+
+    def client(self, number: int) -> str:
+        """The name of a client, or its number, as the data have it; fit for a screen."""
+        name = str(number if self.names is None else self.names[number])
+        return name if name.isprintable() else ascii(name)
+
+
+def numbered(names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.str_]]:
+    """(N,) the place of each name among all that occur, and these: whole numbers in their order, then other names."""
+
+    def order(name: str) -> tuple[bool, int, str]:
+        is_number = re.fullmatch("-?[0-9]{1,18}", name) is not None
+        return not is_number, int(name) if is_number else 0, name
+
+    known = sorted(set(names), key=order)
+    places = {name: k for k, name in enumerate(known)}
+    return np.array([places[name] for name in names], np.int64), np.array(known, np.str_)
+
+
+def _crc32(values: Array, before: int = 0) -> int:
+    """Checksum of an array's bytes, continued from that of the bytes `before`."""
+    return zlib.crc32(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data, before)
 
 
 @final
@@ -69,11 +106,10 @@ class Dataset:
         return int(self.inputs.shape[1])
 
     def fingerprint(self) -> str:
-        """Size and checksum of all N samples: of every label and target, and of about a thousand of the inputs."""
-        sample = np.ascontiguousarray(self.inputs[:: max(1, len(self.labels) // 1000)])
-        checksum = zlib.crc32(sample.tobytes(), zlib.crc32(self.labels.astype(np.int64).tobytes()))
+        """Size and checksum of all N samples: of every label, input and target."""
+        checksum = _crc32(self.inputs, _crc32(self.labels.astype(np.int64)))
         if self.targets is not None:
-            checksum = zlib.crc32(self.targets.tobytes(), checksum)
+            checksum = _crc32(self.targets, checksum)
         return f"{self.inputs.shape[0]} x {self.inputs.shape[1]}, crc32 {checksum:08x}"
 
     def drawn(self, most: int, generator: np.random.Generator) -> Dataset:
@@ -145,7 +181,8 @@ class Federation:
         channels: equal blocks of features stored one after the other (3 colour planes, else 1).
         validation: held out too, to choose step sizes by; None for none.
         shape: of one input, as `Raw.shape`.
-        whose: as `Raw.whose`.
+        fingerprint: of all samples, as `Raw.known`; "" where it is to be computed from the server's data set.
+        scaling: how the inputs are scaled, in words; "" where nothing is said.
     """
 
     server: Dataset
@@ -154,7 +191,8 @@ class Federation:
     channels: int = 1
     validation: Dataset | None = None
     shape: tuple[int, ...] = ()
-    whose: str = ""
+    fingerprint: str = ""
+    scaling: str = ""
 
     @property
     def weights(self) -> NDArray[np.float64]:
@@ -168,11 +206,20 @@ class Federation:
         parts = (self.server, *self.clients)
         return np.sort(np.concatenate([part.rows_of(np.arange(len(part))) for part in parts]))
 
-    def seen_as(self, change: Callable[[Dataset], Dataset]) -> Federation:
-        """The same parts with their inputs changed, in one channel."""
+    def seen_as(self, change: Callable[[Dataset], Dataset], fingerprint: str, scaling: str) -> Federation:
+        """The same parts with their inputs changed, in one channel; the other arguments are as `Federation`'s."""
         validation = None if self.validation is None else change(self.validation)
-        clients = tuple(map(change, self.clients))
-        return Federation(change(self.server), clients, change(self.test), validation=validation, whose=self.whose)
+        parts = change(self.server), tuple(map(change, self.clients)), change(self.test)
+        return Federation(*parts, validation=validation, fingerprint=fingerprint, scaling=scaling)
+
+    def in_words(self) -> str:
+        """How many samples each part has, and how the inputs are scaled."""
+        held = sorted(map(len, self.clients))
+        m, each = len(held), f"{held[0]:,}" if held[0] == held[-1] else f"{held[0]:,} to {held[-1]:,}"
+        parts = [f"server {len(self.server):,}", f"{m:,} client{'s' * (m > 1)} {sum(held):,} ({each} each)"]
+        if self.validation is not None:
+            parts.append(f"validation {len(self.validation):,}")
+        return "; ".join(filter(None, (f"{', '.join(parts)}, test {len(self.test):,}", self.scaling)))
 
     @property
     def counts(self) -> NDArray[np.int64]:

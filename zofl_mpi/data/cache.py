@@ -1,29 +1,41 @@
-"""One copy of a data set per node: plain .npy files that all ranks of the node map read-only.
+"""The cache of data sets, one copy per node: lists and empties it.
 
-Every rank asks for the sources (a rank that lacks a file says so), one rank of each node prepares, all wait for it,
-every rank opens. Entries may be deleted at any time between runs.
+An entry is a folder of plain .npy files that all ranks of a node map read-only. One rank of each node finds the sources
+and prepares the entry, which checks the files' checksums; all ranks of the node then open it. The entries take at most
+`MOST_BYTES`, the oldest go first; a mapped one stays. They may be listed and deleted at any time:
+
+    python -m zofl_mpi.data.cache                 # lists the entries, the last used one first
+    python -m zofl_mpi.data.cache --empty         # deletes those that no run has open
 """
 
+import argparse
+import fcntl
 import hashlib
 import json
 import os
 import re
 import secrets
+import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from zofl_mpi.data import Raw
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, refused
+from zofl_mpi.paths import user_folder
 
-FORMAT = 1  # of the entries and of what the readers return; a new number makes all entries anew
+FORMAT = 2  # of the entries and of what the readers return; a new number makes all entries anew
 UNFINISHED = ".making-"
+LEAVING = ".leaving-"
 DAY = 24 * 3600.0
+MOST_BYTES = 20 << 30
+JUST_USED = 60.0  # seconds for which an entry is not removed: a run may be about to map it
+FACTS = "facts.json"
 CHECKED = ".checked"  # folder of notes: the checksums of files that have not changed since
 SETTLED = 1_000_000_000  # nanoseconds after which a further change of a file gets another change time for certain
 
@@ -34,15 +46,6 @@ class Sources(NamedTuple):
     name: str  # as the user calls it
     key: str  # name of its cache entry, another one for files of other content or other parameters
     read: Callable[[], Raw]  # reads or makes the data set (seconds); raises UserError
-
-
-def user_folder(variable: str, part: str) -> Path:
-    """The folder that the environment's `variable` names, else `part` of the user's cache folder."""
-    if named := os.environ.get(variable):
-        return Path(named)
-    import platformdirs  # as pooch finds it, which takes 0.1 s to import, times every rank of a node
-
-    return Path(platformdirs.user_cache_dir("zofl_mpi")) / part
 
 
 def default_cache_dir() -> Path:
@@ -61,10 +64,11 @@ def identify(
 
 def _fingerprint(path: Path) -> tuple[int, int]:
     """Size and CRC-32 of a file, computed anew when its change time has moved."""
+    notes = default_cache_dir() / CHECKED
     try:
         status, true_path = path.stat(), str(path.resolve())
         facts = [true_path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-        note = default_cache_dir() / CHECKED / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+        note = notes / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
         with suppress(OSError, ValueError):
             return status.st_size, int(note.read_text(), 16)
         checksum = _checksum(path)
@@ -98,7 +102,10 @@ def keep_note(note: Path, text: str) -> None:
 def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
     """Makes the cache entry unless an intact one exists (UserError: it cannot); several ranks may try at once."""
     folder = cache_dir or default_cache_dir()
-    if _is_intact(folder / sources.key):
+    entry = folder / sources.key
+    if _is_intact(entry):
+        with suppress(OSError):  # a cache of others', that one may only read
+            os.utime(entry)
         return
     import tempfile  # this and shutil: one rank of a node writes, and only once
 
@@ -109,15 +116,19 @@ def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
         with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder, ignore_cleanup_errors=True) as making:
             fresh = Path(making) / sources.key
             fresh.mkdir()  # unlike the temporary folder it has the user's umask: a group can share a cache
-            _write(raw, fresh)
-            _place(fresh, folder / sources.key)
+            _write(raw, sources.name, fresh)
+            _place(fresh, entry)
+        remove_oldest(MOST_BYTES, folder)
     except OSError as error:
         fault = f"the cache folder {folder} cannot be written ({error.strerror or error})"
         raise UserError(f"{fault}: set ZOFL_CACHE to a folder on a disk with space") from error
 
 
 def open(sources: Sources, cache_dir: Path | None = None) -> Raw:
-    """The prepared data set, its arrays mapped read-only (UserError: its entry is missing or damaged)."""
+    """The prepared data set, its arrays mapped read-only (UserError: its entry is missing or damaged).
+
+    The checksums are `prepare`'s to check; sizes are checked here, too.
+    """
     entry = (cache_dir or default_cache_dir()) / sources.key
     try:
         return _map(entry)
@@ -130,19 +141,36 @@ def _forget_unfinished(folder: Path) -> None:
     """Removes the folders of killed writers, older than a day."""
     import shutil
 
-    for left in folder.glob(f"{UNFINISHED}*"):
+    for left in (*folder.glob(f"{UNFINISHED}*"), *folder.glob(f"{LEAVING}*")):
         with suppress(OSError):  # another writer may be removing it
             if time.time() - left.stat().st_mtime > DAY:
                 shutil.rmtree(left, ignore_errors=True)
 
 
-def _write(raw: Raw, fresh: Path) -> None:
-    arrays = {name: value for name, value in vars(raw).items() if isinstance(value, np.ndarray)}
-    for name, values in arrays.items():
-        np.save(fresh / f"{name}.npy", values, allow_pickle=False)
-    facts = {name: int(value) for name, value in vars(raw).items() if isinstance(value, int | np.integer)}
-    sizes = {name: (fresh / f"{name}.npy").stat().st_size for name in arrays}
-    (fresh / "facts.json").write_text(json.dumps({**facts, "bytes": sizes, "shape": raw.shape}))
+def _write(raw: Raw, name: str, fresh: Path) -> None:
+    """Writes an entry to the disk: after a power cut it is there as a whole, or not under its name."""
+    arrays = {field: value for field, value in vars(raw).items() if isinstance(value, np.ndarray)}
+    for field, values in arrays.items():
+        np.save(fresh / f"{field}.npy", values, allow_pickle=False)
+    own = {field: int(value) for field, value in vars(raw).items() if isinstance(value, int | np.integer)}
+    files = {field: _size_and_checksum(fresh / f"{field}.npy") for field in arrays}
+    facts = {**own, "shape": raw.shape, "fingerprint": raw.known, "name": name, "files": files}
+    text = json.dumps(facts)
+    (fresh / FACTS).write_text(json.dumps({"facts": text, "crc32": zlib.crc32(text.encode())}))
+    for path in (*fresh.iterdir(), fresh):
+        _sync(path)
+
+
+def _size_and_checksum(path: Path) -> tuple[int, int]:
+    return path.stat().st_size, _checksum(path)
+
+
+def _sync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def _place(fresh: Path, entry: Path) -> None:
@@ -155,6 +183,7 @@ def _place(fresh: Path, entry: Path) -> None:
         with suppress(OSError):
             os.rename(fresh, entry)
         if _is_intact(entry):
+            _sync(entry.parent)
             return
         with suppress(FileNotFoundError):  # another writer has just moved the damaged one
             os.rename(entry, fresh.with_name(f"damaged-{attempt}"))
@@ -162,21 +191,125 @@ def _place(fresh: Path, entry: Path) -> None:
 
 
 def _is_intact(entry: Path) -> bool:
+    """Whether an entry's files have their checksums."""
     try:
-        _map(entry)
-    except Exception:  # a damaged header makes numpy raise nearly anything
+        facts = _facts(entry)
+        return all(_fingerprint(entry / f"{field}.npy") == tuple(known) for field, known in facts["files"].items())
+    except Exception:  # damaged facts may be anything
         return False
-    return True
+
+
+def _facts(entry: Path) -> dict[str, Any]:
+    stored = json.loads((entry / FACTS).read_text())
+    if zlib.crc32(stored["facts"].encode()) != stored["crc32"]:
+        raise ValueError(f"{FACTS} has another checksum")
+    return json.loads(stored["facts"])  # type: ignore[no-any-return]
 
 
 def _map(entry: Path) -> Raw:
-    facts = json.loads((entry / "facts.json").read_text())
-    arrays: dict[str, Any] = {}
-    for name, size in facts.pop("bytes").items():
-        path = entry / f"{name}.npy"
-        if path.stat().st_size != size:
-            raise ValueError(f"{path.name} has {path.stat().st_size} bytes, not {size}")
-        # a plain view: np.memmap is slow to index
-        arrays[name] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    shape = tuple(facts.pop("shape"))
-    return Raw(**arrays, **facts, shape=shape)
+    facts = _facts(entry)
+    arrays = {field: _mapped(entry / f"{field}.npy", size) for field, (size, _) in facts.pop("files").items()}
+    del facts["name"]
+    return Raw(**arrays, **{**facts, "shape": tuple(facts["shape"])})
+
+
+def _mapped(path: Path, size: int) -> Any:
+    """The array of a .npy file, mapped read-only; as long as it is, the file has a shared lock."""
+    with path.open("rb") as file:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        found = os.stat(file.fileno()).st_size
+        if found != size:
+            raise ValueError(f"{path.name} has {found} bytes, not {size}")
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, is_fortran, dtype = read(file)
+        if dtype.hasobject:
+            raise ValueError(f"{path.name} holds objects")
+        if not np.prod(shape):
+            return np.zeros(shape, dtype)
+        # the map holds a copy of the file's number, and with it the lock; a plain view: np.memmap is slow to index
+        order: Any = "F" if is_fortran else "C"
+        return np.asarray(np.memmap(file, dtype, "r", file.tell(), shape, order))
+
+
+# --- what the cache holds
+
+
+class Entry(NamedTuple):
+    """A data set in the cache."""
+
+    folder: Path
+    name: str  # as the user called it
+    size: int  # bytes
+    used: float  # when a run last asked for it, in seconds since 1970
+
+
+def entries(cache_dir: Path | None = None) -> list[Entry]:
+    """The entries of the cache, damaged ones too, the last used one first."""
+    folder, found = cache_dir or default_cache_dir(), list[Entry]()
+    for entry in folder.iterdir() if folder.is_dir() else ():
+        with suppress(OSError):  # another process may be removing it
+            if entry.name.startswith(".") or not entry.is_dir():
+                continue
+            try:
+                name = str(_facts(entry)["name"])
+            except Exception:  # damaged facts may be anything
+                name = "(damaged, or of another version)"
+            size = sum(path.stat().st_size for path in entry.iterdir())
+            found.append(Entry(entry, name, size, entry.stat().st_mtime))
+    return sorted(found, key=lambda entry: -entry.used)
+
+
+def remove_oldest(most: int, cache_dir: Path | None = None, spared: float = JUST_USED) -> list[Entry]:
+    """Removes the entries that were used the longest time ago until the others take at most so many bytes.
+
+    Those that a run has mapped stay, and those that were used in the last `spared` seconds. Returns what is removed.
+    """
+    removed, known = list[Entry](), entries(cache_dir)
+    total = sum(entry.size for entry in known)
+    for entry in reversed(known):
+        if total > most and time.time() - entry.used >= spared and _remove(entry.folder):
+            removed.append(entry)
+            total -= entry.size
+    return removed
+
+
+def _remove(entry: Path) -> bool:
+    """Removes an entry unless a run has it mapped, or nobody can tell (False)."""
+    import shutil
+
+    leaving = entry.with_name(f"{LEAVING}{secrets.token_hex(8)}")
+    try:
+        with ExitStack() as locked:
+            for path in entry.glob("*.npy"):
+                fcntl.flock(locked.enter_context(path.open("r+b")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(entry, leaving)  # in one step: nobody opens half of it
+    except OSError:
+        return False
+    shutil.rmtree(leaving, ignore_errors=True)
+    return True
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m zofl_mpi.data.cache", description="List or empty the cache.")
+    parser.add_argument("--empty", action="store_true", help="delete the entries that no run has open")
+    given = parser.parse_args(arguments)
+    try:
+        folder = default_cache_dir()
+    except UserError as error:
+        return refused(error)
+    removed = remove_oldest(-1, folder, 0.0) if given.empty else []
+    known = entries(folder)
+    for entry in known:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
+        print(f"{entry.size / 2**20:>9,.1f} MiB  used {used}  {entry.name}  ({entry.folder.name})")
+    total = f"{sum(entry.size for entry in known) / 2**30:.2f} of at most {MOST_BYTES / 2**30:.0f} GiB"
+    words = f"; {len(removed)} deleted, those that runs have open stay" if given.empty else ""
+    print(f"{folder}: {len(known)} data set{'s' * (len(known) != 1)}, {total}{words}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

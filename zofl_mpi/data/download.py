@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from zofl_mpi.data.images import find_cifar, read_cifar
 from zofl_mpi.data.published import REMOTES, default_data_dir
 from zofl_mpi.errors import UserError, nearest, printing, refused
+from zofl_mpi.paths import user_path
 
 TIMEOUT = 30.0  # seconds without an answer
 
@@ -96,11 +97,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status: 0, or 2 after one sentence on standard error."""
     parser = argparse.ArgumentParser(prog="python -m zofl_mpi.data.download", description="Fetch a public data set.")
     parser.add_argument("name", help=f"one of {', '.join(REMOTES)}")
-    parser.add_argument("--data-dir", type=Path, help="where to (default: $ZOFL_DATA, else the user's cache folder)")
+    parser.add_argument("--data-dir", help="where to (default: $ZOFL_DATA, else the user's cache folder)")
     parser.add_argument("--base-url", help="a mirror: the folder that holds the files")
     given = parser.parse_args(arguments)
     try:
-        for path in download(given.name, given.data_dir, given.base_url):
+        root = user_path(given.data_dir, "--data-dir") if given.data_dir else None
+        for path in download(given.name, root, given.base_url):
             print(f"{path} is there and is the published file")
     except UserError as error:
         return refused(error)

@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from zofl_mpi.data import Array, Dataset, Federation, Raw, cache
 from zofl_mpi.data.cache import Sources
+from zofl_mpi.data.partition import column_moments
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.engine.world import World, at_server
 from zofl_mpi.errors import UserError
@@ -94,18 +95,13 @@ def standardised(federation: Federation) -> Federation:
     """The data with each feature of mean 0 and equal variances over the training part (server and clients), such that
     the mean of |input|^2 is SQUARED_NORM; a constant feature becomes 0. All ranks get the same bits: no BLAS.
     """
-    mean, variance = _moments(federation.server.inputs, federation.training_rows())
+    mean, variance = column_moments(federation.server.inputs, federation.training_rows())
     varies = variance > 0
     scale = np.where(varies, math.sqrt(SQUARED_NORM / max(1, varies.sum())) / np.sqrt(np.where(varies, variance, 1)), 0)
-    return federation.seen_as(lambda part: replace(part, scale=scale, shift=-mean * scale))
-
-
-def _moments(inputs: Array, rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and variance (p,) of some rows, the deviations summed in a second pass: no cancellation."""
-    chunks = np.split(rows, range(CHUNK, len(rows), CHUNK))
-    mean = sum(inputs[own].astype(np.float64).sum(axis=0) for own in chunks) / np.float64(len(rows))
-    variance = sum(np.square(inputs[own].astype(np.float64) - mean).sum(axis=0) for own in chunks)
-    return mean, variance / np.float64(len(rows))
+    words = f"{len(mean):,} random features, each with mean 0 and equal variance over the training part"
+    return federation.seen_as(
+        lambda part: replace(part, scale=scale, shift=-mean * scale), federation.fingerprint, words
+    )
 
 
 # --- principal components
@@ -137,11 +133,14 @@ def projected(world: World, federation: Federation, K: int, key: str, of_server:
     if of_server and own < K:
         raise UserError(f"--features server-pca:{K}: the server has {own} samples; take at most as many components")
     rows = federation.server.rows_of(np.arange(own)) if of_server else federation.training_rows()
-    components = world.bcast(at_server(world, lambda: _kept(federation.server, np.sort(rows), K, key)))
-    return federation.seen_as(lambda part: replace(part, inputs=components, scale=1.0, shift=0.0))
+    kept = at_server(world, lambda: _kept(federation.server, np.sort(rows), K, key))
+    components, own = world.bcast(kept and (kept.inputs, kept.fingerprint))
+    words = f"{K} principal components of {federation.scaling} and a constant 1"
+    fingerprint = f"{federation.fingerprint}, components {own}"
+    return federation.seen_as(lambda part: replace(part, inputs=components, scale=1.0, shift=0.0), fingerprint, words)
 
 
-def _kept(samples: Dataset, rows: NDArray[np.int64], K: int, key: str) -> Array:
+def _kept(samples: Dataset, rows: NDArray[np.int64], K: int, key: str) -> Raw:
     """`_components` from the cache: they depend on the samples, their scale and the rows that they are fitted on."""
     fitted_on = hashlib.sha256(rows.tobytes())
     for numbers in (samples.scale, samples.shift):
@@ -152,7 +151,7 @@ def _kept(samples: Dataset, rows: NDArray[np.int64], K: int, key: str) -> Array:
 
     derived = cache.identify(f"pca-{K}-{key}-{fitted_on.hexdigest()[:16]}", made)
     cache.prepare(derived)
-    return cache.open(derived._replace(name=f"{K} principal components of {key}")).inputs
+    return cache.open(derived._replace(name=f"{K} principal components of {key}"))
 
 
 def _components(samples: Dataset, rows: NDArray[np.int64], K: int) -> Array:

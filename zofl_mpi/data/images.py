@@ -1,4 +1,4 @@
-"""Readers of image data sets: IDX (MNIST, Fashion-MNIST) and CIFAR-10's binary version."""
+"""Readers of image data sets: IDX (MNIST, Fashion-MNIST) and CIFAR-10, its binary and its Python version."""
 
 import hashlib
 import os
@@ -19,8 +19,10 @@ TRAIN_LABELS = {
     "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13": "mnist",
     "657fbd221bfc9f4198cc14b5619cc33ec57c58dd0e47af4d99d6650759e869a7": "fashion-mnist",
 }
-CIFAR_FOLDER = "cifar-10-batches-bin"
-CIFAR_ARCHIVES = tuple(f"cifar-10-binary.tar{packing}" for packing in (".gz", ".xz", ".bz2", ""))
+CIFAR_FOLDER, CIFAR_PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
+CIFAR_ARCHIVES = tuple(
+    f"cifar-10-{version}.tar{packing}" for version in ("binary", "python") for packing in (".gz", ".xz", ".bz2", "")
+)
 CIFAR_MD5 = {
     "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
     "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
@@ -31,6 +33,7 @@ CIFAR_MD5 = {
 }
 CIFAR_RECORD = 1 + 3 * 32 * 32  # label, red, green, blue
 CIFAR_BYTES = 10_000 * CIFAR_RECORD
+PICKLED_BYTES = CIFAR_BYTES + 1_000_000  # of a file of the Python version, which has the images' names, too
 
 
 def read_idx(name: str, files: Sequence[Path]) -> Raw:
@@ -79,25 +82,32 @@ def _idx(name: str, path: Path, dimensions: int) -> Array:
 
 
 def find_cifar(data_dir: Path) -> tuple[Path, ...]:
-    """Paths of the six .bin files, or else of one archive that may hold them; () if there is neither."""
+    """Paths of the six files, or else of one archive that may hold them; () if there is neither."""
+    pickled = [file.removesuffix(".bin") for file in CIFAR_MD5]
     for folder in (data_dir / "cifar10", data_dir):
-        if files := find_files(tuple(CIFAR_MD5), [folder / CIFAR_FOLDER])[0]:
-            return files
+        for files, names in ((list(CIFAR_MD5), CIFAR_FOLDER), (pickled, CIFAR_PYTHON)):
+            if found := find_files(files, [folder / names, folder])[0]:
+                return found
         if archive := next(filter(os.path.isfile, (folder / name for name in CIFAR_ARCHIVES)), None):
             return (archive,)
     return ()
 
 
 def read_cifar(files: Sequence[Path]) -> Raw:
-    """Reads the six .bin files or the archive, checked by md5; inputs (60000, 3072) (UserError: other files)."""
+    """Reads the six files or the archive, checked by md5; inputs (60000, 3072) (UserError: other files).
+
+    Those of the Python version have the md5 of the binary one's when they are written as those.
+    """
     parts: dict[str, Array] = {}
     place, advice = files[0] if len(files) == 1 else files[0].parent, fetch_again("cifar10")
     with reading_file(place, advice):
         for file, data in _members(files):
-            md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
-            if md5 != CIFAR_MD5[file]:
-                raise UserError(f"{file} in {place} has md5 {md5}, it should be {CIFAR_MD5[file]}: {advice}")
-            parts[file] = np.frombuffer(data, np.uint8).reshape(-1, CIFAR_RECORD)
+            name = file if file in CIFAR_MD5 else f"{file}.bin"
+            records = data if file in CIFAR_MD5 else _records(data, file)
+            md5 = hashlib.md5(records, usedforsecurity=False).hexdigest()
+            if md5 != CIFAR_MD5[name]:
+                raise UserError(f"{file} in {place} has md5 {md5}, it should be {CIFAR_MD5[name]}: {advice}")
+            parts[name] = np.frombuffer(records, np.uint8).reshape(-1, CIFAR_RECORD)
     if lacking := [file for file in CIFAR_MD5 if file not in parts]:
         raise UserError(f"{place} does not hold {', '.join(lacking)}: {advice}")
     ordered = [parts[file] for file in CIFAR_MD5]
@@ -105,18 +115,43 @@ def read_cifar(files: Sequence[Path]) -> Raw:
     return Raw(np.concatenate([part[:, 1:] for part in ordered]), labels, 10, len(ordered[-1]), 255, channels=3)
 
 
+def _records(pickled: bytes, file: str) -> bytes:
+    """The records of a file of the Python version, in the binary version's form.
+
+    Nothing is unpickled, which could run anything: the file is read as a list of codes, of which the numbers behind
+    the text "labels" are the labels, and the longest text or bytes the pixels.
+    """
+    from pickletools import genops
+
+    labels, pixels, is_labels = list[int](), b"", False
+    for code, value, _ in genops(pickled):
+        if isinstance(value, str | bytes):
+            text = value.encode("latin-1") if isinstance(value, str) else value
+            pixels, is_labels = max(pixels, text, key=len), text == b"labels"
+        elif is_labels and code.name == "BININT1" and value is not None:
+            labels.append(int(value))
+        elif code.name not in ("EMPTY_LIST", "MARK", "APPENDS", "BINPUT", "LONG_BINPUT", "MEMOIZE", "FRAME"):
+            is_labels = False
+    width = CIFAR_RECORD - 1
+    if not labels or len(pixels) != len(labels) * width:
+        raise ValueError(f"{file} holds {len(labels)} labels and {len(pixels)} bytes of pixels, not {width} for each")
+    images = np.frombuffer(pixels, np.uint8).reshape(-1, width)
+    return np.column_stack([np.array(labels, np.uint8), images]).tobytes()
+
+
 def _members(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
     """Yields the wanted files, one by one; nothing of an archive is written to disk, nothing too large is read."""
     if len(files) > 1:
         for path in files:
             with path.open("rb") as loose:
-                yield path.name, loose.read(CIFAR_BYTES + 1)
+                yield path.name, loose.read(PICKLED_BYTES + 1)
         return
     import tarfile
 
     with tarfile.open(files[0], "r:*") as tar:
         for member in tar:
             file = PurePosixPath(member.name).name
-            if file in CIFAR_MD5 and member.isreg() and member.size <= CIFAR_BYTES:
+            most = CIFAR_BYTES if file in CIFAR_MD5 else PICKLED_BYTES if f"{file}.bin" in CIFAR_MD5 else -1
+            if member.isreg() and member.size <= most:
                 stream = tar.extractfile(member)
                 yield file, stream.read() if stream else b""

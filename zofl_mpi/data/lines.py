@@ -2,15 +2,19 @@
 
 Each has a context and a completion, `{"context": ..., "completion": ...}`, or is a choice, `{"context": ...,
 "completions": [...], "label": k}` with as many completions as every other; and may say whose it is (`"client"`) and of
-which part (`"split"`: train, validation or test). Other keys are passed over.
+which part (`"split"`: train, validation or test). Other keys are passed over. A byte order mark may begin the file.
 """
 
+import codecs
 import json
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from zofl_mpi.data import LONGEST_NAME
 from zofl_mpi.data.published import reading_file
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
 SUFFIX = ".jsonl"
@@ -38,6 +42,8 @@ def read(path: Path) -> list[Text]:
             raw = file.readline(LONGEST + 1)
             if not raw:
                 break
+            if number == 1:
+                raw = raw.removeprefix(codecs.BOM_UTF8)
             if raw.strip():
                 lines.append(_line(raw, f"{path}, line {number}", number))
     if not lines:
@@ -49,6 +55,17 @@ def read(path: Path) -> list[Text]:
         if (line.client is None) != (lines[0].client is None):
             raise UserError(f'{path}, line {line.line}: either all lines have a "client", or none')
     return lines
+
+
+def with_test_part(found: Sequence[Text]) -> list[Text]:
+    """The same texts, of which those of a tenth of the contexts, always the same ones, test.
+
+    All completions of a context are on one side: a model that has seen one of them knows the context.
+    """
+    numbers: dict[str, int] = {}
+    of = [numbers.setdefault(text.context, len(numbers)) for text in found]
+    tests = set(Streams(0)(Purpose.SPLIT).permutation(len(numbers))[: max(1, len(numbers) // 10)].tolist())
+    return [text._replace(split="test" if k in tests else "train") for text, k in zip(found, of, strict=True)]
 
 
 def _line(raw: bytes, where: str, number: int) -> Text:
@@ -69,8 +86,10 @@ def _line(raw: bytes, where: str, number: int) -> Text:
     at = label if several else 0
     if not (type(at) is int and 0 <= at < len(texts)):
         raise UserError(f'{where}: "label" is {label!r}: must be a whole number from 0 to {len(texts) - 1}')
-    if not (client is None or type(client) is int or _is_text(client)):
-        raise UserError(f'{where}: "client" is {client!r}: must be a text or a whole number')
+    if not (client is None or type(client) is int or _is_text(client)) or len(str(client)) > LONGEST_NAME:
+        shown = repr(client) if len(repr(client)) < LONGEST_NAME else f"{repr(client)[:LONGEST_NAME]}..."
+        fault = f'{where}: "client" is {shown}: must be a text or a whole number'
+        raise UserError(f"{fault}, of at most {LONGEST_NAME} characters")
     if not (split is None or split in SPLITS):
         raise UserError(f'{where}: "split" is {split!r}: must be one of {", ".join(SPLITS)}')
     right = (texts[at], *texts[:at], *texts[at + 1 :])

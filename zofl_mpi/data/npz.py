@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.data import Array, Raw
+from zofl_mpi.data import LONGEST_NAME, Array, Raw, numbered
 from zofl_mpi.data.published import reading_file
 from zofl_mpi.engine.memory import host_bytes
 from zofl_mpi.errors import UserError
@@ -21,21 +21,23 @@ def read_npz(path: Path) -> Raw:
     x is a table (N, p), or images (N, height, width) or (N, channels, height, width) with 1 or 3 channels.
 
     Integers y >= 0 (or booleans) are labels, classes = max y + 1. Floats y are the targets of a regression,
-    all samples of one class. An array client (N,) of integers >= 0 says whose each sample is. Any other file is refused
-    by a UserError.
+    all samples of one class. An array client (N,) of integers >= 0 or of texts says whose each sample is. Any other
+    file is refused by a UserError.
     """
     x, y, client = _arrays(path)
     shape = _shape_of_one(path, x)
     labels, targets = _labels(path, x, y)
+    clients, names = (None, None) if client is None else _clients(path, client, len(x))
     return Raw(
         np.ascontiguousarray(x.reshape(len(x), -1).astype(x.dtype.newbyteorder("="), copy=False)),
         labels,
         int(labels.max()) + 1,
-        levels=255 if x.dtype == np.uint8 else None,
+        levels=255 if x.dtype == np.uint8 and len(shape) == 3 else None,
         channels=shape[0] if len(shape) == 3 else 1,
         targets=targets,
         shape=shape,
-        clients=None if client is None else _clients(path, client, len(x)),
+        clients=clients,
+        names=names,
     )
 
 
@@ -104,13 +106,18 @@ def _labels(path: Path, x: Array, y: Array) -> tuple[NDArray[np.int64], NDArray[
     return y.astype(np.int64), None
 
 
-def _clients(path: Path, client: Array, samples: int) -> NDArray[np.int64]:
-    if client.dtype.kind not in "iu" or client.shape != (samples,):
+def _clients(path: Path, client: Array, samples: int) -> tuple[NDArray[np.int64], NDArray[np.str_] | None]:
+    """(N,) the client of each sample, and the clients' names where they are no numbers."""
+    if client.dtype.kind not in "iuU" or client.shape != (samples,):
         raise UserError(
-            f"{path}: client is {client.dtype} of shape {client.shape}, it must be one integer a sample, shape "
-            f"({samples},), the number of the sample's client (np.unique(names, return_inverse=True)[1])"
+            f"{path}: client is {client.dtype} of shape {client.shape}, it must be one integer or one text a sample, "
+            f"shape ({samples},), the number or the name of the sample's client"
         )
+    if client.dtype.kind == "U":
+        if client.dtype.itemsize > 4 * LONGEST_NAME:
+            raise UserError(f"{path}: client is {client.dtype}: a name may have {LONGEST_NAME} characters")
+        return numbered(client.tolist())
     if client.min() < 0 or client.max() > np.iinfo(np.int64).max:
         fault = f"{path}: client runs from {client.min()} to {client.max()}"
         raise UserError(f"{fault}, numbers of clients must lie in 0 to {np.iinfo(np.int64).max}: number them from 0")
-    return client.astype(np.int64)
+    return client.astype(np.int64), None

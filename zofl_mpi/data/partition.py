@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.data import Dataset, Federation, Raw
+from zofl_mpi.data import Array, Dataset, Federation, Raw
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, demand
 
 BY_CLASS, BY_MIX, NATURAL, SHARDS, QUANTITY = "by_class", "by_mix", "natural", "shards", "quantity"
 REDRAWS = 10_000  # 40 us each; ten clients with one class each (alpha near 0, ten classes) come up 4 times
 CHUNK = 512  # rows at a time
+MOMENT_ROWS = 4096  # the same where columns are summed
+MIXED = 1000  # numbers of mixes that are computed together: as many take as long as the call itself
 
 Rows = NDArray[np.int64]
 
@@ -33,6 +35,7 @@ def split(
     partition: str = "by_class",
     test_fraction: float = 0.1,
     server_fraction: float = 0.3,
+    server_samples: int = 0,
     server_lacks: int = 0,
     validation: float = 0.0,
     official_split: bool = False,
@@ -45,10 +48,11 @@ def split(
         m, alpha, partition, min_samples: see `shares`; a regression takes no alpha but inf.
         test_fraction: of all samples; 0 < fraction < 1.
         server_fraction: of the training part; 0 <= fraction < 1; with 0 the server holds nothing.
-        server_lacks: so many classes, the last ones, are the clients' alone; `server_fraction` is then of the others.
+        server_samples: so many instead, if it is not 0.
+        server_lacks: so many classes, the last ones, are the clients' alone; the server's share is then of the others.
         validation: of all but the test part; 0 <= fraction < 1; with 0 there is no validation part.
         official_split: take the data set's own test part instead of a random one.
-        pixels: see `as_dataset`; the mean and variance are those of server and clients together.
+        pixels: see `as_dataset`; statistics are those of the training part, server and clients together.
 
     A UserError is an argument out of range, or one that leaves a part without samples that should have some.
     """
@@ -70,15 +74,29 @@ def split(
     demand(0 <= server_lacks < raw.classes, "server_lacks", server_lacks, f"0 or more, and below {raw.classes} classes")
     known = raw.labels[train] < raw.classes - server_lacks
     rest, server = train, train[:0]
-    if server_fraction != 0:
-        pool, flag = train[known], "--server-fraction"
-        rest, server = _cut(pool, server_fraction, streams, Purpose.SERVER, flag, "or 0 for no part")
+    pool = train[known]
+    if server_samples:
+        allowed = f"0 or more, and below the {len(pool)} samples of its classes in the training part"
+        demand(0 < server_samples < len(pool), "server_samples", server_samples, allowed)
+        rest, server = _drawn(pool, server_samples, streams, Purpose.SERVER)
+    elif server_fraction != 0:
+        rest, server = _cut(pool, server_fraction, streams, Purpose.SERVER, "--server-fraction", "or 0 for no part")
+    if len(server):
         rest = np.sort(np.concatenate([rest, train[~known]]))
     parts = shares(raw, rest, streams, m=m, alpha=alpha, partition=partition, min_samples=min_samples)
     data = as_dataset(raw, pixels, train)
     clients = tuple(map(data.subset, parts))
     chosen_by = data.subset(held_out) if len(held_out) else None
-    return Federation(data.subset(server), clients, data.subset(test), raw.channels, chosen_by, raw.shape, raw.whose)
+    return Federation(
+        data.subset(server),
+        clients,
+        data.subset(test),
+        raw.channels,
+        chosen_by,
+        raw.shape,
+        fingerprint=raw.known,
+        scaling=scaling(raw, pixels),
+    )
 
 
 def parsed(partition: str) -> tuple[str, float]:
@@ -109,7 +127,7 @@ def shares(
     The others take no alpha. `shards:K` sorts the rows by label and gives each client K of m K pieces, whose sizes
     differ by one at most (McMahan et al., AISTATS 2017). `quantity:ALPHA` deals the rows out whatever their labels: to
     each client min_samples, and of the others a share, Dirichlet(ALPHA). `natural` gives each client of the data its
-    own rows, in the order of the clients' numbers, and leaves out those with fewer than min_samples.
+    own rows, in the order of the clients' numbers or names, and leaves out those with fewer than min_samples.
     """
     demand(alpha > 0, "alpha", alpha, "a Dirichlet concentration above 0 (inf for iid clients)")
     kind, number = parsed(partition)
@@ -140,7 +158,7 @@ def _by_client(raw: Raw, rest: Rows, min_samples: int) -> list[Rows]:
     if raw.clients is None:
         raise UserError(
             "--partition natural: these data do not say whose a sample is; give an .npz file with an array client, one "
-            "integer a sample (numpy.savez(path, x=..., y=..., client=...)), or take another --partition"
+            "integer or text a sample (numpy.savez(path, x=..., y=..., client=...)), or take another --partition"
         )
     _, places, sizes = np.unique(raw.clients[rest], return_inverse=True, return_counts=True)
     parts = np.split(rest[np.argsort(places, kind="stable")], sizes.cumsum()[:-1])
@@ -184,6 +202,11 @@ def _cut(
     taken = round(fraction * len(rows))
     if not 0 < taken < len(rows):
         raise UserError(f"{flag} {fraction}: {taken} of {len(rows)} samples leave a part empty; change the fraction")
+    return _drawn(rows, taken, streams, purpose)
+
+
+def _drawn(rows: Rows, taken: int, streams: Streams, purpose: Purpose) -> tuple[Rows, Rows]:
+    """The other rows, and so many uniformly drawn ones."""
     order = streams(purpose).permutation(len(rows))
     return rows[np.sort(order[taken:])], rows[np.sort(order[:taken])]
 
@@ -215,19 +238,27 @@ def _counts_by_mix(pool: Rows, streams: Streams, m: int, alpha: float) -> Rows:
     """(m, C) of a Dirichlet(alpha) over the classes for each client; every client gets floor(samples / m).
 
     The clients take turns, one sample at a time. A class that runs out is struck from every client's mix and the mix
-    scaled up again; taking turns spreads that evenly over the clients.
+    scaled up again; taking turns spreads that evenly over the clients. Mixes are computed when a client's turn comes, a
+    few clients together: near the end, where most classes run out, one of m mixes is needed before the next change.
     """
     chance = streams(Purpose.PARTITION)
     logs = _log_gammas(chance, alpha, (m, len(pool)))
     left, counts = pool.tolist(), [[0] * len(pool) for _ in range(m)]
     mixes = _cumulative(logs, alpha, pool > 0).tolist()
+    is_open, struck, seen = pool > 0, 0, [0] * m  # seen: classes that had run out when the mix was computed
+    together = max(1, MIXED // len(pool))
     for turn in chance.random((int(pool.sum()) // m, m)).tolist():
         for client, point in enumerate(turn):
+            if seen[client] < struck:
+                own = slice(client, client + together)
+                mixes[own] = _cumulative(logs[own], alpha, is_open).tolist()
+                seen[own] = [struck] * len(seen[own])
             label = bisect_right(mixes[client], point)
             counts[client][label] += 1
             left[label] -= 1
-            if not left[label] and any(left):
-                mixes = _cumulative(logs, alpha, np.array(left) > 0).tolist()
+            if not left[label]:
+                is_open[label] = False
+                struck += bool(is_open.any())
     return np.array(counts, np.int64)
 
 
@@ -251,27 +282,55 @@ def _cumulative(logs: NDArray[np.float64], alpha: float, is_open: NDArray[np.boo
 
 
 def as_dataset(raw: Raw, pixels: str, train_rows: NDArray[np.int64]) -> Dataset:
-    """All samples on a scale: `unit` (bytes in [0, 1], floats as they are), `raw` (as stored) or `standardize` (mean 0
-    and variance 1 in each channel over the rows `train_rows` (k,), k >= 1; a constant channel becomes 0).
+    """All samples on a scale, see `scaling`: images by one rule for all pixels of a channel, tables column by column.
+
+    Args:
+        pixels: unit, raw or standardize.
+        train_rows: (k,) k >= 1, over which `standardize` computes mean and variance; what is constant there becomes 0.
     """
     stored = Dataset(raw.inputs, raw.labels, raw.classes, targets=raw.targets)
     if pixels != "standardize":
         return replace(stored, scale=1 / raw.levels) if pixels == "unit" and raw.levels else stored
-    with np.errstate(over="ignore", invalid="ignore"):  # refused below
-        mean, variance = np.array(_moments(raw, train_rows)).T
+    mean, variance = column_moments(raw.inputs, train_rows) if raw.is_table else _moments(raw, train_rows)
     if not np.isfinite(variance).all():
         raise UserError("--pixels standardize: the variance of the inputs is too large for a float64; rescale them")
-    scale = 1 / np.sqrt(np.where(variance > 0, variance, 1.0))
+    scale = np.where(variance > 0, 1 / np.sqrt(np.where(variance > 0, variance, 1.0)), 0.0)
     shift = -mean * scale
+    if raw.is_table:
+        return replace(stored, scale=scale, shift=shift)
     if raw.channels == 1:
         return replace(stored, scale=float(scale[0]), shift=float(shift[0]))
     width = raw.inputs.shape[1] // raw.channels
     return replace(stored, scale=np.repeat(scale, width), shift=np.repeat(shift, width))
 
 
-def _moments(raw: Raw, rows: NDArray[np.int64]) -> list[tuple[float, float]]:
-    """Mean and variance of each channel. No BLAS (`@`): the threads of all ranks would fight over the cores, ten times
-    slower.
+def scaling(raw: Raw, pixels: str) -> str:
+    """The rule by which `as_dataset` scales these inputs, in words."""
+    if raw.is_table:
+        p = raw.inputs.shape[1]
+        each = "each with mean 0 and variance 1 over the training part (0 where it is constant)"
+        return f"a table of {p} column{'s' * (p > 1)}, {each if pixels == 'standardize' else 'as stored'}"
+    each = "each channel with mean 0 and variance 1 over the training part"
+    divided = f"divided by {raw.levels}" if raw.levels else "as stored"
+    return f"images, {({'standardize': each, 'unit': divided}).get(pixels, 'as stored')}"
+
+
+def column_moments(inputs: Array, rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and variance (p,) of some rows, 0 of a constant column; deviations are summed in a second pass, which
+    cancels nothing. All machines get the same bits: no BLAS.
+    """
+    n, chunks = np.float64(len(rows)), np.split(rows, range(MOMENT_ROWS, len(rows), MOMENT_ROWS))
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller refuses what is not finite
+        mean = sum(inputs[own].astype(np.float64).sum(axis=0) for own in chunks) / n
+        variance = sum(np.square(inputs[own].astype(np.float64) - mean).sum(axis=0) for own in chunks) / n
+    first = inputs[rows[:1]]  # a mean is rounded, so that the deviations of a constant need not be 0
+    constant = np.all([(inputs[own] == first).all(axis=0) for own in chunks], axis=0)
+    return np.asarray(mean), np.where(constant, 0.0, variance)
+
+
+def _moments(raw: Raw, rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and variance of each channel, 0 of a constant one. No BLAS (`@`): the threads of all ranks would fight over
+    the cores, ten times slower.
 
     Of bytes from whole numbers: exact, so no machine's order of summation shows; the sums of one chunk stay below 2^53,
     where float64 is exact too. Else the deviations are summed in a second pass: no cancellation.
@@ -279,9 +338,14 @@ def _moments(raw: Raw, rows: NDArray[np.int64]) -> list[tuple[float, float]]:
     n = len(rows) * (raw.inputs.shape[1] // raw.channels)
     if raw.inputs.dtype == np.uint8:
         sums = _sums(raw, rows, lambda _, v: np.array([v.sum(), np.einsum("k,k->", v, v)]).astype(np.int64))
-        return [(s / n, (n * q - s * s) / (n * n)) for s, q in (map(int, pair) for pair in sums)]
-    mean = _sums(raw, rows, lambda _, v: float(v.sum()) / n)
-    return list(zip(mean, _sums(raw, rows, lambda k, v: float(np.square(v - mean[k]).sum()) / n), strict=True))
+        moments = [(s / n, (n * q - s * s) / (n * n)) for s, q in (map(int, pair) for pair in sums)]
+        return np.array(moments)[:, 0], np.array(moments)[:, 1]
+    first = [block[0, 0] for block in np.split(raw.inputs[rows[:1]], raw.channels, axis=1)]
+    others = _sums(raw, rows, lambda k, v: int((v != first[k]).any()))
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller refuses what is not finite
+        mean = _sums(raw, rows, lambda _, v: float(v.sum()) / n)
+        variance = _sums(raw, rows, lambda k, v: float(np.square(v - mean[k]).sum()) / n)
+    return np.array(mean), np.where(np.array(others) > 0, variance, 0.0)
 
 
 def _sums(raw: Raw, rows: NDArray[np.int64], term: Callable[[int, NDArray[np.float64]], Any]) -> list[Any]:

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from zofl_mpi.data.cache import user_folder
 from zofl_mpi.errors import UserError
+from zofl_mpi.paths import user_folder
 
 
 class Remote(NamedTuple):
@@ -41,6 +41,10 @@ GPT2_BPE = {
 }
 
 
+TORCHVISION = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
+"""Folders in which torchvision keeps data sets, unpacked, in a folder raw."""
+
+
 def _gzipped(values: Sequence[str]) -> dict[str, str]:
     return {f"{file}.gz": f"sha256:{value}" for file, value in zip(IDX_FILES, values, strict=True)}
 
@@ -70,11 +74,13 @@ def remedy(name: str, data_dir: Path | None = None) -> str:
 def find(
     name: str, files: Sequence[str], data_dir: Path, packing: str = "", what: str = "", asked: str = ""
 ) -> tuple[Path, ...]:
-    """Paths of a data set's files, all in `data_dir`/`name` or all in `data_dir` (UserError: they are not there).
+    """Paths of a data set's files, all in one of its folders (UserError: they are not there).
 
-    For the other arguments see `find_files` and `missing_files`.
+    These are `data_dir`/`name`, `data_dir`, and those in which torchvision keeps it: MNIST/raw. For the other arguments
+    see `find_files` and `missing_files`.
     """
-    paths, lacking = find_files(files, (data_dir / name, data_dir), packing)
+    theirs = [data_dir / TORCHVISION[name] / "raw", data_dir / "raw"] if name in TORCHVISION else []
+    paths, lacking = find_files(files, (data_dir / name, data_dir, *theirs), packing)
     if lacking:
         same = f" (or the same with {packing})" if packing else ""
         raise UserError(missing_files(name, what or f"no {', '.join(lacking)}{same}", data_dir, asked))
@@ -84,12 +90,14 @@ def find(
 def find_files(files: Sequence[str], folders: Sequence[Path], packing: str = "") -> tuple[tuple[Path, ...], list[str]]:
     """Paths of the files in the first folder that has all; else none, and the names that the fullest folder lacks.
 
+    Mirrors spell an IDX file's name with a dot, too, and lay a file into a folder of its name.
+
     Args:
         packing: an ending that a file's name may have besides.
     """
     absent = list(files)
     for folder in folders:
-        candidates = {file: [folder / f"{file}{end}" for end in ("", packing)] for file in files}
+        candidates = {file: [folder / name for name in _spellings(file, packing)] for file in files}
         # unlike Path.is_file it answers where a folder may not be searched
         paths = {file: next(filter(os.path.isfile, found), None) for file, found in candidates.items()}
         lacking = [file for file, path in paths.items() if path is None]
@@ -97,6 +105,13 @@ def find_files(files: Sequence[str], folders: Sequence[Path], packing: str = "")
             return tuple(path for path in paths.values() if path), []
         absent = min(absent, lacking, key=len)
     return (), absent
+
+
+def _spellings(file: str, packing: str) -> Iterator[str]:
+    """Yields the paths, below its folder, that a file may have."""
+    for name in dict.fromkeys((file, file.replace("-idx", ".idx"))):
+        for path in (name, f"{name}/{name}"):
+            yield from dict.fromkeys((path, f"{path}{packing}"))
 
 
 def missing_files(name: str, what: str, data_dir: Path, asked: str = "") -> str:

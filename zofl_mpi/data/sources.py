@@ -9,11 +9,12 @@ import numpy as np
 
 from zofl_mpi.data import Raw, cache, published
 from zofl_mpi.data.cache import Sources
-from zofl_mpi.data.images import CIFAR_ARCHIVES, CIFAR_FOLDER, find_cifar, read_cifar, read_idx
+from zofl_mpi.data.images import CIFAR_ARCHIVES, CIFAR_FOLDER, CIFAR_PYTHON, find_cifar, read_cifar, read_idx
 from zofl_mpi.data.npz import read_npz
 from zofl_mpi.data.published import IDX_FILES, default_data_dir, missing_files
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, nearest
+from zofl_mpi.paths import user_path
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", "synthetic")
 INPUTS, TEACHER = range(2)  # the streams of a synthetic data set
@@ -38,9 +39,10 @@ def find(name: str, data_dir: Path | None, streams: Streams, synthetic: Syntheti
         streams: the run's, for synthetic data alone.
     """
     if name.endswith(".npz"):
-        if not os.path.isfile(name):  # unlike Path.is_file it answers where a folder may not be searched
+        path = user_path(name, "--data")
+        if not os.path.isfile(path):  # unlike Path.is_file it answers where a folder may not be searched
             raise UserError(f"--data {name}: there is no such file; check the path (it is relative to {Path.cwd()})")
-        return cache.identify(name, partial(read_npz, Path(name)), [Path(name)])
+        return cache.identify(name, partial(read_npz, path), [path])
     if name == "digits":
         return cache.identify(name, digits)
     if name == "synthetic":
@@ -53,7 +55,7 @@ def find(name: str, data_dir: Path | None, streams: Streams, synthetic: Syntheti
     if name == "cifar10":
         files = find_cifar(root)
         if not files:
-            what = f"neither a folder {CIFAR_FOLDER} with its six .bin files nor an archive {CIFAR_ARCHIVES[0]} is"
+            what = f"neither a folder {CIFAR_FOLDER} or {CIFAR_PYTHON} nor an archive {CIFAR_ARCHIVES[0]} is"
             raise UserError(missing_files(name, what, root))
         return cache.identify(name, partial(read_cifar, files), files)
     files = published.find(name, IDX_FILES, root, packing=".gz")

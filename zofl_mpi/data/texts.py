@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.data import Dataset, Federation, Raw, cache, e2e, lines, partition
+from zofl_mpi.data import Dataset, Federation, Raw, cache, e2e, lines, numbered, partition
 from zofl_mpi.data.bpe import Vocabulary
 from zofl_mpi.data.cache import Sources
 from zofl_mpi.data.e2e import Pipeline
@@ -27,7 +27,7 @@ from zofl_mpi.errors import UserError
 
 NONE = -100  # the label of a position that predicts nothing: of contexts and padding
 HEAD = 2  # columns before the tokens
-ENCODING = 2  # a new number makes all cache entries of texts anew
+ENCODING = 3  # a new number makes all cache entries of texts anew
 
 Rows = NDArray[np.int64]
 Tokens = Literal["gpt2", "e2e", "model"]
@@ -77,14 +77,13 @@ def _completions(row: NDArray[Any]) -> Iterator[NDArray[Any]]:
 def parts_of(files: Sequence[Path], pipeline: Pipeline) -> list[list[Text]]:
     """The texts of training, validation and test part, of three CSV files as E2E's or of a single file of lines.
 
-    Lines that do not say of which part they are train; where none says it, a tenth of them, always the same, tests.
+    Lines that do not say of which part they are train; where none says it, a tenth of the contexts tests.
     """
     if len(files) == len(e2e.FILES):
         return [e2e.read(path, pipeline, part) for part, path in enumerate(files)]
     found = lines.read(files[0])
     if not any(text.split for text in found):
-        for k in Streams(0)(Purpose.SPLIT).permutation(len(found))[: max(1, len(found) // 10)]:
-            found[k] = found[k]._replace(split="test")
+        found = lines.with_test_part(found)
     parts = [[text for text in found if (text.split or "train") == split] for split in lines.SPLITS]
     for part, name in ((0, "train"), (2, "test")):
         if not parts[part]:
@@ -117,8 +116,10 @@ def encoded(files: Sequence[Path], vocabulary: Vocabulary, pipeline: Pipeline, t
     classes = int(labels.max()) + 1
     if choices := len(samples[0].completions) - 1:  # labels are these places, whether each occurs or not
         labels, classes = np.array([sample.kind for sample in samples], np.int64), choices + 1
-    clients = None if samples[0].client is None else _numbered([sample.client for sample in samples])
-    held: dict[str, Any] = {"official_validation": len(parts[1]), "tokens": kept, "clients": clients}
+    clients, names = None, None
+    if samples[0].client is not None:
+        clients, names = numbered([str(sample.client) for sample in samples])
+    held: dict[str, Any] = {"official_validation": len(parts[1]), "tokens": kept, "clients": clients, "names": names}
     return Raw(_packed(rows, kept), labels, classes, len(parts[2]), **held)
 
 
@@ -229,4 +230,4 @@ def shared_out(raw: Raw, rows: Rows, streams: Streams, validates: bool = True, *
     clients = tuple(map(data.subset, partition.shares(raw, rows, streams, **shares)))
     _, chosen, test = map(data.subset, part_rows(raw))
     has = chosen if validates and len(chosen) else None
-    return Federation(data.subset(rows[:0]), clients, test, validation=has, whose=raw.whose)
+    return Federation(data.subset(rows[:0]), clients, test, validation=has, fingerprint=raw.known)

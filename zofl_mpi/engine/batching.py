@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from zofl_mpi.engine import messages
+
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 Compute = Callable[[list[Request]], list[Result]]
@@ -50,11 +52,14 @@ def batched(step: Step, clients: Mapping[int, Any], inbox: Mapping[int, Any], or
 
     waiting, ended = list(order), dict[int, Any]()
 
+    def own(client: Any, message: Any) -> Any:
+        return messages.copy(step(client, message))  # before the next of them fills a buffer that it returned
+
     def replied(client: Any, message: Any) -> Any:
         if client.i not in ended:
             group = waiting[:most]
             del waiting[:most]
-            ended.update(zip(group, run_batch(step, [(clients[i], inbox[i]) for i in group], _THREAD), strict=True))
+            ended.update(zip(group, run_batch(own, [(clients[i], inbox[i]) for i in group], _THREAD), strict=True))
         return ended.pop(client.i).result()
 
     return replied

@@ -17,12 +17,14 @@ from typing import Any, Protocol, TypeVar, final
 from zofl_mpi.engine import mean, memory
 from zofl_mpi.engine.fields import parts_of
 from zofl_mpi.engine.ledger import Ledger, Row
+from zofl_mpi.engine.ownership import Shared
 from zofl_mpi.engine.sharing import Sharing
 from zofl_mpi.errors import UserError
 
 T = TypeVar("T")
 Participants = Iterable[int] | None  # of a question; None: all clients
 Weights = Mapping[int, float] | None  # of a mean; None: equal ones
+Booked = Mapping[int, int] | None  # {i: bytes down}; None: those of the message
 Replies = Iterator[tuple[int, Any]]  # (i, item)
 Step = Callable[["Client", Any], Any]
 """A bound method of the running method, or of one of its parts (dataclass fields of it): (client, message) -> reply, or
@@ -38,7 +40,7 @@ class Client:
         i: 0..m-1, the only identity a client has; ranks are invisible.
         data: its own, fixed for the run.
         memory: arrays, tensors, numbers, strings by name, kept between questions; checkpointed.
-        scratch: objects that cannot travel and need not outlive a round (a graph, a generator); not checkpointed.
+        scratch: objects that cannot travel (a graph, a generator); emptied after each round.
     """
 
     i: int
@@ -74,12 +76,16 @@ class Clients(Protocol):
     survives: bool
     lost: list[list[int]]
 
-    def ask(self, step: Step, message: Any, *, to: Participants = None, counted: bool = True) -> Replies:
+    def ask(
+        self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None
+    ) -> Replies:
         """Sends one message to the clients `to` (None: all) at once; yields (i, item) as read.
 
         A rank with several clients computes them in the order of `to`, so any but the ascending one may let ranks wait.
         The server's computing before it reads overlaps with the clients'. The question is open until the iterator is
-        exhausted. With counted=False the bytes do not enter the ledger (evaluation).
+        exhausted. With counted=False the bytes do not enter the ledger (evaluation). `booked` has the bytes down that
+        the ledger counts for each participant in place of the message's, where a rank needs what a client of a
+        federation makes of less.
 
         Raises:
             ClientError: in place of the item of the client whose step failed.
@@ -110,14 +116,18 @@ class Clients(Protocol):
         """
         mean.refuse_stream(step, "sum")
         own = mean.Sum(m=self.m, term=lambda i, reply: term(i, message, reply))
-        replies = self.ask(step, message, to=to)
+        replies, shared = self.ask(step, message, to=to), Shared([message, message], "the server")
 
         def read() -> Any:
             for i, reply in replies:
                 own.add(i, reply)
+            shared.check()  # ranks that add up their own terms have it as it was sent
             return mean.local_mean(own, {})
 
         return read
+
+    def holders(self) -> list[int]:
+        """The clients whose memory holds something, ascending."""
 
     def account(self) -> tuple[Row, bool]:
         """Ends a round; returns its costs, and whether a signal asked some rank to stop."""

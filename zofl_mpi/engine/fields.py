@@ -49,13 +49,17 @@ def without_warnings() -> np.errstate:
 def check_finite(content: Any) -> None:
     """Refuses a state or a message with a value that must be finite and is not, with the field's sentence."""
     for name, sentence in _must_be_finite(type(content)).items():  # type: ignore[arg-type]
-        value = getattr(content, name)
-        if isinstance(value, int | float | np.generic | np.ndarray):
-            holds = bool(np.isfinite(value).all())
-        else:  # a tensor, maybe of a GPU; its ends are NaN where an entry is, and take no memory
-            holds = not value.numel() or all(end.isfinite() for end in value.aminmax())
-        if not holds:
+        if not is_finite(getattr(content, name)):
             raise UserError(sentence)
+
+
+def is_finite(value: Any) -> bool:
+    """Whether all entries of a number, an array or a tensor are finite."""
+    if isinstance(value, int | float | np.generic):
+        return bool(np.isfinite(value))
+    if isinstance(value, np.ndarray):  # its ends are NaN where an entry is, and take no memory
+        return not value.size or bool(np.isfinite(value.min()) and np.isfinite(value.max()))
+    return not value.numel() or all(end.isfinite() for end in value.aminmax())  # maybe of a GPU
 
 
 def not_finite(content: Any, path: tuple[str, ...]) -> str:
@@ -130,6 +134,21 @@ def given(default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"given": True})
 
 
+def cache() -> Any:
+    """A field that is an empty dictionary for what can be computed again: no flag, no state, not compared.
+
+    Values in it are lost when a run is continued: no bit may depend on whether they are there (`engine.hidden`).
+    """
+    return dataclasses.field(
+        init=False, repr=False, compare=False, default_factory=dict, kw_only=True, metadata={"cache": True}
+    )
+
+
+def is_cache(f: dataclasses.Field[Any]) -> bool:
+    """Whether a field is declared by `cache`."""
+    return bool(f.metadata.get("cache"))
+
+
 def is_flag(f: dataclasses.Field[Any]) -> bool:
     """Whether the command line sets a field, or the fields of its dataclass."""
     return f.init and f.name not in GIVEN_NAMES and not f.metadata.get("given")
@@ -139,8 +158,9 @@ def parts_of(method: Any) -> Iterator[Any]:
     """A method, or a part of one, then the dataclasses of flags in its fields, each before its own parts."""
     yield method
     for f in dataclasses.fields(method) if dataclasses.is_dataclass(method) else ():
-        if is_flag(f) and dataclasses.is_dataclass(getattr(method, f.name)):
-            yield from parts_of(getattr(method, f.name))
+        value = object.__getattribute__(method, f.name) if is_flag(f) else None  # which `run.unread` takes for no use
+        if dataclasses.is_dataclass(value):
+            yield from parts_of(value)
 
 
 def described(state: Any) -> Mapping[str, tuple[str, str]]:

@@ -72,15 +72,22 @@ class Report(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Row:
-    """Bytes, messages, seconds and memory of one round."""
+    """Bytes, messages, seconds and memory of one round.
+
+    Protocol bytes are those of a federation's messages, alike on any number of ranks; transport bytes are what the
+    ranks of this run moved, 0 in one process.
+    """
 
     steps: list[str]  # their names, in the order of their first use in the run
-    bytes_down: NDArray[np.int64]  # (steps, m) by `messages.size`, server to client
+    bytes_down: NDArray[np.int64]  # (steps, m) protocol bytes by `messages.size`, server to client
     bytes_up: NDArray[np.int64]  # the same, client to server
     messages: NDArray[np.int64]  # (steps, m) items that a client sent
     seconds: NDArray[np.float64]  # (steps, P + 1, 4) of each rank by KINDS
     # (steps, P + 1) most memory a rank has used so far, host and GPU; alike for all steps
     peak_bytes: NDArray[np.int64]
+    # (steps, P + 1) what a rank handed to the collectives of this run for other ranks, and got of theirs
+    transport_sent: NDArray[np.int64]
+    transport_received: NDArray[np.int64]
 
 
 @final
@@ -119,7 +126,7 @@ def overlap(steps: Sequence[str], compute: Seconds, wall: Seconds) -> Overlap:
 @final
 @dataclass
 class Ledger:
-    """Bytes and items of each of m clients, by step, as the server counts them; `steps` are those asked so far."""
+    """Protocol bytes and items of each of m clients, by step, as the server counts them; `steps` are those asked."""
 
     m: int
     steps: list[str] = field(default_factory=lambda: [SERVER])
@@ -143,12 +150,19 @@ class Ledger:
         """Drops the counts of a round that is repeated."""
         self._counts.clear()
 
-    def row(self, tables: NDArray[np.float64]) -> Row:
-        """Returns the row of a round and starts the next; tables (P + 1, steps, 5): seconds by KINDS, peak bytes."""
+    def row(self, tables: NDArray[np.float64], transport: NDArray[np.int64] | None = None) -> Row:
+        """Returns the row of a round and starts the next.
+
+        Args:
+            tables: (P + 1, steps, 5) seconds by KINDS, peak bytes.
+            transport: (steps, 2, P + 1) bytes sent and received; None: none were.
+        """
         down, up, items = (self._table(what) for what in ("down", "up", "items"))
         self.forget()
         by_step = tables.transpose(1, 0, 2)
-        return Row(list(self.steps), down, up, items, by_step[:, :, :PEAK], by_step[:, :, PEAK].astype(np.int64))
+        peak = by_step[:, :, PEAK].astype(np.int64)
+        sent, received = np.zeros((2, *peak.shape), np.int64) if transport is None else transport.swapaxes(0, 1)
+        return Row(list(self.steps), down, up, items, by_step[:, :, :PEAK], peak, sent, received)
 
     def _table(self, what: str) -> NDArray[np.int64]:
         table = np.zeros((len(self.steps), self.m), np.int64)

@@ -81,7 +81,8 @@ class Contribution:
                 generic = f"{type(reply).__name__}.{'.'.join(path)} is not finite, so it has no mean"
                 raise UserError(not_finite(reply, path) or generic)
             self.bounds[path] = max(self.bounds.get(path, 0.0), bound * share)
-        self.fields[i], self.sizes[i] = arrays, messages.size(reply)
+        # copies: a client may fill the same buffer for its next reply, or for the next client's
+        self.fields[i], self.sizes[i] = {path: np.array(x) for path, x in arrays.items()}, messages.size(reply)
         if first:
             emptied = {path: x.reshape(-1)[:0] for path, x in arrays.items() if x.ndim}
             self.template = messages.pack(messages.replace_arrays(reply, emptied))
@@ -100,7 +101,7 @@ class Sum(Contribution):
     """
 
     m: int = 1  # vectors of all processes, at most
-    # (i, reply) -> (n,) the client's vector, which is overwritten
+    # (i, reply) -> (n,) the client's vector
     term: Callable[[int, Any], NDArray[np.float64]] | None = None
     # {quantum: (n,) sum in multiples of it}; infinity for vectors that are not finite, whose sum is NaN
     parts: dict[float, NDArray[np.int64]] = field(default_factory=dict)
@@ -113,9 +114,13 @@ class Sum(Contribution):
         bound, unit = max(float(x.max()), -float(x.min())), math.inf
         if math.isfinite(bound):
             unit = quantum(math.ldexp(0.5, -(-math.frexp(bound)[1] // OCTAVES) * OCTAVES), self.m)
-            np.rint(np.multiply(x, 1 / unit, out=x), out=x)
-        part = x.astype(np.int64) if unit < math.inf else np.zeros(x.shape, np.int64)
-        self.parts[unit] = np.add(part, self.parts.get(unit, 0), out=part)
+        if unit not in self.parts:
+            self.parts[unit] = np.zeros(x.shape, np.int64)
+        total = self.parts[unit]
+        for low in range(0, len(x) if unit < math.inf else 0, BLOCK):
+            piece = slice(low, low + BLOCK)
+            scaled = x[piece] * (1 / unit)  # not in x, which may be the client's
+            total[piece] += np.rint(scaled, out=scaled).astype(np.int64)
         self.shapes = {(): (x.shape, x.dtype.str)}
 
     def without_arrays(self) -> Contribution:

@@ -100,6 +100,12 @@ def host_bytes() -> tuple[int, int] | None:
     return min(free, max(0, limit - own * os.sysconf("SC_PAGE_SIZE"))), min(total, limit)
 
 
+def room(on_gpu: bool) -> int:
+    """Bytes that this process may still take on the host, or on its GPU; 0 if unknown."""
+    known = device.free_bytes() if on_gpu else host_bytes()
+    return known[0] if known else 0
+
+
 def _gibibytes(count: int) -> str:
     return f"{count / 2**30:.2f} GiB"
 

@@ -13,7 +13,6 @@ import dataclasses
 import importlib
 import json
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.engine.lazy import torch
+from zofl_mpi.engine.lazy import is_tensor, torch
 from zofl_mpi.errors import UserError
 
 Bytes = NDArray[np.uint8]
@@ -132,8 +131,7 @@ def read(block: Bytes, like: Any) -> Any:
         if name != cls.__qualname__:
             raise UserError(f"it holds a {str(name)[:80]}, and this run keeps a {cls.__qualname__}")
         message = cls(**values)
-        for field in _names(cls):  # type: ignore[arg-type]
-            _check_like([field], getattr(message, field), getattr(like, field))
+        check_like(message, outline(like))
     except UserError:
         raise
     except Exception as exc:  # numpy, json and the class itself raise a dozen types for a header that was changed
@@ -141,15 +139,29 @@ def read(block: Bytes, like: Any) -> Any:
     return message
 
 
-def _check_like(path: list[str], value: Any, like: Any) -> None:
-    """Refuses an entry of a message that is not like another one."""
+def outline(message: Any) -> dict[str, Any]:
+    """Types and shapes of a message's entries, which hold nothing of it; for `check_like`."""
+
+    def drawn(value: Any) -> Any:
+        return {key: drawn(entry) for key, entry in value.items()} if isinstance(value, dict) else _described(value)
+
+    return {name: drawn(getattr(message, name)) for name in _names(type(message))}  # type: ignore[arg-type]
+
+
+def check_like(message: Any, like: dict[str, Any]) -> None:
+    """Refuses a message that differs from an `outline` as `read` says (UserError names the entry)."""
+    for name, wanted in like.items():
+        _check_entry([name], getattr(message, name), wanted)
+
+
+def _check_entry(path: list[str], value: Any, like: Any) -> None:
     if isinstance(like, dict) and isinstance(value, dict):
         for key, entry in like.items():
-            _check_like([*path, key], value.get(key), entry)
+            _check_entry([*path, key], value.get(key), entry)
         return
-    (kind, *shape), (wanted, *axes) = _described(value), _described(like)
+    (kind, *shape), (wanted, *axes) = _described(value), ("dict",) if isinstance(like, dict) else like
     fits = kind == wanted and len(shape) == len(axes) and all(n in (0, k) for n, k in zip(axes, shape, strict=True))
-    if not (fits or like is None):
+    if not (fits or wanted == "NoneType"):
         words = [f"{kind} {tuple(shape) or ''}".strip(), f"{wanted} {tuple(axes) or ''}".strip()]
         raise UserError(f"its {'/'.join(path)} is {words[0]}, and this run has {words[1]} there")
 
@@ -158,7 +170,7 @@ def _described(value: Any) -> tuple[Any, ...]:
     """Type and shape of an entry of a message; any float, and an integer of 64 bits, is a number."""
     if isinstance(value, int | float | np.floating | np.int64) and not isinstance(value, bool):
         return ("number",)
-    if isinstance(value, ARRAYS) or _is_tensor(value):
+    if isinstance(value, ARRAYS) or is_tensor(value):
         return (f"{type(value).__name__} of {value.dtype}", *value.shape)
     return (type(value).__name__,)
 
@@ -207,7 +219,7 @@ def copy(message: Any, writable: bool = True) -> Any:
         writable: whether its NumPy arrays are (tensors always are).
     """
     _refuse_local(type(message))
-    return type(message)(**_changed(message, lambda _, value: _duplicated(value, writable)))
+    return type(message)(**_changed(message, lambda _, value: duplicate(value, writable)))
 
 
 def replace_arrays(message: Any, arrays: dict[tuple[str, ...], NDArray[Any]]) -> Any:
@@ -217,7 +229,7 @@ def replace_arrays(message: Any, arrays: dict[tuple[str, ...], NDArray[Any]]) ->
         new = arrays.get(tuple(path))
         if new is None:
             return value
-        if _is_tensor(value):
+        if is_tensor(value):
             return _tensor(new, _kind(value))
         return new if isinstance(value, np.ndarray) else new.item()
 
@@ -236,7 +248,7 @@ def _changed(message: Any, change: Callable[[list[str], Any], Any]) -> dict[str,
     return {name: changed([name], getattr(message, name)) for name in _names(type(message))}  # type: ignore[arg-type]
 
 
-def _duplicated(value: Any, writable: bool) -> Any:
+def duplicate(value: Any, writable: bool = True) -> Any:
     """A copy of a leaf. A tensor of a GPU keeps its strides, and attributes that it was given; on the host they are in
     C's order, as they come out of a block.
     """
@@ -244,10 +256,10 @@ def _duplicated(value: Any, writable: bool) -> Any:
         array = np.array(value, order="C")
         array.setflags(write=writable)
         return array
-    if not _is_tensor(value):
+    if not is_tensor(value):
         return value
     if not is_remote(value):
-        return value.detach().clone(memory_format=_torch().contiguous_format)
+        return value.detach().clone(memory_format=torch.contiguous_format)
     copied = value.detach().clone()
     copied.__dict__.update(value.__dict__)
     return copied
@@ -255,7 +267,7 @@ def _duplicated(value: Any, writable: bool) -> Any:
 
 def is_remote(value: Any) -> bool:
     """Whether it is a tensor that is not on the host."""
-    return _is_tensor(value) and value.device.type != "cpu"
+    return is_tensor(value) and value.device.type != "cpu"
 
 
 def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
@@ -269,7 +281,7 @@ def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
             yield [name], entry
             continue
         for path, value in _nested_leaves([name], entry):
-            if not (isinstance(value, PLAIN) or _is_tensor(value)):
+            if not (isinstance(value, PLAIN) or is_tensor(value)):
                 name = f"{type(message).__name__}.{'.'.join(path)}"
                 if not isinstance(value, ARRAYS):
                     allowed = "a message holds arrays, tensors, numbers and strings, in dictionaries too"
@@ -322,10 +334,13 @@ def as_array(value: Any) -> NDArray[Any] | None:
     """An array, a NumPy scalar or a tensor as an array on the host (bfloat16 as its int16 bits), else None."""
     if isinstance(value, ARRAYS):
         return np.asarray(value)
-    if not _is_tensor(value):
+    if not is_tensor(value):
         return None
     host = value.detach().cpu()
-    return cast("NDArray[Any]", host.view(_torch().int16).numpy() if host.dtype == _torch().bfloat16 else host.numpy())
+    return cast(
+        "NDArray[Any]",
+        host.view(torch.int16).numpy() if host.dtype == torch.bfloat16 else host.numpy(),
+    )
 
 
 def _host_dtype(tensor: Any) -> np.dtype[Any]:
@@ -334,7 +349,7 @@ def _host_dtype(tensor: Any) -> np.dtype[Any]:
 
 
 def _weight(value: Any) -> int:
-    if isinstance(value, np.ndarray) or _is_tensor(value):
+    if isinstance(value, np.ndarray) or is_tensor(value):
         return int(value.nbytes)  # without a copy: a GPU would first have to finish all it was asked for
     return 0 if value is None else len(value.encode()) if isinstance(value, str) else 8
 
@@ -362,23 +377,12 @@ def _class(module: str, name: str) -> type[Any]:
     return member
 
 
-def _torch() -> Any:
-    """torch, if it is imported completely: another thread may be importing it."""
-    torch = sys.modules.get("torch")
-    return None if getattr(getattr(torch, "__spec__", None), "_initializing", False) else torch
-
-
-def _is_tensor(value: Any) -> bool:
-    torch = _torch()
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
 def _kind(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return ""
     if isinstance(value, np.generic):
         return "scalar"
-    return "bfloat16" if value.dtype == _torch().bfloat16 else "torch"
+    return "bfloat16" if value.dtype == torch.bfloat16 else "torch"
 
 
 def _tensor(array: NDArray[Any], kind: str) -> Any:

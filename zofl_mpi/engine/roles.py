@@ -66,7 +66,7 @@ class Backend(Protocol):
         """Chooses the kernel of a run, at rank 0.
 
         Args:
-            work: the planned local steps, a `setting.Work`.
+            work: the sizes of the local steps, a `setting.Work`.
             data: a client's, to try kernels on.
             before: the kernel's name in the result that the run continues; "" for none.
         """

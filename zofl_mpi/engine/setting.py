@@ -34,6 +34,7 @@ class Setting(Generic[P]):
         eval_samples: how many samples of each client, and of the server, an evaluation reads at most; 0: all. `test`
             and `validation` have no more of them, either.
         fleet: the clients' devices, with --devices.
+        about: how many samples server, clients and held-out parts have, for the start of a run; "" where data are none.
     """
 
     problem: P
@@ -48,6 +49,7 @@ class Setting(Generic[P]):
     validation: Any = None
     eval_samples: int = 0
     fleet: Fleet | None = None
+    about: str = ""
 
     @property
     def m(self) -> int:
@@ -83,11 +85,9 @@ class Drawable(Protocol):
 @final
 @dataclass(frozen=True)
 class Work:
-    """The local steps that a method plans, from which a problem chooses its kernel."""
+    """The sizes of the local steps, from which a problem chooses its kernel: what a run's length cannot change."""
 
     batch: int  # samples of a step
-    models: int  # how many take a step together, on the same samples; that counts as one step
-    steps: int  # of all clients in all rounds together, on average over who takes part
 
 
 @final
@@ -139,8 +139,8 @@ class Directions(NamedTuple):
 class PlansWork(Protocol):
     """A method, or a part of one, that knows its local steps; a method answers before its parts."""
 
-    def work(self, rounds: int) -> Work | None:
-        """The local steps of a run of `rounds` rounds, from which a problem chooses its kernel; None: not known."""
+    def work(self) -> Work | None:
+        """The sizes of the local steps, from which a problem chooses its kernel; None: not known."""
         return None
 
 
@@ -170,7 +170,8 @@ class Budget(Protocol):
 class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     """A federated method: a frozen dataclass with a field `setting`, and the paper's parameters, which are flags.
 
-    Its state is a frozen dataclass of tensors and numbers; a round changes nothing but the state and `client.memory`.
+    Its state is a frozen dataclass of tensors and numbers; a round changes nothing but the state and `client.memory`,
+    which is checked after the first one (`engine.hidden`).
     The state's numbers are recorded after every round, its tensors at the end of the run; units and meanings of both,
     and of the report of `evaluate`, stand on the fields (`engine.fields.column`).
 

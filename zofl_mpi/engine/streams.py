@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeVar, final
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.fields import cache
 from zofl_mpi.engine.lazy import torch
 from zofl_mpi.errors import UserError
 
@@ -68,7 +69,7 @@ class Streams:
     """
 
     seed: int
-    _waiting: dict[tuple[Any, ...], Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _waiting: dict[tuple[Any, ...], Any] = cache()
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:

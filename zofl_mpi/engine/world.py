@@ -120,6 +120,20 @@ def at_server(world: World, work: Callable[[], T]) -> T | None:
     return result
 
 
+def once_a_node(world: World, work: Callable[[], T]) -> T:
+    """Returns the result of `work`, which one rank of each node does for all of them; raises its UserError on all."""
+    place, _ = world.neighbours(None)
+    result, problem = _tried(work) if place == 0 else (None, None)
+    _, (told, *_) = world.neighbours((result, None if problem is None else str(problem)))
+
+    def known() -> T:
+        if told[1] is not None:
+            raise UserError(told[1])
+        return cast(T, told[0])
+
+    return run_or_fail_all(world, known)
+
+
 def _tried(work: Callable[[], T]) -> tuple[T | None, UserError | None]:
     """The result of `work`, or its UserError."""
     try:

@@ -8,7 +8,6 @@ Optimization", ICLR 2026, arXiv:2506.02370.
 
 from __future__ import annotations
 
-import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,7 +25,7 @@ from zofl_mpi.rounds.split.costs import Traffic
 from zofl_mpi.rounds.split.messages import State
 from zofl_mpi.rounds.split.pieces import Parts, Piecewise
 from zofl_mpi.rounds.split.rules import Lines
-from zofl_mpi.rounds.split.unsplit import Averaged, Known, UnsplitMethod, Uploaded
+from zofl_mpi.rounds.split.unsplit import Averaged, ModelBroadcast, UnsplitMethod, Uploaded
 
 K = "second_moment"
 """Name of K among the moments, which the server and every client hold."""
@@ -37,9 +36,9 @@ class DeComFL(UnsplitMethod):
     """The whole network by forward passes at clients; scalars travel: Algorithms 3, 4 (1, 2 with n_p directions).
 
     All clients draw the same directions for local step q of round r from the seed, so the means of their loss
-    differences give the round's step, at the server and at every client that gets them. A participant gets the means of
-    all rounds since its last one, by which it would make the server's model to the bit; here ranks hold one copy of
-    that, whatever the number of clients. It then takes local steps of its own, which it discards.
+    differences give the round's step, at the server and at every client that gets them. A participant of a federation
+    gets the means of all rounds since its last one, by which it makes the server's model to the bit: these bytes are
+    booked. Here the server keeps no means, and each rank gets the model. A client's local steps are discarded.
 
     With another optimiser than the paper's SGD the moments are those of the means, as in the paper's code: local steps
     start from them and do not change them. The step size changes with r h + q.
@@ -51,36 +50,42 @@ class DeComFL(UnsplitMethod):
     n_p: int = at_least(1, 16, "a whole number of directions", paper=1)
     privacy: Privacy = part()
 
-    def round(self, state: ScalarState, r: int, clients: Clients) -> ScalarState:
+    def round(self, state: State, r: int, clients: Clients) -> State:
         """Asks the participants for their scalars, and takes the steps of the means."""
-        to, latest = self.training.participants(r), self.training.latest(r)
-        buffers, since = torch.cat([state.buffers, state.buffers_s]), {i: latest.get(i, 0) for i in to}
-        x = self.held_by(to, state, clients)
-        different = {t: Known(state.scalars[t:], buffers, r) for t in set(since.values())}
-        replies = dict(clients.ask_each(self.train, {i: different[t] for i, t in since.items()}) if to else ())
-        nobodys = Averaged(differences=np.zeros(state.scalars.shape[1:]), buffers=buffers)
+        to, buffers = self.training.participants(r), torch.cat([state.buffers, state.buffers_s])
+        message = ModelBroadcast(self.joined(state), state.optimiser, buffers, r)
+        latest = self.training.latest(r)
+        booked = {i: message.booked(self.scalar_bytes * (r - latest.get(i, 0))) for i in to}
+        replies = dict(clients.ask(self.train, message, to=to, booked=booked) if to else ())
+        nobodys = Averaged(differences=np.zeros((self.training.h, self.n_p)), buffers=buffers)
         average, loss = self.averaged(r, replies, nobodys)
-        x, moments = x.clone(), copied(state.optimiser)
+        x, moments = message.x.clone(), copied(state.optimiser)
         if self.privacy.clips:
             clipped, total = sum(reply.clipped for reply in replies.values()), len(to) * average.differences
             span = self.estimator(moments).span  # of the two points of a difference
             total = self.privacy.released(total, clipped, len(to), r, scalars=True, unit=span)
             average = replace(average, differences=total / self.privacy.denominator(len(to)))
         self.replay(x, moments, r, average.differences)
-        scalars = np.concatenate([state.scalars, average.differences[None]])
-        own = {"optimiser": moments, "local_loss": loss, "scalars": scalars}
-        return self.made(ScalarState, state, x, average.buffers, **own)
+        return self.made(State, x, average.buffers, optimiser=moments, local_loss=loss)
 
-    def start(self) -> ScalarState:
-        first, scalars = super().start(), np.zeros((0, self.training.h, self.n_p))
-        x = torch.cat([first.theta[: self.problem.n_client], first.theta_s])
-        return ScalarState(**{**vars(first), "optimiser": self.first_moments(x)}, scalars=scalars)
+    def start(self) -> State:
+        first = super().start()
+        return replace(first, optimiser=self.first_moments(torch.cat([first.theta, first.theta_s])))
+
+    @property
+    def steps_alike(self) -> int:
+        return self.training.h
+
+    @property
+    def scalar_bytes(self) -> int:
+        """Bytes of the mean scalars of a round."""
+        return 8 * self.training.h * self.n_p
 
     def replay(self, x: Tensor, moments: MutableMapping[str, Any], r: int, differences: NDArray[np.float64]) -> None:
         """Moves x (d,), and the optimiser's moments, by round r, whose mean differences are (h, n_p)."""
         estimator = self.estimator(moments)
         for q, row in enumerate(differences.tolist()):
-            self.step(x, moments, r, q, estimator.estimate(estimator.draw_pieces(x, self.key(r, q)), row))
+            self.step(x, moments, r, q, estimator.estimate(self.pieces(x, self.key(r, q), estimator), row))
 
     def step(self, x: Tensor, moments: MutableMapping[str, Any], r: int, q: int, estimate: Parts) -> None:
         """Moves x (d,) by the optimiser's step along minus the estimate, local step q of round r."""
@@ -100,9 +105,9 @@ class DeComFL(UnsplitMethod):
         """Random numbers of local step q in round r, the same for all clients."""
         return Key(self.setting.streams, r, t=q)
 
-    def train(self, client: Client, message: Known) -> Uploaded:
-        """Takes local steps on a copy of the model; `message.scalars` (rounds, h, n_p) are those that it missed."""
-        r, moments = message.r, self._held["moments"]
+    def train(self, client: Client, message: ModelBroadcast) -> Uploaded:
+        """Takes local steps on a copy of the model."""
+        r, (_, moments) = message.r, self.received(message)
         estimator = self.estimator(moments)
         moments = copied(moments) if self.training.h > 1 else moments
 
@@ -114,7 +119,7 @@ class DeComFL(UnsplitMethod):
             return own
         sent = self.privacy.reply(client, own.differences.ravel() / estimator.span, r, scalars=True)
         scalars = (estimator.span * sent.change).reshape(own.differences.shape)
-        return replace(own, differences=scalars, clipped=sent.was, loss=math.nan)
+        return replace(own, differences=scalars, clipped=sent.was, loss=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,11 +133,12 @@ class DeComFL(UnsplitMethod):
     @cached_property
     def traffic(self) -> Traffic:
         """Scalars: up those of a client's steps, down the means of all rounds since its last."""
-        return Traffic(self.training, scalars=self.n_p, unsplit=True)
+        losses = self.rule.needs_point and not self.privacy.clips
+        return Traffic(self.training, scalars=self.n_p, unsplit=True, losses=losses)
 
     def plan(self, rounds: int) -> Lines:
-        each = 8 * self.training.h * self.n_p
-        return {**super().plan(rounds), "further bytes down, a client, for each round since its last": each}
+        further = {"further bytes down, a client, for each round since its last": self.scalar_bytes}
+        return super().plan(rounds) | further
 
     def directions(self, rounds: int) -> Directions:
         """The directions of one client's local steps: all clients share them."""
@@ -158,10 +164,10 @@ class HiSo(DeComFL):
     def start(self) -> HiSoState:
         return HiSoState(**vars(super().start()))
 
-    def round(self, state: ScalarState, r: int, clients: Clients) -> HiSoState:
+    def round(self, state: State, r: int, clients: Clients) -> HiSoState:
         """The round of DeComFL, and the smallest entry of the new K."""
         new = super().round(state, r, clients)
-        return HiSoState(**{**vars(new), "least_second_moment": float(new.optimiser[K].min())})
+        return HiSoState(**vars(new), least_second_moment=float(new.optimiser[K].min()))
 
     def step(self, x: Tensor, moments: MutableMapping[str, Any], r: int, q: int, estimate: Parts) -> None:
         """The step of DeComFL; the round's last one renews K, piece by piece."""
@@ -182,16 +188,9 @@ class HiSo(DeComFL):
         return replace(super().estimator(moments), K=moments[K])
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScalarState(State):
-    """The server's state after a round; its theta_a stays, and its optimiser is every client's."""
-
-    scalars: NDArray[np.float64] = column("nat", "mean differences of losses of each round, local step, direction")
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
-class HiSoState(ScalarState):
+class HiSoState(State):
     """The server's state after a round."""
 
     least_second_moment: float = column("1", "smallest entry of K, by whose root directions are divided", 1.0)

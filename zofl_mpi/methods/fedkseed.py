@@ -21,7 +21,7 @@ from zofl_mpi.rounds.split.messages import State
 from zofl_mpi.rounds.split.pieces import Parts
 from zofl_mpi.rounds.split.rules import Lines
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.rounds.split.unsplit import Averaged, Known, UnsplitMethod, Uploaded
+from zofl_mpi.rounds.split.unsplit import Averaged, ModelBroadcast, UnsplitMethod, Uploaded
 
 
 @final
@@ -49,15 +49,16 @@ class FedKSeed(UnsplitMethod):
 
     def round(self, state: KSeedState, r: int, clients: Clients) -> KSeedState:
         """Asks the participants for their sums, adds the mean to c, and makes the model of it."""
-        to = self.training.participants(r)
-        self.held_by(to, state, clients)
-        message = Known(self.known(state.sums), torch.cat([state.buffers, state.buffers_s]), r)
-        replies = dict(clients.ask(self.train, message, to=to))
+        to, known = self.training.participants(r), self.known(state.sums)
+        buffers = torch.cat([state.buffers, state.buffers_s])
+        message = SeededModel(self.joined(state), state.optimiser, buffers, r, known[1:])
+        booked = dict.fromkeys(to, message.booked(known.nbytes))
+        replies = dict(clients.ask(self.train, message, to=to, booked=booked))
         average, loss = self.averaged(r, replies, Averaged(differences=0 * state.sums, buffers=message.buffers))
         sums = state.sums + average.differences
         x = self.model(self.known(sums)[0])
         own = {"optimiser": state.optimiser, "local_loss": loss, "sums": sums}
-        return self.made(KSeedState, state, x, average.buffers, **own)
+        return self.made(KSeedState, x, average.buffers, **own)
 
     def start(self) -> KSeedState:
         rows = 1 if self.seed_weights == "uniform" else 3
@@ -76,7 +77,7 @@ class FedKSeed(UnsplitMethod):
             self.training.optimiser.step_by_parts(x, estimate, {}, 1.0)
         return x
 
-    def train(self, client: Client, message: Known) -> Uploaded:
+    def train(self, client: Client, message: SeededModel) -> Uploaded:
         """Takes local steps along the directions of seeds that it draws."""
         h, drawn = self.training.h, self.drawn(message, client.i).tolist()
         sizes = [self.training.client_size(message.r, client.i, q) for q in range(h)]
@@ -88,13 +89,13 @@ class FedKSeed(UnsplitMethod):
         differences, sums = own.differences[:, 0], np.zeros((3, self.seeds))
         for row, values in enumerate((differences * sizes, np.abs(differences), np.ones(h))):
             np.add.at(sums[row], drawn, values)
-        return replace(own, differences=sums[: len(message.scalars) * 2 - 1].astype(self.setting.dtype))
+        return replace(own, differences=sums[: 1 + 2 * len(message.magnitudes)].astype(self.setting.dtype))
 
-    def drawn(self, message: Known, i: int) -> NDArray[np.int64]:
+    def drawn(self, message: SeededModel, i: int) -> NDArray[np.int64]:
         """(h,) the seeds of client i's local steps."""
         weights = None
-        if len(message.scalars) > 1:
-            a = message.scalars[1].astype(np.float64)
+        if len(message.magnitudes):
+            a = message.magnitudes[0].astype(np.float64)
             e = np.exp((a - a.min()) / max(a.max() - a.min(), 1e-300))
             weights = e / e.sum()
         return self.setting.streams(Purpose.SEEDS, r=message.r, i=i).choice(self.seeds, self.training.h, p=weights)
@@ -113,7 +114,8 @@ class FedKSeed(UnsplitMethod):
     def traffic(self) -> Traffic:
         """K numbers each way, or as many more as the seeds' weights take."""
         rows, itemsize = (1, 1) if self.seed_weights == "uniform" else (2, 3), np.dtype(self.setting.dtype).itemsize
-        return Traffic(self.training, scalars=1, unsplit=True, sums=tuple(row * self.seeds * itemsize for row in rows))
+        sums, losses = tuple(row * self.seeds * itemsize for row in rows), self.rule.needs_point
+        return Traffic(self.training, scalars=1, unsplit=True, sums=sums, losses=losses)
 
     def plan(self, rounds: int) -> Lines:
         return {**super().plan(rounds), "directions from which a model is made": self.directions(rounds).drawn}
@@ -125,9 +127,17 @@ class FedKSeed(UnsplitMethod):
 
 
 @final
+@dataclass(frozen=True)
+class SeededModel(ModelBroadcast):
+    """The model, and by what clients draw seeds; a client of a federation makes the model of K numbers."""
+
+    magnitudes: NDArray[Any]  # (1, K) mean magnitudes of the seeds' differences; (0, K) with uniform weights
+
+
+@final
 @dataclass(frozen=True, kw_only=True)
 class KSeedState(State):
-    """The server's state after a round; its theta_a stays."""
+    """The server's state after a round."""
 
     sums: NDArray[np.float64] = column(
         "1",

@@ -107,7 +107,7 @@ class FedNest(SecondOrderReports):
     def inverse_product(self, clients: Clients, x: Array, y: Array, r: int) -> tuple[Array, int]:
         """(n_lower,) about (grad_yy h)^{-1} grad_y f at x, y, and its number of products: Algorithm 4."""
         L = self.smoothness(x)
-        p = clients.mean(self.upper_slope, LowerPoint(y, 0)).v.astype(np.float64) / L
+        p = clients.mean(self.upper_slope, Vector(y)).v.astype(np.float64) / L
         terms, total = self.products(r), p
         for t in range(terms):
             p = clients.mean(self.product, Term(p.astype(y.dtype), t)).v.astype(np.float64)
@@ -142,9 +142,9 @@ class FedNest(SecondOrderReports):
         y = descend(message.y, corrected, steps=self.H_lower, stepsize=lambda k: size)
         return Vector(np.asarray(y, message.y.dtype))
 
-    def upper_slope(self, client: Client, message: LowerPoint) -> Vector:
+    def upper_slope(self, client: Client, message: Vector) -> Vector:
         """The gradient of f_i in y, from which the series begins; keeps y for the rest of the round."""
-        client.memory["y"] = message.y
+        client.memory["y"] = message.v
         return Vector(self.gradients(client, client.memory["x"], self.upper_batches(client, 1)[0])[1])
 
     def product(self, client: Client, message: Term) -> Vector:
@@ -203,7 +203,7 @@ class FedNest(SecondOrderReports):
                 Exchange(LowerPoint(y, 0), Vector(y), lower=1),
                 Exchange(Correction(y, 0, y), Vector(y), lower=2 * self.H_lower),
             ],
-            Exchange(LowerPoint(y, 0), Vector(y), upper=1),
+            Exchange(Vector(y), Vector(y), upper=1),
             *self.products(r) * [Exchange(Term(y, 0), Vector(y), lower=1)],
             Exchange(Term(y, 0), Vector(x), upper=1, lower=1),
             Exchange(Vector(x), Vector(x), upper=2 * self.H),
@@ -212,7 +212,7 @@ class FedNest(SecondOrderReports):
 
 @dataclass(frozen=True)
 class LowerPoint:
-    """Server to client: asks for a gradient in y; that of h_i in inner round t, or of f_i before the series."""
+    """Server to client: asks for the gradient of h_i in y in inner round t."""
 
     y: Array  # (n_lower,)
     t: int

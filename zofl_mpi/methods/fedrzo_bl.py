@@ -6,7 +6,6 @@ Optimization", NeurIPS 2023, Algorithms 2 and 3.
     min_x (1/m) sum_i f_i(x, y(x)),    y(x) = argmin_y (1/m) sum_i h_i(x, y);    minimax is h = -f
 """
 
-import math
 from dataclasses import dataclass
 from typing import final
 
@@ -16,8 +15,6 @@ from zofl_mpi import Array, Client, Clients, Directions, UserError, column, dema
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.bilevel_report import BilevelReports
 from zofl_mpi.rounds.zeroth_order import State, Stepped, finite_losses
-
-RESIDUAL = "|(1/m) sum_i grad_y h_i(x, y)| on all samples, y returned by the call at x; with Y(x), |y - P(y - grad)|"
 
 
 @dataclass(frozen=True)
@@ -42,8 +39,6 @@ class BilevelState(State):
     y: Array = column("1", "the lower solution at x of the last round")  # (n_lower,)
     lower_rounds: int = column("1", "communication rounds of the lower level in this round, both calls", 0)
     lower_steps: int = column("1", "local steps of the lower level in this round, both calls, of each client", 0)
-    lower_residual: float = column("1", RESIDUAL, math.nan)
-    lower_residual_shifted: float = column("1", "the same for the call at x + eta v", math.nan)
 
 
 @final
@@ -71,8 +66,6 @@ class FedRZOBL(BilevelReports):
             step_distance=float(np.linalg.norm(new.astype(np.float64) - x)),
             lower_rounds=calls.rounds + more.rounds,
             lower_steps=calls.T + more.T,
-            lower_residual=self.residual(clients, x, y0, shifted=False),
-            lower_residual_shifted=self.residual(clients, xv, yv, shifted=True),
         )
 
     def start(self) -> BilevelState:

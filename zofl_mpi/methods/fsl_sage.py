@@ -17,7 +17,7 @@ from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.client import HeadLoss, LocalSteps, Loss
 from zofl_mpi.rounds.split.costs import Traffic
-from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained
+from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained, mean_loss
 from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.rules import GradientRule, Lines, backprop
 from zofl_mpi.rounds.split.server import RecentUploads, Server
@@ -81,7 +81,7 @@ class FSLSAGE(SplitMethod):
                     recent.add(i, item)
                 else:
                     losses[i] = item.loss
-        new = main.state(self.mean(state, r, clients), math.fsum(losses.values()) / len(losses))
+        new = main.state(self.mean(state, r, clients), mean_loss(losses.values()))
         error = math.fsum(errors) / len(errors) if errors else math.nan
         return SageState(**vars(new), heads=heads, smashed=recent.smashed, labels=recent.labels, alignment_loss=error)
 

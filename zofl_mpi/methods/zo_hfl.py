@@ -173,7 +173,6 @@ class ZOHFL(Costed[Hierarchical]):
             batch=self.local.batch,
             down=GlobalModel(x, 0),
             up=scalars if self.exchange == "scalars" else Solutions(x, x),
-            models=2 if self.local.samples == "shared" else 1,
             server_batch=self.server.server_batch,
         )
 

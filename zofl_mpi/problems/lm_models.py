@@ -9,13 +9,13 @@ import copy
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import torch
 
 from zofl_mpi.errors import UserError, demand
+from zofl_mpi.paths import user_path
 from zofl_mpi.problems.adapters import missing
 
 SIZES = {
@@ -30,7 +30,7 @@ LOCK = Lock()
 
 def random_config(name: str) -> Any:
     """The configuration of one of `SIZES`, or of a folder with a config.json; a UserError for others."""
-    transformers, place = _transformers(), Path(name).expanduser()
+    transformers, place = _transformers(), user_path(name, "--model random:")
     if name in SIZES:
         return _without_dropout(transformers.GPT2Config(**SIZES[name]))
     demand(os.path.isdir(place), "model", f"random:{name}", ALLOWED)
@@ -51,7 +51,7 @@ def stored_model(name: str) -> Any:
 
     Weights that are stored in float32 stay where the file is mapped; see `frozen.once_a_node`.
     """
-    place = Path(name).expanduser()
+    place = user_path(name, "--model")
     folder = os.path.isdir(place)  # Path.is_dir raises for a name that is too long
     if not folder and (place.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
         raise UserError(f"--model {name}: there is no such folder; allowed are {ALLOWED}")

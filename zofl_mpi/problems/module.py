@@ -3,7 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, final
 
 import numpy as np
@@ -31,6 +31,7 @@ class Function:
         module: maps inputs (B, *input_shape) to logits (B, classes). Its buffers are constants.
         classes: C.
         n: length of the vector.
+        input_dtype: of the module's inputs: `dtype`, or int64 for a module that takes no floats.
         obstacle: why many models cannot be computed at once, in torch's words; "" where they can, or it was not tried.
     """
 
@@ -43,14 +44,22 @@ class Function:
         device: str,
         many: bool = False,
         saving: Saving = PLAIN,
+        examples: Array | None = None,
     ) -> None:
-        """`many`: try whether many models can be computed at once, see `obstacle`; `saving`: of backward passes."""
-        self.module, self._saving = module, saving
+        """Tries the module.
+
+        Args:
+            many: try whether many models can be computed at once, see `obstacle`.
+            saving: of backward passes.
+            examples: (k, p) inputs of real samples to try the module with; None: numbers from -1 to 1.
+        """
+        self.module, self._saving, self._examples = module, saving, examples
         self._blocks = grouped(module) if saving.checkpoint else []
         saving.check(self._blocks, [module])
         self.input_shape, self.classes = input_shape, classes
         self._dtype = np.dtype(dtype).name
         self.dtype: torch.dtype = getattr(torch, self._dtype)
+        self.input_dtype = self.dtype
         self.module.to(self.dtype)
         self._try()
         self.obstacle = self._obstacle() if many else ""
@@ -144,7 +153,7 @@ class Function:
         inputs, labels = samples_on(str(self.device), data, positions.ravel(), self._dtype)
         layout = torch.channels_last if self.channels_last else torch.preserve_format
         # a copy in memory that torch allocated: NumPy's may begin anywhere, and products then round differently
-        inputs = inputs.view(-1, *self.input_shape).to(memory_format=layout, copy=True)
+        inputs = inputs.view(-1, *self.input_shape).to(self.input_dtype, memory_format=layout, copy=True)
         inputs = inputs.view((*positions.shape, *self.input_shape))
         if self.channels_last:  # for one channel torch itself writes strides that take slow paths
             channels, _, width = self.input_shape
@@ -170,8 +179,8 @@ class Function:
 
     def _step_of_zeros(self, batch_size: int, gradient: bool = True) -> tuple[Tensor, Tensor]:
         """Computes the gradient, or the logits, at 0 on samples of zeros; returns these inputs and that point."""
-        shapes = (batch_size, *self.input_shape), (self.n,)
-        inputs, point = (torch.zeros(shape, dtype=self.dtype, device=self.device) for shape in shapes)
+        inputs = torch.zeros((batch_size, *self.input_shape), dtype=self.input_dtype, device=self.device)
+        point = torch.zeros(self.n, dtype=self.dtype, device=self.device)
         with self.at(point):
             if gradient:
                 self.gradient(inputs, torch.zeros(batch_size, dtype=torch.int64, device=self.device))
@@ -183,27 +192,48 @@ class Function:
         """See `obstacle`: from one computation of two models, on the CPU. A loop over the models is none."""
         trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         both = {name: torch.stack([p.detach()] * 2) for name, p in trained.items()}
-        inputs = torch.linspace(-1, 1, 4 * int(np.prod(self.input_shape)), dtype=self.dtype)
         labels = torch.ones((2, 2, self.classes), dtype=self.dtype)
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", message="There is a performance drop")
-                self.slopes()(both, inputs.view(2, 2, *self.input_shape), labels)
+                self.slopes()(both, self._trial(4).view(2, 2, *self.input_shape), labels)
         except Exception as error:  # the user's code, or an operation that has no batched form
             return str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
         return ""
+
+    def _trial(self, count: int) -> Tensor:
+        """(count, *input_shape) inputs to try the module with."""
+        if self._examples is None:
+            numbers = torch.linspace(-1, 1, count * int(np.prod(self.input_shape)), dtype=self.dtype)
+        else:
+            chosen = np.resize(np.arange(len(self._examples)), count)
+            numbers = torch.from_numpy(np.asarray(self._examples, self._dtype)[chosen])
+        return numbers.view(count, *self.input_shape).to(self.input_dtype)
+
+    def _first_logits(self) -> Tensor:
+        """The logits of two inputs; of whole numbers as int64 where the module, as an embedding, takes no floats."""
+        whole = self._examples is not None and bool((self._examples == np.floor(self._examples)).all())
+        try:
+            return self.logits(self._trial(2))
+        except Exception:  # the user's code
+            if not whole:
+                raise
+            self.input_dtype = torch.int64
+            with suppress(Exception):
+                return self.logits(self._trial(2))
+            self.input_dtype = self.dtype
+            raise
 
     def _try(self) -> None:
         """Refuses a module that takes no such inputs, returns no logits, changes its buffers or draws random numbers,
         and is then no function of its parameters: by a forward pass of two inputs on the CPU.
         """
         name = type(self.module).__name__
-        inputs = torch.linspace(-1, 1, 2 * int(np.prod(self.input_shape)), dtype=self.dtype)
         before = [buffer.clone() for buffer in self.module.buffers()]
         with torch.random.fork_rng(devices=()):
             state = torch.random.get_rng_state()
             try:
-                logits = self.logits(inputs.view(2, *self.input_shape))
+                logits = self._first_logits()
             except Exception as error:  # the user's code
                 reason = str(error).partition("\n")[0]
                 raise UserError(f"{name} does not take inputs of shape {self.input_shape}: {reason}") from error

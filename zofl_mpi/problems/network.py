@@ -84,6 +84,8 @@ class Network(Personalised):
     # sizes of mini-batches with which, as all ranks measured, a client's bits do not depend on the clients batched with
     # it; others are computed one client after the other. None: each is tried when it comes
     batched_sizes: tuple[int, ...] | None = given(None)
+    # (k, p) inputs of real samples to try the module with; None: numbers from -1 to 1
+    examples: Array | None = given(None)
     # why the module cannot be computed for many clients at once, in torch's words; "" where it can
     obstacle: str = field(default="", init=False, repr=False, compare=False)
     _function: Function = field(init=False, repr=False, compare=False)
@@ -95,7 +97,7 @@ class Network(Personalised):
         if saving != PLAIN and self.kernel == "torch":
             raise UserError(f"--client-memory {saving}: --kernel torch computes many clients at once; take serial")
         one, dtype = (self.input_shape, self.classes), np.dtype(self.dtype)
-        function = Function(module, *one, dtype, self.device, self.uses_torch, saving)
+        function = Function(module, *one, dtype, self.device, self.uses_torch, saving, self.examples)
         if function.obstacle and self.kernel == "torch":
             raise UserError(
                 f"--kernel torch: {type(module).__name__} cannot be computed for many clients at once: "

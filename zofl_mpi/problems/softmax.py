@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal, cast, final
 
 import numpy as np
@@ -14,16 +13,12 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.engine.fields import given
 from zofl_mpi.engine.roles import KernelChoice
 from zofl_mpi.engine.setting import Work
-from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch, Vector
-from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose, numba_installed, step_times
+from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose, numba_installed
 from zofl_mpi.problems.sums import QUIET, all_scaled, log_softmax, positions_of, scaled
 from zofl_mpi.problems.terms import Personalised, ProximalSteps
 
 Labels = NDArray[np.int64]
-LOADED_FOR = 60_000
-"""Local steps that repay a process's loading of the compiled kernel: 0.6 CPU-seconds, and 10 us saved by a step."""
-LOADING = 10  # processes that are assumed to share a run's clients, at most
 
 
 @final
@@ -36,8 +31,8 @@ class Softmax(Personalised):
     Attributes:
         features: p, the length of one input.
         classes: C.
-        kernel: code that computes the local steps: numpy, numba (compiled), auto (the faster one, measured on this
-            machine; numpy if numba is not installed or the run too short to repay its loading).
+        kernel: code that computes the local steps: numpy, numba (compiled), auto (numba where it is installed, n at
+            least 4,096 and an input at most 2,048 numbers: it saves too little in smaller models to repay its loading).
     """
 
     features: int = given()
@@ -46,46 +41,25 @@ class Softmax(Personalised):
 
     def __post_init__(self) -> None:
         self.terms.fit(self.m)
-        choose(self.kernel)
+        choose(self.kernel, self.classes, self.features)
 
     @property
     def n(self) -> int:
         return self.classes * self.features
 
     def kernel_name(self, batch_size: int) -> str:
-        return choose(self.kernel)
+        return self._chosen[0]
+
+    @property
+    def _chosen(self) -> tuple[str, str]:
+        """The kernel, and why."""
+        return choose(self.kernel, self.classes, self.features)
 
     def kernel_for(self, work: Work, data: Dataset, before: str = "") -> KernelChoice:
-        """Chooses the kernel of a run: for "auto" that of the run that is continued, else the faster one as measured.
-
-        In a run of few steps it is NumPy's, which needs no loading.
-        """
-        if self.kernel != "auto":
-            return KernelChoice(self.kernel)
-        if before == "numpy" or (before == "numba" and numba_installed()):
+        """Chooses the kernel of a run: for "auto" that of the run that is continued, else the one for these sizes."""
+        if self.kernel == "auto" and (before == "numpy" or (before == "numba" and numba_installed())):
             return KernelChoice(before, f"{before}, as the run began")
-        if not numba_installed():
-            return KernelChoice("numpy", "numpy: numba is not installed")
-        if work.steps < LOADED_FOR * min(self.m, LOADING):
-            return KernelChoice("numpy", "numpy: too few steps to repay the loading of numba")
-        times = self.step_times(work, data)
-        name = min(times, key=lambda own: times[own])
-        measured = ", ".join(f"{own} {seconds * 1e6:.1f} us" for own, seconds in times.items())
-        return KernelChoice(name, f"{name}: a step took {measured} (batch {work.batch}, {work.models} models)")
-
-    def step_times(self, work: Work, data: Dataset) -> dict[str, float]:
-        """{kernel: seconds of a local step of `work.models` models} on this machine; see `kernels.softmax`."""
-        x = np.zeros((work.models, self.n), self.dtype)
-        generator = Streams(0)(Purpose.BATCH)
-
-        def steps(kernel: Softmax, count: int) -> None:
-            batches = generator.integers(0, len(data), (count, work.batch))
-            kernel.moved(x, x, ProximalSteps(data, batches, np.full(count, 0.1), 1.0))
-
-        types = {"dtype": np.dtype(self.dtype).name, "inputs": data.inputs.dtype.name}
-        size = {"batch": work.batch, "models": work.models, "classes": self.classes, "features": self.features}
-        kernels = {name: partial(steps, self.with_kernel(name, work)) for name in KERNELS}
-        return step_times({**size, **types, "rescale": int(_common_factor(data) is None)}, kernels)
+        return KernelChoice(*self._chosen)
 
     def with_kernel(self, name: str, work: Work) -> Softmax:
         return replace(self, kernel=cast(Any, name))
@@ -138,7 +112,7 @@ class Softmax(Personalised):
         d = np.ascontiguousarray((y - x) * s, self.dtype).reshape(shape)
         centre = np.ascontiguousarray(x * s).reshape(shape)
         shift = None if steps.shift is None else np.ascontiguousarray(steps.shift, self.dtype).reshape(shape)
-        KERNELS[choose(self.kernel)](centre, d, minibatches, steps.radius * s, shift)
+        KERNELS[self._chosen[0]](centre, d, minibatches, steps.radius * s, shift)
         return x + d.reshape(x.shape) / s
 
     def evaluated(self, x: Array, data: Dataset) -> Iterator[tuple[Labels, Vector, NDArray[np.bool]]]:

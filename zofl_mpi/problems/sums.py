@@ -49,7 +49,7 @@ def all_scaled(data: Dataset, dtype: DTypeLike) -> Iterable[Block]:
     return _kept(data, np.dtype(dtype).str) if is_small else scaled(data, np.arange(len(data)), dtype)
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)  # the test and the validation samples
 def _kept(data: Dataset, dtype: str) -> list[Block]:
     return list(scaled(data, np.arange(len(data)), dtype))
 

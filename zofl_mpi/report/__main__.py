@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zofl_mpi.errors import UserError, printing, refused
+from zofl_mpi.paths import user_path
 from zofl_mpi.run import records
 
 FIGURES = (".png", ".pdf", ".svg")
@@ -28,6 +29,11 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--watch", action="store_true", help="show the table in the terminal, anew every 2 seconds")
     flags = parser.parse_args(words)
+    try:
+        flags.results = [user_path(path, "RESULT") for path in flags.results]
+        flags.out = user_path(flags.out, "--out")
+    except UserError as error:
+        raise SystemExit(refused(error)) from error
     checkpoints = {records.checkpoint_path(path) for path in flags.results}  # which results/*.h5 names, too
     flags.results = [path for path in flags.results if path not in checkpoints]
     try:

@@ -87,8 +87,18 @@ def rank_seconds(run: Run) -> Chart:
     return chart(data, x="rank", y="seconds of the run", barmode="stack")
 
 
+def rank_bytes(run: Run) -> Chart:
+    """Transport bytes of the run by rank and direction."""
+    names, starts = groups(run.ranks["transport_sent"].shape[2])
+    data = [
+        {"type": "bar", "name": word, "x": names, "y": numbers(means(run.ranks[name].sum((0, 1)), starts) / 2**20)}
+        for name, word in (("transport_sent", "sent"), ("transport_received", "received"))
+    ]
+    return chart(data, x="rank", y="MiB of the run", barmode="group")
+
+
 def step_bytes(run: Run) -> Chart:
-    """Bytes of the run by step of a round and direction."""
+    """Protocol bytes of the run by step of a round and direction."""
     steps = [escape(step) for step in run.steps]
     data = [
         {"type": "bar", "name": word, "x": steps, "y": numbers(run.clients[name].sum((0, 2)) / 2**20)}

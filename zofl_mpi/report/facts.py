@@ -59,6 +59,7 @@ def summary(run: Run) -> Facts:
         "seconds a round": f"{float(np.nanmedian(seconds)):.3g}" if np.isfinite(seconds).any() else "",
         "down to clients": bytes_in_words(down),
         "up to the server": bytes_in_words(up),
+        "between ranks": bytes_in_words(moved) if (moved := _moved(run)) else "",
         "directions per parameter": "" if explored is None else f"{float(explored):.3g}",
         "ranks": str(int(run.attrs["ranks"])),
     }
@@ -112,6 +113,11 @@ def sentences(run: Run) -> list[str]:
                 f"{who} spent {compute[:S].mean():.1f} s computing, {both:.1f} s of them while clients computed; "
                 f"client rank {slowest} computed longest, {compute[slowest]:.1f} s."
             )
+    if moved := _moved(run):
+        lines.append(
+            f"Its ranks moved {bytes_in_words(moved)} to carry it out (transport); a client's bytes are those of the "
+            "method's protocol."
+        )
     if "seconds_start" in run.attrs:
         lines.insert(0, f"Start: {float(run.attrs['seconds_start']):.1f} s from the command to the first round.")
     explored = run.attrs.get("directions_per_parameter")
@@ -127,6 +133,11 @@ def last(run: Run, name: str) -> float | None:
     values = run.rounds.get(name, np.empty(0))
     values = values[np.isfinite(values)]
     return float(values[-1]) if values.size else None
+
+
+def _moved(run: Run) -> int:
+    """Transport bytes of the run, each once: those that ranks received."""
+    return int(run.ranks["transport_received"].sum())
 
 
 def _stored(run: Run, name: str) -> Any:

@@ -65,9 +65,11 @@ def _section(k: int, run: Run, name: str, drawn: dict[str, charts.Chart], is_ope
     figures = {
         "Seconds of each round": charts.round_seconds,
         "Where each rank's seconds went (rank 0 is the server)": charts.rank_seconds,
-        "Bytes by step": charts.step_bytes,
+        "Protocol bytes by step: what the method sends to clients and back": charts.step_bytes,
         "Participation of clients": charts.participation,
     }
+    if run.ranks["transport_sent"].any():
+        figures["Transport bytes by rank: what this run moved"] = charts.rank_bytes
     if run.counts is not None:
         figures["Samples of each class at each client"] = charts.class_counts
     shown = []

@@ -2,18 +2,21 @@
 
     zofl-same RESULT.h5 OTHER.h5 [MORE.h5 ...]       # what differs from the first; exit status 1 if anything does
 
-python -m zofl_mpi.report.same is the same.
+Where bits differ it tells what may be why: other flags, data, kernels, processors or libraries. Two results of which
+neither has a finished round are not called equal (exit status 1). python -m zofl_mpi.report.same is the same.
 """
 
 import argparse
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, plain, printing, refused
-from zofl_mpi.run.records import load
+from zofl_mpi.run.flags import changes
+from zofl_mpi.run.records import Run, load
 
 CLOCKS = {"seconds"}
 """Columns of /rounds that tell the time."""
@@ -26,7 +29,11 @@ def differences(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> l
 
     UserError: a file is no result, or cannot be read.
     """
-    a, b = load(one), load(other)
+    return compared(load(one), load(other))
+
+
+def compared(a: Run, b: Run) -> list[str]:
+    """The names of `differences`."""
     pairs = [("final", a.final, b.final), ("rounds", a.rounds, b.rounds), ("clients", a.clients, b.clients)]
     found = [] if a.steps == b.steps else [f"steps: {a.steps} and {b.steps}"]
     for group, left, right in pairs:
@@ -37,6 +44,38 @@ def differences(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> l
                 elsewhere = group == "rounds" and name in left and name in right and agree(left[name], right[name])
                 found.append(f"{group}/{name}{ELSEWHERE if elsewhere else ''}")
     return found
+
+
+def circumstances(a: Run, b: Run) -> Iterator[str]:
+    """Yields what of two runs is not alike and may change bits: flags, data, kernel, processor, libraries, code."""
+    names = [name for name in {**a.config, **b.config} if a.config.get(name) != b.config.get(name)]
+    if names:
+        yield f"other runs: {changes(names, a.config, b.config)}"
+    for words, key in (("data", "data"), ("kernel", "kernel"), ("commit", "git_commit"), ("MPI", "mpi")):
+        left, right = (str(run.attrs.get(key, "not told")) for run in (a, b))
+        if left != right:
+            yield f"{words} {left} and {right}"
+    for words, key in (("processor and BLAS", "blas"), ("device", "device")):
+        left, right = (", ".join(sorted(set(json.loads(run.attrs.get(key) or "[]")))) or "not told" for run in (a, b))
+        if left != right:
+            yield f"{words} {left} and {right}"
+    versions = [dict(json.loads(run.attrs.get("versions") or "{}")) for run in (a, b)]
+    for name in sorted({**versions[0], **versions[1]}):
+        left, right = (str(own.get(name, "not told")) for own in versions)
+        if left != right:
+            yield f"{name} {left} and {right}"
+
+
+def verdict(a: Run, b: Run) -> tuple[str, bool]:
+    """One line on the bits of two results, and whether they are the same."""
+    if not a.length and not b.length:
+        return "nothing to compare: neither result has a finished round", False
+    names = compared(a, b)
+    rest = [name for name in names if not name.endswith(ELSEWHERE)]
+    if not rest:
+        return "the same bits" + (", evaluated in other rounds" if names else ""), True
+    why = "; ".join(circumstances(a, b)) or "flags, data, kernel, processor and libraries are the same"
+    return f"differs in {', '.join(rest)} ({why})", False
 
 
 def agree(left: NDArray[np.float64], right: NDArray[np.float64]) -> bool:
@@ -62,15 +101,13 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("others", nargs="+", metavar="other", help="results to compare with it")
     flags = parser.parse_args(words)
     try:
-        found = {other: differences(flags.result, other) for other in flags.others}
+        first, others = load(flags.result), [load(other) for other in flags.others]
     except UserError as error:
         raise SystemExit(refused(error)) from error
-    for other, names in found.items():
-        rest = [name for name in names if not name.endswith(ELSEWHERE)]
-        same = "the same bits" + (", evaluated in other rounds" if names else "")
-        print(f"{other}: {plain('differs in ' + ', '.join(rest) if rest else same)}")
-        found[other] = rest
-    raise SystemExit(int(any(found.values())))
+    verdicts = [verdict(first, other) for other in others]
+    for path, (words, _) in zip(flags.others, verdicts, strict=True):
+        print(f"{path}: {plain(words)}")
+    raise SystemExit(int(not all(same for _, same in verdicts)))
 
 
 if __name__ == "__main__":

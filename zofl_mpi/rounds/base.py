@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi import Array, Loads, Purpose, Setting, UserError, at_least, fraction, given
 from zofl_mpi.engine import messages
+from zofl_mpi.engine.fields import cache
 from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.setting import Drawable, P, Passes, Work
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
@@ -51,18 +52,28 @@ class Sampling:
 
     setting: Setting
     beta: float = fraction(1.0, "a fraction of the clients")
-    poisson: bool = given(default=False)  # each client by itself with probability beta: see `privacy`
+    poisson: bool = given(default=False)  # each client by itself with probability beta
+    _drawn: dict[str, bool] = cache()
+
+    def draw_each(self, each: bool) -> None:
+        """Draws each client by itself, or not: `Privacy.participation`, a flag of another part, says so."""
+        self._drawn["each"] = each
+
+    @property
+    def each(self) -> bool:
+        """Whether each client is drawn by itself."""
+        return self._drawn.get("each", self.poisson)
 
     @property
     def expected(self) -> float:
         """E |S_r|: round(beta m), halves up, at least 1; of Poisson sampling beta m."""
         count = Decimal(str(self.beta)) * self.setting.m  # 50 * 0.57 is 28.5
-        return float(count) if self.poisson else max(1, int(count.to_integral_value(ROUND_HALF_UP)))
+        return float(count) if self.each else max(1, int(count.to_integral_value(ROUND_HALF_UP)))
 
     def __call__(self, r: int) -> list[int]:
         """S_r: `expected` clients, uniformly without replacement, or each with probability beta; ascending."""
         m = self.setting.m
-        if self.poisson:
+        if self.each:
             return np.flatnonzero(self.setting.streams(Purpose.PARTICIPANTS, r=r).random(m) < self.beta).tolist()
         count = int(self.expected)
         if self.setting.fleet is not None:
@@ -74,7 +85,7 @@ class Sampling:
     def size(self, r: int) -> int:
         """|S_r|, where it can be without drawing who they are."""
         fleet, count = self.setting.fleet, int(self.expected)
-        if self.poisson:
+        if self.each:
             return len(self(r))
         return count if fleet is None else fleet.number(r, count)
 
@@ -173,7 +184,6 @@ class Effort:
     batch: int  # samples of a local step; 0: all of the client's
     down: Any  # an example of the message to a participant; None: none
     up: Any  # an example of its reply
-    models: int = 1  # that take a local step on the same samples at once
     gradients: int = 1  # mini-batch gradients of a local step
     points: int = 0  # at which a local step evaluates the loss of its mini-batch, in place of gradients
     full_pass: bool = False  # whether a participant also takes one gradient on all of its samples
@@ -210,11 +220,9 @@ class Costed(OnProblem[P], ABC):
         """Name of the code that computes a step; kernels agree to rounding only."""
         return str(cast(Any, self.problem).kernel_name(self._largest()))
 
-    def work(self, rounds: int) -> Work:
-        """The local steps of all rounds, for --kernel auto: in each about as many as in the middle one."""
-        effort = self.effort
-        steps = rounds * int(self._steps(effort, rounds // 2)[1].sum())
-        return Work(self._largest(), effort.models, effort.gradients * steps // effort.models)
+    def work(self) -> Work:
+        """The sizes of the local steps, for --kernel auto."""
+        return Work(self._largest())
 
     def loads(self) -> Loads:
         """Samples of each client's gradients in round 0."""

@@ -75,6 +75,7 @@ class TwoLevels(OnProblem[B]):
     def place(self, client: Client, message: GlobalModel) -> Placed:
         """Keeps x_r for the rest of the round."""
         client.memory["x"], client.memory["r"] = message.x, message.r
+        client.scratch["calls"] = {}
         return Placed()
 
     def objective(self, clients: Clients, x: Array, y: Array, weights: dict[int, float], r: int) -> Array:
@@ -132,16 +133,21 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     def lower(self, client: Client, message: Iterate) -> Moved:
         """Takes a client's part of one communication round of Algorithm 3."""
         _, data = self.parts(client)
-        return self.solver.local(client, data, self.point(client, message.shifted), client.memory["r"], message)
+        r, calls = client.memory["r"], client.scratch.setdefault("calls", {})
+        if message.shifted not in calls:  # the same in all communication rounds of the call, of which there are many
+            x = self.point(client, message.shifted)
+            calls[message.shifted] = x, self.solver.schedule(x, r)
+        x, schedule = calls[message.shifted]
+        return self.solver.local(client, data, x, r, schedule, message)
 
-    def residual(self, clients: Clients, x: Array, y: Array, *, shifted: bool) -> float:
-        """|y - P(y - g)|, g the mean of grad_y h_i on all samples, P the projection onto Y(x).
+    def residual(self, clients: Clients, x: Array, y: Array) -> float:
+        """|y - P(y - g)| at x, which the clients hold, g the mean of grad_y h_i on all samples, P onto Y(x).
 
-        At x, the point of the call (x + eta v if `shifted`); nan where the lower level gives its solution alone.
+        It reads all samples; nan where the lower level gives its solution alone.
         """
         if self.problem.solution_only:
             return math.nan
-        g = clients.mean(self.slope, Iterate(y[None], int(shifted), 0), counted=False).values
+        g = clients.mean(self.slope, Iterate(y[None], 0, 0), counted=False).values
         project = self.problem.project_lower
         if project is not None:
             g = y - project(x, y - g)
@@ -150,7 +156,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     def slope(self, client: Client, message: Iterate) -> Evaluated:
         """The gradient of h_i on all of the client's samples."""
         _, data = self.parts(client)
-        g = self.problem.gradient_h(client.i, self.point(client, message.shifted), message.w[0], data)
+        g = self.problem.gradient_h(client.i, client.memory["x"], message.w[0], data)
         return Evaluated(np.asarray(shaped(g, message.w[0].shape, "gradient_h(i, x, y, data)"), np.float64))
 
     # --- evaluation
@@ -167,6 +173,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
             "clients_asked": len(self.setting.eval_participants(r)),
             "objective_exact": float(F[1]) if exact else math.nan,
             "lower_error": float(np.linalg.norm(y.astype(np.float64) - exact[0])) if exact else math.nan,
+            "lower_residual": self.residual(clients, x, y),
         }
         return report(self.local, x, r, F[2::2] - F[3::2], scores)
 

@@ -191,10 +191,9 @@ class Lower:
 
     # --- a client
 
-    def local(self, client: Client, data: Any, x: Array, r: int, message: Iterate) -> Moved:
-        """A client's local steps between two averagings at x (n,), on `data`, the lower part of its own."""
+    def local(self, client: Client, data: Any, x: Array, r: int, schedule: Schedule, message: Iterate) -> Moved:
+        """A client's local steps between two averagings of a call at x (n,), on `data`, the lower part of its own."""
         problem = self.setting.problem
-        schedule = self.schedule(x, r)
         steps, first = schedule.steps(message.t), message.t * schedule.H
         # without the call in its key: both calls see the same samples
         generator = self.setting.streams(Purpose.LOWER_BATCH, r=r, i=client.i, t=message.t)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, above, at_least, column, demand, finite
-from zofl_mpi.engine.fields import parts_of
+from zofl_mpi.engine.fields import cache, parts_of
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.errors import warn
 from zofl_mpi.numerics import accounting
@@ -87,7 +87,7 @@ class Privacy:
     participation: Literal["fixed", "poisson"] = "fixed"
     trust: Literal["server", "nobody"] = "server"
     mechanism: Literal["gaussian", "laplace"] = "gaussian"
-    _known: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _known: dict[str, Any] = cache()  # the participants, their counts, and the share that this round clipped
 
     @property
     def clips(self) -> bool:
@@ -106,7 +106,7 @@ class Privacy:
             scalars: whether its clients send scalars, to which they can add noise themselves.
         """
         self._known["sampling"] = sampling
-        vars(sampling)["poisson"] = self.participation == "poisson"
+        sampling.draw_each(self.participation == "poisson")
         given, noised = self.delta != "auto", self.noise_multiplier > 0 or self.epsilon != NONE
         for f in fields(self) if not self.clips else ():
             value = vars(self)[f.name]
@@ -204,7 +204,7 @@ class Privacy:
     @property
     def _account(self) -> Account:
         m, sampling = self.setting.m, self._known["sampling"]
-        asked, poisson = (m, False) if self.trust == LOCAL else (sampling.expected, sampling.poisson)
+        asked, poisson = (m, False) if self.trust == LOCAL else (sampling.expected, sampling.each)
         return Account(m, asked, poisson, self._delta)
 
     def _times(self, rounds: int) -> int:

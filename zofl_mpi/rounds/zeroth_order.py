@@ -180,6 +180,9 @@ class Report(HeldOut):
     lower_error: float | None = column(
         "1", "|y - y(x)| of the call that an evaluation makes; nan without --exact", None
     )
+    lower_residual: float | None = column(
+        "1", "|(1/m) sum_i grad_y h_i(x, y)| on all samples, y of that call; with Y(x), |y - P(y - grad)|", None
+    )
     further: Mapping[str, float] = field(default_factory=dict)  # other scores of a problem of a user's own
 
 

@@ -25,7 +25,7 @@ from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended, World, at_server, launched, run_or_fail_all, speaks_first
 from zofl_mpi.errors import UserError, output_fails, refused, warn
-from zofl_mpi.run import again, devices, evaluation, flags, trial
+from zofl_mpi.run import again, devices, evaluation, flags, saving, trial
 from zofl_mpi.run import plan as plans
 from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
@@ -170,6 +170,8 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress, stop: Stop)
     data = build_setting(world, family, plan, places[world.rank].device)
     fault = "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only"
     _check_equal(world, data.fingerprint, fault)
+    if data.about and world.rank == 0 and not (values["quiet"] or values["dry_run"]):
+        print(f"samples   {data.about}", flush=True)
     bar.step("start: method and kernel", 4, 1)
     if ":" in values["method"]:
         run_or_fail_all(world, lambda: plans.check_hooks(flags.made(cls, values, setting=data), plan))
@@ -215,6 +217,8 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress, stop: Stop)
     rows = [place.row(rank, clients[rank], values["server_ranks"]) for rank, place in enumerate(places)]
     if values["verbose"] and world.rank == 0:
         print(listed(rows))
+    if values["checkpoint_every"] == "auto" and world.rank == 0 and not values["quiet"]:
+        print(saving.LINE, flush=True)
 
     def open_result() -> tuple[Recorder, Restored | None]:
         from zofl_mpi.run import session
@@ -230,7 +234,7 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress, stop: Stop)
 def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Setting[Any], str]:
     """The setting with the kernel that rank 0 chose and every rank has tried, and the reason; one for the whole run.
 
-    It depends on the planned steps, which a method knows: rank 0 makes one for this. A continued run keeps its kernel.
+    It depends on a step's sizes, which a method knows: rank 0 makes one for this. A continued run keeps its kernel.
     """
     problem = setting.problem
     if not problem.kernel:
@@ -238,7 +242,7 @@ def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], pl
     samples = max(setting.data, key=len)
 
     def choose() -> tuple[Any, Any]:
-        work = plans.work_of(flags.made(cls, plan.values, setting=setting), plan.values["rounds"])
+        work = plans.work_of(flags.made(cls, plan.values, setting=setting))
         return work, work and problem.kernel_for(work, samples, plan.kernel_before)
 
     work, choice = world.bcast(at_server(world, choose))

@@ -16,6 +16,7 @@ from zofl_mpi.engine.fields import check_ranges, is_flag
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Method
 from zofl_mpi.errors import UserError, nearest, plain
+from zofl_mpi.paths import check_text, user_path
 
 T = TypeVar("T")
 Groups = Mapping[str, type[Any]]
@@ -147,6 +148,7 @@ def split(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
     """The flags as typed, each with the words up to the next one; a word before all flags counts as a flag."""
     groups: list[tuple[str, list[str]]] = []
     for word in arguments:
+        check_text(word, groups[-1][0] if groups and not IS_FLAG(word) else "")
         if groups and not IS_FLAG(word):
             groups[-1][1].append(word)
         else:
@@ -257,11 +259,12 @@ def read_toml(path: str | Path, called: str = "--config ") -> dict[str, Any]:
     """The table of a TOML file; its keys are flags (UserError: it cannot be read, or is not TOML)."""
     import tomllib  # rank 0 alone reads
 
+    place = user_path(path, called.strip() or "the grid")
     try:
-        found = os.stat(path)
+        found = os.stat(place)
         if not stat.S_ISREG(found.st_mode) or found.st_size > TOML_BYTES:
             raise UserError(f"{called}{path}: must be a file of at most {TOML_BYTES} bytes")
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(place.read_text(encoding="utf-8-sig"))  # a byte order mark may begin it
     except OSError as exc:
         shown_path = str(path) if len(str(path)) < 200 else f"{str(path)[:60]}..."
         raise UserError(f"{called}{shown_path}: cannot be read ({exc.strerror}); give the path of a TOML file") from exc

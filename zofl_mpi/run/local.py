@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from zofl_mpi.engine import mean, messages
-from zofl_mpi.engine.clients import Client, ClientError, Clients, Participants, Replies, Step, Weights, failure
+from zofl_mpi.engine.clients import Booked, Client, ClientError, Clients, Participants, Replies, Step, Weights, failure
 from zofl_mpi.engine.ledger import Row
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.sharing import Sharing
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.run.questions import Questions, in_turn, participants
+from zofl_mpi.run.questions import Questions, forget_scratch, in_turn, participants
 
 
 @final
@@ -24,12 +24,15 @@ class LocalClients(Clients):
         self._clients = {i: Client(i, d) for i, d in enumerate(data)}
         self._batched = program_of(method).backend.batched_clients
 
-    def ask(self, step: Step, message: Any, *, to: Participants = None, counted: bool = True) -> Replies:
-        return self.ask_each(step, dict.fromkeys(participants(to, self.m), message), counted=counted)
+    def ask(
+        self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None
+    ) -> Replies:
+        items = self._ask(step, dict.fromkeys(participants(to, self.m), message), counted, booked)
+        return ((i, messages.copy(item)) for i, item in items)  # which clients may overwrite; the server keeps them
 
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
         items = self._ask(step, {i: each[i] for i in participants(each, self.m)}, counted)
-        return ((i, messages.copy(item)) for i, item in items)  # which clients may overwrite; the server keeps them
+        return ((i, messages.copy(item)) for i, item in items)
 
     def mean(
         self, step: Step, message: Any, *, to: Participants = None, weights: Weights = None, counted: bool = True
@@ -46,14 +49,18 @@ class LocalClients(Clients):
                 raise ClientError(i, 0, step.__name__, failure(0, exc)) from exc
         return mean.local_mean(replies, shares)
 
+    def holders(self) -> list[int]:
+        return [i for i, client in self._clients.items() if client.memory]
+
     def account(self) -> tuple[Row, bool]:
         self._questions.check_closed("the round ended")
+        forget_scratch(self._clients.values())
         return self._questions.row(self._questions.account()[None])
 
     def close(self, status: int = 0) -> None:
         self._questions.check_closed("the run ended")
 
-    def _ask(self, step: Step, each: dict[int, Any], counted: bool) -> Replies:
+    def _ask(self, step: Step, each: dict[int, Any], counted: bool, booked: Booked = None) -> Replies:
         different = {id(message): message for message in each.values()}
         packed = {key: messages.copy(message, writable=False) for key, message in different.items()}
         inbox = {i: packed[id(message)] for i, message in each.items()}  # read-only: one copy may serve many
@@ -61,7 +68,7 @@ class LocalClients(Clients):
         if counted:
             sizes = {key: messages.size(message) for key, message in different.items()}
             for i, message in each.items():
-                self.ledger.sent(name, i, sizes[id(message)])
+                self.ledger.sent(name, i, booked[i] if booked else sizes[id(message)])
         return self._replies(step, name, inbox, counted)
 
     def _replies(self, step: Step, name: str, inbox: dict[int, Any], counted: bool) -> Replies:

@@ -16,14 +16,27 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine import device, memory, messages
 from zofl_mpi.engine.clients import ClientError, Clients
-from zofl_mpi.engine.fields import check_finite, described, numbers, parts_of, reported, without_warnings
+from zofl_mpi.engine.fields import (
+    check_finite,
+    described,
+    is_finite,
+    numbers,
+    parts_of,
+    reported,
+    without_warnings,
+)
 from zofl_mpi.engine.fleet import BY_CLIENT
+from zofl_mpi.engine.hidden import Unchanged
+from zofl_mpi.engine.lazy import is_tensor
 from zofl_mpi.engine.ledger import KINDS, Row, overlap
+from zofl_mpi.engine.ownership import own_state
 from zofl_mpi.engine.setting import Budget, Directions, Method
 from zofl_mpi.errors import UserError, warn
-from zofl_mpi.run import records
+from zofl_mpi.paths import user_path
+from zofl_mpi.run import records, unread
 from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
 from zofl_mpi.run.progress import Progress, with_progress
+from zofl_mpi.run.saving import Every, Saving
 
 
 class RunError(UserError):
@@ -39,19 +52,15 @@ class RunError(UserError):
 @final
 @dataclass(frozen=True)
 class Schedule:
-    """Rounds after which to evaluate and to checkpoint, by the flags of these names (`plan.RunFlags`)."""
+    """Rounds after which to evaluate, and when to checkpoint, by the flags of these names (`plan.RunFlags`)."""
 
     rounds: int
     eval_every: int
-    checkpoint_every: int
+    checkpoint_every: Every
 
     def evaluates(self, done: int) -> bool:
         """Whether to evaluate after `done` rounds."""
         return done in (1, self.rounds) or done % self.eval_every == 0
-
-    def saves(self, done: int) -> bool:
-        """Whether to checkpoint after `done` rounds; after the last in any case: the run may be made longer later."""
-        return self.checkpoint_every > 0 and (done % self.checkpoint_every == 0 or done == self.rounds)
 
 
 TOGETHER = 1000
@@ -71,6 +80,7 @@ class Totals:
     wall: float = 0.0
     bytes_down: int = 0
     bytes_up: int = 0
+    transport: int = 0  # bytes that ranks received of others
     rounds: int = 0
     last: dict[str, float] = field(default_factory=dict)  # the latest value of each column
     measured: int = 0  # round of the latest value of those that `note` shows
@@ -102,6 +112,7 @@ class Totals:
             self.late[slowest] = self.late.get(slowest, 0.0) + waited
         self.bytes_down += int(row.bytes_down.sum())
         self.bytes_up += int(row.bytes_up.sum())
+        self.transport += int(row.transport_received.sum())
         self.wall += wall
         self.rounds += 1
         self.round += 1
@@ -133,6 +144,7 @@ class Restored:
     steps: list[str]
     state: Any
     memories: dict[int, Memory]
+    outline: dict[str, Any]  # of the state of `start`
 
 
 @final
@@ -152,13 +164,24 @@ class Rounds:
         RunError: a round failed, finished ones are in the result file; WriteError: that cannot be written.
         """
         clients, recorder, schedule = self.clients, self.recorder, self.schedule
-        done, state = clients.steadily(partial(self._begin, resumed))
+        parts = unread.begin(self.method) if resumed is None else {}
+        with unread.noting(parts):
+            done, state = clients.steadily(partial(self._begin, resumed))
+        outline = messages.outline(state) if resumed is None else resumed.outline
+        unchanged, first = Unchanged(self.method), done + 1
         self.progress.begin(done, schedule.rounds)
         totals, since = Totals(done, start=device.age(), server_ranks=clients.sharing.ranks), time.perf_counter()
         recorder.begins(totals.start)
+        saving = Saving(schedule.checkpoint_every, schedule.rounds)
         while done < schedule.rounds:
             try:
-                state, columns, (row, stop) = clients.steadily(partial(self._round, state, done))
+                state, columns, (row, stop) = clients.steadily(partial(self._round, state, done, parts))
+                _check_state(state, outline)
+                if parts and row.bytes_up.any():  # a round in which nobody takes part needs few of them
+                    clients.steadily(partial(unread.check_read, self.method, parts, clients))
+                    parts = {}
+                if done + 1 == first or schedule.evaluates(done + 1):
+                    unchanged.check()
             except (Exception, SystemExit) as exc:
                 raise _failed(done + 1, exc, self.method, recorder) from exc
             now = time.perf_counter()
@@ -169,8 +192,8 @@ class Rounds:
             recorder.append({"round": float(done), "seconds": wall, **columns}, **tables)
             self._survived(totals, repeated=True)
             self.progress.update(done, note(totals), wall)
-            if schedule.saves(done) or (stop and done < schedule.rounds):
-                clients.steadily(partial(self._save, done, state))
+            if saving.is_due(done) or (stop and done < schedule.rounds):
+                saving.save(partial(clients.steadily, partial(self._save, done, state)))
                 self._survived(totals, repeated=False)
             if stop and done < schedule.rounds:
                 recorder.close("interrupted", **totals.explored(self.method))
@@ -182,7 +205,7 @@ class Rounds:
         try:
             recorder.finish(final, **totals.explored(self.method))
         except records.DamagedError:
-            if not schedule.saves(done):  # else its last checkpoint is this one
+            if not schedule.checkpoint_every:  # else its last checkpoint is this one
                 clients.steadily(partial(self._save, done, state))
             raise
         return totals, True
@@ -190,7 +213,7 @@ class Rounds:
     def _begin(self, resumed: Restored | None) -> tuple[int, Any]:
         """The number of finished rounds, and the state after them."""
         with without_warnings():
-            done, state = (0, self.method.start()) if resumed is None else (resumed.round, resumed.state)
+            done, state = (0, messages.copy(self.method.start())) if resumed is None else (resumed.round, resumed.state)
         if resumed is not None:
             memories = resumed.memories
             for _ in self.clients.ask_each(STEPS["<restore>"], memories, counted=False) if memories else ():
@@ -199,11 +222,16 @@ class Rounds:
         self.clients.account()  # the costs so far belong to no round
         return done, state
 
-    def _round(self, state: Any, r: int) -> tuple[Any, dict[str, float], tuple[Row, bool]]:
-        """Runs round r, and its evaluation if one is due; returns the new state, its row's columns, its `account`."""
+    def _round(self, state: Any, r: int, parts: unread.Unusual) -> tuple[Any, dict[str, float], tuple[Row, bool]]:
+        """Runs round r, and its evaluation if one is due; returns the new state, its row's columns, its `account`.
+
+        `parts`: of which it is noted whether they are read.
+        """
         method, clients = self.method, self.clients
         # a repeated round must find its state unchanged
-        state = finite_round(method, messages.copy(state) if clients.survives else state, r, clients)
+        state = messages.copy(state) if clients.survives else state
+        with unread.noting(parts):
+            state = finite_round(method, state, r, clients)
         fleet, evaluates, columns = method.setting.fleet, self.schedule.evaluates(r + 1), dict[str, float]()
         spent = [each.spent(r + 1, evaluates) for each in parts_of(method) if isinstance(each, Budget)]
         for each in (state, fleet and fleet.spent(r + 1), *spent):
@@ -211,9 +239,10 @@ class Rounds:
                 columns |= dict(numbers(each))
                 self.recorder.describe(described(each))
         if evaluates:
+            _check_arrays(state)
             name = f"evaluation after round {r + 1}"
             self.progress.step(name)
-            with without_warnings():
+            with without_warnings(), unread.noting(parts):
                 report = method.evaluate(state, r, with_progress(clients, self.progress, name))
             self.progress.step("")
             columns |= reported(report)
@@ -227,17 +256,18 @@ class Rounds:
             self.recorder.survived(totals.losses[-len(new) :])
 
     def _save(self, done: int, state: Any) -> None:
-        """Writes a checkpoint: the state, all memories, the number of finished rounds. There is no random state.
+        """Writes a checkpoint: the state, the memories that there are, how many rounds are done; no random state.
 
         RunError: it cannot be written; DamagedError: it is written, and the result cannot be read any more.
         """
         clients, recorder = self.clients, self.recorder
         recorder.flush()  # its rows first: what fails there is no checkpoint's failure
-        recalled = clients.ask(STEPS["<recall>"], Acknowledged(), counted=False)
-        if clients.m <= TOGETHER:
+        holders = clients.holders()
+        recalled = clients.ask(STEPS["<recall>"], Acknowledged(), to=holders, counted=False) if holders else iter(())
+        if len(holders) <= TOGETHER:
             payload = {f"memory/{i}": messages.pack(memory) for i, memory in recalled}
         else:
-            entries = {str(i): memory.entries for i, memory in recalled if memory.entries}
+            entries = {str(i): memory.entries for i, memory in recalled}
             payload = {"memories": messages.pack(Memory(entries))}
         payload["state"] = messages.pack(state)
         attrs = {**recorder.origin, "round": done, "steps": clients.ledger.steps}
@@ -261,7 +291,28 @@ def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> A
             "states that start and round return"
         )
     check_finite(new)
-    return new
+    return own_state(new)
+
+
+def _check_state(state: Any, like: dict[str, Any]) -> None:
+    """Refuses a state that --resume would refuse."""
+    try:
+        messages.check_like(state, like)
+    except UserError as exc:
+        raise UserError(
+            f"round returned a state that is not like the one of start ({exc}), so a checkpoint could not be "
+            "continued: keep classes, dtypes and shapes"
+        ) from exc
+
+
+def _check_arrays(state: Any) -> None:
+    """Refuses a state with an array that is not finite, which no field need declare; its numbers may be NaN."""
+    for path, value in messages.leaves(state):
+        is_array = (isinstance(value, np.ndarray) and value.dtype.kind in "fc") or (
+            is_tensor(value) and value.is_floating_point()
+        )
+        if is_array and not is_finite(value):
+            raise UserError(f"the state's {'/'.join(path)} is not finite: the run has diverged; smaller steps may help")
 
 
 def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
@@ -269,7 +320,9 @@ def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
     payload = checkpoint.payload
     try:
         with without_warnings():
-            state = messages.read(payload["state"], like=method.start())
+            start = method.start()
+        state, outline = messages.read(payload["state"], like=start), messages.outline(start)
+        del start  # as large as the model
         each = {name: messages.read(block, Memory({})) for name, block in payload.items() if name.startswith("memor")}
         if "memories" in each:
             together = each.pop("memories").entries
@@ -282,11 +335,12 @@ def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
     except (UserError, KeyError, TypeError, ValueError, AttributeError) as exc:
         reason = str(exc) if isinstance(exc, UserError) else f"it is damaged ({type(exc).__name__}: {exc})"
         raise UserError(f"the checkpoint cannot be continued from: {reason}") from exc
-    return Restored(done, steps, state, memories)
+    return Restored(done, steps, state, memories, outline)
 
 
-def result_of(path: Path) -> Path:
-    """`run.ckpt.h5` -> `run.h5`; a result's own path stays (UserError: no file can have it)."""
+def result_of(text: str) -> Path:
+    """The result that --resume names, by its own path or its checkpoint's (UserError: no file can have it)."""
+    path = user_path(text, "--resume")
     records.check_name(path, "--resume")
     return path.with_name(path.name.removesuffix(".ckpt.h5") + ".h5") if path.name.endswith(".ckpt.h5") else path
 

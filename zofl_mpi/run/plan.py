@@ -20,6 +20,7 @@ from zofl_mpi.errors import UserError, nearest, plain
 from zofl_mpi.run import flags, stored
 from zofl_mpi.run.family import Choice, Family
 from zofl_mpi.run.progress import launcher_words
+from zofl_mpi.run.saving import Every
 from zofl_mpi.run.stored import LOCAL
 
 T = TypeVar("T")
@@ -39,7 +40,8 @@ class RunFlags:
         out: result file; else METHOD-PROBLEM-DATA-sSEED.h5 in this folder (without PROBLEM where it is the method's
             usual one), numbered if that exists.
         force: overwrite the result file if it exists.
-        checkpoint_every: rounds between checkpoints; 0: only when a signal ends the run.
+        checkpoint_every: rounds between checkpoints; 0: only when a signal ends the run; auto: by the clock, after
+            30 s, then as often as 2 % of the time allows, and every ten minutes at least.
         resume: a result file or its checkpoint: continue that run, with its configuration.
         eval_every: rounds between evaluations; the first and the last round are always evaluated.
         eval_clients: most clients that an evaluation asks, drawn anew each time where there are more; 0: all.
@@ -69,7 +71,7 @@ class RunFlags:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     out: str = ""
     force: bool = False
-    checkpoint_every: int = at_least(0, 10)
+    checkpoint_every: Every = at_least(0, "auto", "auto or a whole number", "(0: only when a signal ends the run)")
     resume: str = ""
     eval_every: int = at_least(1, 10)
     eval_clients: int = at_least(0, 100)
@@ -139,8 +141,8 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     table = kept | given
     method = typed.get("--method") or str(table.get("method", next(iter(family.METHODS))))
     papers = getattr(family, "PAPER_PROBLEM", "")
-    usual = (papers if "--paper" in typed or table.get("paper") else "") or _usual_problem(family, method)
-    problem = typed.get("--problem") or str(table.get("problem") or usual)
+    usual_problem = (papers if "--paper" in typed or table.get("paper") else "") or _usual_problem(family, method)
+    problem = typed.get("--problem") or str(table.get("problem") or usual_problem)
     for name, value in (("method", method), ("problem", problem)):
         if before and before[name] != value:
             raise UserError(f"--resume {resume}: that run has --{name} {before[name]}, this command {value}")
@@ -165,7 +167,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     rounds = int(before.get("rounds", 0))
     other = {name: leaf.paper for name, leaf in known.items() if leaf.paper not in (None, values[name])}
     other |= {"problem": papers} if papers not in ("", problem) and "--problem" not in typed else {}
-    return Plan(values, command, kernel, samples, rounds, usual, other)
+    return Plan(values, command, kernel, samples, rounds, usual_problem, other)
 
 
 def _opening(family: Family, method: str) -> str:
@@ -323,7 +325,7 @@ def check_hooks(method: Method[Any], plan: Plan) -> None:
     for hook, kind in HOOKS.items():
         if not any(hook in vars(base) for base in own):
             continue
-        called = f"{hook}()" if hook in ("costs", "loads") else f"{hook}(rounds)"
+        called = f"{hook}()" if hook in ("costs", "work", "loads") else f"{hook}(rounds)"
         try:
             answer = getattr(method, hook)(*([] if "()" in called else [rounds]))
             fault = "" if answer is None or isinstance(answer, kind) else f"gave a {type(answer).__name__}"
@@ -344,11 +346,13 @@ def print_plan(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> N
     rounds = plan.values["rounds"]
     directions = method.directions(rounds)
     explored = {"explored": str(directions)} if directions else {}
+    about = {"samples": method.setting.about} if method.setting.about else {}
     evaluated = {"samples of each part that an evaluation reads": method.setting.eval_samples or "all"}
     S, uploads = plan.values["server_ranks"], method.server_uploads
     shared = {f"uploads of a step on each of {S} server ranks, at most": -(-uploads // S)} if S > 1 else {}
     accounts = {k: v for each in parts_of(method) if isinstance(each, Budget) for k, v in each.lines(rounds).items()}
-    lines = {**method.plan(rounds), **accounts, **shared, **explored, **evaluated, **method.costs(), **seconds}
+    expected = {**about, **method.plan(rounds), **accounts, **shared, **explored, **evaluated}
+    lines = {**expected, **method.costs(), **seconds}
     for name, value in lines.items():
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
 
@@ -360,9 +364,9 @@ def settled(method: Method[Any], plan: Plan) -> dict[str, Any]:
     return {name: value for each in budgets for name, value in each.settled(rounds, before).items()}
 
 
-def work_of(method: Method[Any], rounds: int) -> Work | None:
+def work_of(method: Method[Any]) -> Work | None:
     """The local steps that the method, or else the first of its parts, plans; None where they are not known."""
-    planned = (each.work(rounds) for each in parts_of(method) if isinstance(each, PlansWork))
+    planned = (each.work() for each in parts_of(method) if isinstance(each, PlansWork))
     return next((work for work in planned if work is not None), None)
 
 

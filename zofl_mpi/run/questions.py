@@ -3,7 +3,7 @@
 import functools
 import inspect
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -14,6 +14,7 @@ from zofl_mpi.engine.batching import batched
 from zofl_mpi.engine.clients import Client, Failure, Participants, Step, failure, step_of
 from zofl_mpi.engine.fields import check_finite, without_warnings
 from zofl_mpi.engine.ledger import SERVER, Clock, Ledger, Row
+from zofl_mpi.engine.ownership import Shared, own_memory
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.client_memory import STEPS
 
@@ -28,14 +29,20 @@ class Item(NamedTuple):
 
 
 def in_turn(
-    step: Step, clients: Mapping[int, Client], inbox: Mapping[int, Any], clock: Clock, name: str, most: int = 1
+    step: Step,
+    clients: Mapping[int, Client],
+    inbox: Mapping[int, Any],
+    clock: Clock,
+    name: str,
+    most: int = 1,
+    check: Callable[[], None] = lambda: None,
 ) -> Iterator[Item]:
     """Yields the items of the clients of one process, which take turns: the q-th in the order of `inbox`, then q + 1.
 
     Ends at the first failure. Running one client to its end first would change the order, and deadlock where buffers
-    are bounded. `most`: clients of a batch, see `batched`.
+    are bounded. `most`: clients of a batch, see `batched`. `check`: called when the last of them has ended.
     """
-    step = batched(step, clients, inbox, inbox, most)
+    step, shared = batched(step, clients, inbox, inbox, most), Shared(inbox.values(), f"step {name!r}")
     live = {i: _items(step, clients[i], inbox[i]) for i in inbox}
     q = 0
     while live:
@@ -45,6 +52,11 @@ def in_turn(
                     last, content = next(live[i])
                 messages.size(content)  # refuses anything but a message here, where the client is known
                 check_finite(content)
+                if last:
+                    own_memory(clients[i].memory, inbox[i])
+                    if len(live) == 1:
+                        shared.check()
+                        check()
             except KeyboardInterrupt:
                 raise
             except BaseException as exc:  # SystemExit too: the server must hear of it
@@ -116,10 +128,10 @@ class Questions:
         self._since = now
         return table
 
-    def row(self, tables: NDArray[np.float64]) -> tuple[Row, bool]:
-        """Ends a round, given the tables of all ranks; see `Clients.account`."""
+    def row(self, tables: NDArray[np.float64], transport: NDArray[np.int64] | None = None) -> tuple[Row, bool]:
+        """Ends a round, given the tables of all ranks and what they moved; see `Clients.account`, `Ledger.row`."""
         self._watch.begins()
-        return self.ledger.row(tables[:, :-1]), bool(tables[:, -1].any())
+        return self.ledger.row(tables[:, :-1], transport), bool(tables[:, -1].any())
 
     def restart(self) -> None:
         """Restarts the round in progress."""
@@ -134,6 +146,12 @@ def participants(to: Participants, m: int) -> list[int]:
     if not chosen or min(chosen) < 0 or max(chosen) >= m or len(set(chosen)) < len(chosen):
         raise ValueError(f"a question goes to different clients from 0..{m - 1}, not to {chosen}")
     return chosen
+
+
+def forget_scratch(clients: Iterable[Client]) -> None:
+    """Empties the clients' scratch at the end of a round: what outlives it belongs into their memory."""
+    for client in clients:
+        client.scratch.clear()
 
 
 def received(block: messages.Bytes) -> Any:

@@ -16,6 +16,7 @@ from zofl_mpi.engine.setting import Loads, Method
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import World
 from zofl_mpi.errors import UserError, warn
+from zofl_mpi.paths import user_path
 from zofl_mpi.run import loop, records, stored
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.mpi.world import MPIWorld
@@ -97,7 +98,7 @@ def opened(
     if flags["resume"]:
         recorder, resumed = continued(world, method, plan, attrs, create)
     else:
-        recorder = create(Path(flags["out"]) if flags["out"] else free_name(plan), attrs=attrs)
+        recorder = create(user_path(flags["out"], "--out") if flags["out"] else free_name(plan), attrs=attrs)
     recorder.places(rows)
     if method.setting.counts is not None:
         recorder.partition(method.setting.counts)
@@ -109,7 +110,7 @@ def continued(
 ) -> tuple[records.Recorder, loop.Restored]:
     """The result that --resume names, cut back to its checkpoint, in place or at --out; and the checkpoint."""
     flags, rounds = plan.values, plan.values["rounds"]
-    source = loop.result_of(Path(flags["resume"]))
+    source = loop.result_of(flags["resume"])
     checkpoint = records.load_checkpoint(records.checkpoint_path(source))
     if checkpoint.newer:
         warn(checkpoint.newer)
@@ -122,19 +123,22 @@ def continued(
     done = resumed.round
     if done > rounds:
         raise UserError(f"--rounds {rounds}: {done} rounds are done already; ask for more: --rounds {done + 100}")
-    target = Path(flags["out"] or source)
+    target = user_path(flags["out"], "--out") if flags["out"] else source
     if target.resolve() == source.resolve():
         target = source
     else:
         places.check_new(target, flags["force"])
-        places.remove(target)
     if lost:
         if target == source and (kept := places.set_aside(source)):
             warn(f"the damaged file is {kept} now")
-        return create(target, attrs={**attrs, "run": before.get("run", "")}, start=done), resumed
+        recorder = create(target, attrs={**attrs, "run": before.get("run", "")}, start=done)
+    else:
+        if target != source:
+            places.copy(source, target)
+        m, ranks = method.setting.m, world.size
+        recorder = records.Recorder.reopen(target, done, m=m, ranks=ranks, rounds=rounds, attrs=attrs)
     if target != source:
-        places.copy(source, target)
-    recorder = records.Recorder.reopen(target, done, m=method.setting.m, ranks=world.size, rounds=rounds, attrs=attrs)
+        places.remove_checkpoints(target)
     return recorder, resumed
 
 
@@ -226,7 +230,9 @@ def closing(totals: loop.Totals, path: Path, stopped: str = "", resume: str = ""
             "computes longer than the others on average: give it fewer clients, or a core of its own"
         )
     down, up = bytes_in_words(totals.bytes_down), bytes_in_words(totals.bytes_up)
-    lines.append(f"sent      {down} down to clients, {up} up to the server")
+    lines.append(f"sent      {down} down to clients, {up} up to the server, as the method's protocol has it")
+    if totals.transport:
+        lines.append(f"moved     {bytes_in_words(totals.transport)} between the ranks, as this run carried it out")
     if totals.losses:
         lost = ", ".join(str(rank) for loss in totals.losses for rank in loss.ranks)
         repeated = sum(loss.repeated for loss in totals.losses)

@@ -56,7 +56,7 @@ def config_of(path: str) -> tuple[dict[str, Any], dict[str, str], str, int]:
     """
     from zofl_mpi.run import loop, records
 
-    result = loop.result_of(Path(path))
+    result = loop.result_of(path)
     try:
         checkpoint = records.load_checkpoint(records.checkpoint_path(result))
     except UserError as exc:

@@ -11,6 +11,7 @@ import numpy as np
 
 from zofl_mpi.engine.lazy import torch
 from zofl_mpi.errors import UserError
+from zofl_mpi.paths import user_path
 from zofl_mpi.run import flags
 from zofl_mpi.run.family import Site
 from zofl_mpi.settings.samples import Samples
@@ -64,15 +65,18 @@ class Adaptation:
             return
         from zofl_mpi.run import records  # HDF5
 
-        name, run = f"--pretrained {self.pretrained}", records.load(self.pretrained)
+        path = user_path(self.pretrained, "--pretrained")
+        name, run = f"--pretrained {self.pretrained}", records.load(path)
         same = {f.name for group in groups for f in fields(group)} - DIVISION
         now = {flag: site.values[flag] for flag in sorted(same & site.values.keys())} | {"seed": site.streams.seed}
         other = [flag for flag in now if flags.shown(run.config.get(flag)) != flags.shown(now[flag])]
         if other:
             differing = flags.changes(other, run.config, now)
             raise UserError(f"{name}: network and held-out samples must be those of that run: {differing}")
+        held = np.size(run.final.get("theta", []))
+        headless = held == sum(p.numel() for p in parts[0].parameters())  # a method whose clients have no head
         for modules, suffix in ((parts[:2], ""), (parts[2:], "_s")):
-            parameters = [p for module in modules for p in module.parameters()]
+            parameters = [p for module in modules[: 1 if headless else 2] for p in module.parameters()]
             statistics = [b for module in modules for b in module.buffers() if b.is_floating_point()]
             _copy(name, run.final, f"theta{suffix}", parameters)
             _copy(name, run.final, f"buffers{suffix}", statistics)

@@ -75,7 +75,8 @@ def _setting(factory: Factory, site: Site) -> Setting[Network]:
     shape, classes = shape_of(federation), federation.server.classes
     module = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))
     own: dict[str, Any] = {"weights": federation.weights, "terms": terms_of(site), "dtype": np.dtype(site.dtype)}
-    steps = site.group(Kernel)
+    steps, first = site.group(Kernel), federation.clients[0]
+    own["examples"] = first.take(np.arange(min(4, len(first))), np.dtype(site.dtype))[0]
     problem = Network(module, shape, classes, site.device, steps.kernel, steps.client_memory, **own)
     return setting_on(site, problem, federation, fingerprint_of(module))
 

@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
-from pathlib import Path
-from typing import Literal, TypeVar, final
+from typing import Any, Literal, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +15,9 @@ from zofl_mpi.data.sources import Synthetic
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
-from zofl_mpi.engine.world import World, run_or_fail_all
+from zofl_mpi.engine.world import World, once_a_node, run_or_fail_all
 from zofl_mpi.errors import UserError, warn
+from zofl_mpi.paths import user_path
 from zofl_mpi.run.family import Site
 
 P = TypeVar("P")
@@ -34,7 +34,9 @@ class Samples:
         data: digits, mnist, fashion-mnist, cifar10, synthetic, or the path of a .npz file with x and y (integers y are
             classes, floats the targets of a regression), and client for --partition natural.
         data_dir: the folder with the data set's files; else $ZOFL_DATA, else the user's cache.
-        pixels: unit ([0, 1]), raw (as stored) or standardize (mean 0, variance 1 over the training part).
+        pixels: of images unit (bytes in [0, 1], floats as stored), raw (as stored) or standardize (each channel with
+            mean 0 and variance 1 over the training part); of a table unit and raw (as stored) or standardize (each
+            column with mean 0 and variance 1 over the training part).
         features: all, or pca:K: the first K principal components of the inputs, fitted on the training part (server and
             clients), and a constant 1; server-pca:K: fitted on the server's own samples alone, so that they tell
             nothing of the clients.
@@ -48,6 +50,8 @@ class Samples:
         split: random (10 % of all samples, --test-fraction, are the test set) or official (the data set's own).
         test_fraction: share of all samples that is the test set.
         server_fraction: share of the training part that is the server's own.
+        server_samples: number of samples of the training part that are the server's own, in place of its fraction; 0:
+            by the fraction.
         server_lacks: number of classes, the last ones, of which the server has no samples; its share is of the others.
         validation: share of the training part that server and clients do not train on, reported beside the test part
             to choose step sizes by; 0 for none.
@@ -67,6 +71,7 @@ class Samples:
     split: Literal["random", "official"] = "random"
     test_fraction: float = 0.1
     server_fraction: float = 0.3
+    server_samples: int = at_least(0, 0, "a number of samples", "(0: by --server-fraction)")
     server_lacks: int = at_least(0, 0, "a number of classes")
     validation: float = 0.0
     synthetic_samples: int = at_least(1, 10_000)
@@ -84,9 +89,9 @@ class Samples:
             classifies: refuse a regression.
         """
         K, of_server = run_or_fail_all(world, lambda: features.parsed_components(self.features))
-        data_dir = Path(self.data_dir).expanduser() if self.data_dir else None
+        data_dir = user_path(self.data_dir, "--data-dir") if self.data_dir else None
         synthetic = Synthetic(self.synthetic_samples, self.synthetic_features, self.synthetic_classes)
-        stored = run_or_fail_all(world, lambda: sources.find(self.data, data_dir, streams, synthetic))
+        stored = found_once_a_node(world, lambda: sources.find(self.data, data_dir, streams, synthetic))
         raw = cached(world, stored)
         run_or_fail_all(world, lambda: self._check(raw, classifies))
         if world.rank == 0 and self.data.endswith(".npz"):
@@ -99,7 +104,7 @@ class Samples:
         official = self.split == "official"
         federation = run_or_fail_all(world, lambda: partition.split(raw, streams, official_split=official, **shares))
         if world.rank == 0 and raw.clients is not None:
-            self._warn_left_out(raw.clients, federation)
+            warn_left_out(raw, raw.clients, raw.clients, federation, self.min_samples)
         return features.projected(world, federation, K, made.key, of_server) if K else federation
 
     def _warn_gaps(self, raw: Raw) -> None:
@@ -113,19 +118,6 @@ class Samples:
             warn(
                 f"--data {self.data}: y means classes 0 to {raw.classes - 1}, and {none} {has} no samples "
                 f"(samples by class: {shown}); if no class is missing, number them from 0 without gaps"
-            )
-
-    def _warn_left_out(self, clients: NDArray[np.int64], federation: Federation) -> None:
-        """Tells which of the data's clients have too few samples to take part."""
-        held = [int(clients[part.rows_of(np.zeros(1, np.int64))[0]]) for part in federation.clients]
-        everyone = np.unique(clients)
-        left = np.setdiff1d(everyone, held)
-        if len(left):
-            shown = ", ".join(map(str, left[:SHOWN])) + (", ..." if len(left) > SHOWN else "")
-            who = f"{len(left)} of {len(everyone)} clients ({shown})"
-            warn(
-                f"--partition natural: {who} left out, with fewer than --min-samples {self.min_samples} samples beside "
-                "those of the test part and the server"
             )
 
     def _check(self, raw: Raw, classifies: bool) -> None:
@@ -152,16 +144,47 @@ class ClientSamples(Samples):
     server_fraction: float = 0.0
 
 
+def warn_left_out(
+    raw: Raw, asked: NDArray[np.int64], clients: NDArray[np.int64], federation: Federation, min_samples: int
+) -> None:
+    """Tells which of the clients `asked` have too few samples to take part; `clients` (N,) are those of all rows."""
+    held = [int(clients[part.rows_of(np.zeros(1, np.int64))[0]]) for part in federation.clients]
+    everyone = np.unique(asked)
+    left = np.setdiff1d(everyone, held)
+    if len(left):
+        shown = ", ".join(raw.client(int(number)) for number in left[:SHOWN]) + (", ..." if len(left) > SHOWN else "")
+        who = f"{len(left)} of {len(everyone)} clients ({shown})"
+        warn(
+            f"--partition natural: {who} left out, with fewer than --min-samples {min_samples} samples beside those of "
+            "held-out parts and of the server"
+        )
+
+
 def setting_on(site: Site, problem: P, federation: Federation, network: str = "") -> Setting[P]:
     """The setting of a problem on these data; `network`: a fingerprint beside that of the data."""
     data = federation.clients, federation.server, federation.test, federation.counts
-    fingerprint = ", ".join(filter(None, (federation.server.fingerprint(), federation.whose, network)))
-    dtype = np.dtype(site.dtype)
-    return Setting(problem, site.streams, *data, dtype, fingerprint, validation=federation.validation)
+    fingerprint = ", ".join(filter(None, (federation.fingerprint or federation.server.fingerprint(), network)))
+    own: dict[str, Any] = {"validation": federation.validation, "about": federation.in_words()}
+    return Setting(problem, site.streams, *data, np.dtype(site.dtype), fingerprint, **own)
+
+
+def found_once_a_node(world: World, find: Callable[[], Sources]) -> Sources:
+    """Sources that one rank of each node finds, which may read whole files."""
+    found = list[Sources]()
+
+    def name_and_key() -> tuple[str, str]:
+        found.append(find())
+        return found[0].name, found[0].key
+
+    name, key = once_a_node(world, name_and_key)
+    return found[0] if found else Sources(name, key, _left_to_another)
+
+
+def _left_to_another() -> Raw:
+    raise AssertionError("another rank of this node reads these sources")
 
 
 def cached(world: World, stored: Sources) -> Raw:
     """The data set from its node's cache, into which one rank of each node puts it."""
-    place, _ = world.neighbours(None)
-    run_or_fail_all(world, lambda: cache.prepare(stored) if place == 0 else None)
+    once_a_node(world, lambda: cache.prepare(stored))
     return run_or_fail_all(world, lambda: cache.open(stored))

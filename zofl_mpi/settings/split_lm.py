@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from zofl_mpi.data import texts
@@ -16,6 +15,7 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.engine.world import run_or_fail_all
 from zofl_mpi.errors import UserError
+from zofl_mpi.paths import user_path
 from zofl_mpi.run.family import Site
 from zofl_mpi.run.flags import flag
 from zofl_mpi.settings.networks import fingerprint_of
@@ -120,7 +120,7 @@ class LM:
 
 def vocabulary_of(model: str, config: Any) -> Vocabulary | None:
     """That of the tokenizer.json in a model's folder; None where there is none, or no token that ends a text."""
-    place, own = Path(model).expanduser() / "tokenizer.json", config.get_text_config()
+    place, own = user_path(model, "--model") / "tokenizer.json", config.get_text_config()
     if not os.path.isfile(place) or own.eos_token_id is None:
         return None
     end = own.eos_token_id[0] if isinstance(own.eos_token_id, list) else own.eos_token_id

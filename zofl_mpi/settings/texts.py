@@ -11,7 +11,8 @@ from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import World, run_or_fail_all
 from zofl_mpi.errors import UserError
-from zofl_mpi.settings.samples import cached
+from zofl_mpi.paths import user_path
+from zofl_mpi.settings.samples import cached, found_once_a_node, warn_left_out
 
 
 @final
@@ -71,12 +72,12 @@ class Texts:
             most: tokens that the model can look at; texts that are longer are refused.
             of_model: the vocabulary of the model's folder; None for none.
         """
-        data_dir = Path(self.data_dir).expanduser() if self.data_dir else published.default_data_dir()
+        data_dir = user_path(self.data_dir, "--data-dir") if self.data_dir else published.default_data_dir()
         files = run_or_fail_all(world, lambda: self._files(data_dir))
         own = of_model if self.vocabulary == "auto" else None
         tokens: texts.Tokens = "model" if own else "e2e" if self.vocabulary == "e2e" else "gpt2"
         vocabulary = own or Vocabulary(run_or_fail_all(world, lambda: bpe.find(data_dir)))
-        stored = run_or_fail_all(world, lambda: texts.sources(self.data, files, vocabulary, self.text, tokens))
+        stored = found_once_a_node(world, lambda: texts.sources(self.data, files, vocabulary, self.text, tokens))
         raw = cached(world, stored)
 
         def shared() -> Corpus:
@@ -85,6 +86,8 @@ class Texts:
             rows, division = texts.training_rows(raw, self.part)
             shares = {name: vars(self)[name] for name in ("m", "alpha", "partition", "min_samples")}
             federation = texts.shared_out(raw, rows, streams, self.validation == "dev", **shares)
+            if world.rank == 0 and raw.clients is not None and self.partition == "natural":
+                warn_left_out(raw, raw.clients[rows], raw.clients, federation, self.min_samples)
             kept = vocabulary if tokens != "e2e" or raw.tokens is None else vocabulary.keeping(raw.tokens)
             if len(files) == 1:
                 return Corpus(federation, kept, division, files, self.text, choices=raw.classes)
@@ -95,10 +98,10 @@ class Texts:
     def _files(self, data_dir: Path) -> tuple[Path, ...]:
         """The three CSV files, or the one of lines."""
         if self.data.endswith(lines.SUFFIX):
-            return (Path(self.data).expanduser(),)
+            return (user_path(self.data, "--data"),)
         if self.data == "e2e":
             return published.find("e2e", e2e.FILES, data_dir)
-        paths, lacking = published.find_files(e2e.FILES, [Path(self.data).expanduser()])
+        paths, lacking = published.find_files(e2e.FILES, [user_path(self.data, "--data")])
         if lacking:
             raise UserError(
                 f"--data {self.data}: it must be e2e, FILE.jsonl, or a folder with {', '.join(e2e.FILES)}; there is no "

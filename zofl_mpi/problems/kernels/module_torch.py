@@ -257,7 +257,8 @@ class _Rows:
         self._inputs.copy_(stored.view(self._inputs.shape))
         if self._factors:
             self._inputs.mul_(self._factors[0]).add_(self._factors[1])
-        return self._inputs.reshape(self.size, self._key.batch, *self._key.function.input_shape)
+        own = self._key.function
+        return self._inputs.reshape(self.size, self._key.batch, *own.input_shape).to(own.input_dtype)
 
     def labels(self, steps: int) -> Tensor:
         """(steps, R, B, C) of the first steps: 1 for the true class, else 0."""

@@ -1,4 +1,4 @@
-"""Algorithm 2 of [A] for softmax regression: k models on the same mini-batches; and which kernel is faster here.
+"""Algorithm 2 of [A] for softmax regression: k models on the same mini-batches; and which kernel a run takes.
 
 A kernel is a function (x, d, minibatches, radius, shift) that moves the displacements d = y - x in place. Models are
 (k, C, p): all rows together are the matrix of one product with a batch (B, p), which is read once for all k models. The
@@ -6,24 +6,14 @@ proximal term only shrinks d, d <- (1 - gamma mu) d - gamma grad CE(x + d): one 
 """
 
 import functools
-import hashlib
-import importlib.metadata
 import importlib.util
-import json
-import math
-import platform
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.data.cache import keep_note
-from zofl_mpi.engine import device
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.projections import shrink
 
@@ -183,68 +173,25 @@ def numba_installed() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-def choose(kernel: str) -> str:
-    """The name in KERNELS for `kernel`; for "auto" (nothing is measured) the compiled one if numba is installed."""
+LEAST = 4096
+"""Length n of a model from which on "auto" takes the compiled kernel. It saves 10 to 20 us a step at any smaller batch,
+and a process needs 0.6 CPU seconds to load it: short runs, those of small models, would only be slower."""
+WIDEST = 2048
+"""Inputs of a sample up to which it does: with 3,072 a batch of 64 leaves the second-level cache; BLAS is faster."""
+
+
+def choose(kernel: str, classes: int, features: int) -> tuple[str, str]:
+    """The name in KERNELS for `kernel`, and the reason for "auto", which depends on sizes and what is installed alone.
+
+    Never on rounds, times or a cache: the same command has the same bits whenever it is run, however far it goes.
+    """
     if kernel == "numba" and not numba_installed():
         raise UserError("--kernel numba: numba is not installed; pip install 'zofl_mpi[fast]', or take auto or numpy")
-    if kernel == "auto":
-        return "numba" if numba_installed() else "numpy"
-    return kernel
-
-
-# --- times of the kernels on this machine, by which rank 0 decides: no rule by processor or size held on the next one
-
-SECONDS = 0.25
-"""CPU time that all measurements of one size may take together, the loading and compiling of a kernel aside."""
-CALLS = 8  # calls of each kernel, in turn, whose fastest one counts
-
-
-def step_times(size: Mapping[str, str | int], kernels: Mapping[str, Callable[[int], object]]) -> dict[str, float]:
-    """{kernel: seconds of a local step}: as kept in the user's cache, else (also if it is damaged) measured now.
-
-    Of a step of this `size`; the `kernels` are functions of a number of steps, which they take.
-    """
-    key = {**machine(), **size}
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-    file = _folder() / f"{digest[:16]}.json"
-    with suppress(OSError, ValueError, TypeError, KeyError):  # missing or damaged
-        stored = json.loads(file.read_text())
-        times = {name: float(stored["seconds"][name]) for name in kernels}
-        if stored["key"] == key and all(0 < value < math.inf for value in times.values()):
-            return times
-    times = measured(kernels)
-    keep_note(file, json.dumps({"key": key, "seconds": times}))
-    return times
-
-
-def machine() -> dict[str, str]:
-    """Processor and libraries, on which the times depend."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    versions = {name: importlib.metadata.version(name) for name in ("numpy", "numba", "llvmlite", "zofl_mpi")}
-    return {"processor": (names or [platform.processor()])[0], "blas": device.blas(), **versions}
-
-
-def measured(kernels: Mapping[str, Callable[[int], object]]) -> dict[str, float]:
-    """{kernel: seconds of a local step}, the kernels in turn; of each its fastest call, which other jobs slow least."""
-    for take in kernels.values():
-        take(1)  # loads it, or compiles it
-    budget = SECONDS / (CALLS * len(kernels))
-    steps = {name: max(1, int(budget / _seconds(take, 1))) for name, take in kernels.items()}
-    times, end = dict.fromkeys(kernels, math.inf), time.thread_time() + SECONDS
-    while time.thread_time() < end:
-        for name, take in kernels.items():
-            times[name] = min(times[name], _seconds(take, steps[name]) / steps[name])
-    return times
-
-
-def _seconds(take: Callable[[int], object], steps: int) -> float:
-    start = time.thread_time()
-    take(steps)
-    return max(time.thread_time() - start, 1e-6)
-
-
-def _folder() -> Path:
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("zofl_mpi")) / "kernels"
+    if kernel != "auto":
+        return kernel, ""
+    if not numba_installed():
+        return "numpy", "numpy: numba is not installed"
+    size = f"n = {classes * features} and {features} inputs"
+    if classes * features >= LEAST and features <= WIDEST:
+        return "numba", f"numba, as for {size}: n is at least {LEAST}, inputs at most {WIDEST}"
+    return "numpy", f"numpy, as for {size}: numba takes n of at least {LEAST}, inputs of at most {WIDEST}"

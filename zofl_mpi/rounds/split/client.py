@@ -303,7 +303,7 @@ class LocalSteps:
         if self.scalars:  # (h, n_p) on the host
             differences = torch.stack(self.differences) if self.differences else self.theta.new_zeros(0)
             memory["differences"] = differences.double().cpu().numpy().reshape(-1, self.scalars)
-        return Trained(float(self.total) / self.count if self.count else math.nan)
+        return Trained(float(self.total) / self.count if self.count else None)
 
     def _warn(self) -> None:
         """Warns, once a process, where most differences of losses were rounding."""

@@ -42,6 +42,7 @@ class Traffic:
     last: int = 0  # numbers of theta_l, the last of those that travel, that go up beside scalars
     aligned: int = 0  # every so many rounds each participant gets a new head; 0: never
     unsplit: bool = False  # clients hold both parts: scalars travel, down those of all rounds since a client's last
+    losses: bool = True  # whether a client's steps compute a loss, whose mean it sends
     sums: tuple[int, int] | None = None  # bytes (down, up) of sums in place of the scalars of steps
     _clients: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, compare=False)  # by client
 
@@ -63,7 +64,7 @@ class Traffic:
             SMASHED: (0, smashed),
             GRADIENTS: (self.returned * smashed, 0),
             LABELS: (0, labels),
-            NUMBERS: (8, 8),
+            NUMBERS: (8, 8 * self.losses),
         }
 
     def total(self, rounds: int) -> Counter[str]:

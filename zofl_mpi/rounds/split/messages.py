@@ -1,6 +1,7 @@
 """The messages of split training, the state of its server, and the columns of its evaluations."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,7 +54,13 @@ class Passed:
 class Trained:
     """Client to server: the local steps are done; the model stays until it is asked for."""
 
-    loss: float  # mean over the local steps of the local loss
+    loss: float | None  # mean over the local steps of the local loss; None where no step computes it
+
+
+def mean_loss(losses: Iterable[float | None]) -> float:
+    """The mean of the clients' losses; NaN where there is none, or a client's steps compute none."""
+    known = [math.nan if loss is None else loss for loss in losses]
+    return math.fsum(known) / len(known) if known else math.nan
 
 
 @dataclass(frozen=True)

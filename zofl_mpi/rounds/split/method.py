@@ -20,7 +20,18 @@ from zofl_mpi.problems.saving import PLAIN
 from zofl_mpi.rounds.base import GRADIENT, OnProblem
 from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss, at_a_line, with_own_part
 from zofl_mpi.rounds.split.costs import LABELS, PASS_MACS, STEP_BYTES, STEP_MACS, Traffic, costs_of, macs, plan_of
-from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, ServerPart, Smashed, State, Trained, Update
+from zofl_mpi.rounds.split.messages import (
+    Ask,
+    Model,
+    Network,
+    Report,
+    ServerPart,
+    Smashed,
+    State,
+    Trained,
+    Update,
+    mean_loss,
+)
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines, backprop
 from zofl_mpi.rounds.split.server import Server, passes_at
 from zofl_mpi.rounds.split.training import Training
@@ -92,7 +103,7 @@ class SplitMethod(OnProblem[Split]):
         for group in self.training.groups(r):
             replies = clients.ask(train, self.begin_round(state, r, head=True), to=group)
             losses += [item.loss for _, item in main.train(replies) if not isinstance(item, Smashed)]
-        return main, math.fsum(losses) / len(losses)
+        return main, mean_loss(losses)
 
     def mean(self, state: State, r: int, clients: Clients) -> Update:
         """The mean of the participants' models by their weights, with the head that the server has where none comes."""
@@ -205,7 +216,8 @@ class SplitMethod(OnProblem[Split]):
         """The bytes that travel; the loss knows whether the head does, and whether the server answers uploads."""
         last = sum(part.stop - part.start for part in self.rule.parts[1:])
         head = self.loss.travels > self.problem.n_client
-        return Traffic(self.training, head, self.loss.at_cut, self.scalars_each, last)
+        at_cut = self.loss.at_cut
+        return Traffic(self.training, head, at_cut, self.scalars_each, last, losses=not at_cut)
 
     def plan(self, rounds: int) -> Lines:
         return plan_of(self.traffic, rounds, self.rule.cost(self.loss)) | self.rule.lines()

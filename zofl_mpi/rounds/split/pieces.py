@@ -2,7 +2,8 @@
 
 A perturbed pass reads theta + mu u layer by layer: each layer's values are made when it computes, from pieces of u that
 are drawn for it, and are gone when it has. theta stays where it is, to the bit, and the losses are those of the whole
-vector theta + mu u. A step draws the pieces once more and moves theta in place.
+vector theta + mu u. A step draws the pieces once more, unless they are kept, and moves theta in place. The layers of a
+small network are perturbed before the pass: to look for them among each function's arguments takes longer than it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from zofl_mpi.rounds.split.rules import Lines, StepCost
 
 Parts = Iterator[tuple[slice, Tensor]]
 """An estimate, part by part of theta."""
+Kept = dict[tuple[int, int], Tensor]
+"""{(p, j): piece j of u_p as the generator gives it}."""
 PIECE = 2**18  # numbers that a CPU draws at once, which its caches hold; a multiple of 64, the signs of one word
+AT_ONCE = 2**22  # numbers of a network that is perturbed as a whole
 PIECE_OF_A_GPU = 2**24  # likewise of a GPU, whose numbers depend on how many are drawn at once
 
 
@@ -35,10 +39,19 @@ class Pieces:
     """
 
     def __init__(
-        self, seed: np.random.Generator, like: Tensor, distribution: str, draw: Draw = "device", K: Tensor | None = None
+        self,
+        seed: np.random.Generator,
+        like: Tensor,
+        distribution: str,
+        draw: Draw = "device",
+        K: Tensor | None = None,
+        kept: Kept | None = None,
     ) -> None:
-        """Directions of the kind of `like` (d,); with K (d,) divided by its root, entry by entry."""
-        self._like, self._distribution, self._K = like, distribution, K
+        """Directions of the kind of `like` (d,); with K (d,) divided by its root, entry by entry.
+
+        `kept` has what was drawn by the same seed, and gets what will be.
+        """
+        self._like, self._distribution, self._K, self._kept = like, distribution, K, kept
         self._generator = generator_of(seed, like, draw)
         d, size = len(like), PIECE if self._generator.device.type == "cpu" else PIECE_OF_A_GPU
         starts = [j * size for j in range(max(1, -(-(d - 15) // size)))]  # torch draws the last 16 numbers together
@@ -52,9 +65,9 @@ class Pieces:
         """The part `parts[j]` of u_p."""
         if self._last[:2] != (p, j):
             self._last = (-1, -1, self._like[:0])
-            u = self._drawn(p, j)
+            u = self._piece(p, j)
             if "sphere" in self._distribution:
-                u.mul_(self._factor(p))
+                u = u * self._factor(p) if self._kept is not None else u.mul_(self._factor(p))
             u = u.to(self._like.device, non_blocking=True)
             self._last = p, j, u if self._K is None else u * self._K[self.parts[j]].rsqrt()
         return self._last[2]
@@ -62,7 +75,10 @@ class Pieces:
     def shifted(self, x: Tensor, part: slice, p: int, mu: float) -> Tensor:
         """A part of x + mu u_p, at an address that is to a multiple of 64 as that of x's part: see `problems.flat`."""
         lead = part.start % 64
-        found = x.new_empty(lead + part.stop - part.start)[lead:]
+        return self.shift(x, part, p, mu, x.new_empty(lead + part.stop - part.start)[lead:])
+
+    def shift(self, x: Tensor, part: slice, p: int, mu: float, found: Tensor) -> Tensor:
+        """Writes a part of x + mu u_p into `found`."""
         for j in range(min(part.start // self._size, len(self.parts) - 1), len(self.parts)):
             own = self.parts[j]
             start, stop = max(part.start, own.start), min(part.stop, own.stop)
@@ -71,6 +87,14 @@ class Pieces:
             u = self(p, j)[start - own.start : stop - own.start]
             torch.add(x[start:stop], u, alpha=mu, out=found[start - part.start : stop - part.start])
         return found
+
+    def _piece(self, p: int, j: int) -> Tensor:
+        """The piece as the generator gives it: kept, or drawn."""
+        if self._kept is None:
+            return self._drawn(p, j)
+        if (p, j) not in self._kept:
+            self._kept[p, j] = self._drawn(p, j)
+        return self._kept[p, j]
 
     def _drawn(self, p: int, j: int) -> Tensor:
         """The piece as the generator gives it: after all before it, if these were not drawn yet."""
@@ -89,7 +113,7 @@ class Pieces:
     def _factor(self, p: int) -> Tensor:
         """() what brings u_p to the sphere."""
         if p not in self._factors:
-            norms = [torch.linalg.vector_norm(self._drawn(p, j), dtype=torch.float64) for j in range(len(self.parts))]
+            norms = [torch.linalg.vector_norm(self._piece(p, j), dtype=torch.float64) for j in range(len(self.parts))]
             norm = torch.linalg.vector_norm(torch.stack(norms)) if len(norms) > 1 else norms[0]
             radius = math.sqrt(len(self._like)) if self._distribution == "sqrt_d_sphere" else 1.0
             self._factors[p] = norm.reciprocal_().mul_(radius)
@@ -114,9 +138,9 @@ class Piecewise(TwoPoint):
     def lines(self) -> Lines:
         return {}
 
-    def draw_pieces(self, like: Tensor, key: Key) -> Pieces:
-        """The directions of a step, for theta like (d,)."""
-        return Pieces(key(Purpose.DIRECTION), like, self.distribution, self.draw, self.K)
+    def draw_pieces(self, like: Tensor, key: Key, kept: Kept | None = None) -> Pieces:
+        """The directions of a step, for theta like (d,); `kept` as in `Pieces`."""
+        return Pieces(key(Purpose.DIRECTION), like, self.distribution, self.draw, self.K, kept)
 
     def directions(self, like: Tensor, key: Key) -> Iterator[Tensor]:
         us = self.draw_pieces(like, key)
@@ -141,10 +165,15 @@ class Piecewise(TwoPoint):
 
     @staticmethod
     def _shifted_loss(model: LocalSteps, x: Tensor, target: Tensor, us: Pieces, p: int, mu: float) -> Tensor:
-        """() the loss at theta + mu u_p, of which one layer at a time is in memory."""
+        """() the loss at theta + mu u_p, of which one layer at a time is in memory, but in a small network."""
+        theta, flat = model.theta, cast("NetworkLoss", model.loss).flat
+        if len(theta) <= AT_ONCE:
+            for part in flat.places.values():  # one by one: a vector's last numbers may round otherwise
+                us.shift(theta, part, p, mu, model.perturbed_theta[part])
+            with torch.no_grad(), flat.at(model.perturbed_theta, model.unmoved(), model.training.running):
+                return model.loss(model.problem.smash(x), target)
         from zofl_mpi.problems.flat import Substituted
 
-        theta, flat = model.theta, cast("NetworkLoss", model.loss).flat
         nowhere = theta.new_full((1,), math.nan).expand(len(theta))
 
         def layer(parameter: Tensor) -> Tensor:

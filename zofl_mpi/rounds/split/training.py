@@ -8,6 +8,7 @@ from typing import Any, Literal, final
 import numpy as np
 
 from zofl_mpi import Loads, Purpose, Setting, UserError, at_least, demand, fraction
+from zofl_mpi.engine.fields import cache
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems import Batch, Split
@@ -66,7 +67,7 @@ class Training:
     client_parts: Literal["average", "own"] = "average"
     client_memory: str = "none"
     # by `_past`: rounds done; how often, and when last, each client took part; the server's steps
-    _known: Any = field(init=False, repr=False, compare=False, default=(0, {}, {}, 0))
+    _known: dict[str, Any] = cache()
 
     def __post_init__(self) -> None:
         if self.own_parts and self.state == "average":
@@ -202,12 +203,12 @@ class Training:
         """How often, and when last, each client took part before round r, and the server's steps by then; the seed
         gives them, so no state keeps them.
         """
-        done, counts, latest, steps = self._known
+        done, counts, latest, steps = self._known.get("past", (0, {}, {}, 0))
         if done != r:
             done, counts, latest, steps = (done, dict(counts), dict(latest), steps) if done < r else (0, {}, {}, 0)
             for earlier in range(done, r):
                 steps += self.server_steps(earlier)
                 for i in self.participants(earlier):
                     counts[i], latest[i] = counts.get(i, 0) + 1, earlier
-            vars(self)["_known"] = r, counts, latest, steps
+            self._known["past"] = r, counts, latest, steps
         return counts, latest, steps

@@ -4,46 +4,52 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Client, Clients, above, demand, finite, part
+from zofl_mpi import Client, above, demand, finite, part
+from zofl_mpi.engine.fields import cache
 from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.engine.memory import room
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.robust import Robust
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, at_a_line
 from zofl_mpi.rounds.split.costs import SAMPLE_MACS, SCALARS, STEP_BYTES, STEP_MACS, macs, peak_bytes
 from zofl_mpi.rounds.split.estimating import check_arithmetic
-from zofl_mpi.rounds.split.messages import Ask, Model, State
+from zofl_mpi.rounds.split.messages import Model, State, mean_loss
 from zofl_mpi.rounds.split.method import SplitMethod
-from zofl_mpi.rounds.split.pieces import Parts, Piecewise
+from zofl_mpi.rounds.split.pieces import Kept, Parts, Pieces, Piecewise
 from zofl_mpi.rounds.split.rules import Lines
 from zofl_mpi.rounds.split.training import Training
 
+SHARE = 1 / 8  # of the free memory, that a process keeps directions in; others start beside it
 S = TypeVar("S", bound=State)
 Move = Callable[[Tensor, int, Parts], None]
 """Takes local step q of x (d,) along minus an estimate, (x, q, estimate)."""
 
 
 @dataclass(frozen=True)
-class Current:
-    """Server to ranks: the model before the round."""
+class ModelBroadcast:
+    """Server to ranks: the model before the round.
+
+    A client of a federation makes it of numbers, which are booked in its place. Here each rank gets one copy for all of
+    its clients, since every one of them would make the same, to the bit.
+    """
 
     x: Tensor  # (d,)
     moments: dict[str, Any]  # of the optimiser; K of HiSo
-
-
-@dataclass(frozen=True)
-class Known:
-    """Server to client: the scalars from which it makes the model before the round."""
-
-    scalars: NDArray[Any]  # see the method
-    buffers: Tensor  # (b_l + b_s,) BatchNorm's running statistics, which no scalars give
+    buffers: Tensor  # (b_l + b_s,) BatchNorm's running statistics, which no numbers give
     r: int  # the round
+
+    def booked(self, numbers: int) -> int:
+        """Bytes that a client of a federation gets: `numbers` of them for the model, and all else but its moments."""
+        return numbers + self.buffers.nbytes + 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +65,7 @@ class Averaged:
 class Uploaded(Averaged):
     """Client to server."""
 
-    loss: float  # mean over the local steps of the loss; nan where no step computes it
+    loss: float | None  # mean over the local steps of the loss; None where no step computes it
     arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
     clipped: float = field(default=0.0, metadata=APART)  # see `privacy.Clipped`
 
@@ -68,8 +74,8 @@ class Uploaded(Averaged):
 class UnsplitMethod(SplitMethod):
     """Each client holds theta_c and theta_s; there is no cut and no head.
 
-    All clients of a rank share one copy of the model x = (theta_c, theta_s), which each would have to the bit by what
-    it gets. Local steps move a copy, in place; where there is but one, none is made.
+    All clients of a rank share one copy of the model x = (theta_c, theta_s), see `ModelBroadcast`. Local steps move a
+    copy of it, in place; where there is but one, none is made.
 
     Attributes:
         training: the round; its lr_client is the one step size. Its lr_server, k, order, state and freeze have no
@@ -91,23 +97,21 @@ class UnsplitMethod(SplitMethod):
     draw: Draw = "device"
     robust: Robust = part()
     rule: Piecewise = field(init=False, repr=False, compare=False)
-    _held: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _held: dict[str, Any] = cache()
 
     # --- the server
+
+    def start(self) -> State:
+        """The parts as the problem makes them, without a head."""
+        first = super().start()
+        return replace(first, theta=first.theta[: self.problem.n_client].clone())
 
     def joined(self, state: State) -> Tensor:
         """(d,) theta_c and theta_s of the state; without a copy where it was `made` last."""
         if self._held.get("state") is not state:
-            theta, theta_s = (self.problem.placed(t) for t in (state.theta, state.theta_s))
-            self._held.update(state=state, whole=torch.cat([theta[: self.problem.n_client], theta_s]))
+            whole = torch.cat([self.problem.placed(state.theta), self.problem.placed(state.theta_s)])
+            self._held.update(state=state, whole=whole)
         return cast("Tensor", self._held["whole"])
-
-    def held_by(self, to: Sequence[int], state: State, clients: Clients) -> Tensor:
-        """(d,) the model before a round, which the ranks of its participants then hold too."""
-        current = Current(self.joined(state), state.optimiser)
-        for _ in clients.ask(self.hold, current, to=to, counted=False) if to else ():
-            pass
-        return current.x
 
     def averaged(self, r: int, replies: Mapping[int, Uploaded], nobodys: Averaged) -> tuple[Averaged, float]:
         """The mean of the participants' scalars and statistics, robustly, and of their losses; `nobodys` of none."""
@@ -117,45 +121,71 @@ class UnsplitMethod(SplitMethod):
         if not replies:
             return nobodys, math.nan
         kept = {i: Averaged(differences=reply.differences, buffers=reply.buffers) for i, reply in replies.items()}
-        loss = math.fsum(reply.loss for reply in replies.values()) / len(replies)
+        loss = mean_loss(reply.loss for reply in replies.values())
         return self.robust.of_replies(kept, r, self.training.shares(), self.rule.span, differences=0.0), loss
 
-    def made(self, kind: type[S], before: State, x: Tensor, buffers: Tensor, **further: Any) -> S:
-        """The state after a round whose model is x (d,), with BatchNorm's statistics; the head stays."""
-        n, b, theta = self.problem.n_client, self.problem.local.b, self.problem.placed(before.theta)
-        state = kind(
-            theta=torch.cat([x[:n], theta[n:]]) if len(theta) > n else x[:n],
-            theta_s=x[n:],
-            buffers=buffers[:b].clone(),
-            buffers_s=buffers[b:].clone(),
-            **further,
-        )
+    def made(self, kind: type[S], x: Tensor, buffers: Tensor, **further: Any) -> S:
+        """The state after a round whose model is x (d,), with BatchNorm's statistics."""
+        n, b = self.problem.n_client, self.problem.local.b
+        state = kind(x[:n], buffers[:b].clone(), x[n:], buffers[b:].clone(), **further)
         self._held.update(state=state, whole=x)
         return state
 
+    # --- directions
+
+    @property
+    def steps_alike(self) -> int:
+        """Steps of a round whose directions all clients share."""
+        return 0
+
+    def pieces(self, x: Tensor, key: Key, rule: Piecewise) -> Pieces:
+        """The directions of a step, for x (d,).
+
+        Where there is room they are kept, for the step's other passes, for other clients of this rank, and for the
+        server's step in the same process; else drawn anew, to the same bits.
+        """
+        if self.kept_steps == 0:
+            return rule.draw_pieces(x, key)
+        kept: dict[Key, Kept] = self._held.setdefault("directions", {})
+        if key not in kept:
+            while len(kept) >= self.kept_steps:
+                del kept[next(iter(kept))]
+            kept[key] = {}
+        return rule.draw_pieces(x, key, kept[key])
+
+    @cached_property
+    def kept_steps(self) -> int:
+        """How many steps' directions this process keeps, in a share of the memory that was free when it first asked."""
+        on_gpu = torch.device(self.problem.device).type == "cuda"
+        return min(max(1, self.steps_alike), int(SHARE * room(on_gpu) / self.direction_bytes))
+
+    @property
+    def direction_bytes(self) -> int:
+        """Bytes of the directions of a step."""
+        return self.rule.n_p * max(1, self.loss.flat.n) * int(np.dtype(self.setting.dtype).itemsize)
+
     # --- a client
 
-    def hold(self, client: Client, message: Current) -> Ask:
-        """Keeps the model before the round: one copy a rank, where each of its clients would have the same to the bit.
-
-        A client has it by what it gets, whose bytes are counted; this question is not counted.
-        """
+    def received(self, message: ModelBroadcast) -> tuple[Tensor, dict[str, Any]]:
+        """(d,) the model and the optimiser's moments where the network computes; once for all clients of a rank."""
         if self._held.get("message", lambda: None)() is not message:
             x = at_a_line(self.problem.placed(message.x))
             self._held.update(message=weakref.ref(message), x=x, moments=copied(message.moments))
-        return Ask()
+        return self._held["x"], self._held["moments"]
 
-    def local(self, client: Client, buffers: Tensor, r: int) -> LocalSteps:
+    def local(self, client: Client, message: ModelBroadcast) -> LocalSteps:
         """The client's model for its local steps, which are forgotten: a copy unless there is but one."""
-        visited, model = Client(client.i, client.data), Model(self._held["x"], buffers, r)
+        visited, model = Client(client.i, client.data), Model(self.received(message)[0], message.buffers, message.r)
         return LocalSteps(self.training, visited, model, self.loss, self.rule.parts, moves=self.training.h > 1)
 
-    def reply(self, client: Client, message: Known, rule: Piecewise, key: Callable[[int], Key], move: Move) -> Uploaded:
+    def reply(
+        self, client: Client, message: ModelBroadcast, rule: Piecewise, key: Callable[[int], Key], move: Move
+    ) -> Uploaded:
         """Differences of losses of the local steps, q along the directions of key(q); takes all steps but the last."""
-        local, found = self.local(client, message.buffers, message.r), list[Tensor]()
+        local, found = self.local(client, message), list[Tensor]()
         for q, inputs, labels in local:
             point = rule.forward(local, inputs, labels, upload=False)
-            us = rule.draw_pieces(local.theta, key(q))
+            us = self.pieces(local.theta, key(q), rule)
             found += (own := rule.differences(local, point, labels, us))
             if q < self.training.h - 1:
                 move(local.theta, q, rule.estimate(us, own))
@@ -199,7 +229,9 @@ class UnsplitMethod(SplitMethod):
 
     def plan(self, rounds: int) -> Lines:
         asked, (_, up) = len(self.training.participants(0)), self.traffic.of(0, 0)[SCALARS]
-        return super().plan(rounds) | self.robust.lines(asked, up)
+        kept = f"drawn once, and kept: {self.kept_steps * self.direction_bytes:,} bytes of this process"
+        told = kept if self.kept_steps else "drawn again for each pass and step: there is no room to keep them"
+        return super().plan(rounds) | {"directions of a step": told} | self.robust.lines(asked, up)
 
     def costs(self) -> Lines:
         (client, _, server), batch = macs(self.problem), self.training.batch

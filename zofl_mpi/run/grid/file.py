@@ -30,6 +30,7 @@ import itertools
 import json
 import math
 import operator
+import os
 import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ from pathlib import Path
 from typing import Any, final
 
 from zofl_mpi.errors import UserError, check_one_of
+from zofl_mpi.paths import user_path
 from zofl_mpi.run import flags, plan
 from zofl_mpi.run.family import family_of
 
@@ -47,6 +49,10 @@ Flags = dict[str, Any]
 KEYS = ("module", "ranks", "folder", "name", "optional", "fixed", "axes", "skip", "set")
 MOST = 20_000
 """Most runs of a grid, those that are skipped counted."""
+MOST_RANKS = 65_536
+"""Most processes of a run: more is a mistake, or a stranger's file that would start them here."""
+LONGEST = 200
+"""Most bytes of a run's name; a file's may have 255, and checkpoint and log add their endings."""
 OURS = ("out", "force", "resume", "config", "dry_run")
 """Flags that are decided anew whenever a run is started."""
 
@@ -84,7 +90,7 @@ def read(path: str | Path, results: str | Path | None = None) -> Grid:
 
     UserError: whatever is wrong with the file; it is named.
     """
-    path, table = Path(path), flags.read_toml(path, "")
+    table, path = flags.read_toml(path, ""), Path(path)
     try:
         return _grid(table, path.stem, results)
     except UserError as exc:
@@ -118,12 +124,13 @@ def _grid(table: Mapping[str, Any], stem: str, results: str | Path | None) -> Gr
     for key in table:
         check_one_of(KEYS, key, "key")
     module, ranks = _value(table, "module", str, None), _value(table, "ranks", int, 1)
-    if ranks < 1:
-        raise UserError(f"ranks = {ranks}: must be a whole number, at least 1")
+    if not 1 <= ranks <= MOST_RANKS:
+        raise UserError(f"ranks = {ranks}: must be a whole number from 1 to {MOST_RANKS}")
     axes = {axis: _axis(axis, given) for axis, given in _value(table, "axes", dict, {}).items()}
     if not axes:
         raise UserError("has no axes; name at least one under [axes], as seed = [1, 2, 3]")
-    folder = Path(results or _value(table, "folder", str, f"results/{stem}"))
+    own = _value(table, "folder", str, f"results/{stem}")
+    folder = user_path(results, "--results") if results else user_path(own, "folder =")
     if (product := math.prod(map(len, axes.values()))) > MOST:
         raise UserError(f"its axes have {product} runs, at most {MOST} make a grid: divide it into several")
     runs = tuple(_runs(module, folder, table, axes))
@@ -212,9 +219,15 @@ def _name(table: Mapping[str, Any], where: Mapping[str, str]) -> str:
         return "-".join(where.values())
     template = str(_value(table, "name", str, ""))
     try:
-        for _, axis, _, _ in string.Formatter().parse(template):
+        length = 0
+        for text, axis, form, conversion in string.Formatter().parse(template):
+            length += len(text) + len(where.get(axis or "", ""))
             if axis is not None:
                 check_one_of(where, axis, "axis", f"name = {template!r}: ")
+            if form or conversion:  # a width would make a name of any length
+                raise ValueError(f"{{{axis}}} has a format of its own, which no name takes")
+        if length > LONGEST:
+            raise ValueError(f"a run's name has at most {LONGEST} characters")
         return template.format(**where)
     except (ValueError, LookupError) as exc:
         raise UserError(f"name = {template!r}: {exc}; an axis is named as {{seed}}") from exc
@@ -280,5 +293,7 @@ def _check_names(runs: Sequence[GridRun]) -> None:
     for name, count in Counter(run.name for run in runs).items():
         if count > 1:
             raise UserError(f"{count} runs have the name {name!r}; put every axis with several entries into the name")
+        if len(os.fsencode(name)) > LONGEST:
+            raise UserError(f"{name[:40]!r}...: a run's name has at most {LONGEST} bytes; give entries shorter names")
         if "/" in name or not name.strip(".") or name.endswith(".ckpt"):
             raise UserError(f"{name!r} cannot name a file; give the axis a table of entries with names of their own")

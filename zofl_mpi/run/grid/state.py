@@ -32,7 +32,7 @@ def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
     if not os.path.lexists(run.out):
         return "missing", f"there is no result {run.out}"
     try:
-        result = records.load(run.out)
+        result = records.heading(run.out)
     except UserError as exc:
         cut_off = isinstance(exc, records.LostError) and os.path.isfile(run.out)
         return ("broken" if cut_off else "other"), str(exc)
@@ -49,7 +49,7 @@ def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
     return _how_far(result, planned["rounds"], "rounds" in settled)
 
 
-def _how_far(result: records.Run, rounds: int, budget: bool) -> tuple[str, str]:
+def _how_far(result: records.Heading, rounds: int, budget: bool) -> tuple[str, str]:
     done, saved = result.attrs["status"] == "done", None
     if done and budget and result.length < rounds:
         return "finished", f"{result.length} of {rounds} rounds are done: its budget ended it"

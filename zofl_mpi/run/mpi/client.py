@@ -12,18 +12,21 @@ from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.batching import batched
 from zofl_mpi.engine.clients import Client, Step, failure, step_of
 from zofl_mpi.engine.fields import without_warnings
+from zofl_mpi.engine.hidden import Unchanged
 from zofl_mpi.engine.ledger import SERVER, Clock
+from zofl_mpi.engine.ownership import Shared, own_memory
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
+from zofl_mpi.run import unread
 from zofl_mpi.run.client_memory import STEPS
 from zofl_mpi.run.mpi.gather import FAILED, REPLY, UPLOAD, Outbox
 from zofl_mpi.run.mpi.server_ranks import serve_step
 from zofl_mpi.run.mpi.survival import Survival, changed
 from zofl_mpi.run.mpi.wire import Question, Wire, connected
 from zofl_mpi.run.mpi.world import MPIWorld
-from zofl_mpi.run.questions import in_turn, received
+from zofl_mpi.run.questions import forget_scratch, in_turn, received
 
 
 @final
@@ -47,6 +50,7 @@ class ClientRank:
             self._pair = self._connect(comm=world.pairs[world.rank - 1])
         self._clock = self._watch.clock = Clock()
         self._survival = world.survival
+        self._unchanged, self._parts = Unchanged(method), unread.unusual(method)
         self._begin()
 
     def serve(self) -> int:
@@ -68,15 +72,15 @@ class ClientRank:
         self._clock.seconds[question.step or SERVER, "wait"] += time.perf_counter() - since
         if question.round > self._watch.round:
             self._watch.begins()
+            forget_scratch(self._clients.values())
         match question.kind:
-            case "ask":
-                self._stream(question, self._one_message(question, block))
-            case "each":
-                self._stream(question, self._own_messages(question))
-            case "mean" | "sum":
-                self._contribute(question, self._one_message(question, block))
+            case "ask" | "each" | "mean" | "sum":
+                with unread.noting(self._parts):
+                    self._compute(question, block)
             case "step":
                 serve_step(self._wire, cast(Wire, self._pair), self._method, question, block, self._clock)
+            case "holders":
+                self._wire.allgather_objects([i for i, client in self._clients.items() if client.memory])
             case "keep":
                 self._wire.gather_memories(*changed(self._clients, question.to, self._kept))
             case "account":
@@ -90,6 +94,15 @@ class ClientRank:
                 return int(question.extra)
         return None
 
+    def _compute(self, question: Question, block: messages.Bytes | None) -> None:
+        """Takes the step that a question asks for."""
+        if question.kind == "each":
+            self._stream(question, self._own_messages(question))
+        elif question.kind == "ask":
+            self._stream(question, self._one_message(question, block))
+        else:
+            self._contribute(question, self._one_message(question, block))
+
     def _recover(self, survival: Survival) -> None:
         """Comes together with the ranks that are left; gets other clients, whose memories the server keeps."""
         survival.recover()
@@ -100,6 +113,11 @@ class ClientRank:
         self._wire, self._kept = self._connect(), dict[int, bytes]()  # checksums of memories that the server keeps
         own = (i for i, rank in enumerate(self._wire.placement) if rank == self._wire.rank)
         self._clients = {i: Client(i, self._data[i]) for i in own}
+
+    def _unhidden(self) -> None:
+        """Refuses state that the steps of the first round have hidden in the method, which has no checkpoint."""
+        if self._watch.round <= 1:
+            self._unchanged.check()
 
     def _step(self, name: str) -> Step:
         return cast(Step, STEPS.get(name) or step_of(self._method, name))  # the server has checked that it exists
@@ -136,7 +154,7 @@ class ClientRank:
         thread = threading.Thread(target=gather, daemon=True)
         thread.start()
         step = self._step(question.step)
-        for item in in_turn(step, self._clients, inbox, self._clock, question.step, self._batched):
+        for item in in_turn(step, self._clients, inbox, self._clock, question.step, self._batched, self._unhidden):
             with self._clock.time(question.step, "comm"):
                 prepared = messages.prepare(item.failed or item.content)
             with self._clock.time(question.step, "wait"):
@@ -161,10 +179,15 @@ class ClientRank:
             own = mean.Sum(m=len(self._data), term=lambda i, reply: term(i, inbox[i], reply))
             shares = dict.fromkeys(question.to, 1.0)
         step = batched(self._step(question.step), self._clients, inbox, sorted(inbox), self._batched)
+        shared = Shared(inbox.values(), f"step {question.step!r}")
         for i, message in sorted(inbox.items()):
             try:
                 with self._clock.time(question.step, "compute"), without_warnings():
                     own.add(i, step(self._clients[i], message), shares[i], i == question.to[0])
+                own_memory(self._clients[i].memory, message)
+                if i == max(inbox):
+                    shared.check()
+                    self._unhidden()
             except BaseException as exc:  # SystemExit too: the server must hear of it
                 own.failed.append((i, self._wire.rank, failure(0, exc)))
         own.report = self._clock.report(self._watch.stop())

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 
 from zofl_mpi.engine import mean, messages
-from zofl_mpi.engine.clients import ClientError, Clients, Participants, Replies, Step, Weights
+from zofl_mpi.engine.clients import Booked, ClientError, Clients, Participants, Replies, Step, Weights
 from zofl_mpi.engine.ledger import PEAK, SERVER, Report, Row, Seconds
 from zofl_mpi.engine.mean import Contribution
 from zofl_mpi.engine.messages import Bytes
@@ -24,6 +24,7 @@ from zofl_mpi.run.mpi.communicator import RanksLost
 from zofl_mpi.run.mpi.gather import FAILED, REPLY, SILENT, Sent
 from zofl_mpi.run.mpi.server_ranks import ServerRanks
 from zofl_mpi.run.mpi.survival import Survival
+from zofl_mpi.run.mpi.transport import Counts
 from zofl_mpi.run.mpi.wire import Arrived, Question, connected
 from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.questions import Questions, participants
@@ -60,13 +61,16 @@ class MPIClients(Clients):
         self._reports: list[tuple[int, Report]] = []  # of this round's means, by rank
         self._all_reported = False  # whether the client ranks have computed nothing since their `_reports`
 
-    def ask(self, step: Step, message: Any, *, to: Participants = None, counted: bool = True) -> Replies:
+    def ask(
+        self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None
+    ) -> Replies:
         if self._survival is not None and step is STEPS["<recall>"]:
             kept = self._kept  # as at the last account
             return ((i, messages.unpack(kept[i]) if i in kept else Memory({})) for i in participants(to, self.m))
         to = self._participants(to)
         self._send_one("ask", step, message, to)
-        return self._replies(step.__name__, dict.fromkeys(to, messages.size(message)), counted)
+        size = messages.size(message)
+        return self._replies(step.__name__, {i: booked[i] if booked else size for i in to}, counted)
 
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
         to = self._participants(each)
@@ -96,6 +100,13 @@ class MPIClients(Clients):
         self._send_one("sum", step, message, to, term.__name__)
         return lambda: self._combined(step.__name__, message, mean.Sum(m=self.m), {}, counted=True)
 
+    def holders(self) -> list[int]:
+        if self._survival is not None:
+            return sorted(i for i, kept in self._kept.items() if messages.unpack(kept).entries)
+        with self._questions.clock.time(SERVER, "comm"):
+            self._put(Question("holders"))
+            return sorted(i for own in self._wire.allgather_objects(list[int]()) for i in own)
+
     def account(self) -> tuple[Row, bool]:
         self._questions.check_closed("the round ended")
         changed = self._changed()
@@ -110,7 +121,7 @@ class MPIClients(Clients):
             by_rank = np.zeros((self._ranks, *tables.shape[1:]))  # as at the start
             by_rank[self._survival.alive] = tables
             tables = by_rank
-        return self._questions.row(tables)
+        return self._questions.row(tables, self._transport())
 
     def _client_tables(self, own: Seconds) -> Seconds:
         """(P + 1, ...) the server's table `own` and those of the client ranks: asked for unless all came with means."""
@@ -127,6 +138,18 @@ class MPIClients(Clients):
             np.maximum(tables[rank, :, PEAK], table[:, PEAK], out=tables[rank, :, PEAK])
         self._reports.clear()
         return tables
+
+    def _transport(self) -> Counts:
+        """(steps, 2, ranks) bytes that each rank sent and received since the last account.
+
+        What the engine's own questions moved, as for a checkpoint, is the server's; an attempt at a round that was
+        given up is left out.
+        """
+        total = np.zeros((len(self.ledger.steps), 2, self._ranks), np.int64)
+        clients = [self._rank_at_start(rank) for rank in range(self._wire.ranks + 1)]
+        for ranks, wire in [(clients, self._wire), *(self._servers.wires() if self._servers else ())]:
+            total[:, :, ranks] += wire.transport.take(self.ledger.steps, SERVER)
+        return total
 
     def steadily(self, work: Callable[[], T]) -> T:
         while True:

@@ -76,6 +76,10 @@ class ServerRanks(Sharing):
         self._wire.bcast_question(Question("account", extra=steps))
         return self._wire.gather_tables(own)
 
+    def wires(self) -> list[tuple[list[int], Wire]]:
+        """Each wire with the ranks that it connects."""
+        return [([*range(self.ranks)], self._wire), *(([0, k], pair) for k, pair in enumerate(self._pairs, 1))]
+
     def close(self, status: int) -> None:
         """Ends the other ranks."""
         self._wire.bcast_question(Question("end", extra=status))

@@ -16,6 +16,8 @@ larger item. The server reads the items in the order (q, `to`); from the headers
   rank is already among them, those whose item is not there yet;
 - any other rank sends the items that are ready, one above BOUND only if it is due.
 
+All that the collectives move is counted here, as transport bytes of each rank (`transport`).
+
 Memory: a rank holds BOUND bytes, or one larger item, that wait, as much that is being sent, and one item that waits for
 room. The server holds two waves and, of each rank, at most BOUND bytes ahead of their turn.
 
@@ -39,6 +41,7 @@ from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.mpi.communicator import Communicator, Request, wait
 from zofl_mpi.run.mpi.gather import EMPTY, MOST, Order, Sent, Turn, pieces
 from zofl_mpi.run.mpi.placement import placed
+from zofl_mpi.run.mpi.transport import Transport
 from zofl_mpi.run.mpi.world import MPIWorld
 
 LIMIT = 1 << 30  # bytes a collective moves at once: counts are 32-bit integers up to MPI 3.1 (Open MPI 5)
@@ -52,7 +55,8 @@ SMALL = 1 << 16
 class Question(NamedTuple):
     """A question to all ranks, without the message: its bytes follow."""
 
-    kind: str  # ask, each, mean, sum, keep, account or end; between the server's ranks step, upload, account or end
+    # ask, each, mean, sum, holders, keep, account or end; between the server's ranks step, upload, account or end
+    kind: str
     step: str = ""
     to: Sequence[int] = ()
     sizes: Sequence[int] = ()  # bytes of the one message that goes with it, or of each participant's (each)
@@ -99,6 +103,7 @@ class Wire:
         self.comm, self._meanwhile, self.placement, self._staging = comm, meanwhile, placement, staging
         self.rank, self.ranks = comm.rank, comm.size - 1
         self._rooms, self._last = dict[tuple[str, ...], int](), ("", "")
+        self.transport = Transport(comm.size)
 
     def bcast_question(self, question: Question | None = None, block: Bytes = EMPTY) -> tuple[Question, Bytes | None]:
         """The server's question on all ranks, and the one message that goes with it, None where `message` gets it.
@@ -109,14 +114,17 @@ class Wire:
         body = pickle.dumps(tuple(question)) if question else b""
         framed = frame(body, self._rooms.get(self._last, FRAME), block)
         self._wait(self.comm.Ibcast(framed))
-        received = unframe(framed)
+        received, moved = unframe(framed), framed.size
         if received is None:
-            received = self.comm.bcast(body)
+            long = np.frombuffer(body, np.uint8) if question else np.empty(length_of(framed), np.uint8)
+            self._broadcast(long)
+            received, moved = long.tobytes(), moved + long.size
         asked = question or Question(*pickle.loads(received))
         size = 0 if asked.kind == "each" else sum(asked.sizes)
         start = padded(8 + length_of(framed))
         self._learn(self._last, start + size)
         self._last = asked.kind, asked.step
+        self.transport.broadcasts(asked.step, moved)
         return asked, framed[start : start + size] if start + size <= framed.size else None
 
     def send(self, question: Question, block: Bytes) -> None:
@@ -136,7 +144,12 @@ class Wire:
         self._rooms[key] = max(FRAME, needed) if needed <= SMALL else FRAME
 
     def bcast(self, block: Bytes) -> None:
-        """Sends the server's block into every rank's block of the same size.
+        """Sends the server's block into every rank's block of the same size."""
+        self.transport.broadcasts(self._last[1], block.size)
+        self._broadcast(block)
+
+    def _broadcast(self, block: Bytes) -> None:
+        """Broadcasts a block.
 
         All poll, asleep in between, until a small block is there, or, for a large one, until all have come to it: a
         server that waits inside Bcast for a sleeping rank burns the core on which that rank is to wake up (5 ms a round
@@ -154,6 +167,7 @@ class Wire:
         totals = [0] * (self.ranks + 1)
         for i, size in sizes.items():
             totals[self.placement[i]] += size
+        self.transport.scatters(self._last[1], totals)
         own = np.empty(totals[self.rank], np.uint8)
         for low, counts, offsets, cut in self._pieces(totals):
             self.comm.Scatterv(None if block is None else [block[low:], (counts, offsets)], own[cut])
@@ -162,14 +176,19 @@ class Wire:
     def allgather_objects(self, value: Any) -> list[Any]:
         """Every rank's object, by rank, on all ranks; waits without burning a core."""
         body, key = pickle.dumps(value), (*self._last, "all")
-        room = self._rooms.get(key, FRAME)
-        frames = np.empty((self.ranks + 1, room), np.uint8)
-        self._wait(self.comm.Iallgather(frame(body, room), frames))
-        bodies = [unframe(framed) for framed in frames]
-        self._learn(key, padded(8 + max(length_of(framed) for framed in frames)))
-        if None in bodies:
-            bodies = self.comm.allgather(body)
-        return [pickle.loads(each or b"") for each in bodies]
+        frames = self._share(frame(body, self._rooms.get(key, FRAME)))
+        needed = padded(8 + max(length_of(framed) for framed in frames))
+        self._learn(key, needed)
+        if any(unframe(framed) is None for framed in frames):
+            frames = self._share(frame(body, needed))
+        return [pickle.loads(unframe(framed) or b"") for framed in frames]
+
+    def _share(self, own: NDArray[Any]) -> NDArray[Any]:
+        """All ranks' arrays of one shape, stacked, on all ranks."""
+        stacked = np.empty((self.ranks + 1, *own.shape), own.dtype)
+        self.transport.shares(self._last[1], own.nbytes)
+        self._wait(self.comm.Iallgather(own, stacked))
+        return stacked
 
     def gather_memories(self, own: Mapping[int, Bytes], failed: Any = None) -> tuple[dict[int, Bytes], list[Any]]:
         """Packed memories of all ranks' clients, at the server; and the failures, on all ranks."""
@@ -185,12 +204,14 @@ class Wire:
     def gather_tables(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
         """The ranks' tables of one shape, stacked, at the server; empty elsewhere."""
         stacked = np.empty((self.ranks + 1 if self.rank == 0 else 0, *own.shape))
+        self.transport.gathers(self._last[1], [own.nbytes] * (self.ranks + 1))
         self.comm.Gather(own, stacked if self.rank == 0 else None)
         return stacked
 
     def reduce_sum(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sum over the ranks, at the server; undefined elsewhere. Whole numbers: exact in any order."""
         total = np.empty_like(own)
+        self.transport.reduces(self._last[1], own.nbytes)
         self.comm.Reduce(own, total if self.rank == 0 else None)
         return total
 
@@ -206,8 +227,7 @@ class Wire:
         order, held = Order(to, self.placement), [deque[Bytes]() for _ in range(self.ranks + 1)]
         while not order.over:
             sent = take(order.wish(self.rank))
-            headers = np.empty((self.ranks + 1, 4), np.int64)
-            self._wait(self.comm.Iallgather(sent.header, headers))
+            headers = self._share(sent.header)
             if headers.min() < 0 or headers[:, 0].max() > MOST:  # garbage, of a rank that is lost
                 raise ValueError(f"no headers: {headers.tolist()}")
             sizes = headers[:, 1].tolist()
@@ -222,6 +242,7 @@ class Wire:
                 deliver([(item, held[item.rank].popleft()) for item in turns])
 
     def _gather(self, sizes: list[int], own: Bytes, block: Bytes) -> None:
+        self.transport.gathers(self._last[1], sizes)
         for low, counts, offsets, cut in self._pieces(sizes):
             self.comm.Gatherv(own[cut], None if self.rank else [block[low:], (counts, offsets)])
 

@@ -2,8 +2,10 @@
 
 /                attrs: schema, command, config (JSON), seed, git_commit, ..., status = running | done | interrupted
 /rounds/<name>   (R,)     NaN in rounds without the number; attrs unit, description; /rounds has attr done = R
-/clients/bytes_down, bytes_up, messages   (R, steps, m)  attrs on /clients and /ranks: steps, the names of the steps
+/clients/bytes_down, bytes_up, messages   (R, steps, m)  of the method's protocol
+/clients and /ranks have attr steps, the names of the steps
 /ranks/seconds_compute, seconds_wait, seconds_comm, peak_bytes   (R, steps, ranks)
+/ranks/transport_sent, transport_received   (R, steps, ranks)  bytes that the run's collectives moved
 /ranks/seconds_staging   (R, steps, ranks)  of copies between a GPU and the host, apart from these
 /ranks/table     a row a rank and session: from_round, rank, host, device, uuid, gpus, cores, threads, clients, role
 /partition/counts  (m, classes)          /final/<field>  of the last state
@@ -21,12 +23,13 @@ from zofl_mpi.run.records.hdf5 import DamagedError, LostError, WriteError
 from zofl_mpi.run.records.places import check_name
 from zofl_mpi.run.records.provenance import provenance
 from zofl_mpi.run.records.recorder import Recorder
-from zofl_mpi.run.records.result import Run, load
+from zofl_mpi.run.records.result import Heading, Run, heading, load
 from zofl_mpi.run.records.rows import Loss
 
 __all__ = [
     "Checkpoint",
     "DamagedError",
+    "Heading",
     "Loss",
     "LostError",
     "Recorder",
@@ -34,6 +37,7 @@ __all__ = [
     "WriteError",
     "check_name",
     "checkpoint_path",
+    "heading",
     "load",
     "load_checkpoint",
     "provenance",

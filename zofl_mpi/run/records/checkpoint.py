@@ -87,7 +87,7 @@ def _write(path: Path, payload: Mapping[str, Any], attrs: Attributes) -> None:
             blocks = {name: np.frombuffer(value, np.uint8) for name, value in payload.items()}
             for name, block in blocks.items():
                 file[f"payload/{name}"] = block
-            hdf5.set_attributes(file.attrs, {**attrs, "checkpoint": FORMAT, CHECKSUMS: len(blocks) + 1})
+            hdf5.set_attributes(file, {**attrs, "checkpoint": FORMAT, CHECKSUMS: len(blocks) + 1})
             file[CHECKSUMS] = _checksums(blocks, hdf5.attributes_of(file))
         staged.commit()
         os.fsync(staged.number)
@@ -97,7 +97,9 @@ def _write(path: Path, payload: Mapping[str, Any], attrs: Attributes) -> None:
 
 def _load(path: Path) -> Checkpoint:
     def read(file: Any) -> Checkpoint:
-        blocks = {name.removeprefix("payload/"): data[()] for name, data in check_checkpoint(file, path).items()}
+        held = check_checkpoint(file, path).items()
+        long = f"{hdf5.LONG}/"  # attributes, which have a checksum together
+        blocks = {name.removeprefix("payload/"): data[()] for name, data in held if not name.startswith(long)}
         attrs, stored = hdf5.attributes_of(file), blocks.pop(CHECKSUMS)
         found = _checksums(blocks, attrs)
         if found.shape != stored.shape:

@@ -23,6 +23,10 @@ Attributes = Mapping[str, Any]
 FileName = str | os.PathLike[str]
 FORMAT = 1
 """Number of the format of results and checkpoints; a file of a newer one is refused."""
+ATTRIBUTE_BYTES = 60_000
+"""Most bytes of an attribute: HDF5 allows 64 kB with what it writes around them."""
+LONG = "long"
+"""The group of a file for texts that are longer."""
 FAILURES = (OSError, RuntimeError, KeyError, ValueError)
 """Exceptions of h5py for a file that cannot be written; which one depends on the call."""
 
@@ -41,11 +45,23 @@ class LostError(UserError):
     """A file that is missing or damaged, not one of another kind."""
 
 
-def set_attributes(attrs: Any, values: Attributes) -> None:
-    """Sets attributes of an HDF5 object; dicts and lists as JSON, None as an empty string."""
+def set_attributes(item: Any, values: Attributes) -> None:
+    """Sets attributes of an HDF5 object; dicts and lists as JSON, None as an empty string.
+
+    A text of a file's root that is too long for an attribute is a data set /long/NAME.
+    """
+    is_root = item.name == "/"
     for name, value in values.items():
         known = json.dumps(value) if isinstance(value, (dict, list, tuple)) else "" if value is None else value
-        attrs[name] = text(known) if isinstance(known, str) else known
+        stored = text(known) if isinstance(known, str) else known
+        place = f"{LONG}/{name}"
+        if is_root and place in item:
+            del item[place]
+        if is_root and isinstance(known, str) and stored.nbytes > ATTRIBUTE_BYTES:
+            item.attrs.pop(name, None)
+            item[place] = stored
+        else:
+            item.attrs[name] = stored
 
 
 def text(value: str) -> NDArray[np.bytes_]:
@@ -68,8 +84,9 @@ def plain(value: Any) -> Any:
 
 
 def attributes_of(item: Any) -> dict[str, Any]:
-    """The attributes of an HDF5 object."""
-    return {name: plain(value) for name, value in item.attrs.items()}
+    """The attributes of an HDF5 object, with those of a file's root that are too long for one."""
+    long = item[LONG].items() if item.name == "/" and LONG in item else ()
+    return {name: plain(value) for name, value in item.attrs.items()} | {name: plain(data[()]) for name, data in long}
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.records.hdf5 import FORMAT, LostError, plain
+from zofl_mpi.run.records.hdf5 import FORMAT, LONG, LostError, attributes_of, plain
 from zofl_mpi.run.records.rows import CLIENTS, PLACES, RANKS, TABLE
 
 ABSENT = 1 << 28
@@ -34,9 +34,10 @@ RESULT = {
     PLACES: (TABLE, 1),
     "partition/counts": (None, 2),
     "final/*": (None, None),
+    f"{LONG}/*": (None, 0),
 }
 """Types (None: any numbers, or one text) and numbers of axes (None: any) of the data sets of a result."""
-CHECKPOINT = {"payload/*": (np.uint8, 1), "checksums": (np.uint32, 1)}
+CHECKPOINT = {"payload/*": (np.uint8, 1), "checksums": (np.uint32, 1), f"{LONG}/*": (None, 0)}
 """The same of a checkpoint."""
 ATTRIBUTES_OF_RESULTS = {
     "status": str,
@@ -118,10 +119,6 @@ def _checked(
     if isinstance(found := file.attrs[kind], np.integer) and found > FORMAT:
         raise UserError(f"{path} has format {found}, and this zofl_mpi reads format {FORMAT}: install a newer one")
     _demand(found == FORMAT, path, "", f"has the format {str(found)[:40]!r}")
-    for name, like in (attributes | FURTHER).items():
-        if name in attributes or name in file.attrs:
-            fits = _fits(plain(file.attrs[name]), like, stored=True)
-            _demand(fits, path, f"its attribute {name}", "has another type")
     data, absent = {}, 0
     for name, item in _objects(file, path):
         _check_attributes(item, path, name)
@@ -136,6 +133,10 @@ def _checked(
             fits = (usual if dtype is None else item.dtype == dtype) and axes in (None, item.ndim)
             _demand(fits, path, name, f"is {item.dtype} with {item.ndim} axes")
             data[name] = item
+    held = attributes_of(file)  # the long ones are data sets that have passed
+    for name, like in (attributes | FURTHER).items():
+        if name in attributes or name in held:
+            _demand(_fits(held[name], like, stored=True), path, f"its attribute {name}", "has another type")
     return data
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.records.checkpoint import PREVIOUS, TEMPORARY, checkpoint_path
-from zofl_mpi.run.records.hdf5 import reason_of
+from zofl_mpi.run.records.hdf5 import read_file, reason_of
+from zofl_mpi.run.records.layout import check_checkpoint
 from zofl_mpi.run.records.lock import WriterLock
-from zofl_mpi.run.records.result import load
+from zofl_mpi.run.records.result import heading
 
 DAMAGED = ".damaged"
 
@@ -28,8 +29,13 @@ def check_name(path: Path, flag: str) -> None:
         raise UserError(f"{flag} {path} is a folder: name a file in it")
 
 
-def check_new(path: Path, force: bool) -> None:
-    """Refuses a place at which no result may be made; `force`: a result there may be replaced."""
+def check_new(path: Path, force: bool, continues: bool = False) -> None:
+    """Refuses a place at which no result may be made.
+
+    Args:
+        force: a result there, and its checkpoints, may be replaced.
+        continues: the checkpoints there are the run's own.
+    """
     check_name(path, "--out")
     if path.is_dir():
         raise UserError(f"--out {path} is a folder: name a file in it")
@@ -55,28 +61,57 @@ def check_new(path: Path, force: bool) -> None:
         if not force:
             raise UserError(f"--out {path} exists: choose another name or add --force")
         try:
-            load(path)
+            heading(path)
         except UserError as error:
             raise UserError(f"--out {path}: --force replaces results only, and {error}; remove it yourself") from error
+    for left in () if continues else filter(os.path.lexists, checkpoints(path)):
+        _check_checkpoint(path, left, force)
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UserError(f"--out {path}: no permission to write there; choose another folder")
 
 
-def remove(path: Path) -> None:
-    """Removes a result, and its checkpoints: a resume must not find those of a run that is replaced."""
+def _check_checkpoint(path: Path, left: Path, force: bool) -> None:
+    """Refuses to replace a checkpoint that lies where the run's own will, or anybody's file of that name."""
+    if not force:
+        remedy = f"continue it with --resume {path}, choose another name, or add --force"
+        raise UserError(f"--out {path}: the checkpoint {left} is there; {remedy}")
+    try:
+        read_file(left, lambda file: check_checkpoint(file, left))
+    except UserError as error:
+        raise UserError(f"--out {path}: --force replaces checkpoints only, and {error}; remove it yourself") from error
+
+
+def checkpoints(path: Path) -> tuple[Path, Path]:
+    """Where the checkpoints of a result lie: the newest, and the one before it."""
     newest = checkpoint_path(path)
-    for left in (path, newest, newest.with_name(newest.name + PREVIOUS)):
+    return newest, newest.with_name(newest.name + PREVIOUS)
+
+
+def remove_checkpoints(path: Path) -> None:
+    """Removes the checkpoints of a result: a resume must not find those of a run that was replaced."""
+    for left in checkpoints(path):
         left.unlink(missing_ok=True)
 
 
+def beside(path: Path) -> Path:
+    """Where a result is made before it takes its place, empty; whoever holds the result's lock may use it."""
+    fresh = path.with_name(path.name + TEMPORARY)
+    fresh.unlink(missing_ok=True)  # left by a process that was killed
+    return fresh
+
+
 def copy(source: Path, path: Path) -> None:
-    """Copies a result to a new place (UserError: it cannot be written; nothing is left there)."""
+    """Copies a result to a new place (UserError: it cannot be written; what was there is intact)."""
     try:
-        with source.open("rb") as old, path.open("xb") as new:
-            shutil.copyfileobj(old, new)
+        fresh = beside(path)
+        try:
+            with source.open("rb") as old, fresh.open("xb") as new:
+                shutil.copyfileobj(old, new)
+                os.fsync(new.fileno())
+            os.replace(fresh, path)
+        finally:
+            fresh.unlink(missing_ok=True)
     except OSError as error:
-        if not isinstance(error, FileExistsError):
-            path.unlink(missing_ok=True)
         raise UserError(f"--out {path}: cannot be written ({reason_of(error, path)})") from error
 
 
@@ -84,7 +119,8 @@ def set_aside(path: Path) -> Path | None:
     """Renames a damaged result; its new name, None if there is no file (UserError: another process writes it)."""
     if not path.is_file():
         return None
-    lock, aside = WriterLock(path), path.with_name(path.name + DAMAGED)
+    names = (path.with_name(f"{path.name}{DAMAGED}{k or ''}") for k in range(1_000_000))
+    lock, aside = WriterLock(path), next(name for name in names if not os.path.lexists(name))
     try:
         os.replace(path, aside)
     finally:

@@ -21,9 +21,9 @@ from zofl_mpi.run.records import hdf5, rows
 from zofl_mpi.run.records.hdf5 import Attributes, Columns, DamagedError, FileName, WriteError, set_attributes
 from zofl_mpi.run.records.layout import check_result
 from zofl_mpi.run.records.lock import WriterLock, lock
-from zofl_mpi.run.records.places import check_new, remove
+from zofl_mpi.run.records.places import beside, check_new, remove_checkpoints
 from zofl_mpi.run.records.provenance import now
-from zofl_mpi.run.records.result import load
+from zofl_mpi.run.records.result import heading
 from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
 Array = NDArray[Any]
@@ -73,9 +73,8 @@ class Recorder:
         self._lock, self._late = threading.RLock(), list[WriteError]()
         self._timer: threading.Timer | None = None
         try:
-            if new and not rounds:
-                remove(path)
-            self._staged = _staged(path, new)
+            made = beside(path) if new else path
+            self._staged = _staged(made, new)
             # Without a chunk cache a row is written by itself; with one, all its chunks are.
             file = self._file = h5py.File(self._staged, "w" if new else "r+", rdcc_nbytes=0)
         except BaseException:
@@ -86,11 +85,15 @@ class Recorder:
         try:
             prepare(file)
             self._commit()
+            if new:  # what it replaces, if anything, was intact until now
+                os.replace(made, path)
         except BaseException:
             self._let_go()
             if new:
-                path.unlink(missing_ok=True)
+                made.unlink(missing_ok=True)
             raise
+        if new and not rounds:
+            remove_checkpoints(path)
         self.steps = list(hdf5.attributes_of(file["clients"])["steps"])
         self.origin = {name: value for name, value in hdf5.attributes_of(file).items() if name in ORIGIN}
         self._first = file["clients"].attrs.get("first_clients")
@@ -116,7 +119,7 @@ class Recorder:
             start: finished rounds whose rows are lost: NaN or 0 in this file, named by its attribute missing_rounds.
         """
         path = Path(path)
-        check_new(path, force)
+        check_new(path, force, continues=start > 0)
         with hdf5.explaining(path, 0):
             return cls(path, start, rounds, partial(rows.lay_out, m, ranks, rounds, start, attrs), new=True)
 
@@ -136,7 +139,7 @@ class Recorder:
         """
 
         def prepare(file: Any) -> None:
-            load(path)  # refuses another file
+            heading(path)  # refuses another file
             rows.cut_back(path, m, ranks, done, attrs or {}, file)
 
         with hdf5.explaining(Path(path), done):
@@ -191,7 +194,7 @@ class Recorder:
             if f"rounds/{name}" not in self._rows:
                 data = rows.growing(self._file, f"rounds/{name}", (self.rounds,), np.float64, self._planned, np.nan)
                 unit, description = self._columns.get(name, ("", ""))
-                set_attributes(data.attrs, {"unit": unit, "description": description})
+                set_attributes(data, {"unit": unit, "description": description})
                 self._rows[f"rounds/{name}"] = rows.Rows(data)
         for data in self._rows.values():
             data.grow(self.rounds + len(waiting))
@@ -210,17 +213,19 @@ class Recorder:
     def begins(self, seconds: float) -> None:
         """Writes the seconds from the process's beginning to this session's first round."""
         with self._writing():
-            sessions = json.loads(self._file.attrs["sessions"])
+            known = hdf5.attributes_of(self._file)
+            sessions = json.loads(known["sessions"])
             sessions[-1]["seconds_start"] = seconds
-            first = {} if "seconds_start" in self._file.attrs else {"seconds_start": seconds}
-            set_attributes(self._file.attrs, {**first, "sessions": sessions})
+            first = {} if "seconds_start" in known else {"seconds_start": seconds}
+            set_attributes(self._file, {**first, "sessions": sessions})
 
     def survived(self, losses: Sequence[rows.Loss]) -> None:
         """Adds to attributes `lost` (JSON) and `repeated_rounds`: ranks that were lost while the others went on."""
         with self._writing():
-            lost = [*json.loads(self._file.attrs.get("lost", "[]")), *(loss._asdict() for loss in losses)]
+            before = hdf5.attributes_of(self._file).get("lost", "[]")
+            lost = [*json.loads(before), *(loss._asdict() for loss in losses)]
             repeated = sum(bool(loss["repeated"]) for loss in lost)
-            set_attributes(self._file.attrs, {"lost": lost[-rows.LOSSES :], "repeated_rounds": repeated})
+            set_attributes(self._file, {"lost": lost[-rows.LOSSES :], "repeated_rounds": repeated})
 
     def describe(self, columns: Columns) -> None:
         """Sets unit and description of columns that `append` will be given, and of the fields of the last state."""
@@ -259,7 +264,7 @@ class Recorder:
         with self._writing():
             for name, value in state.items():
                 self._file[f"final/{name}"] = hdf5.text(value) if isinstance(value, str) else np.asarray(value)
-                set_attributes(self._file[f"final/{name}"].attrs, {"meaning": self._columns.get(name, ("", ""))[1]})
+                set_attributes(self._file[f"final/{name}"], {"meaning": self._columns.get(name, ("", ""))[1]})
         self.close("done", **attrs)
         self.verify()
 
@@ -270,7 +275,7 @@ class Recorder:
             return
         try:
             with self._writing():
-                set_attributes(self._file.attrs, {"ended": now(), **attrs, "status": status})
+                set_attributes(self._file, {"ended": now(), **attrs, "status": status})
             with self._writing():
                 self._file.close()
                 self._commit()

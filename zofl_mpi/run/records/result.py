@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,9 +63,9 @@ class Run:
         attrs: of the root, as stored; `status` is "running" for a run that goes on, and for one that was killed.
         config: the resolved configuration.
         rounds: name -> (R,) float64, NaN in rounds without that number.
-        clients: bytes_down, bytes_up, messages -> (R, steps, m) int64; see `first_clients`.
-        ranks: seconds_compute, seconds_wait, seconds_comm, seconds_staging (float64, s), peak_bytes (int64)
-            -> (R, steps, ranks).
+        clients: bytes_down, bytes_up, messages of the method's protocol -> (R, steps, m) int64; see `first_clients`.
+        ranks: seconds_compute, seconds_wait, seconds_comm, seconds_staging (float64, s), peak_bytes, and what the ranks
+            moved, transport_sent, transport_received (int64) -> (R, steps, ranks).
         steps: names of the steps.
         counts: (m, classes) realised label counts, or None; see `first_clients`.
         final: field -> value of the last state. Empty unless the run is done: until then `final[field]` is that of the
@@ -114,6 +114,26 @@ class Run:
     def overlap(self) -> Overlap:
         """Computing times of clients and server in each round, and of both at once."""
         return overlap(self.steps, self.ranks["seconds_compute"], self.rounds["seconds"])
+
+
+class Heading(NamedTuple):
+    """What a result says of itself, read in a millisecond: its tables are not."""
+
+    path: Path
+    attrs: dict[str, Any]
+    config: dict[str, Any]
+    length: int  # R, the number of finished rounds
+
+
+def heading(path: str | os.PathLike[str]) -> Heading:
+    """The attributes of the result at `path` (UserError as of `load`, damage among a table's numbers aside)."""
+
+    def read(file: Any) -> Heading:
+        check_result(file, path)
+        attrs = attributes_of(file)
+        return Heading(Path(path), attrs, json.loads(attrs.get("config") or "{}"), int(file["rounds"].attrs["done"]))
+
+    return read_file(Path(path), read)
 
 
 def load(path: str | os.PathLike[str]) -> Run:

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine.ledger import KINDS
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.records.hdf5 import FORMAT, Attributes, plain, set_attributes, text, texts
+from zofl_mpi.run.records.hdf5 import FORMAT, Attributes, attributes_of, plain, set_attributes, text, texts
 from zofl_mpi.run.records.provenance import now
 
 Array = NDArray[Any]
 CLIENTS = {"bytes_down": "bytes", "bytes_up": "bytes", "messages": "1"}
-RANKS = {**{f"seconds_{kind}": "s" for kind in KINDS}, "peak_bytes": "bytes"}
+_BYTES = ("peak_bytes", "transport_sent", "transport_received")
+RANKS = {**{f"seconds_{kind}": "s" for kind in KINDS}, **dict.fromkeys(_BYTES, "bytes")}
 PLACES = "ranks/table"
 _NAME, _LIST = h5py.string_dtype("utf-8", 64), h5py.string_dtype("utf-8", 256)  # longer ones are cut off
 _TEXTS = {"host": _LIST, "device": _NAME, "uuid": _NAME, "cores": _LIST, "role": _NAME}
@@ -28,7 +29,8 @@ LISTED = 1000
 """Most clients with a column each. Of more, consecutive ones share a column, so that a file does not grow with them."""
 COLUMNS = 100
 """Columns of a result with more than LISTED clients."""
-ATTRIBUTE_BYTES = 60_000  # HDF5 allows 64 kB
+SESSIONS = 200
+"""Most starts of a run that the attribute `sessions` names: the first one and the last ones."""
 LOSSES = 500
 """Most losses that the attribute `lost` names."""
 
@@ -86,14 +88,14 @@ def lay_out(m: int, ranks: int, rounds: int, missing: int, attrs: Attributes, fi
         file.create_group(group).attrs["steps"] = texts(())
         for name, unit in units.items():
             kind = np.float64 if unit == "s" else np.int64
-            set_attributes(growing(file, f"{group}/{name}", (missing, 0, width), kind, rounds, 0).attrs, {"unit": unit})
+            set_attributes(growing(file, f"{group}/{name}", (missing, 0, width), kind, rounds, 0), {"unit": unit})
     file.create_dataset(PLACES, (0,), TABLE, chunks=(64,), maxshape=(None,))
     if len(first) < m:
         meaning = f"sums over clients: column k of {COLUMNS} has those from first_clients[k] to that of the next column"
-        set_attributes(file["clients"].attrs, {"aggregated": meaning, "clients": m})
+        set_attributes(file["clients"], {"aggregated": meaning, "clients": m})
         file["clients"].attrs["first_clients"] = first
     own = {"schema": FORMAT, "status": "running", "ranks": ranks, "sessions": [session(missing, ranks, attrs)]}
-    set_attributes(file.attrs, {"run": secrets.token_hex(8), **attrs, **own})
+    set_attributes(file, {"run": secrets.token_hex(8), **attrs, **own})
 
 
 def cut_back(path: object, m: int, ranks: int, rounds: int, attrs: Attributes, file: Any) -> None:
@@ -103,7 +105,8 @@ def cut_back(path: object, m: int, ranks: int, rounds: int, attrs: Attributes, f
         raise UserError(f"{path} has {columns} columns for clients, and {m} clients have {wanted}")
     if (held := file["rounds"].attrs["done"]) < rounds:
         raise UserError(f"{path} holds {held} rounds, fewer than the {rounds} to continue from")
-    ranks = ranks or int(file.attrs["ranks"])
+    before = attributes_of(file)
+    ranks = ranks or int(before["ranks"])
     for group in ("rounds", "clients", "ranks"):
         for _, data in by_round(file, group):
             data.resize(rounds, axis=0)
@@ -112,13 +115,13 @@ def cut_back(path: object, m: int, ranks: int, rounds: int, attrs: Attributes, f
     file["rounds"].attrs.modify("done", rounds)
     if "final" in file:
         del file["final"]
-    sessions = [*json.loads(file.attrs["sessions"]), session(rounds, ranks, attrs)]
-    while len(json.dumps(sessions)) > ATTRIBUTE_BYTES:
+    sessions = [*json.loads(before["sessions"]), session(rounds, ranks, attrs)]
+    while len(sessions) > SESSIONS:
         del sessions[1]
     config = {name: attrs[name] for name in ("config", "folders", "settled") if name in attrs}
-    if "missing_rounds" in file.attrs:
-        config["missing_rounds"] = [1, min(rounds, json.loads(file.attrs["missing_rounds"])[1])]
-    set_attributes(file.attrs, {**config, "status": "running", "ranks": ranks, "sessions": sessions})
+    if "missing_rounds" in before:
+        config["missing_rounds"] = [1, min(rounds, json.loads(before["missing_rounds"])[1])]
+    set_attributes(file, {**config, "status": "running", "ranks": ranks, "sessions": sessions})
 
 
 def session(start: int, ranks: int, attrs: Attributes) -> dict[str, Any]:

@@ -1,0 +1,120 @@
+"""Mistakes of a method of one's own that its run, not a later one, has to tell: in one process and on ranks."""
+
+from tests.e2e.made import *
+
+FAMILY = "zofl_mpi.zo_hfl"
+MINE = '''
+from dataclasses import dataclass
+import numpy as np
+import torch
+from zofl_mpi import Array, Client, Clients
+from zofl_mpi.methods.fedavg import FedAvg
+from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, State
+from zofl_mpi.rounds.report import GlobalModel
+
+
+@dataclass(frozen=True)
+class Mine(FirstOrder):
+    """A mean of its own, which reads nothing of Robust or ServerStep."""
+
+    def round(self, state, r, clients):
+        mean = clients.mean(self.train, GlobalModel(state.x, r), to=self.local.sampling(r))
+        return State(mean.y)
+
+    def train(self, client, message):
+        y = message.x - np.float32(0.01) * self.problem.gradient(message.x, client.data).astype(message.x.dtype)
+        return LocalModel(y)
+
+
+@dataclass(frozen=True)
+class Plain(FedAvg):
+    """FedAvg whose clients send what they have."""
+
+    def train(self, client, message):
+        return LocalModel(message.x)
+
+
+@dataclass(frozen=True)
+class Own:
+    """A state without a word on what must be finite."""
+
+    x: Array
+
+
+@dataclass(frozen=True)
+class Nan(Mine):
+    """By ask and np.mean, which tell nobody of what is not a number."""
+
+    def round(self, state, r, clients):
+        found = [reply.x for _, reply in clients.ask(self.send, GlobalModel(state.x, r))]
+        return Own(np.mean(found, axis=0))
+
+    def start(self):
+        return Own(super().start().x)
+
+    def send(self, client, message):
+        return GlobalModel(message.x * np.float32(np.nan if client.i == 1 and message.r else 1), message.r)
+
+
+@dataclass(frozen=True)
+class Habit(Mine):
+    """torch's way of a step, in place."""
+
+    def train(self, client, message):
+        x = torch.from_numpy(message.x)
+        x -= client.i
+        return LocalModel(x.numpy())
+
+
+class Counting(Mine):
+    """A counter on a frozen method, where no checkpoint finds it."""
+
+    def round(self, state, r, clients):
+        object.__setattr__(self, "count", getattr(self, "count", 0) + 1)
+        new = super().round(state, r, clients)
+        return State(new.x + np.float32(self.count))
+
+
+@dataclass(frozen=True)
+class Wider(Mine):
+    """A state in another dtype than at the start."""
+
+    def round(self, state, r, clients):
+        return State(super().round(state, r, clients).x.astype(np.float64))
+'''
+WRONG = {
+    "Mine --aggregate median --attackers 0.4": "--aggregate median, --attackers 0.4: no round of Mine uses it",
+    "Mine --tau 3": "--tau 3.0: no round of Mine uses it",
+    "Plain --compress topk:0.5": "--compress topk:0.5: no round of Plain uses it",
+    "Nan": "the state's x is not finite: the run has diverged",
+    "Habit": "step 'train' changed GlobalModel.x, which others read, too: work on a copy",
+    "Counting": "a round changed the attribute count of Counting, which no checkpoint has",
+    "Wider": r"round returned a state that is not like the one of start \(its x is ndarray of float64",
+}
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("words", WRONG)
+def test_a_mistake_of_a_method_ends_its_run_in_a_sentence(
+    words: str, ranks: int, tmp_path: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    """All of these were done, with status 0. Mutations: each check left out; one that only one process makes."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name, *flags = words.split()
+    run = ["--method", f"mine:{name}", "--rounds", 2, "--eval-every", 1, "--m", 5, "--quiet", "--out", "run.h5", *flags]
+    assert run_module(ranks, FAMILY, *run) == 1
+    told = capsys.readouterr().err.splitlines()[-1].removeprefix("zofl_mpi: ")
+    assert "Traceback" not in told
+    assert re.match(rf"round \d: (client \d \(rank \d\) failed in step '\w+', item 0: )?{WRONG[words]}", told), told
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_flags_of_parts_that_a_round_uses_are_taken(ranks: int, tmp_path: Path, monkeypatch: Patch) -> None:
+    """On a client rank alone, too: --compress is read there. Mutation: what other processes read does not count."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run = ["--rounds", 1, "--m", 5, "--quiet", "--out", "run.h5", "--force"]
+    assert run_module(ranks, FAMILY, "--method", "mine:Mine", *run, "--beta", 0.5, "--personal") == 0
+    assert run_module(ranks, FAMILY, "--method", "fedavg", *run, "--compress", "topk:0.5", "--tau", 2) == 0

@@ -1,0 +1,108 @@
+"""Every number that is booked is read: no method's message has a field that is only there to be counted."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from tests.tools.revisions import table
+from zofl_mpi.engine import messages
+from zofl_mpi.engine.fields import without_warnings
+from zofl_mpi.engine.world import SingleProcess
+from zofl_mpi.run import flags, plan
+from zofl_mpi.run.cli import build_setting
+from zofl_mpi.run.family import family_of
+from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop import finite_round
+
+ROUNDS = 3
+COMMANDS = {
+    name: (f"zofl_mpi.{family}", words)
+    for family, name, _, words in table()
+    if not {"images.npz", "own/texts.jsonl"} & set(words) and "--kernel" not in words
+}
+
+
+class Field(NamedTuple):
+    """A field of the messages of a step, down or up."""
+
+    step: str
+    way: str
+    path: tuple[str, ...]
+
+
+TURNS = {Field(step, "down", ("t",)) for step in ("inner", "product", "hypergradient")}
+"""Numbers of mini-batches of FedNest's lower level."""
+ELSEWHERE = {"fedrzo.fednest": {Field("hypergradient", "down", ("t",))}, "fedrzo.fednest-saddle": TURNS}
+"""Fields that this problem has no use for, and another has: its second derivatives depend on no mini-batch."""
+
+
+def method_of(module: str, words: list[str]) -> Any:
+    family = family_of(module)
+    own = plan.understand(family, [*words, "--device", "cpu", "--dtype", "float64", "--rounds", str(ROUNDS)])
+    setting = build_setting(SingleProcess(), family, own, "cpu")
+    return flags.made(plan.method_of(family, own.values["method"]), own.values, setting=setting)
+
+
+class Spoiled(LocalClients):  # type: ignore[misc]
+    """Clients whose messages are noted, field by field, and that spoil one of these fields."""
+
+    def __init__(self, method: Any, target: Field | None = None) -> None:
+        super().__init__(list(method.setting.data), method=method)
+        self.target, self.seen = target, set[Field]()
+
+    def _ask(self, step: Any, each: Any, counted: bool, booked: Any = None) -> Any:
+        new = {id(message): self._passed(step.__name__, "down", message, counted) for message in each.values()}
+        return super()._ask(step, {i: new[id(message)] for i, message in each.items()}, counted, booked)
+
+    def _replies(self, step: Any, name: str, inbox: Mapping[int, Any], counted: bool) -> Iterator[Any]:
+        for i, item in super()._replies(step, name, inbox, counted):
+            yield i, self._passed(name, "up", item, counted)
+
+    def _passed(self, step: str, way: str, message: Any, counted: bool) -> Any:
+        apart, spoiled = messages._apart(type(message)), {}
+        for path, value in messages.leaves(message) if counted else ():
+            array = np.asarray(value)
+            stated = isinstance(message, messages.Compact) and path == ["communicated"]
+            if path[0] in apart or stated or isinstance(value, str | bool | type(None)) or not array.size:
+                continue
+            field = Field(step, way, tuple(path))
+            self.seen.add(field)
+            if field == self.target:
+                spoiled[field.path] = array + 1 if array.dtype.kind in "iu" else np.full_like(array, np.nan)
+        return messages.replace_arrays(message, spoiled) if spoiled else message
+
+
+def states(method: Any, clients: Spoiled) -> list[dict[str, Any]] | str:
+    """The fields of the state after each round, or the error that ended them."""
+    found = []
+    try:
+        with without_warnings():
+            state = method.start()
+            for r in range(ROUNDS):
+                state = finite_round(method, state, r, clients)
+                found.append(messages.named(messages.leaves(state)))
+    except Exception as exc:
+        return f"{type(exc).__name__}: {exc}"
+    return found
+
+
+def equal(a: Any, b: Any) -> bool:
+    return isinstance(a, list) and all(
+        np.array_equal(x[name], value, equal_nan=not isinstance(value, str))
+        for x, y in zip(a, b, strict=True)
+        for name, value in y.items()
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_number_that_is_booked_changes_the_result(name: str) -> None:
+    """Each field of each message, in turn NaN, or 1 more: the run ends, or a round's state is another. Mutations:
+    scalars beside the model that the steps start from; a loss, a count or a vector that the other side never reads."""
+    method = method_of(*COMMANDS[name])
+    plain = Spoiled(method)
+    expected = states(method, plain)
+    assert isinstance(expected, list), expected
+    unread = [field for field in sorted(plain.seen) if equal(states(method, Spoiled(method, field)), expected)]
+    assert not set(unread) - ELSEWHERE.get(name, set())

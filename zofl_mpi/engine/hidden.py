@@ -1,0 +1,123 @@
+"""State that hides: what a method keeps beside its state and the clients' memories is in no checkpoint.
+
+A run that is continued would go on without it, with other bits and no error. So a method, its parts, their classes and
+the numbers of their modules must be the same after a round as before it. Not looked at: attributes that
+`functools.cached_property` makes and fields declared by `fields.cache` (both can be computed again), containers of a
+module, closures, iterators, the setting, the clients' data, and objects of other modules' classes.
+"""
+
+import functools
+import random
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, final
+
+import numpy as np
+
+from zofl_mpi.engine import messages
+from zofl_mpi.engine.fields import is_cache, parts_of
+from zofl_mpi.engine.lazy import imported_torch, is_tensor
+from zofl_mpi.engine.ownership import checksum
+from zofl_mpi.errors import UserError
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
+NUMBERS = (bool, int, float, complex, np.ndarray, np.generic, np.random.Generator, random.Random)
+OURS = "zofl_mpi"
+Marks = dict[str, Any]
+"""{what: what tells a change of it}"""
+
+
+@final
+class Unchanged:
+    """A method as it was: `check` refuses a change of it."""
+
+    def __init__(self, method: Any) -> None:
+        self._method = method
+        self._before = dict(_marks(method))
+
+    def check(self) -> None:
+        """Refuses a change since this object was made, named (UserError)."""
+        now = dict(_marks(self._method))
+        for name in [*now, *self._before]:
+            if name not in now or name not in self._before or not _same(self._before[name], now[name]):
+                raise UserError(
+                    f"a round changed {name}, which no checkpoint has: a continued run would have other bits; keep it "
+                    "in the state that round returns, in client.memory, or in a functools.cached_property if it can "
+                    "be computed again"
+                )
+
+
+def _marks(method: Any) -> Iterator[tuple[str, Any]]:
+    modules = set[str]()
+    for part in parts_of(method):
+        cls = type(part)
+        modules.add(cls.__module__)
+        for name, value in _kept(part):
+            yield f"the attribute {name} of {cls.__name__}", _mark(value, cls.__module__)
+        for base in cls.__mro__:
+            for name, value in vars(base).items() if not _is_library(base.__module__) else ():
+                if not name.startswith("__") and not callable(value) and not hasattr(type(value), "__get__"):
+                    yield f"the class's attribute {name} of {base.__name__}", _mark(value, base.__module__)
+    yield "Python's own random numbers", repr(random.getstate())
+    yield "NumPy's own random numbers (numpy.random without a generator)", repr(_numpy_state())
+    if torch := imported_torch():
+        yield "torch's own random numbers (without generator=)", checksum(torch.get_rng_state().numpy())
+    for module in sorted(name for name in modules if name in sys.modules and not _is_library(name)):
+        for name, value in vars(sys.modules[module]).items():
+            if isinstance(value, NUMBERS) or is_tensor(value):
+                yield f"{name} of the module {module}", _mark(value, module)
+
+
+def _numpy_state() -> Any:
+    _, words, *rest = np.random.get_state()  # noqa: NPY002  (somebody else may use it)
+    return checksum(np.asarray(words)), rest
+
+
+def _kept(part: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes of a part that are no other part, no cache and not the setting."""
+    declared = {f.name: f for f in fields(part)} if is_dataclass(part) else {}
+    for name, value in getattr(part, "__dict__", {}).items():
+        f = declared.get(name)
+        made = isinstance(getattr(type(part), name, None), functools.cached_property)
+        if name != "setting" and not made and not (f and (is_cache(f) or is_dataclass(value))):
+            yield name, value
+
+
+def _mark(value: Any, module: str, depth: int = 3) -> Any:
+    """What tells a change of a value: its contents where they are seen, else which object it is."""
+    if isinstance(value, PLAIN):
+        return repr(value)
+    if isinstance(value, np.ndarray):
+        return value, None if value.dtype.hasobject else checksum(value)
+    if is_tensor(value):
+        changes = 0 if value.is_inference() else value._version
+        return value, changes, None if messages.is_remote(value) else checksum(messages.as_array(value))
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if depth and isinstance(value, Mapping):
+        return {repr(key): _mark(entry, module, depth - 1) for key, entry in value.items()}
+    if depth and isinstance(value, list | tuple | deque):
+        return [_mark(entry, module, depth - 1) for entry in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if depth and type(value).__module__ == module and hasattr(value, "__dict__"):
+        return [value, {name: _mark(entry, module, depth - 1) for name, entry in vars(value).items()}]
+    return (value,)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two marks are of the same: objects by identity, contents by value."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return one is other or (isinstance(one, str | int) and one == other)
+
+
+def _is_library(module: str) -> bool:
+    """Whether a class or its module is this package's, or Python's own."""
+    return module.partition(".")[0] in (OURS, "builtins", "abc", "typing", "typing_extensions", "torch", "numpy")

@@ -1,0 +1,58 @@
+"""Transport bytes: what the collectives of a communicator move, by step and rank, counted for all ranks at rank 0.
+
+Every collective has rank 0 as its root, or gives all ranks the same, so rank 0 knows each rank's share. A rank *sends*
+what it hands to MPI for other ranks, and *receives* what MPI hands it of theirs: a broadcast of n bytes is n sent by
+rank 0 and n received by each other rank, however the library passes them on. Neither a rank's own part nor what the
+library adds (envelopes, barriers) is counted.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Counts = NDArray[np.int64]
+
+
+@final
+class Transport:
+    """Bytes that each of `ranks` ranks has sent and received, by step, since they were last taken."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks, self._counts = ranks, defaultdict[str, Counts](lambda: np.zeros((2, ranks), np.int64))
+
+    def broadcasts(self, step: str, size: int) -> None:
+        """Rank 0 sends `size` bytes to all."""
+        if self._ranks > 1:
+            self._add(step, [size, *[0] * (self._ranks - 1)], [0, *[size] * (self._ranks - 1)])
+
+    def scatters(self, step: str, sizes: Sequence[int]) -> None:
+        """Rank 0 sends rank k sizes[k] bytes."""
+        self._add(step, [sum(sizes[1:]), *[0] * (self._ranks - 1)], [0, *sizes[1:]])
+
+    def gathers(self, step: str, sizes: Sequence[int]) -> None:
+        """Rank k sends rank 0 sizes[k] bytes."""
+        self._add(step, [0, *sizes[1:]], [sum(sizes[1:]), *[0] * (self._ranks - 1)])
+
+    def reduces(self, step: str, size: int) -> None:
+        """Each rank sends `size` bytes, whose sum, as long, rank 0 receives."""
+        if self._ranks > 1:
+            self._add(step, [0, *[size] * (self._ranks - 1)], [size, *[0] * (self._ranks - 1)])
+
+    def shares(self, step: str, size: int) -> None:
+        """Each rank sends `size` bytes to all."""
+        if self._ranks > 1:
+            self._add(step, [size] * self._ranks, [size * (self._ranks - 1)] * self._ranks)
+
+    def take(self, steps: Sequence[str], rest: str) -> Counts:
+        """(steps, 2, ranks) the bytes sent and received; those of steps that are not named are under `rest`."""
+        table = np.zeros((len(steps), 2, self._ranks), np.int64)
+        for step, counts in self._counts.items():
+            table[steps.index(step if step in steps else rest)] += counts
+        self._counts.clear()
+        return table
+
+    def _add(self, step: str, sent: Sequence[int], received: Sequence[int]) -> None:
+        self._counts[step] += np.array([sent, received], np.int64)
