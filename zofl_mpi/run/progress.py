@@ -225,7 +225,7 @@ def announce(ranks: int) -> None:
     """Says that the run starts: MPI of many ranks takes seconds, and the bar waits for it; 0: no MPI."""
     _, terminal = screen()
     with open(terminal, "w") if terminal else nullcontext(sys.stdout) as file:
-        print(f"start     {f'connecting {ranks} ranks' if ranks else 'loading'}", file=file, flush=True)
+        print(f"start     {f'connecting {ranks} ranks' if ranks > 1 else 'loading'}", file=file, flush=True)
 
 
 def say(words: str) -> None:
