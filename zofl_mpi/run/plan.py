@@ -37,8 +37,8 @@ class RunFlags:
         seed: the run's seed; all random numbers follow from it.
         dtype: floating-point type of all vectors.
         device: auto (a GPU where there is one and the problem can use it), cpu or cuda.
-        out: result file; else METHOD-PROBLEM-DATA-sSEED.h5 in this folder (without PROBLEM where it is the method's
-            usual one), numbered if that exists.
+        out: result file; else results/METHOD-PROBLEM-DATA-sSEED.h5 (without PROBLEM where it is the method's usual
+            one), numbered if that exists.
         force: overwrite the result file if it exists.
         checkpoint_every: rounds between checkpoints; 0: only when a signal ends the run; auto: by the clock, after
             30 s, then as often as 2 % of the time allows, and every ten minutes at least.

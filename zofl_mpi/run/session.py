@@ -26,6 +26,8 @@ from zofl_mpi.run.records import places
 from zofl_mpi.run.records.hdf5 import Attributes
 from zofl_mpi.run.signals import STATUS
 
+RESULTS = Path("results")
+"""Folder of results whose name is not given, made where a run is started."""
 NOTABLE = 0.1
 """Share of a run from which on the closing lines tell that the server waited for one rank."""
 FAR = 1e3
@@ -187,12 +189,14 @@ def check_same_run(source: Path, before: Attributes, checkpoint: Attributes, now
 
 
 def free_name(plan: Plan) -> Path:
-    """METHOD-PROBLEM-DATA-sSEED.h5 in this folder, numbered if it exists; the usual problem and no data go unnamed."""
+    """results/METHOD-PROBLEM-DATA-sSEED.h5, numbered if it exists; the usual problem and no data go unnamed."""
     flags = plan.values
     data = [Path(str(flags["data"])).stem[:100]] if "data" in flags else []  # a file system allows some 255 in all
     problem = [flags["problem"][:60]] if flags["problem"] != plan.usual or not data else []
     stem = "-".join([flags["method"], *problem, *data, f"s{flags['seed']}"]).replace(":", ".")
-    names = (Path(f"{stem}{'' if k == 1 else f'-{k}'}.h5") for k in range(1, 1_000_000))
+    with suppress(OSError):  # what is wrong with the folder is told where the result is made
+        RESULTS.mkdir(exist_ok=True)
+    names = (RESULTS / f"{stem}{'' if k == 1 else f'-{k}'}.h5" for k in range(1, 1_000_000))
     return next(name for name in names if not name.exists())
 
 
