@@ -25,6 +25,7 @@ class Site:
     streams: Streams
     dtype: str  # "float32" or "float64", of all vectors
     device: str  # where this rank computes, as torch calls it
+    holds_all: bool = False  # whether each client of a network in parts holds all of them
 
     def group(self, cls: type[T]) -> T:
         """A group of flags with its values, checked."""
