@@ -21,11 +21,11 @@ else
     echo "measure: no hosts of network namespaces without root and tc (iproute2)" >&2
 fi
 mkdir -p results/scaling
-study='' # the part in progress
+study='' words="$*" # the part in progress
 finish() { # a signal has come in the middle of it: nothing of it is left to run on
     if [[ -z $study ]]; then return; fi
     if kill "$study" 2>/dev/null; then wait "$study" || true; fi
-    if [[ "$system $*" == *bit* ]]; then bash jobs/scaling/hosts.sh --remove; fi
+    if [[ "$system $words" == *bit* ]]; then bash jobs/scaling/hosts.sh --remove; fi
 }
 trap finish EXIT
 trap 'exit 143' TERM
