@@ -31,7 +31,7 @@ from zofl_mpi.engine.lazy import is_tensor
 from zofl_mpi.engine.ledger import KINDS, Row, overlap
 from zofl_mpi.engine.ownership import own_state
 from zofl_mpi.engine.setting import Budget, Directions, Method
-from zofl_mpi.errors import UserError, warn
+from zofl_mpi.errors import UserError, mistake, warn
 from zofl_mpi.paths import user_path
 from zofl_mpi.run import records, unread
 from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
@@ -99,7 +99,7 @@ class Totals:
         try:
             self.directions = method.directions(self.round)
         except Exception as exc:  # a report of somebody's own costs no run
-            warn(f"directions({self.round}) failed ({type(exc).__name__}: {exc}): the result does not have them")
+            warn(f"directions({self.round}) failed ({mistake(exc)}): the result does not have them")
         return {"directions_per_parameter": self.directions.per_parameter} if self.directions else {}
 
     def add(self, row: Row, wall: float, columns: Mapping[str, float]) -> None:

@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar, final, get_type_hints
@@ -16,7 +17,7 @@ from zofl_mpi.engine.fields import at_least, between, check_ranges, parts_of
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Budget, Directions, Loads, Method, PlansLoads, PlansWork, Work
 from zofl_mpi.engine.world import launched
-from zofl_mpi.errors import UserError, nearest, plain
+from zofl_mpi.errors import UserError, mistake, nearest, place_of, plain
 from zofl_mpi.run import flags, stored
 from zofl_mpi.run.family import Choice, Family
 from zofl_mpi.run.progress import launcher_words
@@ -281,13 +282,17 @@ def problem_of(family: Family, name: str) -> Choice:
 def _imported(name: str, flag: str) -> type[Any]:
     """The class that module:Class names."""
     module, _, cls = name.partition(":")
-    sys.path.insert(0, os.getcwd())  # as `python -m` would find it
+    here = os.getcwd()
+    sys.path.insert(0, here)  # as `python -m` would find it
     try:
         found = getattr(importlib.import_module(module), cls)
-    except (ImportError, AttributeError, ValueError, TypeError) as exc:
+    except (Exception, SystemExit) as exc:  # whatever a module of somebody's own raises
+        if place_of(exc):
+            raise UserError(f"{flag} {name}: {mistake(exc)}") from exc
         raise UserError(f"{flag} {name}: {exc}; it must be MODULE:CLASS, importable from this folder") from exc
     finally:
-        sys.path.pop(0)
+        with suppress(ValueError):  # the module may have changed the path, too
+            sys.path.remove(here)
     if not isinstance(found, type):
         raise UserError(f"{flag} {name}: {cls} is a {type(found).__name__}; it must be a class")
     return found
@@ -332,7 +337,7 @@ def check_hooks(method: Method[Any], plan: Plan) -> None:
         except (UserError, MemoryError):
             raise
         except Exception as exc:  # whatever a function of somebody's own raises
-            fault = f"failed ({type(exc).__name__}: {exc})"
+            fault = f"failed ({mistake(exc)})"
         if fault:
             wanted = f"a run calls {called} of a method and takes a {kind.__name__}, or None"
             raise UserError(f"--method {name}: its function {hook} {fault}; {wanted}: give yours another name")
