@@ -294,6 +294,7 @@ def test_a_finished_run_may_be_made_longer_not_shorter(
     found = read(TOY.replace("rounds = 6", f"rounds = {rounds}") + "axes.s.run = {}\n")
     assert state(found)[0] == word and words in state(found)[1]
     found.runs[0].out.unlink()
+    checkpoint_path(found.runs[0].out).unlink(missing_ok=True)
     write(read(TOY + "axes.s.run = {}\n"), 5, "interrupted", saved=5)
     assert state(read(TOY.replace("rounds = 6", "rounds = 4") + "axes.s.run = {}\n"))[0] == "other"
 
