@@ -75,7 +75,8 @@ def test_a_failure_on_one_rank_is_told_in_a_sentence_and_costs_no_finished_round
     *traceback, told = done.stderr.splitlines()
     assert bool(traceback) == (kind in ("raise", "system_exit")) and "zofl_mpi: " not in "".join(traceback), done.stderr
     assert told.startswith(f"zofl_mpi: round 6: {words.format(rank=2 if ranks > 1 else 0)}"), told
-    assert told.endswith(f"{end}; the 5 finished rounds are in {out}"), told
+    assert f"{end}; the 5 finished rounds are in {out}; continue with: " in told, told
+    assert told.endswith(f"--resume {out} --method planted:Planted"), told
     assert records.load(out).length == 5
     assert resumes(out)
 
