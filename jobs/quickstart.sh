@@ -26,3 +26,6 @@ printf 'quickstart: the run took %d s\n' $((SECONDS - start))
 printf 'quickstart: a page to open in a browser: '
 python -m zofl_mpi.report "$result" --out "${result%.h5}.html"
 printf 'quickstart: next: . .venv/bin/activate, then the commands of README.md\n'
+if ! python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then
+    printf 'quickstart: networks and split learning need torch; for the CPU: ZOFL_TORCH_INDEX=cpu bash jobs/environment.sh torch\n'
+fi

@@ -37,6 +37,7 @@ WITHIN = {
         ("records", "binding", "questions", "flags", "family", "unread"),
         ("local", "mpi"),
         ("devices", "plan", "loop", "stored", "trial"),
+        ("again",),
         ("session", "cli", "grid"),
     ),
 }

@@ -107,3 +107,18 @@ def test_no_home_is_a_sentence_where_a_folder_is_needed(monkeypatch: Patch) -> N
     for variable, call in (("ZOFL_CACHE", cache.default_cache_dir), ("ZOFL_DATA", published.default_data_dir)):
         monkeypatch.delenv(variable, raising=False)
         assert complaint(call) == f"this process has no home folder (HOME is not set): set {variable} to a folder"
+
+
+def test_a_page_is_replaced_by_force_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutations: report.html overwritten in silence; --force without effect; a link followed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("zofl_mpi.report.__main__.write", lambda results, out: out.write_text(str(results[0])))
+    report(["a.h5"])
+    with pytest.raises(SystemExit) as ended:
+        report(["b.h5"])
+    assert ended.value.code == 2 and Path("report.html").read_text() == "a.h5"
+    report(["b.h5", "--force"])
+    assert Path("report.html").read_text() == "b.h5"
+    Path("dangling.html").symlink_to("nowhere")
+    with pytest.raises(SystemExit):
+        report(["b.h5", "--out", "dangling.html"])

@@ -171,7 +171,8 @@ def described(state: Any) -> Mapping[str, tuple[str, str]]:
 
 def numbers(state: Any) -> Iterator[tuple[str, float]]:
     """The number fields of a state."""
-    for name, value in vars(state).items():
+    for f in dataclasses.fields(state):  # its class may have slots
+        name, value = f.name, getattr(state, f.name)
         if isinstance(value, int | float | np.number) and not isinstance(value, bool):
             yield name, float(value)
 

@@ -8,6 +8,7 @@ python -m zofl_mpi.report is the same. A result of a run that goes on, or was ki
 """
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("report.html"), help="the file to write: .html, or .png, .pdf, .svg of one run"
     )
+    parser.add_argument("--force", action="store_true", help="replace --out if it exists")
     parser.add_argument("--watch", action="store_true", help="show the table in the terminal, anew every 2 seconds")
     flags = parser.parse_args(words)
     try:
@@ -41,6 +43,8 @@ def main(words: Sequence[str] | None = None) -> None:
             from zofl_mpi.report.watch import watch
 
             return watch(flags.results)
+        if os.path.lexists(flags.out) and not flags.force:
+            raise UserError(f"--out {flags.out} exists: choose another name or add --force")
         write(flags.results, flags.out)
     except UserError as error:
         raise SystemExit(refused(error)) from error

@@ -84,14 +84,14 @@ class ClientRank:
             case "keep":
                 self._wire.gather_memories(*changed(self._clients, question.to, self._kept))
             case "account":
-                self._wire.gather_tables(self._clock.report(self._watch.stop()).table(question.extra))
+                self._wire.gather_tables(self._clock.report(self._watch.stop()).table(question.steps))
                 if self._survival is not None:
                     self._survival.agree()
                 self._watch.begins()
             case _:
                 if self._survival is not None:
                     self._survival.agree()
-                return int(question.extra)
+                return question.status
         return None
 
     def _compute(self, question: Question, block: messages.Bytes | None) -> None:
@@ -173,9 +173,9 @@ class ClientRank:
 
     def _contribute(self, question: Question, inbox: dict[int, Any]) -> None:
         """Serves `mean` and `sum`: if every rank's clients succeeded and the mean exists, adds this rank's part."""
-        own, shares = mean.Contribution(), question.extra
+        own, shares = mean.Contribution(), question.shares or {}
         if question.kind == "sum":
-            term: Any = self._step(question.extra)
+            term: Any = self._step(question.term)
             own = mean.Sum(m=len(self._data), term=lambda i, reply: term(i, inbox[i], reply))
             shares = dict.fromkeys(question.to, 1.0)
         step = batched(self._step(question.step), self._clients, inbox, sorted(inbox), self._batched)
