@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zofl_mpi.errors import UserError, printing, refused
-from zofl_mpi.paths import user_path
+from zofl_mpi.paths import new_file, user_path
 from zofl_mpi.run import records
 
 FIGURES = (".png", ".pdf", ".svg")
@@ -27,6 +27,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("report.html"), help="the file to write: .html, or .png, .pdf, .svg of one run"
     )
+    parser.add_argument("--force", action="store_true", help="replace the page or figure at --out")
     parser.add_argument("--watch", action="store_true", help="show the table in the terminal, anew every 2 seconds")
     flags = parser.parse_args(words)
     try:
@@ -41,32 +42,31 @@ def main(words: Sequence[str] | None = None) -> None:
             from zofl_mpi.report.watch import watch
 
             return watch(flags.results)
-        write(flags.results, flags.out)
+        write(flags.results, flags.out, flags.force)
     except UserError as error:
         raise SystemExit(refused(error)) from error
     print(flags.out)
 
 
-def write(results: Sequence[Path], out: Path) -> None:
+def write(results: Sequence[Path], out: Path, force: bool = False) -> None:
     """Writes the page, or the figure of one run (UserError: a result cannot be read, or the file not be written)."""
-    runs = [records.load(path) for path in results]
     if out.suffix not in (".html", *FIGURES):
         raise UserError(f"--out {out} ends in neither .html nor {', '.join(FIGURES)}; name a file that does")
-    if out.suffix in FIGURES and len(runs) > 1:
-        raise UserError(f"--out {out} is a figure of one run and {len(runs)} results are given; .html compares runs")
-    try:
-        if out.suffix == ".html":
-            from zofl_mpi.report.page import page
+    if out.suffix in FIGURES and len(results) > 1:
+        raise UserError(f"--out {out} is a figure of one run and {len(results)} results are given; .html compares runs")
+    with new_file(out, "--out", force, results) as made:
+        runs = [records.load(path) for path in results]
+        try:
+            if out.suffix == ".html":
+                from zofl_mpi.report.page import page
 
-            out.write_text(page(runs), encoding="utf-8", errors="backslashreplace")  # lone surrogates of files
-        else:
-            from zofl_mpi.report.figure import draw
+                made.write_text(page(runs), encoding="utf-8", errors="backslashreplace")  # lone surrogates of files
+            else:
+                from zofl_mpi.report.figure import draw
 
-            draw(runs[0]).savefig(out, dpi=300)
-    except OSError as exc:
-        raise UserError(f"{out} cannot be written ({exc.strerror}); name another --out") from exc
-    except (ValueError, OverflowError) as exc:  # matplotlib's, of numbers near the largest ones
-        raise UserError(f"{out} cannot be drawn ({exc}); a page (.html) shows what can be") from exc
+                draw(runs[0]).savefig(made, dpi=300)
+        except (ValueError, OverflowError) as exc:  # matplotlib's, of numbers near the largest ones
+            raise UserError(f"{out} cannot be drawn ({exc}); a page (.html) shows what can be") from exc
 
 
 if __name__ == "__main__":

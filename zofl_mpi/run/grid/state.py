@@ -85,8 +85,11 @@ def typed(words: Sequence[str]) -> str:
 def held(path: Path) -> bool:
     """Whether a process holds the lock of a file; never where the file system has no locks."""
     try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe that nobody writes waits for ever
+        try:
+            fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        finally:
+            os.close(number)
         return False
     except OSError as exc:
         return isinstance(exc, BlockingIOError)
