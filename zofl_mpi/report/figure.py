@@ -10,7 +10,7 @@ import numpy as np
 from zofl_mpi.errors import UserError, plain
 from zofl_mpi.report.charts import COLOURS
 from zofl_mpi.report.means import AGAINST, Curve
-from zofl_mpi.report.wording import latex
+from zofl_mpi.report.wording import METHODS, latex
 
 MOST_CURVES = 24
 """More cannot be told apart."""
@@ -66,7 +66,8 @@ def draw(curves: Sequence[Curve], y: str, x: str, control: str | None = None) ->
         if control:
             panel.axhline(0.0, color="0.4", linewidth=0.8)
         panel.set_xlabel(AGAINST[x])
-        panel.set_ylabel(quantity_in_words(curves, y, control).replace("$", r"\$"))
+        label = quantity_in_words(curves, y, control).replace("$", r"\$")
+        panel.set_ylabel(label.replace(" less ", "\nless ", 1))
         figure.legend(
             loc="outside upper left",
             ncols=columns,
@@ -93,7 +94,8 @@ def quantity_in_words(curves: Sequence[Curve], y: str, control: str | None) -> s
     shown = "%" if _in_percent(y) else "" if unit == "1" else plain(unit, LABEL)
     if control:
         shown = "points" if _in_percent(y) else shown
-        return f"{y.replace('_', ' ')} less {control}" + (f" ({shown})" if shown else "")
+        name = plain(METHODS.get(control, control), LABEL)
+        return y.replace("_", " ") + (f" ({shown})" if shown else "") + f" less {name}"
     return y.replace("_", " ") + (f" ({shown})" if shown else "")
 
 
