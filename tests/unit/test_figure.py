@@ -149,6 +149,7 @@ def test_what_cannot_be_drawn_is_one_sentence(small: Path, capsys: Capsys) -> No
         (("--control", "local-0.1", "--x", "bytes"), "--control compares at equal rounds"),
         (("--best", "test_accuracy"), "must be a column validation_..."),
         (("--best", "validation_accuracy", "--over", "server"), "unknown axis 'server'"),
+        (("--over", "local"), "names axes for --best"),
         (("--only", "local=local-3"), "unknown entry of the axis local 'local-3'"),
         (("--results", str(small / "none")), "none of its 6 runs can be drawn"),
     ):

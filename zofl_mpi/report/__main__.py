@@ -77,6 +77,8 @@ def write(flags: argparse.Namespace) -> list[Path]:
     out, is_page = flags.out, flags.out.suffix == ".html"
     if out.suffix not in (".html", *FIGURES):
         raise UserError(f"--out {out} ends in neither .html nor {', '.join(FIGURES)}; name a file that does")
+    if flags.over and not flags.best:
+        raise UserError(f"--over {flags.over[0]}: names axes for --best; add --best validation_accuracy")
     for flag in ("x", "y", "control"):
         if is_page and getattr(flags, flag) is not None:
             raise UserError(f"--{flag} is for a figure, a page lets its reader choose; name an --out that ends in .pdf")
