@@ -18,8 +18,7 @@ number=1
 while [[ -e results/quickstart-$number.h5 ]]; do number=$((number + 1)); done
 result=results/quickstart-$number.h5
 
-# The default step of the server is the paper's, 0.01: far from converged after 100 rounds on the digits.
-command=(mpirun -n 11 python -m zofl_mpi.zo_hfl --gamma 1 --out "$result" "$@")
+command=(mpirun -n 11 python -m zofl_mpi.zo_hfl --out "$result" "$@")
 printf 'quickstart: %s\n' "${command[*]}"
 start=$SECONDS
 "${command[@]}"

@@ -22,8 +22,8 @@ from zofl_mpi.__main__ import FAMILIES
 
 SEEDS = (1, 2, 3)
 TUNED = {
-    "zofl_mpi.zo_hfl": "--gamma 1 --alpha 0.1",
-    "zofl_mpi.fedrzo": "--gamma 1e-2 --H 10 --n-p 8 --rounds 200",
+    "zofl_mpi.zo_hfl": "--alpha 0.1",
+    "zofl_mpi.fedrzo": "--n-p 8 --rounds 200",
     "zofl_mpi.heron_sfl": "--problem split_resnet --m 2 --width 8 --batch 64 --rounds 10 --lr-server 1e-3",
 }
 """Flags of the README's commands that were tuned, of the family's first method."""

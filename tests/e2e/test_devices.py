@@ -27,6 +27,7 @@ COMMANDS = {
     "heron-seeds": ("heron_sfl", SPLIT + " --uplink seeds"),
     "cse_fsl": ("heron_sfl", SPLIT + " --method cse_fsl --k 2"),
     "fsl_sage": ("heron_sfl", SPLIT + " --method fsl_sage --l 2"),
+    "sflv1": ("heron_sfl", SPLIT + " --method sflv1"),
     "sflv2": ("heron_sfl", SPLIT + " --method sflv2"),
     "decomfl": ("heron_sfl", SPLIT + " --method decomfl"),
 }
@@ -59,7 +60,9 @@ def test_planned_bytes_are_the_counted_ones(name: str, tmp_path: Path, monkeypat
         if method.needs in (Bilevel, SecondOrder):
             assert np.array_equal(work.messages, 2 * messages[r]) and len(set(work.samples)) == 1
         else:
-            sent = {"heron": 5, "heron-seeds": 5, "cse_fsl": 4, "fsl_sage": 5, "sflv2": 8}.get(name, 2)
+            sent = {"heron": 5, "heron-seeds": 5, "cse_fsl": 4, "fsl_sage": 6 - r % 2, "sflv1": 8, "sflv2": 8}.get(
+                name, 2
+            )
             assert set(work.messages) <= {sent}
     assert records.load(out).rounds["virtual_seconds"].tolist() == [fleet.spent(k).virtual_seconds for k in (1, 2, 3)]
 
@@ -106,7 +109,7 @@ def test_clients_without_memory_are_named_and_left_out(tmp_path: Path, capsys: C
     a plain pass.
     """
     Path("d.toml").write_text(
-        "[class.a]\nspeed = 1e9\nclients = [0, 1]\n[class.b]\nspeed = 1e9\nshare = 1\nmemory = 5e4\n"
+        "[class.a]\nspeed = 1e9\nclients = [0, 1]\n[class.b]\nspeed = 1e9\nshare = 1\nmemory = 7e4\n"
     )
     words = f"{SPLIT} --beta 1 --rounds 2 --devices d.toml --quiet".split()
     lean = "--norm group --client-memory accumulate:4"
@@ -148,7 +151,7 @@ def test_clients_of_one_run_backpropagate_or_estimate_by_their_memory(tmp_path: 
         assert here("zofl_mpi.heron_sfl", *words, *more, "--out", tmp_path / f"{name}.h5", "--force") == 0
         return records.load(tmp_path / f"{name}.h5")
 
-    small, some = "memory = 5e4\n", "[class.b]\nspeed = 1e9\nmemory = 5e4\nclients = [1, 2]\n"
+    small, some = "memory = 7e4\n", "[class.b]\nspeed = 1e9\nmemory = 7e4\nclients = [1, 2]\n"
     heron, cse = run("heron", ""), run("cse", "", "--method", "cse_fsl")
     room, none, mixed = (run("by", memory, "--rule-by-device") for memory in ("", small, some))
     assert np.array_equal(room.final["theta"], cse.final["theta"])

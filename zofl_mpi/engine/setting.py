@@ -181,6 +181,8 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     __dataclass_fields__: ClassVar[dict[str, Any]]
     uploads: ClassVar[str] = "replies"
     """Words for what leaves its clients unclipped, where it cannot clip it; "": nothing does."""
+    holds_all: ClassVar[bool] = False
+    """Whether each client of a network in parts holds all of them."""
     computes: ClassVar[str] = ""
     """What its clients must be able to compute: "values of ...", "gradients of ..." or "nothing"."""
     travels: ClassVar[str] = ""

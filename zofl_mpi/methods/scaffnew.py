@@ -102,4 +102,7 @@ class Scaffnew(Costed[Smooth]):
     @property
     def effort(self) -> Effort:
         m, x = self.setting.m, np.zeros(self.problem.n, self.setting.dtype)
-        return Effort(lambda r: range(m), lambda i, r: self.steps(r), self.batch, GlobalModel(x, 0), LocalModel(x))
+        down, up = GlobalModel(x, 0), LocalModel(x)
+        return Effort(
+            lambda r: range(m), lambda i, r: self.steps(r), self.batch, down, up, vectors=2
+        )  # h and h / scale

@@ -188,6 +188,7 @@ class Effort:
     points: int = 0  # at which a local step evaluates the loss of its mini-batch, in place of gradients
     full_pass: bool = False  # whether a participant also takes one gradient on all of its samples
     server_batch: int = 0  # samples of the server's own step in a round; 0: it takes none
+    vectors: int = 0  # (n,) ones that a participant holds in a step, beside the problem's own (`client_bytes`)
 
     def samples(self, H: Numbers, size: Numbers) -> Numbers:
         """(k,) samples of the gradients of H (k,) local steps of participants that have `size` (k,) samples."""
@@ -268,6 +269,7 @@ class Costed(OnProblem[P], ABC):
         size = effort.server_batch
         server = problem.flops(min(size, PROBE)) / min(size, PROBE) / 2 if size else 0.0
         held = problem.client_bytes(self._largest(), not effort.points) if effort.batch or effort.up is not None else 0
+        held += bool(held) * effort.vectors * problem.n * np.dtype(self.setting.dtype).itemsize
         return [Needs((effort.points or 1) * self._flops() / 2, server, held)]
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:

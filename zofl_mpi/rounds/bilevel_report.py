@@ -105,7 +105,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     computes: ClassVar[str] = "values of f_i, and gradients of h_i in y"
     travels: ClassVar[str] = "x and y at two points down, a local model and those y up"
     needs: ClassVar[type] = Bilevel
-    local: Local = part(gamma=1e-3, paper={"gamma": 1e-5})
+    local: Local = part(gamma=1e-5, paper={"gamma": 1e-5})
     solver: Lower = part(T_lower="100", paper={"T_lower": "auto"})
     exact: bool = False
 

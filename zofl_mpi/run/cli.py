@@ -355,7 +355,8 @@ def _check_equal(world: World, value: Any, sentence: str) -> None:
 def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Setting[Any]:
     """The setting of a plan, on every rank alike but for the device."""
     values, choice = plan.values, plans.problem_of(family, plan.values["problem"])
-    site = Site(plan.of_problem(family), world, Streams(values["seed"]), values["dtype"], chosen)
+    holds_all = plans.method_of(family, values["method"]).holds_all
+    site = Site(plan.of_problem(family), world, Streams(values["seed"]), values["dtype"], chosen, holds_all)
 
     def make() -> Setting[Any]:
         try:
