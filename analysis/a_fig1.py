@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from shared import command, figures, files, wording
 from shared.figures import BLUE
 from shared.groups import shown
-from shared.reading import finished
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import grid, records
@@ -51,7 +50,7 @@ def of_grids(flags: argparse.Namespace) -> dict[str, list[records.Run]]:
     for path in flags.grid:
         known = grid.read(path, flags.results)
         for (data, alpha), members in partitions(known).items():
-            tried = [finished(known, member) for member in members]
+            tried = [grid.finished(known, member) for member in members]
             runs = [run for run in tried if isinstance(run, records.Run)]
             found.setdefault(data, []).extend(runs[:1])
             missing += [] if runs else [f"{data}, alpha {alpha}: no result is finished; {tried[0]}"]

@@ -27,6 +27,7 @@ from shared.figures import BLUE, GREEN, ORANGE, SKY
 from shared.wording import METHODS
 
 from zofl_mpi.errors import UserError
+from zofl_mpi.paths import new_file
 from zofl_mpi.run import records
 
 NAMES = METHODS | {"server_sgd": "server alone"}
@@ -167,9 +168,8 @@ def keep(figure: Any, out: Path) -> None:
     """
     name = out.with_name(out.name + ".png")
     try:
-        figure.savefig(name)
-    except OSError as error:
-        raise UserError(f"cannot write {name}: {error.strerror or error}") from error
+        with new_file(name, "", force=True) as made:
+            figure.savefig(made)
     finally:
         plt.close(figure)
     print(name)

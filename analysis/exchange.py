@@ -14,6 +14,7 @@ from shared.exchange import KINDS, LARGE, Cost, exchange, place
 
 from zofl_mpi.engine.world import speaks_first
 from zofl_mpi.errors import UserError
+from zofl_mpi.paths import new_file
 from zofl_mpi.run.mpi.world import connect
 
 
@@ -33,9 +34,10 @@ def main(words: list[str] | None = None) -> int:
         print(line(kind, cost))
     kept = {kind: cost._asdict() for kind, cost in costs.items()}
     try:
-        flags.out.write_text(json.dumps({"mpi": world.library, "ranks": places, "exchange": kept}, indent=1) + "\n")
-    except OSError as error:
-        return refused(f"{flags.out}: cannot be written ({error.strerror})")
+        with new_file(flags.out, "", force=True) as made:
+            made.write_text(json.dumps({"mpi": world.library, "ranks": places, "exchange": kept}, indent=1) + "\n")
+    except UserError as error:
+        return refused(str(error))
     return 0
 
 

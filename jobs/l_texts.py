@@ -27,6 +27,7 @@ from zofl_mpi.data import e2e
 from zofl_mpi.data.lines import Text
 from zofl_mpi.data.published import default_data_dir, find_files
 from zofl_mpi.engine.streams import Purpose, Streams
+from zofl_mpi.paths import new_file
 from zofl_mpi.problems import lm_models
 from zofl_mpi.problems.network import seeded
 
@@ -110,7 +111,8 @@ def short(lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def write(name: str, lines: Iterable[dict[str, Any]]) -> None:
     """A file of lines."""
     kept = list(lines)
-    (FOLDER / name).write_text("".join(f"{json.dumps(line)}\n" for line in kept), encoding="utf-8")
+    with new_file(FOLDER / name, "", force=True) as made:
+        made.write_text("".join(f"{json.dumps(line)}\n" for line in kept), encoding="utf-8")
     print(FOLDER / name, dict(Counter(line.get("split", "train") for line in kept)))
 
 

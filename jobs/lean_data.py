@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.data import sources
 from zofl_mpi.engine.streams import Streams
+from zofl_mpi.paths import new_file
 
 FOLDER = Path("results/d_lean/data")
 CLIENTS, EACH, LACKED = 10, 1200, (7, 8, 9)
@@ -38,7 +39,8 @@ def main() -> None:
         side = round((x.shape[1] / raw.channels) ** 0.5)
         for small in SMALL:
             path = FOLDER / f"{name}-{small}.npz"
-            np.savez(path, x=x.reshape(-1, raw.channels, side, side), y=y, client=clients(y, small))
+            with new_file(path, "", force=True) as made:
+                np.savez(made, x=x.reshape(-1, raw.channels, side, side), y=y, client=clients(y, small))
             print(path)
 
 

@@ -1,7 +1,10 @@
 """Paths that a user gives, by a flag, a variable or a file of their own, and the folders that are theirs."""
 
 import os
-from contextlib import suppress
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zofl_mpi.errors import UserError
@@ -51,3 +54,51 @@ def user_folder(variable: str, part: str) -> Path:
     if not found.is_absolute():
         raise UserError(f"this process has no home folder (HOME is not set): set {variable} to a folder")
     return found / part
+
+
+@contextmanager
+def new_file(path: Path, called: str, force: bool = False, inputs: Iterable[Path] = ()) -> Iterator[Path]:
+    """Yields an empty file beside `path`, of the same suffix, that takes its name when it is complete.
+
+    UserError: `path` may not be written, or cannot be, as on a full disk; what was there is intact.
+
+    Args:
+        called: the flag or key that named it, as it is typed; "" for a name of our own.
+        force: a file there may be replaced.
+        inputs: files that were read for it, and are never replaced.
+    """
+    check_new_file(path, called, force, inputs)
+    fresh = path.with_name(f".zofl-{os.getpid()}-{secrets.token_hex(4)}{path.suffix}")
+    try:
+        os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        yield fresh
+        with fresh.open("rb") as file:
+            os.fsync(file.fileno())  # some file systems tell only now that they are full
+        check_new_file(path, called, force, inputs)  # it may have come meanwhile
+        os.replace(fresh, path)
+    except OSError as error:
+        why = f"cannot be written ({error.strerror or error})"
+        raise UserError(f"{called} {path}: {why}; choose another place, or make room".lstrip()) from error
+    finally:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+
+
+def check_new_file(path: Path, called: str, force: bool = False, inputs: Iterable[Path] = ()) -> None:
+    """Refuses a place at which `new_file` writes nothing, before the work is done."""
+    named = f"{called} {path}".lstrip()
+    if not path.name or path.is_dir():
+        raise UserError(f"{named} is a folder: name a file in it")
+    if not path.parent.is_dir():
+        raise UserError(f"{named}: there is no folder {path.parent}; make it first")
+    if not os.path.lexists(path):
+        return
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        raise UserError(f"{named} is a link: name the file itself")
+    if not stat.S_ISREG(mode):
+        raise UserError(f"{named} is a device, a pipe or a socket: name a file")
+    if any(os.path.samefile(path, read) for read in inputs if read.exists()):
+        raise UserError(f"{named} is one of the files that it is made of: choose another name")
+    if not force:
+        raise UserError(f"{named} exists: choose another name or add --force")

@@ -13,6 +13,7 @@ import matplotlib.pyplot as plt
 
 from shared.wording import paragraph
 from zofl_mpi.errors import UserError
+from zofl_mpi.paths import new_file
 
 
 def write(path: Path, text: str) -> None:
@@ -21,12 +22,17 @@ def write(path: Path, text: str) -> None:
     Raises:
         UserError: it cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+    _make_folder(path.parent)
+    with new_file(path, "", force=True) as made:
+        made.write_text(text, encoding="utf-8")
     print(path)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {folder}: {error.strerror or error}") from error
 
 
 def write_csv(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -47,14 +53,11 @@ def keep(figure: Any, out: Path) -> None:
     """
     stem = out.name.removesuffix(".h5").removesuffix(".png").removesuffix(".pdf")
     paths = [out.with_name(stem + suffix) for suffix in (".pdf", ".png")]
-    task = f"make the folder {out.parent}"
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        task = f"write the figure {paths[-1]}"
+        _make_folder(out.parent)
         for path in paths:
-            figure.savefig(path, dpi=200)
-    except OSError as error:
-        raise UserError(f"cannot {task}: {error.strerror or error}") from error
+            with new_file(path, "", force=True) as made:
+                figure.savefig(made, dpi=200)
     finally:
         plt.close(figure)
     print(*paths, sep="\n")

@@ -165,12 +165,13 @@ def test_clients_of_one_run_backpropagate_or_estimate_by_their_memory(tmp_path: 
 def test_runs_are_drawn_against_virtual_hours_where_all_have_them(tmp_path: Path) -> None:
     """Mutation: an axis that one of the runs lacks."""
     from zofl_mpi.report import charts
+    from zofl_mpi.report.groups import of_results
 
     with_, without = tmp_path / "with.h5", tmp_path / "without.h5"
     assert here("zofl_mpi.zo_hfl", "--tau", 1, "--rounds", 2, "--quiet", "--devices", "silos", "--out", with_) == 0
     assert here("zofl_mpi.zo_hfl", "--tau", 1, "--rounds", 2, "--quiet", "--out", without) == 0
     one, other = records.load(with_), records.load(without)
-    (drawn,) = charts.curves([one], ["a"])["runs"]
+    (drawn,) = charts.curves(of_results([one]).groups)["groups"]
     hours = drawn["x"]["virtual hours so far"]
     assert hours == pytest.approx(one.rounds["virtual_seconds"] / 3600, rel=1e-5) and hours[0] < hours[1]
-    assert {len(run["x"]) for run in charts.curves([one, other], ["a", "b"])["runs"]} == {4}
+    assert {len(run["x"]) for run in charts.curves(of_results([one, other]).groups)["groups"]} == {5}

@@ -18,4 +18,4 @@ def test_every_rank_is_listed_and_an_exchange_is_timed(mpirun: Callable[..., Com
     assert set(kept["exchange"]) == {"ask", "reply", "upload", "mean", "account", "alone", "together"}
     assert kept["exchange"]["ask"]["fixed"] > 0
     nowhere = mpirun(2, "analysis/exchange.py", tmp_path / "none/e.json", cwd=ROOT)
-    assert nowhere.returncode == 2 and "cannot be written (No such file or directory)" in nowhere.stderr
+    assert nowhere.returncode == 2 and "there is no folder" in nowhere.stderr

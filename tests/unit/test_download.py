@@ -126,7 +126,7 @@ def test_a_corrupted_download_is_told_with_both_sums_and_not_kept(site, tmp_path
     said = complaint(download.download, "mnist", tmp_path / "file")
     assert "cannot be written" in said and "--data-dir" in said
     (tmp_path / "other" / "mnist" / "a.gz").mkdir(parents=True)
-    assert "a.gz cannot be read" in complaint(download.download, "mnist", tmp_path / "other")
+    assert "a.gz is a folder, a pipe" in complaint(download.download, "mnist", tmp_path / "other")
 
 
 def test_a_server_that_does_not_answer_is_told(site, tmp_path, monkeypatch):

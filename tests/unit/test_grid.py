@@ -3,12 +3,14 @@
 import fcntl
 import itertools
 import json
+import os
 import re
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -506,13 +508,35 @@ def test_what_another_has_just_finished_is_not_begun(one: grid.Grid, monkeypatch
 
 
 def test_a_broken_result_is_kept_under_another_name(go: Callable[..., Runner], tmp_path: Path) -> None:
+    """Also where an earlier one is kept already. Mutation: the earlier one is replaced."""
     (tmp_path / "1.h5").write_bytes(b"")
+    (tmp_path / "1.h5.broken").write_bytes(b"an earlier one")
     (tmp_path / "2.h5").write_text("mine")
     runner = go("test -e $name.h5 && echo zofl_mpi: it is there; exit 1")
-    assert (tmp_path / "1.h5.broken").exists() and not (tmp_path / "1.h5").exists()
+    assert (tmp_path / "1.h5.broken").read_bytes() == b"an earlier one"
+    assert (tmp_path / "1.h5.broken1").exists() and not (tmp_path / "1.h5").exists()
     assert (tmp_path / "2.h5").read_text() == "mine" and not (tmp_path / "2.log").exists()
     assert ["it is there" in outcome.sentence for outcome in runner.outcomes] == [False] * 3
     assert words(runner) == ["failed"] * 3 and grid_main.exit_status(runner, False) == 1
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_a_log_that_is_no_file_starts_no_run(one: grid.Grid, tmp_path: Path, kind: str) -> None:
+    """And nothing waits for it. Mutations: a link is followed; whoever reads the lock waits for a pipe's writer."""
+    theirs, log = tmp_path / "theirs", one.runs[0].log
+    theirs.write_text("mine")
+    {"link": lambda: log.symlink_to(theirs), "pipe": lambda: os.mkfifo(log), "folder": log.mkdir}[kind]()
+    runner = Runner(one, one.runs, ["true"], 1)
+    runner.run(Screen(1))
+    assert words(runner) == ["failed"] and "cannot be started" in runner.outcomes[0].sentence
+    assert theirs.read_text() == "mine"
+
+
+def test_names_of_a_grid_are_shown_plainly(one: grid.Grid, capsys: pytest.CaptureFixture[str]) -> None:
+    screen, run = Screen(1), replace(one.runs[0], name="\x1b[31mred\nzofl_mpi: forged")
+    screen.ended([Outcome(run, "failed", "\x1b[2J", 1)])
+    said = capsys.readouterr().out
+    assert "\x1b" not in said and said.count("\n") == 1
 
 
 def test_lines_tell_how_many_failed_and_how_long_it_may_take(

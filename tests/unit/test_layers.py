@@ -33,7 +33,7 @@ WITHIN = {
         ("setting",),
     ),
     "run": (
-        ("signals", "progress", "client_memory", "evaluation", "saving"),
+        ("signals", "progress", "client_memory", "evaluation", "saving", "divergence"),
         ("records", "binding", "questions", "flags", "family", "unread"),
         ("local", "mpi"),
         ("devices", "plan", "loop", "stored", "trial"),

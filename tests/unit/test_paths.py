@@ -1,5 +1,6 @@
 """Paths that users give: home folders, and what no path can be, in one sentence wherever they are given."""
 
+import errno
 import os
 import pwd
 from collections.abc import Callable
@@ -109,16 +110,92 @@ def test_no_home_is_a_sentence_where_a_folder_is_needed(monkeypatch: Patch) -> N
         assert complaint(call) == f"this process has no home folder (HOME is not set): set {variable} to a folder"
 
 
-def test_a_page_is_replaced_by_force_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutations: report.html overwritten in silence; --force without effect; a link followed."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("zofl_mpi.report.__main__.write", lambda results, out: out.write_text(str(results[0])))
-    report(["a.h5"])
-    with pytest.raises(SystemExit) as ended:
-        report(["b.h5"])
-    assert ended.value.code == 2 and Path("report.html").read_text() == "a.h5"
-    report(["b.h5", "--force"])
-    assert Path("report.html").read_text() == "b.h5"
-    Path("dangling.html").symlink_to("nowhere")
-    with pytest.raises(SystemExit):
-        report(["b.h5", "--out", "dangling.html"])
+def kept(folder: Path) -> dict[str, str]:
+    """What a folder holds: names with the words of files, and what else they are."""
+    return {
+        path.name: path.read_text() if path.is_file() and not path.is_symlink() else "other"
+        for path in folder.iterdir()
+    }
+
+
+def test_a_new_file_takes_its_name_when_it_is_complete(tmp_path: Path) -> None:
+    """With the rights of any new file. Mutations: it is written in place; one beside it is left; it is private."""
+    out = tmp_path / "a.txt"
+    with paths.new_file(out, "--out") as made:
+        assert made.parent == tmp_path and made.suffix == ".txt" and not out.exists()
+        made.write_text("whole")
+    (tmp_path / "usual").write_text("")
+    assert out.stat().st_mode == (tmp_path / "usual").stat().st_mode
+    with paths.new_file(out, "--out", force=True) as made:
+        made.write_text("again")
+    assert kept(tmp_path) == {"a.txt": "again", "usual": ""}
+
+
+@pytest.mark.parametrize("at", ["write", "fsync", "replace"])
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: Patch, at: str) -> None:
+    """Mutations: the old file is removed first; half of a new one is left beside it."""
+    out = tmp_path / "a.txt"
+    out.write_text("old")
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def write() -> None:
+        with paths.new_file(out, "--out", force=True) as made:
+            made.write_text("half")
+            if at == "write":
+                full()
+            else:
+                monkeypatch.setattr(paths.os, at, full)
+
+    said = complaint(write)
+    assert said == f"--out {out}: cannot be written (No space left on device); choose another place, or make room"
+    assert kept(tmp_path) == {"a.txt": "old"}
+
+
+def test_a_fault_of_the_writer_leaves_what_was_there(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), paths.new_file(tmp_path / "a.txt", "--out") as made:
+        made.write_text("half")
+        raise KeyboardInterrupt
+    assert kept(tmp_path) == {}
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("kind", ["file", "link", "lost link", "folder", "pipe", "input", "second name of an input"])
+def test_only_a_free_place_or_a_file_of_ones_own_is_written(tmp_path: Path, kind: str, force: bool) -> None:
+    """Mutations: links are followed; --force replaces what was read; a pipe is waited for."""
+    out, read, work = tmp_path / "a.txt", tmp_path / "read", tmp_path / "work"
+    read.write_text("read")
+    work.write_text("work")
+    make: dict[str, Callable[[], Any]] = {
+        "file": lambda: out.write_text("old"),
+        "link": lambda: out.symlink_to(work),
+        "lost link": lambda: out.symlink_to(tmp_path / "none"),
+        "folder": out.mkdir,
+        "pipe": lambda: os.mkfifo(out),
+        "input": lambda: read.rename(out),
+        "second name of an input": lambda: out.hardlink_to(read),
+    }
+    make[kind]()
+    before = kept(tmp_path)
+
+    def write() -> None:
+        with paths.new_file(out, "--out", force, [read if kind != "input" else out]) as made:
+            made.write_text("new")
+
+    if kind == "file" and force:
+        write()
+        assert kept(tmp_path) == before | {"a.txt": "new"}
+        return
+    assert complaint(write).startswith(f"--out {out}")
+    assert kept(tmp_path) == before
+
+
+def test_a_file_that_comes_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    def write() -> None:
+        with paths.new_file(tmp_path / "a.txt", "--out") as made:
+            made.write_text("new")
+            (tmp_path / "a.txt").write_text("another's")
+
+    assert "exists: choose another name or add --force" in complaint(write)
+    assert kept(tmp_path) == {"a.txt": "another's"}

@@ -4,6 +4,7 @@ Files that are already there are checked and left alone; nothing unchecked ever 
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -33,7 +34,7 @@ def download(name: str, data_dir: Path | None = None, base_url: str | None = Non
         return held
     paths = {root / name / file: known for file, known in REMOTES[name].files.items()}
     for path, known in paths.items():
-        if path.exists():
+        if os.path.lexists(path):  # a link to nothing, too: nobody knows what it stands for
             _check(path, known, str(path), "delete it and run again")
         else:
             _fetch(path, f"{url.rstrip('/')}/{path.name}", known)
@@ -43,6 +44,8 @@ def download(name: str, data_dir: Path | None = None, base_url: str | None = Non
 def _check(path: Path, known: str, called: str, advice: str) -> None:
     import pooch
 
+    if not path.is_file():
+        raise UserError(f"{path} is a folder, a pipe, a device or a link to nothing; rename it and run again")
     kind, _, right = known.partition(":")
     try:
         digest = pooch.file_hash(str(path), kind)

@@ -18,6 +18,7 @@ from zofl_mpi.engine.world import World
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.paths import user_path
 from zofl_mpi.run import loop, records, stored
+from zofl_mpi.run.divergence import has_diverged
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.plan import Plan
@@ -30,10 +31,6 @@ RESULTS = Path("results")
 """Folder of results whose name is not given, made where a run is started."""
 NOTABLE = 0.1
 """Share of a run from which on the closing lines tell that the server waited for one rank."""
-FAR = 1e3
-"""An objective that exceeds its first value by this factor has diverged."""
-HUGE = 1e9
-"""An objective beyond this had left its start before the first evaluation."""
 STILL = 6
 """Evaluations in a row with the same bits that count as no progress."""
 
@@ -253,7 +250,7 @@ def astray(course: Sequence[tuple[int, float]], called: str) -> str:
     if len(values) < 2:
         return ""
     first, last = values[0], values[-1]
-    if not abs(last) <= min(FAR * max(abs(first), 1.0), HUGE):
+    if has_diverged(first, last):
         return f"the {called} went from {first:.4g} after its first round to {last:.4g}: smaller steps may help"
     since = next((k for k in range(len(values) - 1, -1, -1) if values[k] != last), -1) + 1
     if len(values) - since < STILL:

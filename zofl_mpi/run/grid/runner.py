@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import IO, NamedTuple, Self, final
 
+from zofl_mpi.errors import UserError, plain
 from zofl_mpi.run.grid.file import Grid, GridRun
 from zofl_mpi.run.grid.forked import Forked, forks
 from zofl_mpi.run.grid.state import command, judged, state_of, typed
+from zofl_mpi.run.records import places
 from zofl_mpi.run.records.lock import lock
 from zofl_mpi.run.signals import STATUS
 
@@ -80,7 +85,7 @@ class Runner:
             run = self._waiting.pop(0)
             try:
                 begun = begin(self._grid, run, self._launcher, [child.log for child in self._children])
-            except OSError as exc:
+            except (OSError, UserError) as exc:
                 begun = Outcome(run, "failed", f"cannot be started: {exc}", 1)
             if isinstance(begun, Child):
                 self._children.append(begun)
@@ -115,7 +120,7 @@ def begin(grid: Grid, run: GridRun, launcher: Sequence[str], others: Sequence[IO
     word, sentence = state_of(grid, run)
     if word not in IDLE:
         with ExitStack() as unless_started:
-            log = unless_started.enter_context(run.log.open("ab"))
+            log = unless_started.enter_context(opened(run.log))
             try:
                 lock(log.fileno())  # children inherit it with the file
                 word, sentence = judged(grid, run)  # another may have done it just now
@@ -128,6 +133,16 @@ def begin(grid: Grid, run: GridRun, launcher: Sequence[str], others: Sequence[IO
     return Outcome(run, IDLE[word], sentence, int(word == "other"))
 
 
+def opened(log: Path) -> IO[bytes]:
+    """A run's log, to be written at its end (OSError: it is a link, or no file)."""
+    number = os.open(log, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    file = os.fdopen(number, "ab")
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "the log is no file: rename it", str(log))
+    return file
+
+
 IDLE = {"finished": "already", "running": "elsewhere", "other": "failed"}
 """Outcomes of runs in states in which there is nothing to do."""
 
@@ -136,7 +151,7 @@ def _started(
     grid: Grid, run: GridRun, word: str, launcher: Sequence[str], log: IO[bytes], others: Sequence[IO[bytes]]
 ) -> Child:
     if word == "broken":
-        os.replace(run.out, run.out.with_name(run.out.name + ".broken"))
+        places.set_aside(run.out, ".broken")
     words = command(grid, run, word, launcher)
     log.write(f"$ {typed(words)}\n".encode())
     log.flush()
@@ -219,7 +234,7 @@ class Screen:
         if done:
             now = time.monotonic()
             self._end = now + (now - self._since) / done * (self._total - len(outcomes))
-        text = f"{last.run.name}: {LABELS[last.word]}, {last.sentence}"
+        text = plain(f"{last.run.name}: {LABELS[last.word]}, {last.sentence}")
         if self._draws and last.word not in ("done", "already"):
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         elif not self._draws and last.word != "already":
@@ -237,6 +252,6 @@ class Screen:
 
 
 def say(text: str) -> None:
-    """Prints a line; a closed output does not end the runs in progress."""
-    with suppress(BrokenPipeError):
-        print(text, flush=True)
+    """Prints a line; an output that is closed or full does not end the runs in progress."""
+    with suppress(OSError):
+        print(plain(text), flush=True)

@@ -115,11 +115,11 @@ def copy(source: Path, path: Path) -> None:
         raise UserError(f"--out {path}: cannot be written ({reason_of(error, path)})") from error
 
 
-def set_aside(path: Path) -> Path | None:
+def set_aside(path: Path, ending: str = DAMAGED) -> Path | None:
     """Renames a damaged result; its new name, None if there is no file (UserError: another process writes it)."""
     if not path.is_file():
         return None
-    names = (path.with_name(f"{path.name}{DAMAGED}{k or ''}") for k in range(1_000_000))
+    names = (path.with_name(f"{path.name}{ending}{k or ''}") for k in range(1_000_000))
     lock, aside = WriterLock(path), next(name for name in names if not os.path.lexists(name))
     try:
         os.replace(path, aside)
