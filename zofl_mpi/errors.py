@@ -37,8 +37,8 @@ class UserError(Exception):
 
     status = 2
 
-    def __init__(self, sentence: object = "") -> None:
-        super().__init__(plain(sentence))
+    def __init__(self, *sentences: object) -> None:
+        super().__init__("\n".join(map(plain, sentences)))  # a line each
 
 
 def mistake(exc: BaseException) -> str:

@@ -138,7 +138,7 @@ heron_sfl ho_sfl-seeds* {C} --method ho_sfl --estimate central --mu 0.013 --upli
 heron_sfl ho_sfl-signs* {C} --method ho_sfl --n-p 2 --mu 0.013 --directions per-sample --norm group --probe-gradient
 heron_sfl ho_sfl-seeds-exact* {C} --method ho_sfl --exact-layers 1 --mu 0.013 --uplink seeds
 heron_sfl decomfl* {C} --method decomfl --n-p 2 --mu 0.013 --augment crop-flip
-heron_sfl decomfl-central* {C} --method decomfl --n-p 1 --estimate central --batchnorm running --optimiser sgd --momentum 0.5
+heron_sfl decomfl-central* {C} --method decomfl --n-p 1 --estimate central --batchnorm running --momentum 0.5
 heron_sfl hiso-private* {C} --method hiso --norm group --n-p 2 --clip 1 --noise-multiplier 1 --trust nobody
 heron_sfl decomfl-robust* {C} --method decomfl --n-p 2 --mu 0.013 --beta 1 --aggregate median --attackers 0.3
 heron_sfl hiso* {C} --method hiso --n-p 1 --h 2 --mu 0.013
