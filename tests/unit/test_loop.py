@@ -377,6 +377,22 @@ def test_a_number_of_the_state_may_be_nan(tmp_path: Path) -> None:
     assert run(tmp_path / "run.h5", Diverging(of="total", at=8))[1]
 
 
+def test_an_objective_of_nan_ends_the_run_though_the_state_is_finite(tmp_path: Path) -> None:
+    """It was done, with a warning in its last line. Mutations: no look at the row; infinity, which is a number, too."""
+
+    @dataclass
+    class Measuring(Counting):
+        value: float = math.nan
+
+        def evaluate(self, state: Sum, r: int, clients: Clients) -> Report:
+            return replace(super().evaluate(state, r, clients), objective=self.value if r > 2 else 1.0)
+
+    with pytest.raises(RunError, match=r"^round 4: the objective is nan: the run has diverged; smaller steps may help"):
+        run(tmp_path / "run.h5", Measuring())
+    assert records.load(tmp_path / "run.h5").rounds["round"].size == 3
+    assert run(tmp_path / "infinite.h5", Measuring(value=math.inf))[1]
+
+
 def saved_at(seconds: float, cost: float, rounds: int) -> list[float]:
     """The times at which a run by the clock, whose rounds take so long each, has begun to write checkpoints."""
     now, found = 0.0, list[float]()

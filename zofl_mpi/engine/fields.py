@@ -22,6 +22,7 @@ Array = NDArray[Any]
 GIVEN_NAMES = ("setting", "federation")
 """Fields of these names, as a user's own methods and problems have, are given by the run without being marked."""
 LARGEST = sys.float_info.max
+DIVERGED = "the run has diverged; smaller steps may help"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -161,6 +162,12 @@ def parts_of(method: Any) -> Iterator[Any]:
         value = object.__getattribute__(method, f.name) if is_flag(f) else None  # which `run.unread` takes for no use
         if dataclasses.is_dataclass(value):
             yield from parts_of(value)
+
+
+def demand_known(value: float, what: str) -> None:
+    """Refuses a measure of a finite model that is nan: its computation overflowed, as where the model is huge."""
+    if math.isnan(value):
+        raise UserError(f"{what} is nan: {DIVERGED}")
 
 
 def described(state: Any) -> Mapping[str, tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
@@ -55,6 +56,11 @@ class Setting(Generic[P]):
     def m(self) -> int:
         """Number of clients."""
         return len(self.data)
+
+    @cached_property
+    def samples(self) -> int:
+        """Samples of all clients."""
+        return sum(map(len, self.data))
 
     def first_model(self, start: Literal["auto", "zero", "random"] = "auto") -> Array:
         """(n,) x_0, by the seed; auto: zero, or random where the problem cannot start at zero (a network)."""

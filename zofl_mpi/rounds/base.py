@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cached_property
@@ -147,11 +147,26 @@ def draw_batches(generator: np.random.Generator, size: int, steps: int, batch: i
     return generator.integers(size, size=(steps, batch)) if batch else [None] * steps
 
 
-def shares(setting: Setting, weights: str) -> dict[int, float]:
-    """{i: w_i} of all clients, summing to 1; `weights`: size or uniform."""
-    sizes = [1 if weights == "uniform" else len(data) for data in setting.data]
-    total = sum(sizes)  # once: for 10,000 clients a sum for each would take half a second a round
-    return {i: size / total for i, size in enumerate(sizes)}
+@final
+@dataclass(frozen=True, eq=False)
+class Shares(Mapping[int, float]):
+    """{i: w_i} of all clients, summing to 1, each computed when it is asked for: a round needs those of S_r alone."""
+
+    setting: Setting[Any]
+    weights: str  # size or uniform
+
+    def __getitem__(self, i: int) -> float:
+        if not 0 <= i < len(self):
+            raise KeyError(i)
+        if self.weights == "uniform":
+            return 1 / len(self)
+        return len(self.setting.data[i]) / self.setting.samples
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return self.setting.m
 
 
 def scaled_to_one(weights: Mapping[int, float], asked: Collection[int]) -> Mapping[int, float]:

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, final
 
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from zofl_mpi.engine import device, memory, messages
 from zofl_mpi.engine.clients import ClientError, Clients
 from zofl_mpi.engine.fields import (
+    DIVERGED,
     check_finite,
+    demand_known,
     described,
     is_finite,
     numbers,
@@ -158,6 +160,11 @@ class Rounds:
     recorder: records.Recorder
     progress: Progress
 
+    @cached_property
+    def _budgets(self) -> list[Budget]:
+        """The parts that account for what rounds cost."""
+        return [each for each in parts_of(self.method) if isinstance(each, Budget)]
+
     def run(self, resumed: Restored | None) -> tuple[Totals, bool]:
         """Runs from the start, or from a checkpoint, to the end, or to a signal; returns whether all rounds are done.
 
@@ -233,7 +240,7 @@ class Rounds:
         with unread.noting(parts):
             state = finite_round(method, state, r, clients)
         fleet, evaluates, columns = method.setting.fleet, self.schedule.evaluates(r + 1), dict[str, float]()
-        spent = [each.spent(r + 1, evaluates) for each in parts_of(method) if isinstance(each, Budget)]
+        spent = [each.spent(r + 1, evaluates) for each in self._budgets]
         for each in (state, fleet and fleet.spent(r + 1), *spent):
             if each is not None:
                 columns |= dict(numbers(each))
@@ -246,6 +253,7 @@ class Rounds:
                 report = method.evaluate(state, r, with_progress(clients, self.progress, name))
             self.progress.step("")
             columns |= reported(report)
+            demand_known(columns.get("objective", 0.0), "the objective")
             self.recorder.describe(described(report))
         return state, columns, clients.account()
 
@@ -312,7 +320,7 @@ def _check_arrays(state: Any) -> None:
             is_tensor(value) and value.is_floating_point()
         )
         if is_array and not is_finite(value):
-            raise UserError(f"the state's {'/'.join(path)} is not finite: the run has diverged; smaller steps may help")
+            raise UserError(f"the state's {'/'.join(path)} is not finite: {DIVERGED}")
 
 
 def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:

@@ -12,6 +12,7 @@ import numpy as np
 
 from zofl_mpi import Client, Clients, Directions, Step, UserError, demand, part
 from zofl_mpi.engine.clients import Replies
+from zofl_mpi.engine.fields import demand_known
 from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.setting import Passes
@@ -226,7 +227,9 @@ class SplitMethod(OnProblem[Split]):
         """{name_...: quality} from the sums of the clients that were asked; nothing where there are no samples."""
         kinds = {kind for sums in parts for kind in sums}
         sums = {kind: math.fsum(part.get(kind, 0.0) for part in parts) for kind in kinds}
-        return {f"{name}_{kind}": value for kind, value in self.problem.quality(sums).items()} if sums else {}
+        quality = self.problem.quality(sums) if sums else {}
+        demand_known(quality.get("loss", 0.0), f"the loss of the model on the {name} samples")
+        return {f"{name}_{kind}": value for kind, value in quality.items()}
 
     @property
     def server_uploads(self) -> int:

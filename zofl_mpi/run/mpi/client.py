@@ -72,7 +72,7 @@ class ClientRank:
         self._clock.seconds[question.step or SERVER, "wait"] += time.perf_counter() - since
         if question.round > self._watch.round:
             self._watch.begins()
-            forget_scratch(self._clients.values())
+            forget_scratch(self._clients, self._asked)
         match question.kind:
             case "ask" | "each" | "mean" | "sum":
                 with unread.noting(self._parts):
@@ -96,6 +96,7 @@ class ClientRank:
 
     def _compute(self, question: Question, block: messages.Bytes | None) -> None:
         """Takes the step that a question asks for."""
+        self._asked.update(i for i in question.to if i in self._clients)
         if question.kind == "each":
             self._stream(question, self._own_messages(question))
         elif question.kind == "ask":
@@ -113,6 +114,7 @@ class ClientRank:
         self._wire, self._kept = self._connect(), dict[int, bytes]()  # checksums of memories that the server keeps
         own = (i for i, rank in enumerate(self._wire.placement) if rank == self._wire.rank)
         self._clients = {i: Client(i, self._data[i]) for i in own}
+        self._asked: set[int] = set()  # in this round: no other client has scratch
 
     def _unhidden(self) -> None:
         """Refuses state that the steps of the first round have hidden in the method, which has no checkpoint."""
