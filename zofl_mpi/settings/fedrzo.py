@@ -42,7 +42,7 @@ def _hyperparameter(site: Site, federation: Federation) -> Hyperparameter:
 
 
 DATA = {"data": ClientSamples}
-HYPERPARAMETER = {"": {"eta": 0.005}, "fedrzo_bl": {"gamma": 1e-4}}  # eta: half of mu
+HYPERPARAMETER = {"": {"eta": 0.005}, "fedrzo_bl": {"gamma": 3e-4}}  # eta: half of mu
 PROBLEMS = {
     "relu_net": on_samples(ReLUNet, ClientSamples),
     "mlp": replace(MLP, groups={**MLP.groups, **DATA}),
