@@ -36,8 +36,9 @@ WITHIN = {
         ("signals", "progress", "client_memory", "evaluation", "saving", "divergence"),
         ("records", "binding", "questions", "flags", "family", "unread"),
         ("local", "mpi"),
-        ("devices", "plan", "loop", "stored", "trial"),
-        ("again",),
+        ("devices", "plan", "loop", "stored", "trial", "totals"),
+        ("again", "result"),
+        ("build",),
         ("session", "cli", "grid"),
     ),
 }

@@ -52,10 +52,11 @@ class Client:
 class ClientError(Exception):
     """A client's step failed. The run cannot go on: other clients may have run ahead, their memories are undefined.
 
-    `trace` and `short` are those of its `Failure`.
+    `trace` and `short` are those of its `Failure`, `sentence` too; `i`, `rank` and `step` say where.
     """
 
     def __init__(self, i: int, rank: int, step: str, failure: Failure) -> None:
+        self.i, self.rank, self.step, self.sentence = i, rank, step, failure.sentence
         super().__init__(f"client {i} (rank {rank}) failed in step {step!r}, item {failure.item}: {failure.sentence}")
         self.trace, self.short = failure.trace, failure.short
 

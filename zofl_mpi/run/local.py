@@ -78,7 +78,7 @@ class LocalClients(Clients):
         for item in in_turn(step, self._clients, inbox, self._questions.clock, name, self._batched):
             if item.failed:
                 self._questions.close()
-                raise ClientError(item.i, 0, name, item.failed)
+                raise ClientError(item.i, 0, name, item.failed) from item.exc
             if counted:
                 self.ledger.received(name, item.i, messages.size(item.content))
             yield item.i, item.content

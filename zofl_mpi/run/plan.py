@@ -344,11 +344,8 @@ def check_hooks(method: Method[Any], plan: Plan) -> None:
             raise UserError(f"--method {name}: its function {hook} {fault}; {wanted}: give yours another name")
 
 
-def print_plan(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> None:
-    """--dry-run: the configuration, the expected cost of the run as far as the method knows it, measured `seconds`."""
-    for name, value in plan.config.items():
-        print(f"{flags.flag(name):20} {flags.shown(value)}")
-    print()
+def expected(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> dict[str, Any]:
+    """The expected cost of the run as far as the method knows it, {description: value}, and measured `seconds`."""
     rounds = plan.values["rounds"]
     directions = method.directions(rounds)
     explored = {"explored": str(directions)} if directions else {}
@@ -357,8 +354,15 @@ def print_plan(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> N
     S, uploads = plan.values["server_ranks"], method.server_uploads
     shared = {f"uploads of a step on each of {S} server ranks, at most": -(-uploads // S)} if S > 1 else {}
     accounts = {k: v for each in parts_of(method) if isinstance(each, Budget) for k, v in each.lines(rounds).items()}
-    expected = {**about, **method.plan(rounds), **accounts, **shared, **explored, **evaluated}
-    lines = {**expected, **method.costs(), **seconds}
+    lines = {**about, **method.plan(rounds), **accounts, **shared, **explored, **evaluated}
+    return {**lines, **method.costs(), **seconds}
+
+
+def print_plan(plan: Plan, lines: Mapping[str, Any]) -> None:
+    """--dry-run: the configuration, and the `expected` lines."""
+    for name, value in plan.config.items():
+        print(f"{flags.flag(name):20} {flags.shown(value)}")
+    print()
     for name, value in lines.items():
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
 
