@@ -140,6 +140,10 @@ class Clients(Protocol):
         """
         return work()
 
+    def give_up(self) -> bool:
+        """After a failure: lets all ranks come to the end of an open question; returns whether `close` can follow."""
+        return True
+
     def close(self, status: int = 0) -> None:
         """Ends all client ranks normally, with this exit status; raises RuntimeError while a question is open."""
 

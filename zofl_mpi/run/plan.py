@@ -263,7 +263,7 @@ def method_of(family: Family, name: str) -> type[Method[Any]]:
     """One of the family's METHODS or a user's class, with all members (UserError: it does not exist, or lacks some)."""
     if ":" not in name:
         return with_base(_named(family.METHODS, name, "--method"), Method)
-    found = _imported(name, "--method")
+    found = family.METHODS.get(name) or _imported(name, "--method")
     members = {name for base in found.__mro__ if base not in Method.__mro__ for name in vars(base)}
     missing = [f"the function {part}" for part in ("start", "round", "evaluate") if part not in members]
     if not is_dataclass(found) or "setting" not in (f.name for f in fields(found)):
@@ -275,7 +275,7 @@ def method_of(family: Family, name: str) -> type[Method[Any]]:
 
 def problem_of(family: Family, name: str) -> Choice:
     """One of the family's PROBLEMS, or a class of a user's own module (UserError: it does not exist)."""
-    if ":" not in name:
+    if ":" not in name or name in family.PROBLEMS:
         return _named(family.PROBLEMS, name, "--problem")
     return family.OWN_PROBLEM(name, _imported(name, "--problem"))
 
