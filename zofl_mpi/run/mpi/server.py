@@ -295,8 +295,8 @@ class MPIClients(Clients):
                 room.release()
                 arrived = inbox.get()
                 assert not isinstance(arrived, RanksLost)  # which is for --survive
-                for (_, _, kind), _ in arrived:
-                    live[0] = 0 if kind == FAILED else live[0] - int(kind == REPLY)
+                kinds = [kind for (_, _, kind), _ in arrived]
+                live[0] = 0 if FAILED in kinds else live[0] - kinds.count(REPLY)
             thread.join()
 
         self._rest = rest
@@ -317,6 +317,8 @@ class MPIClients(Clients):
             if isinstance(arrived, RanksLost):
                 thread.join()
                 raise arrived
+            kinds = [kind for (_, _, kind), _ in arrived]
+            live[0] = 0 if FAILED in kinds else live[0] - kinds.count(REPLY)  # now: the method may stop reading
             arrived.reverse()
             while arrived:  # the memory of an item is free as soon as the method lets go of it
                 (i, rank, kind), piece = arrived.pop()
@@ -327,7 +329,6 @@ class MPIClients(Clients):
                     thread.join()
                     self._questions.close()
                     raise ClientError(i, self._rank_at_start(rank), name, item)
-                live[0] -= int(kind == REPLY)
                 if counted:
                     self.ledger.received(name, i, messages.size(item))
                 yield i, item
