@@ -89,7 +89,11 @@ def test_held_out_shares_are_drawn_from_each_client_by_the_seed() -> None:
         ({"a": (np.eye(3), [0, 1])}, 0.1, r"client a: x has the shape \(3, 3\), y \(2,\)"),
         ({"a": (np.eye(3), [0, 1, 2])}, 1.5, "test 1.5: must be a pair .* or a share of the clients' samples between"),
         ({"a": (np.eye(3), [0, 1, 2])}, None, "test: must be a pair"),
-        ({"a": (np.eye(3), [0, 1, 2]), "b": (np.eye(2), [0, 1])}, 0.4, r"client b has inputs \(2,\) and y \(\) a sample"),
+        (
+            {"a": (np.eye(3), [0, 1, 2]), "b": (np.eye(2), [0, 1])},
+            0.4,
+            r"client b has inputs \(2,\) and y \(\) a sample",
+        ),
         ({"a": (np.eye(3) * np.nan, [0, 1, 2])}, 0.4, "x is NaN or infinite in some sample"),
         ({"a": (np.eye(3), [0.0, np.inf, 2])}, 0.4, "y is NaN or infinite in some sample"),
         ({"a": Table(np.eye(3), [0, 1, 2])}, 0.4, "has the columns pixels, what: say which are x and y"),
