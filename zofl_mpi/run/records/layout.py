@@ -191,6 +191,8 @@ def _fits(value: Any, like: Any, stored: bool = False) -> bool:
     if isinstance(like, type):
         return isinstance(value, KINDS[like])
     if stored:
+        if not isinstance(value, str):
+            return False
         value = json.loads(value or json.dumps(type(like)()))
     if not isinstance(value, type(like)):
         return False
