@@ -5,9 +5,9 @@
     sbatch --array=0-107 jobs/grid.sbatch jobs/a_table1.toml    # on a cluster: every run a job of its own
 
 The state of a run is read from its result alone: it is finished if its result is, with the configuration of the file.
-A result of another configuration is never touched. A list
-imports no class or module of somebody's own, unless --trust is given; --run does. Any number of grid runners may work on one folder: who runs a run
-holds the lock of its log, and so does the run itself, should its grid runner be killed.
+A result of another configuration is never touched. Any number of grid runners may work on one folder: who runs a run
+holds the lock of its log, and so does the run itself, should its grid runner be killed. A list imports no module or
+class of somebody's own, unless --trust is given; --run does.
 """
 
 import argparse
