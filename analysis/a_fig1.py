@@ -57,7 +57,8 @@ def of_grids(flags: argparse.Namespace) -> dict[str, list[records.Run]]:
             missing += [] if runs else [f"{data}, alpha {alpha}: no result is finished; {tried[0]}"]
     found = {data: runs for data, runs in found.items() if runs}
     if missing and not (flags.partial and found):
-        raise UserError("\n".join(missing))
+        command.tell("a_fig1", missing[:-1])
+        raise UserError(missing[-1])
     command.tell("a_fig1", missing)
     return found
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, plain
 
 ANALYSIS = Path(__file__).resolve().parents[1]
 
@@ -36,11 +36,11 @@ def refusals(name: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        tell(name, str(error).split("\n"))
+        tell(name, [str(error)])
         raise SystemExit(2) from error
 
 
 def tell(name: str, lines: Iterable[str]) -> None:
     """Prints lines on stderr, each after the script's name."""
     for line in lines:
-        print(f"{name}: {line}", file=sys.stderr)
+        print(f"{name}: {plain(line)}", file=sys.stderr)

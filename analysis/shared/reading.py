@@ -34,7 +34,8 @@ def read(name: str, flags: argparse.Namespace, known: Sequence[str], needed: Seq
     there, planned = sum(len(g.runs) for g in groups), sum(g.planned for g in groups)
     if troubles and not (flags.partial and there):
         hint = "; --partial goes on without them" if there else ""
-        raise UserError("\n".join([*troubles, f"{len(troubles)} of {planned} results cannot be used{hint}"]))
+        tell(name, troubles)  # each a line of its own, which a UserError is not
+        raise UserError(f"{len(troubles)} of {planned} results cannot be used{hint}")
     tell(name, troubles)
     return groups
 

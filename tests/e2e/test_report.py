@@ -210,7 +210,7 @@ def test_results_are_compared_by_their_bits(tmp_path: Path, capsys: Capsys) -> N
     for words, status, told in (
         ([b], 0, f"{b}: the same bits\n"),
         ([d], 0, f"{d}: the same bits, evaluated in other rounds\n"),
-        ([b, c], 1, f"{c}: differs in final/x, rounds/test_accuracy\n"),
+        ([b, c], 1, f"{c}: differs in final/x, rounds/test_accuracy ("),
     ):
         with pytest.raises(SystemExit) as ended:
             same.main([a, *words])
