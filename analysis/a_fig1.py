@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from shared import command, figures, files, wording
 from shared.figures import BLUE
 from shared.groups import shown
-from shared.reading import finished
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import grid, records
@@ -51,14 +50,13 @@ def of_grids(flags: argparse.Namespace) -> dict[str, list[records.Run]]:
     for path in flags.grid:
         known = grid.read(path, flags.results, trust=True)
         for (data, alpha), members in partitions(known).items():
-            tried = [finished(known, member) for member in members]
+            tried = [grid.finished(known, member) for member in members]
             runs = [run for run in tried if isinstance(run, records.Run)]
             found.setdefault(data, []).extend(runs[:1])
             missing += [] if runs else [f"{data}, alpha {alpha}: no result is finished; {tried[0]}"]
     found = {data: runs for data, runs in found.items() if runs}
     if missing and not (flags.partial and found):
-        command.tell("a_fig1", missing[:-1])
-        raise UserError(missing[-1])
+        raise UserError("\n".join(missing))
     command.tell("a_fig1", missing)
     return found
 

@@ -12,7 +12,6 @@ there, in place of the band, and the table counts those that end below the first
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from shared import command, figures, files, wording
 from shared.groups import Array, Group, entries, series, split
+from shared.intervals import half_width
 from shared.reading import read
 
 PANELS = {
@@ -32,8 +32,6 @@ SCATTERED = ("fair", "fair_softmax")
 """Problems with random starts."""
 WORST = ("test_worst_class_loss", "worst class's test loss", "fairness")
 GOALS = {"fair": "classes weighted by $y$", "mean": "classes' mean loss"}
-T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""Student's t, two-sided 95 %, for 1 to 10 degrees of freedom."""
 
 
 def main(words: list[str] | None = None) -> None:
@@ -46,12 +44,8 @@ def main(words: list[str] | None = None) -> None:
 
 def interval(values: Array) -> Array:
     """(k,) half the width of the 95 % interval of the mean of (seeds, k) values; nan for one seed."""
-    n = len(values)
-    if n < 2:
-        return np.full(values.shape[1], math.nan)
-    k = n - 1
-    t = T95[k - 1] if k <= len(T95) else 1.96 + 2.37 / k + 2.8 / k**2
-    return np.asarray(t * values.std(axis=0, ddof=1) / math.sqrt(n))
+    sds = values.std(axis=0, ddof=min(1, len(values) - 1))
+    return np.array([half_width(float(sd), len(values)) for sd in sds])
 
 
 def problem_of(group: Group) -> str:

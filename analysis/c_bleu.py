@@ -26,7 +26,7 @@ from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.run import evaluation
-from zofl_mpi.settings.split_lm import vocabulary_of
+from zofl_mpi.settings.split_lm import LM
 from zofl_mpi.settings.texts import Corpus, Texts
 
 NOTE = (
@@ -101,7 +101,8 @@ def corpus_of(config: dict[str, Any], data_dir: str | None, of_model: Any) -> Co
     flags = {field.name: config[field.name] for field in fields(Texts) if field.name != "data_dir"}
     texts = Texts(**flags | ({"data_dir": data_dir} if data_dir else {}))
     streams, N = Streams(int(config["seed"])), config["eval_samples"]
-    corpus = texts.corpus(SingleProcess(), streams, None, vocabulary_of(config["model"], of_model))
+    own = LM(config["model"]).vocabulary(of_model) if texts.vocabulary == "auto" else None
+    corpus = texts.corpus(SingleProcess(), streams, None, own)
     if len(corpus.files) == 1:
         raise UserError(f"--data {config['data']}: BLEU is of E2E's contexts, each with all its references")
     whole = corpus.federation

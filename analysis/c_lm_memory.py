@@ -98,7 +98,7 @@ def measured(way: str, size: int) -> dict[str, Any]:
     V, width, blocks, heads = SIZES[size]
     from transformers import GPT2Config
 
-    from zofl_mpi.problems import lm, lm_models
+    from zofl_mpi.problems import lm, lm_checks, lm_models
 
     shape: dict[str, Any] = {"n_embd": width, "n_layer": blocks, "n_head": heads, "n_positions": 256}
     config = GPT2Config(**shape, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
@@ -112,7 +112,8 @@ def measured(way: str, size: int) -> dict[str, Any]:
     if way in ("inference", "adamw", "adamw-checkpointed"):
         step = bare_step(way, model, loss)
     else:
-        parts = lm.cut_model(model, lm.outline(model), max(1, blocks // 4), 0, TOKENS)
+        own = lm_checks.own_logits(model, TOKENS, "random")
+        parts = lm.cut_model(model, lm.outline(model), max(1, blocks // 4), 0, own, tied=True)
         step, passes, row["layer"], row["weights"] = step_of(way, parts, tokens)
         with Allocations() as counted:
             passes()

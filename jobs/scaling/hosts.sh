@@ -15,6 +15,20 @@ if [[ ${1:-} == --on ]]; then # --on HOST COMMAND...: what mpirun calls in place
     exec ip netns exec "$name" unshare --uts bash -c "hostname $name; $*"
 fi
 
+bridge=zoflbr net=10.77.0 hosts=(1 2 3)
+remove() { # the hosts, and what still runs on them
+    local k
+    for k in "${hosts[@]}"; do
+        ip netns pids "zofl$k" 2>/dev/null | xargs --no-run-if-empty kill -KILL 2>/dev/null || true
+        ip netns del "zofl$k" 2>/dev/null || true
+    done
+    ip link del "$bridge" 2>/dev/null || true
+}
+if [[ ${1:-} == --remove ]]; then # after a command that was killed with this script
+    remove
+    exit
+fi
+
 if (($# < 2)); then
     echo "hosts: say RATE COMMAND...: hosts.sh 1gbit mpirun -n 7 ..." >&2
     exit 2
@@ -23,18 +37,15 @@ if ((EUID != 0)) || ! command -v tc >/dev/null || ! command -v ip >/dev/null; th
     echo "hosts: network namespaces need root, ip and tc (Debian, Ubuntu: apt-get install iproute2)" >&2
     exit 2
 fi
-rate=$1 bridge=zoflbr net=10.77.0 hosts=(1 2 3)
+rate=$1
 shift
 
-remove() {
-    local k
-    for k in "${hosts[@]}"; do ip netns del "zofl$k" 2>/dev/null || true; done
-    ip link del "$bridge" 2>/dev/null || true
-}
-exec 9<"${BASH_SOURCE[0]}" # one at a time, by a lock of this file
+exec 9>/run/zofl-hosts.lock # one at a time: the hosts' names are the machine's
 flock 9
 remove
 trap remove EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
 ip link add "$bridge" type bridge
 ip addr add "$net.254/24" dev "$bridge"
 ip link set "$bridge" up
@@ -60,4 +71,5 @@ export PRTE_MCA_rmaps_default_mapping_policy=node:oversubscribe PRTE_MCA_hwloc_d
 export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,sm,tcp OMPI_MCA_btl_tcp_if_include=eth0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
 command=$(printf ' %q' "$@")
-ip netns exec zofl1 unshare --uts bash -c "hostname zofl1; exec $command" 9>&-
+ip netns exec zofl1 unshare --uts bash -c "hostname zofl1; exec $command" 9>&- &
+wait "$!" # a signal ends it at once

@@ -271,4 +271,5 @@ def expected_bytes(method: str, rounds: int) -> tuple[int, int, int]:
     heads = {"heron": 2 * 3 * rounds, "cse_fsl": 2 * 3 * rounds, "fsl_sage": 3 * -(-rounds // 3)}.get(method, 0)
     smashed = 3 * rounds * 2 * 16 * 4 * Q_S * (2 if method == "sflv2" else 1)
     models = 2 * 3 * rounds * 4 * (N_CLIENT + N_BUFFERS)
-    return models + smashed + heads * 4 * N_HEAD + 16 * 3 * rounds, 3 * rounds * 2 * 16 * 8, heads * 4 * N_HEAD
+    numbers = 8 * (1 if method == "sflv2" else 2) * 3 * rounds  # the round down; up a loss, where a client computes one
+    return models + smashed + heads * 4 * N_HEAD + numbers, 3 * rounds * 2 * 16 * 8, heads * 4 * N_HEAD

@@ -85,12 +85,5 @@ def test_figure_2_refuses_a_grid_without_local_steps(made: Grids, tmp_path: Path
     assert "has the axis steps" in refuses("b_fig2", ["--grid", str(tmp_path / "other.toml")])[0]
 
 
-@pytest.mark.parametrize(("n", "t"), [(2, 12.706), (3, 4.303), (11, 2.228), (12, 2.201), (31, 2.042), (1001, 1.962)])
-def test_the_quantiles_are_students(script: Any, n: int, t: float) -> None:
-    values = np.random.default_rng(n).standard_normal((n, 1))
-    wanted = t * statistics.stdev(values[:, 0].tolist()) / math.sqrt(n)
-    assert script("b_fig2").interval(values)[0] == pytest.approx(wanted, rel=2e-3)
-
-
 def test_one_seed_has_no_interval(script: Any) -> None:
     assert np.isnan(script("b_fig2").interval(np.ones((1, 4)))).all()

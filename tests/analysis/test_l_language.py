@@ -77,10 +77,10 @@ def test_pretraining_never_asks_for_a_food_that_is_to_be_chosen() -> None:
     known = Text("name : A | Type : pub | food : French | area : riverside", ("A is French .",), (), None, "", 1)
     generator = np.random.default_rng(0)
     asked = [to_tell(known, generator) for _ in range(50)]
-    assert {line["completion"] for line in asked if line} == {"pub", "riverside"}
+    assert {line["completion"] for line in asked if line} == {" pub", " riverside"}
     line = to_choose(known)
     assert line is not None and FOODS[line["label"]] == "French" and line["client"] == "pub"
-    assert line["context"] == "A is French . | food :" and to_write(known)["completion"] == "A is French ."
+    assert line["context"] == "A is French . | food :" and to_write(known)["completion"] == " A is French ."
     assert to_choose(known._replace(context="name : A | Type : pub | food : Thai")) is None
     assert to_choose(known._replace(context="name : A | food : French")) is None
     assert to_tell(known._replace(context="name : A | food : French"), generator) is None

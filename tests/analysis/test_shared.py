@@ -101,3 +101,32 @@ def test_all_scripts_share_their_flags(script: Any) -> None:
     assert flags == argparse.Namespace(
         grid=[ROOT / "jobs" / "a_x.toml"], results=None, partial=True, out=ROOT / "analysis" / "results" / "a_x"
     )
+
+
+def test_a_strangers_grid_does_not_write_over_the_published_results(script: Any, tmp_path: Path) -> None:
+    """Mutations: analysis/results for any grid; results/ for the script's own; --out ignored."""
+    command = script("shared.command")
+    made = command.parser("c_x", "About.", ["a.toml", "b.toml"])
+    jobs, kept = command.ANALYSIS.parent / "jobs", command.ANALYSIS / "results/c_x"
+    assert made.parse_args([]).out == kept
+    assert made.parse_args(["--grid", f"{jobs}/../jobs/b.toml"]).out == kept
+    for theirs in ([f"{tmp_path}/a.toml"], [f"{jobs}/a.toml", f"{tmp_path}/b.toml"]):
+        assert made.parse_args(["--grid", *theirs]).out == Path("results/c_x")
+    assert made.parse_args(["--grid", "x.toml", "--out", "y"]).out == Path("y")
+    assert command.parser("c_x", "About.").parse_args([]).out == kept
+
+
+@pytest.mark.parametrize(("n", "t"), [(2, 12.706), (3, 4.303), (11, 2.228), (12, 2.201), (31, 2.042), (1001, 1.962)])
+def test_the_intervals_are_students(script: Any, n: int, t: float) -> None:
+    """Mutations: n for n - 1 degrees of freedom; sd/n; the normal's 1.96."""
+    module = script("shared.intervals")
+    assert module.half_width(2.0, n) == pytest.approx(2 * t / math.sqrt(n), rel=2e-3)
+    assert math.isnan(module.half_width(2.0, 1))
+
+
+def test_a_difference_of_independent_means_has_the_freedom_of_both(script: Any) -> None:
+    """Two means of three values each: t of 4 degrees of freedom, 2.776, times sqrt((3^2 + 4^2)/3).
+
+    Mutations: the seeds' own 2 degrees; one deviation alone."""
+    module = script("shared.intervals")
+    assert module.half_width_of_difference(3.0, 4.0, 3) == pytest.approx(2.776 * 5 / math.sqrt(3))

@@ -227,7 +227,7 @@ def test_a_long_name_is_told_or_used(refused: Refused, name: str) -> None:
         return
     np.savez(f"{name}.npz", x=X, y=Y)
     assert here(FAMILY, *TINY, "--data", f"{name}.npz", "--m", 2) == 0
-    assert Path(f"zo_hfl-{name[:100]}-s1.h5").exists()
+    assert Path(f"results/zo_hfl-{name[:100]}-s1.h5").exists()
 
 
 X, Y = np.ones((80, 3), np.float32), np.arange(80) % 2
@@ -248,7 +248,7 @@ def test_classes_without_samples_are_told_and_booleans_are_two(capsys: Capsys, l
         assert here(FAMILY, *TINY, "--data", "own.npz", "--m", 2) == 0
         told = capsys.readouterr().err
         assert words in told and ("warning" in told) == bool(words)
-    assert records.load("zo_hfl-own-s1.h5").counts.shape[1] == labels.max() + 1
+    assert records.load("results/zo_hfl-own-s1.h5").counts.shape[1] == labels.max() + 1
 
 
 def test_good_files_are_run(folder: Path) -> None:
@@ -265,5 +265,5 @@ def test_good_files_are_run(folder: Path) -> None:
     }
     for name, given in cases.items():
         assert here(FAMILY, *TINY, *given) == 0
-        assert Path(name).exists(), name
-    assert len(list(folder.glob("zo_hfl-*.h5"))) == 2 * len(cases)  # each with its checkpoint
+        assert Path("results", name).exists(), name
+    assert len(list(folder.glob("results/zo_hfl-*.h5"))) == 2 * len(cases)  # each with its checkpoint

@@ -75,7 +75,8 @@ def test_a_failure_on_one_rank_is_told_in_a_sentence_and_costs_no_finished_round
     *traceback, told = done.stderr.splitlines()
     assert bool(traceback) == (kind in ("raise", "system_exit")) and "zofl_mpi: " not in "".join(traceback), done.stderr
     assert told.startswith(f"zofl_mpi: round 6: {words.format(rank=2 if ranks > 1 else 0)}"), told
-    assert told.endswith(f"{end}; the 5 finished rounds are in {out}"), told
+    assert f"{end}; the 5 finished rounds are in {out}; continue with: " in told, told
+    assert told.endswith(f"--resume {out} --method planted:Planted"), told
     assert records.load(out).length == 5
     assert resumes(out)
 
@@ -155,7 +156,7 @@ def test_a_signal_ends_the_run_after_the_round_with_a_checkpoint_and_status_75(
     finally:
         process.kill()
     assert process.returncode == 75, stderr
-    assert "continue with --resume" in stdout, stdout + stderr
+    assert "continue with: " in stdout, stdout + stderr
     assert records.checkpoint_path(out).exists()
     assert records.load(out).attrs["status"] == "interrupted"
     assert resumes(out, ranks=2)

@@ -25,7 +25,16 @@ def usual(method: str) -> str:
 
 OWN = {
     "nn": ["--method", "fedrzo_nn", "--n-p", "2", "--x-set", "ball:2", "--K", "2000", "--eta", "0.05"],
-    "nn-sets": ["--problem", "bowls", "--x-set", *(f"box:-{i}:{i}" for i in range(1, 6)), "--estimate", "central"],
+    "nn-sets": [
+        "--problem",
+        "bowls",
+        "--x-set",
+        *(f"box:-{i}:{i}" for i in range(1, 6)),
+        "--estimate",
+        "central",
+        "--gamma",
+        "1e-5",
+    ],
     "nn-kinks": ["--problem", "max_affine", "--weights", "size", "--schedule", "sqrt"],
     "bl": ["--method", "fedrzo_bl", "--gamma", "0.004"],
     "bl-fair": ["--method", "fedrzo_bl", "--problem", "fair", "--lower", "fedac1", "--exact"],

@@ -8,7 +8,13 @@ from tests.bench.first_try import pairs
 from tests.launch import here
 from zofl_mpi import records
 
-ROUNDS = {"decomfl": 15, "hiso": 15, "server_sgd": 30, "fedrzo_nn": 30}  # of the others 8: some seconds each
+ROUNDS = {
+    "decomfl": 15,
+    "hiso": 15,
+    "server_sgd": 30,
+    "fedrzo_nn": 30,
+    "fedrzo_bl": 12,
+}  # of the others 8: some seconds each
 
 
 @pytest.mark.parametrize(("module", "method"), list(pairs()))

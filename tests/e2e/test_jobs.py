@@ -260,22 +260,54 @@ def test_a_job_that_is_told_to_stop_before_it_listens_is_requeued(
 
 @pytest.mark.parametrize(
     ("script", "remedy"),
-    [("zo_hfl", "sbatch jobs/zo_hfl.sbatch --resume results/zo_hfl-7.h5"), ("grid", "submit the same command again")],
+    [
+        ("zo_hfl", "sbatch --ntasks=3 jobs/zo_hfl.sbatch --data-dir a\\ b --resume results/zo_hfl-7.h5\n"),
+        ("grid", "sbatch --ntasks=3 jobs/grid.sbatch --data-dir a\\ b --resume old.h5\n"),
+    ],
 )
 def test_a_job_on_a_node_without_scontrol_says_how_to_continue(
     cluster: Cluster, place: Path, script: str, remedy: str
 ) -> None:
-    """Mutation: the state asked of a command that is missing, so that the job ends without a word."""
+    """Mutations: the state asked of a command that is missing, so that the job ends without a word; words left out."""
+    (place / "results").mkdir()
+    (place / "results/zo_hfl-7.ckpt.h5").touch()
     (place / ".venv/bin/scontrol").unlink()
     for name in ("bash", "env", "mkdir", "seq", "sleep", "uname"):
         (place / ".venv/bin" / name).symlink_to(str(shutil.which(name)))
-    with cluster(script=script, PATH=str(place / ".venv/bin")) as job:
+    with cluster("--data-dir", "a b", "--resume", "old.h5", script=script, PATH=str(place / ".venv/bin")) as job:
         assert job.stdout
         assert job.stdout.readline() == "started\n"
         job.send_signal(signal.SIGUSR1)
         told, _ = job.communicate(timeout=LIMIT)
     assert job.returncode == 75
     assert "there is no scontrol on" in told and remedy in told
+
+
+@pytest.mark.parametrize(
+    ("script", "checkpoint", "remedy"),
+    [
+        ("zo_hfl", True, "continue on a login node: sbatch --ntasks=3 jobs/zo_hfl.sbatch --m 5 --resume results/"),
+        ("zo_hfl", False, "after what the log tells is mended: sbatch --ntasks=3 jobs/zo_hfl.sbatch --m 5\n"),
+        ("grid", True, "after what the log tells is mended: sbatch --array=2 --ntasks=3 jobs/grid.sbatch --m 5\n"),
+    ],
+)
+def test_a_job_whose_run_fails_ends_with_the_command_that_goes_on(
+    cluster: Cluster, place: Path, script: str, checkpoint: bool, remedy: str
+) -> None:
+    """A killed rank, a wrong start. Mutations: no line; --resume without a checkpoint; a line after a good end."""
+    for name in ("mpirun", "python"):
+        stub(
+            place / ".venv/bin",
+            name,
+            f"{'touch results/zo_hfl-7.ckpt.h5; ' * checkpoint}echo $ZOFL_RESUME; exit $(cat status)",
+        )
+    (place / "results").mkdir()
+    for status in (137, 0):
+        (place / "status").write_text(f"{status}\n")
+        with cluster("--m", "5", script=script, **(ARRAY if script == "grid" else {})) as job:
+            told, _ = job.communicate(timeout=LIMIT)
+        assert job.returncode == status and (f"{script}: ended with status {status}" in told) == bool(status)
+        assert (remedy in told) == bool(status) and told.startswith("sbatch ")
 
 
 def private(*words: object) -> subprocess.CompletedProcess[str]:

@@ -175,7 +175,7 @@ def test_what_does_not_protect_is_refused_in_one_sentence(capsys: Capsys, argume
             "--method hiso; smashed activations and labels leave this method's clients as they",
         ),
         (
-            "--method decomfl --clip 1",
+            "--problem split_resnet --width 2 --method decomfl --clip 1",
             "--clip: BatchNorm's running statistics leave a client; take --norm group",
         ),
         ("--method decomfl --clip 1 --norm group --weights size", "--weights size: must be uniform with --clip"),

@@ -227,7 +227,7 @@ def test_every_run_runs(here: Path, files: bool, request: pytest.FixtureRequest)
 
 def test_every_snippet_is_run_here(here: Path, capsys: Any) -> None:
     """A module by the commands that name it, as above and below; all others after one another, beside a result."""
-    assert len(TEXT["README.md"].splitlines()) <= 180 and len(own()["fedsgd"].splitlines()) <= 40
+    assert len(TEXT["README.md"].splitlines()) <= 185 and len(own()["fedsgd"].splitlines()) <= 40
     scripts = [code for code in blocks(ALL, "python") if code not in own().values()]
     assert set(own()) == {"fedsgd", "mynet", "mysplit", "risk", "ridge"} and len(scripts) == 3
     performed([["zofl_mpi.zo_hfl", "--rounds", "2", "--checkpoint-every", "1", "--quiet", "--out", "mnist.h5"]])
@@ -266,10 +266,10 @@ def test_the_modules_run_on_any_number_of_ranks_and_learn(here: Path) -> None:
 def test_the_quickstart_prints_what_the_readme_shows(here: Path) -> None:
     """The bytes to the last one; the accuracies to some test samples, since processors round differently."""
     (shown,) = [block for block in blocks(TEXT["README.md"], "") if block.startswith("reached")]
-    assert "mpirun -n 11 python -m zofl_mpi.zo_hfl --gamma 1`" in TEXT["README.md"]
-    assert "python -m zofl_mpi.zo_hfl --gamma 1 " in (ROOT / "jobs/quickstart.sh").read_text()
+    assert "mpirun -n 11 python -m zofl_mpi.zo_hfl`" in TEXT["README.md"]
+    assert "python -m zofl_mpi.zo_hfl --out " in (ROOT / "jobs/quickstart.sh").read_text()
     once = ["--eval-every", "100", "--checkpoint-every", "0", "--quiet"]  # what is counted and reached stays
-    plain = [["zofl_mpi.zo_hfl", *words, *once, "--out", f"{k}.h5"] for k, words in enumerate((["--gamma", "1"], []))]
+    plain = [["zofl_mpi.zo_hfl", *words, *once, "--out", f"{k}.h5"] for k, words in enumerate(([], ["--paper"]))]
     told, _ = performed(plain)
     number = r"\d+\.\d+"
     reached, was = (text.splitlines()[0] for text in (told, shown))
@@ -277,7 +277,7 @@ def test_the_quickstart_prints_what_the_readme_shows(here: Path) -> None:
     assert [*map(float, re.findall(number, reached))] == pytest.approx([*map(float, re.findall(number, was))], abs=0.02)
     (sent,) = [line for line in shown.splitlines() if line.startswith("sent ")]
     assert sent in told.splitlines()
-    (percent,) = re.findall(r"100 of them reach (\d+) %", TEXT["README.md"].replace("\n", " "))
+    (percent,) = re.findall(r"100 of the server's steps reach (\d+) %", TEXT["README.md"].replace("\n", " "))
     assert records.load("1.h5").rounds["test_accuracy"][-1] == pytest.approx(int(percent) / 100, abs=0.02)
 
 
@@ -295,22 +295,38 @@ def test_the_measured_numbers_are_those_of_the_results() -> None:
         assert re.search(rf"(?<![\d.]){re.escape(text)}(?!\d|\.\d)", results), text
 
 
-def test_the_table_of_methods_is_short_and_its_commands_are_accepted() -> None:
-    """Each row says what to type; a row's later words go with its first command.
-
-    Mutation: one that needs a further flag."""
-    (table,) = re.findall(r"^\| you have \| type \|\n\|[-|]+\n(.*?)\n\n", TEXT["README.md"], re.S | re.M)
-    rows = table.splitlines()
-    assert len(rows) <= 8 and max(len(row.replace("|", " ").split()) for row in rows) <= 25
+def table_commands() -> list[list[str]]:
+    """(module, flags) of each command in the table of methods; a row's later words go with its first command."""
+    (table,) = re.findall(r"^\| you have \| .* \| type \|\n\|[-|]+\n(.*?)\n\n", TEXT["README.md"], re.S | re.M)
     told = []
-    for row in rows:
+    for row in table.splitlines():
         first, *others = inline(row.rpartition(" | ")[2])
         module, *given = first.split()
         assert others or given, row
-        for words in ([], *(other.split() for other in others if other not in ("--lam", "--dry-run"))):
-            small = ["--width", "4"] if module.endswith("heron_sfl") else []
-            told.append([module, *([] if "--method" in words else given), *words, *small, "--dry-run"])
-    assert all("bytes down" in text for text in performed(told))
+        kept = given[: given.index("--method")] if "--method" in given else given
+        for words in ([], *(other.split() for other in others if other.startswith("--"))):
+            if words not in (["--lam"], ["--dry-run"]):
+                told.append([module, *(kept if "--method" in words else given), *words])
+    return told
+
+
+@pytest.mark.parametrize("rounds", [["--rounds", "1"], pytest.param([], marks=pytest.mark.slow)])
+def test_the_table_of_methods_is_short_and_its_commands_run(here: Path, rounds: list[str]) -> None:
+    """One round of each, and as it stands. Mutations: a command that needs a further flag; one that diverges."""
+    several = table_commands()
+    assert 16 <= len(several) <= 24
+    short = [*rounds, "--quiet", "--out"]
+    performed([[*command, *short, f"{k}.h5"] for k, command in enumerate(several)])
+
+
+def test_the_readme_counts_and_names_the_baselines() -> None:
+    """All names of the registries but the papers' own four. Mutation: a method more, or another number."""
+    names = {name for family in FAMILIES for name in importlib.import_module(family).METHODS}
+    baselines = names - {"zo_hfl", "fedrzo_nn", "fedrzo_bl", "heron"}
+    text = re.sub(r"\s+", " ", TEXT["README.md"])
+    assert f"the methods of three papers and {len(baselines)} baselines" in text
+    (listed,) = re.findall(r"`--method (\w+)` \(([\w, ]+)\) runs a baseline", text)
+    assert {listed[0], *listed[1].split(", ")} == baselines
 
 
 def test_the_page_of_the_interface_is_that_of_the_code() -> None:
@@ -385,8 +401,9 @@ def test_every_file_is_there(name: str) -> None:
 def test_every_flag_that_the_readmes_name_exists() -> None:
     """In text and in tables; those of the commands are tried above."""
     known_flags = {"help"} | set(re.findall(r'"--([\w-]+)"', (ROOT / "zofl_mpi/run/grid/__main__.py").read_text()))
-    known_flags |= {"quick"}  # of the benchmarks
-    known_flags |= {"with-ft", "no-kill", "mpi", "watch"}  # of mpirun, sbatch, srun and zofl-report
+    known_flags |= {"quick", "empty"}  # of the benchmarks, of the cache
+    known_flags |= {"with-ft", "no-kill", "mpi"}  # of mpirun, sbatch and srun
+    known_flags |= set(re.findall(r'"--([\w-]+)"', (ROOT / "zofl_mpi/report/__main__.py").read_text()))
     for family in map(importlib.import_module, FAMILIES):
         for method, cls in family.METHODS.items():
             fitting = [name for name, choice in family.PROBLEMS.items() if cls.needs.__name__ in choice.roles]

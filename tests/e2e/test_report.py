@@ -1,4 +1,4 @@
-"""The page about runs, in a real browser; the figure of one run; the table in the terminal."""
+"""The page about runs, in a real browser; the table in the terminal. Figures: tests/unit/test_figure.py."""
 
 from html import unescape
 
@@ -7,8 +7,8 @@ from rich.console import Console
 from tests.analysis.made import refused as refused_by
 from tests.e2e.made import *
 from zofl_mpi.report import charts, facts, same, watch
-from zofl_mpi.report.__main__ import main, write
-from zofl_mpi.report.figure import draw
+from zofl_mpi.report.__main__ import main
+from zofl_mpi.report.groups import of_results
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">@CURVES@"
@@ -84,13 +84,13 @@ def test_the_page_is_drawn_by_a_browser_and_can_be_zoomed(tmp_path: Path, width:
     killed = made(tmp_path / "killed.h5", rounds=2, config={"alpha": 1.0})
     killed.abandon()
     runs = [tmp_path / f"{name}.h5" for name in ("done", "running", "killed")]
-    write(runs, tmp_path / "report.html")
+    main([*map(str, runs), "--out", str(tmp_path / "report.html")])
     running.close()
     assert (tmp_path / "report.html").stat().st_size < 6e6
     found = browsed(tmp_path / "report.html", width)
     assert found["errors"] == [] and found["fetched"] == [] and found["shares"] == 0
     assert found["title"] == "3 runs compared"
-    assert found["names"] == [f"fedavg, alpha {alpha}" for alpha in (HOSTILE, 0.1, 1.0)]
+    assert found["names"] == [f"FedAvg, alpha {alpha}" for alpha in (HOSTILE, 0.1, 1.0)]
     assert {place for place, there in found["drawn"] if there} == {
         "curves",
         *(f"run{k}-{n}" for k in range(3) for n in range(4)),
@@ -104,11 +104,11 @@ def test_the_page_is_drawn_by_a_browser_and_can_be_zoomed(tmp_path: Path, width:
 def test_curves_have_every_column_against_rounds_seconds_and_bytes(tmp_path: Path) -> None:
     """Mutations: sums that begin with the second round; bytes of both directions in one; an evaluation elsewhere."""
     made(tmp_path / "a.h5").close()
-    drawn = charts.curves([records.load(tmp_path / "a.h5")], ["a"])
+    drawn = charts.curves(of_results([records.load(tmp_path / "a.h5")]).groups)
     assert drawn["columns"][0]["name"] == "test_accuracy"
-    (run,) = drawn["runs"]
+    (run,) = drawn["groups"]
     assert run["y"]["test_accuracy"] == [0.5, None, 0.7, None, 0.9]
-    assert list(run["x"].values()) == [[1, 2, 3, 4, 5], [2, 4, 6, 8, 10], [3, 6, 9, 12, 15], [0, 0, 0, 0, 0]]
+    assert list(run["x"].values()) == [[1, 2, 3, 4, 5], [2, 4, 6, 8, 10], [3, 6, 9, 12, 15], [0] * 5, [3, 6, 9, 12, 15]]
 
 
 def test_figures_of_a_run_by_hand(tmp_path: Path) -> None:
@@ -149,33 +149,16 @@ def test_the_table_is_watched_until_no_run_is_running(tmp_path: Path, monkeypatc
     assert "running" in seen and seen.rindex("interrupted") > seen.rindex("running") and "2 of 9" in seen
 
 
-@pytest.mark.parametrize(("first", "told", "top"), [(9.0, "start 5.3 s, round 1 9 s", 1.6), (2.9, "start 5.3 s", None)])
-def test_a_first_round_that_loads_does_not_hide_the_others(
-    tmp_path: Path, first: float, told: str, top: float | None
-) -> None:
-    """Mutations: the panel as high as the first round; its time, or the start's, in no word."""
-    recorder = records.Recorder.create(tmp_path / "a.h5", attrs={"config": {}}, m=2, ranks=1, rounds=9)
-    recorder.begins(5.3)
-    for r, wall in enumerate((first, 0.8, 1.0)):
-        recorder.append({"round": r + 1.0, "seconds": wall}, steps=["solve"], seconds_compute=[[0.5]])
-    recorder.close()
-    figure = draw(records.load(tmp_path / "a.h5"))
-    panel = figure.axes[0]
-    assert panel.get_legend().get_title().get_text() == told
-    assert panel.get_ylim()[1] == top if top else panel.get_ylim()[1] > first
-    sys.modules["matplotlib.pyplot"].close(figure)
-
-
-@pytest.mark.parametrize("columns", [("test_accuracy", "test_loss"), ("objective",), ()])
+@pytest.mark.parametrize("columns", [("test_accuracy", "test_loss"), ("objective",)])
 def test_the_figure_of_a_run_is_drawn_also_while_it_runs(tmp_path: Path, columns: tuple[str, ...]) -> None:
     recorder = records.Recorder.create(tmp_path / "a.h5", attrs={"config": {}}, m=2, ranks=1, rounds=9)
     for r in range(3):
         row = {"round": r + 1.0, **{name: 0.5 for name in columns if r != 1}}
         recorder.append(row, steps=["solve"], bytes_up=np.full((1, 2), 8), seconds_compute=[[0.5]])
-    for name in ("a.png", "a.pdf"):
+    for name in ("a.png", "b.pdf"):
         main([str(tmp_path / "a.h5"), "--out", str(tmp_path / name)])
     assert (tmp_path / "a.png").stat().st_size > 10_000
-    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
+    assert (tmp_path / "b.pdf").read_bytes().startswith(b"%PDF")
 
 
 @pytest.mark.parametrize(
@@ -183,10 +166,8 @@ def test_the_figure_of_a_run_is_drawn_also_while_it_runs(tmp_path: Path, columns
     [
         (["none"], "a.html", "there is no file"),
         (["text"], "a.html", "text.h5"),
-        (["new"], "a.png", "has no finished round yet"),
+        (["new"], "a.png", "the runs have no column in common"),
         (["new"], "a.docx", "ends in neither .html nor .png, .pdf, .svg"),
-        (["new", "new"], "a.png", "is a figure of one run and 2 results are given"),
-        (["new"] * 13, "a.html", "13 results are given and a page compares 12 at most"),
         (["new"], "missing/a.html", "there is no folder"),
     ],
 )
@@ -210,7 +191,7 @@ def test_results_are_compared_by_their_bits(tmp_path: Path, capsys: Capsys) -> N
     for words, status, told in (
         ([b], 0, f"{b}: the same bits\n"),
         ([d], 0, f"{d}: the same bits, evaluated in other rounds\n"),
-        ([b, c], 1, f"{c}: differs in final/x, rounds/test_accuracy ("),
+        ([b, c], 1, f"{c}: differs in final/x, rounds/test_accuracy (flags, data"),
     ):
         with pytest.raises(SystemExit) as ended:
             same.main([a, *words])

@@ -138,7 +138,10 @@ def test_a_finished_run_has_nothing_to_do(part: Path, capsys: Capsys) -> None:
     before = records.load(part)
     assert resume(part) == 0
     after = records.load(part)
-    assert "finished  nothing was left to do; --rounds N, above 5, goes on" in capsys.readouterr().out
+    assert (
+        "finished  nothing was left to do; for more rounds: python -m zofl_mpi.zo_hfl --resume"
+        in capsys.readouterr().out
+    )
     assert (after.length, after.attrs["status"]) == (5, "done")
     np.testing.assert_array_equal(after.final["x"], before.final["x"])
     assert resume(part, "--rounds", 6) == 0
@@ -172,7 +175,7 @@ CHANGED = ["--eta was 0.1, is now 0.2", "6.0 5.0 3.0, is now 1.0 2.0", "--seed w
         ("--rounds 9 --eta 0.2 --tau 1 2 --seed 5", ["the checkpoint is of another configuration", *CHANGED]),
         ("--method zofl_mpi.zo_hfl:ZOHFL", ["that run has --method ", "zofl_mpi.zo_hfl:ZOHFL"]),
         ("--problem toy", ["that run has --problem ", "toy"]),
-        ("--rounds 4", ["--rounds 4: 5 rounds are done already; ask for more of them"]),
+        ("--rounds 4", ["--rounds 4: 5 rounds are done already; ask for more: --rounds 105"]),
     ],
 )
 def test_another_run_than_that_of_the_checkpoint_is_refused_with_the_differences(

@@ -57,7 +57,9 @@ def results(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Runs:
     made(*FAMILIES["llama"]).save_pretrained(own)
     tokenizer(own, [f"<{k}>" for k in range(37)])
     rows = [
-        json.dumps({"context": f"<{k % 9}> <8>", "completions": ["<30>", "<31> <32>"], "label": k % 2, "client": k % 4})
+        json.dumps(
+            {"context": f"<{k % 9}> <8>", "completions": [" <30>", " <31> <32>"], "label": k % 2, "client": k % 4}
+        )
         for k in range(80)
     ]
     (own / "own.jsonl").write_text("\n".join(rows))
@@ -137,6 +139,22 @@ def test_a_pretrained_model_is_kept_and_tuned(texts: list[str], capsys: Capsys) 
 
 
 @pytest.mark.slow
+def test_a_tied_matrix_stays_one_where_clients_hold_both_parts(texts: list[str], capsys: Capsys) -> None:
+    """And the start says which tokens are taken, and where it becomes two. Mutation: two for every method."""
+    loud = [word for word in texts if word != "--quiet"]
+    numbers = {}
+    for method in ("decomfl", "fedkseed", "sflv1"):
+        words = ["--method", method, "--train", "all", *RANDOM, "--rounds", 1, "--out", f"{method}.h5"]
+        assert here(FAMILY, *loud, *words) == 0
+        told = capsys.readouterr().out
+        assert " of GPT-2's tokens" in told and ("drift apart" in told) == (method == "sflv1")
+        run = records.load(f"{method}.h5")
+        numbers[method] = len(run.final["theta_s"])
+    matrix = 192 * int(told.partition(" of GPT-2's tokens")[0].rpartition(" ")[2])
+    assert numbers["decomfl"] == numbers["fedkseed"] == numbers["sflv1"] - matrix
+
+
+@pytest.mark.slow
 def test_ranks_of_a_node_hold_the_initial_model_once(results: Runs, data_dir: Path, monkeypatch: Patch) -> None:
     """Mutations: frozen weights alone; the server's part forgotten."""
     moved: set[int] = set()
@@ -148,8 +166,7 @@ def test_ranks_of_a_node_hold_the_initial_model_once(results: Runs, data_dir: Pa
 
 def test_what_is_no_model_is_refused(texts: list[str], capsys: Capsys, monkeypatch: Patch) -> None:
     """In a sentence that says what to do, without a look at the network."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("it looks at the network"))
     for folder, config in (("empty", None), ("vit", '{"model_type": "vit"}'), ("bad", '{"model_type": "gpt2"}')):
         Path(folder).mkdir()
         if config:
@@ -164,13 +181,21 @@ def test_what_is_no_model_is_refused(texts: list[str], capsys: Capsys, monkeypat
         ("vit", "--model vit: the folder holds no causal language model that transformers reads: "),
         ("random:huge", "--model random:huge: must be random:tiny, random:small, random:medium, random:FOLDER, a fol"),
         ("random:empty", "--model random:empty: the folder holds no causal language model that transformers reads: "),
-        ("gpt2-none", "--model gpt2-none: no such folder, and the hub does not give it"),
+        (
+            "gpt2-none",
+            "--model gpt2-none: no such folder, and the hub's cache on this machine has no such model; where",
+        ),
     ):
         assert here(FAMILY, *texts, "--model", name) == 2
         told = capsys.readouterr().err
         assert sentence in told and "Traceback" not in told
         assert len(told.strip().splitlines()) == 1
-    assert "`hf download gpt2-none --local-dir FOLDER`" in told
+    assert "`hf download gpt2-none`" in told
+    made(*FAMILIES["llama"]).save_pretrained("llama")
+    flags = [word for word in texts if word != "e2e"]
+    flags.remove("--vocabulary")
+    told = refused(capsys, FAMILY, *flags, "--model", "llama")
+    assert "--model llama: a llama without a tokeniser (tokenizer.json, or vocab.json and merges.txt): put its" in told
     for flag, value, sentence in (
         ("--lora-rank", 0, "--lora-rank 0: must be a whole number, at least 1"),
         ("--lora-alpha", -1, "--lora-alpha -1.0: must be a number, at least 0"),

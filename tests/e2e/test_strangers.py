@@ -95,7 +95,9 @@ def test_a_class_of_ones_own_is_imported_only_where_the_command_names_it(copy: P
     status, told = resume(capsys, copy)
     assert status == 2 and told.count("\n") == 1 and not Path("imported").exists()
     assert f"--{flag} stranger_mod:C, somebody's own: used only where the command names it" in told
-    assert told.endswith(f"if you trust it, add --{flag} stranger_mod:C\n")
+    assert told.endswith(
+        f"if you trust it: python -m {FAMILY} --resume {copy} --rounds 4 --quiet --{flag} stranger_mod:C\n"
+    )
     resume(capsys, copy, f"--{flag}", "stranger_mod:C")
     assert Path("imported").exists()
 
@@ -138,8 +140,27 @@ def test_folders_do_not_come_from_a_file(copy: Path, capsys: Capsys) -> None:
     rewrite(checkpoint_path(copy), data_dir="/nowhere")
     status, told = resume(capsys, copy)
     assert status == 0 and told.count("\n") == 1
-    assert "was made with --data-dir /nowhere; no folder is taken from a file: name it again" in told
+    assert "was made with --data-dir /nowhere; no folder is taken from the file of another user or machine" in told
     assert json.loads(h5py.File(checkpoint_path(copy)).attrs["config"])["data_dir"] == ""
+
+
+def test_a_run_of_ones_own_goes_on_with_its_folder_under_a_seal(
+    tmp_path: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    """Mutations: the folder must be typed again; without a word; also where another user's seal is in the file."""
+    out, data = tmp_path / "run.h5", tmp_path / "data"
+    data.mkdir()
+    assert here(FAMILY, *FLAGS, "--rounds", 2, "--data-dir", data, "--out", out) == 0
+    capsys.readouterr()
+    assert here(FAMILY, "--resume", out, "--rounds", 3) == 0
+    told = capsys.readouterr()
+    assert f"folder    --data-dir {data}, as your run before named it" in told.out and told.err == ""
+    assert json.loads(h5py.File(checkpoint_path(out)).attrs["config"])["data_dir"] == str(data)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    assert here(FAMILY, "--resume", out, "--rounds", 4) == 0
+    told = capsys.readouterr()
+    assert "folder    " not in told.out
+    assert f"to use it: python -m {FAMILY} --resume {out} --rounds 4 --data-dir {data}\n" in told.err
 
 
 @pytest.mark.parametrize(

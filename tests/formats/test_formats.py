@@ -9,7 +9,7 @@ import pytest
 
 from tests.formats.make import HERE, RUNS, command
 from tests.launch import here
-from zofl_mpi.report.__main__ import write
+from zofl_mpi.report.__main__ import main as report
 from zofl_mpi.run import records
 from zofl_mpi.run.records import checkpoint_path
 
@@ -35,8 +35,8 @@ def test_a_result_is_read_and_drawn(family: str, tmp_path: Path) -> None:
     assert run.attrs["schema"] == 1 and run.attrs["status"] == "done" and run.length == 4
     assert run.config["rounds"] == 4 and run.final and run.units["seconds"] == "s"
     assert {"test_loss", "test_accuracy"} <= run.table().columns.to_list() | run.rounds.keys()
-    write([path, HERE / f"{family}-half.h5"], tmp_path / "page.html")
-    write([path], tmp_path / "figure.png")
+    report([str(path), str(HERE / f"{family}-half.h5"), "--out", str(tmp_path / "page.html")])
+    report([str(path), "--out", str(tmp_path / "figure.png")])
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 

@@ -109,7 +109,7 @@ def gpt2(sizes: Sizes, device: str, dtype: str = "float32", shallow: bool = Fals
     tiny = sizes.model == "bench"
     with mock.patch.dict(models.SIZES, {"bench": SMALL if tiny else SHALLOW}):
         flags = LM(model="random:bench" if tiny or shallow else f"random:{sizes.model}", bf16=bf16)
-        whole = flags.uncut(*flags.begun(), STREAMS, sizes.words, sizes.words - 1)
+        whole = flags.uncut(*flags.begun(), STREAMS, sizes.words, sizes.words - 1, sizes.tokens)
         return flags.problem(whole, sizes.tokens, sizes.tokens // 2, dtype, device)
 
 

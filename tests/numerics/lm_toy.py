@@ -1,6 +1,5 @@
 """What the tests of GPT-2 share: a tiny model, texts for it, and the same model in one piece, with LoRA by hand."""
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,8 @@ from tests.numerics.split_methods import STREAMS, seeded
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.problems import adapters, lm, lm_models
+from zofl_mpi.problems import adapters, lm, lm_checks, lm_models
+from zofl_mpi.problems.lm_checks import Own
 from zofl_mpi.problems.split_lm import SplitLM
 
 VOCABULARY, WIDTH, DEPTH, CONTEXT, RANK, ALPHA, END = 37, 16, 4, 24, 2, 6.0, 5
@@ -33,14 +33,14 @@ def whole(**changed: Any) -> Any:
 
 def problem(cut: int = 2, blocks: int = 1, train: Any = "lora", alpha: float = ALPHA, **flags: Any) -> SplitLM:
     """The same weights, cut."""
-    own = whole()
-    model = lm_models._one_operation(copy.deepcopy(own))
+    model = lm_models._one_operation(whole())
     model.config._attn_implementation = "sdpa"
+    own = lm_checks.own_logits(model, CONTEXT - 2, "tiny")
     if train == "lora":
         seeded(lambda: adapters.add_lora(model, RANK, alpha))  # type: ignore[func-returns-value,return-value]
     layers = lm.outline(model)
     model.to(flags.get("device", "cpu"), getattr(torch, flags.get("dtype", "float64")))
-    parts = lm.cut_model(model, layers, cut, blocks, CONTEXT - 2)
+    parts = lm.cut_model(model, layers, cut, blocks, [Own(*(t.to(model.device) for t in each)) for each in own])
     return SplitLM(parts, CONTEXT - 2, 9, **{"dtype": "float64", **flags})
 
 

@@ -114,7 +114,7 @@ def test_small_steps_that_differ_and_peaks_that_move() -> None:
     """9 samples of 6 numbers: inputs, x + 1, (x + 1) + 0. A tensor of 100 bytes, or one of 10 for each sample: the peak
     moves. Mutations: the events matched by their number alone; the events' sums extrapolated."""
     problem = SplitNetwork(Halves(), nn.Linear(6, 3), nn.Linear(6, 3), (6,), 3)
-    two, three = (costs._counted(*step_of(problem, "forward"), n, Allocations()).events for n in (2, 3))
+    two, three = (costs._counted(*step_of(problem, "forward"), n, Allocations(), costs._trial).events for n in (2, 3))
     assert costs._peak(two, three, 9) is None
     assert peak(problem, 9, "forward") >= 3 * 9 * 6 * 4
     assert costs._peak([(0, 4), (0, -4), (1, 8)], [(0, 4), (1, 8), (0, -4)], 9) is None

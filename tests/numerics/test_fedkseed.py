@@ -82,7 +82,7 @@ def test_a_client_makes_the_servers_model_of_k_numbers(dtype: str) -> None:
 def test_with_one_seed_a_round_is_decomfls() -> None:
     """One local step along u_0, which is DeComFL's direction in round 0. Mutations: a factor; another direction."""
     plan = training(setting(mlp), PLAIN, h=1, lr_client=0.05, weights="size")
-    kseed, decomfl = method(FedKSeed, plan, seeds=1, mu=1e-3), method(DeComFL, plan, mu=1e-3)
+    kseed, decomfl = method(FedKSeed, plan, seeds=1, mu=1e-3), method(DeComFL, plan, mu=1e-3, n_p=1)
     found, expected = run(kseed, 1), run(decomfl, 1)
     close(whole(kseed, found), whole(kseed, expected), 1e-10)
     assert apart(found.theta, kseed.start().theta) and found.local_loss == expected.local_loss

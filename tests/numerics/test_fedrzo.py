@@ -440,7 +440,7 @@ def test_an_evaluation_solves_the_lower_level_with_the_next_rounds_numbers(r: in
     """Its batches, and Algorithm 3's a = max(m, 4 L_h/mu_h, r) + 1, T = 2 a ln a and step size, written out. So that
     the solution that is reported is the one that round r + 1 begins with. Mutations: those of round r, in `place` or in
     the schedule; of round 0; a start elsewhere."""
-    of = links(noise=1.0, lower="local_sgd", batch_lower=2, exact=True)
+    of = links(noise=1.0, lower="local_sgd", T_lower="auto", batch_lower=2, exact=True)
     x, start, data = point(), point(3), of.setting.data
     mu, L = of.problem.curvature(x)
 

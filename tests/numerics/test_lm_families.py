@@ -59,11 +59,11 @@ def read(folder: str, dtype: str = "float64") -> Any:
     return model.to(getattr(torch, dtype)).eval()
 
 
-def cut(folder: str, dtype: str = "float64", longest: int = CONTEXT, **flags: Any) -> SplitLM:
+def cut(folder: str, dtype: str = "float64", longest: int = CONTEXT, tied: bool = False, **flags: Any) -> SplitLM:
     """The problem of a stored model."""
     flags = {"lora_rank": RANK, "lora_alpha": ALPHA, "label_smoothing": 0.0, **flags}
     own = LM(folder, **flags)
-    return own.problem(own.uncut(*own.begun(), STREAMS, VOCABULARY, END), longest, 9, dtype)
+    return own.problem(own.uncut(*own.begun(), STREAMS, VOCABULARY, END, longest), longest, 9, dtype, tied=tied)
 
 
 def vectors(own: SplitLM) -> tuple[Tensor, Tensor]:
@@ -169,7 +169,9 @@ def test_a_choice_is_scored_by_the_least_mean_loss(tmp_path: Path) -> None:
     which prefers short ones; ties that count; tokens of wrong completions in the loss; a batch that cuts a choice."""
     made(*FAMILIES["llama"]).save_pretrained(tmp_path / "model")
     flags = LM(str(tmp_path / "model"), label_smoothing=0.0)
-    own = flags.problem(flags.uncut(*flags.begun(), STREAMS, VOCABULARY, END), CONTEXT, 9, "float64", choices=3)
+    own = flags.problem(
+        flags.uncut(*flags.begun(), STREAMS, VOCABULARY, END, CONTEXT), CONTEXT, 9, "float64", choices=3
+    )
     generator = STREAMS(Purpose.SYNTHETIC, i=6)
     sizes = [(4, *generator.integers(1, 6, 3).tolist()) for _ in range(14)]
     runs = [[generator.integers(0, VOCABULARY, size).tolist() for size in row] for row in sizes]
@@ -230,6 +232,6 @@ def test_a_configuration_is_enough_for_random_weights(tmp_path: Path) -> None:
     """By the seed. Mutation: the configuration's own number of tokens."""
     made(*FAMILIES["llama"]).config.save_pretrained(tmp_path)
     flags = LM(f"random:{tmp_path}")
-    models = [flags.uncut(*flags.begun(), STREAMS, 29, 28) for _ in range(2)]
+    models = [flags.uncut(*flags.begun(), STREAMS, 29, 28, 8).model for _ in range(2)]
     assert type(models[0]).__name__ == "LlamaForCausalLM" and models[0].config.vocab_size == 29
     assert all(torch.equal(a, b) for a, b in zip(*(m.state_dict().values() for m in models), strict=True))

@@ -9,6 +9,7 @@ from tests.numerics.lm_toy import *
 from tests.numerics.split_methods import Optimiser, close, method, run, training
 from tests.numerics.test_lm_families import FAMILIES, cut, made
 from zofl_mpi.engine.clients import Client
+from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fedkseed import FedKSeed
 from zofl_mpi.rounds.split import pieces
@@ -23,7 +24,10 @@ OWN = pytest.mark.parametrize("cls", CLASSES)
 @pytest.fixture
 def plan(kind: str, train: str, tmp_path: Path) -> Any:
     made(*FAMILIES[kind]).save_pretrained(tmp_path / "model")
-    own = cut(str(tmp_path / "model"), train=train, auxiliary_blocks=0, label_smoothing=0.1)
+    tied = train == "tied"
+    own = cut(
+        str(tmp_path / "model"), train="all" if tied else train, tied=tied, auxiliary_blocks=0, label_smoothing=0.1
+    )
     return training(setting(own), Optimiser("sgd"), h=2, lr_client=0.05)
 
 
@@ -32,7 +36,7 @@ def joined(us: Pieces, p: int) -> Tensor:
 
 
 @OWN
-@pytest.mark.parametrize("train", ["all", "lora", "norm"])
+@pytest.mark.parametrize("train", ["all", "tied", "lora", "norm"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_loss_layer_by_layer_is_that_of_the_whole_vector(
     plan: Any, cls: Any, train: str, monkeypatch: pytest.MonkeyPatch
@@ -60,7 +64,7 @@ def test_a_loss_layer_by_layer_is_that_of_the_whole_vector(
 
 
 @OWN
-@pytest.mark.parametrize("train", ["all", "lora"])
+@pytest.mark.parametrize("train", ["all", "tied", "lora"])
 @pytest.mark.parametrize("kind", KINDS[:2])
 def test_steps_are_those_of_the_whole_vector(plan: Any, cls: Any, train: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rounds of two steps, whose losses and estimates another run makes of whole directions. Mutations: a piece
@@ -82,3 +86,19 @@ def test_steps_are_those_of_the_whole_vector(plan: Any, cls: Any, train: str, mo
     for name in ("theta", "theta_s"):
         close(*(getattr(state, name) for state in found))
         assert float((getattr(found[0], name) - getattr(of.start(), name)).norm()) > 1e-3
+
+
+@pytest.mark.parametrize("train", ["tied"])
+@pytest.mark.parametrize("kind", KINDS[:1])
+def test_weight_decay_is_each_authors_own(plan: Any) -> None:
+    """DeComFL's and HiSo's of all numbers, biases and norms too, as in DeComFL's code; FedKSeed's model is sums of
+    plain steps. Mutations: MeZO's, whose code leaves biases and norms out; one that FedKSeed takes in silence."""
+    decays = replace(plan, optimiser=Optimiser("sgd", weight_decay=0.25))
+    for cls in (DeComFL, HiSo):
+        of = method(cls, decays)
+        x = moved(of.loss.flat.initial()[0])
+        found = x.clone()
+        of.step(found, of.first_moments(x), 0, 0, iter([(slice(0, len(x)), torch.zeros_like(x))]))
+        close(found, x - 0.05 * 0.25 * x)
+    with pytest.raises(UserError, match=r"--weight-decay 0\.25: must be 0: the model is made from sums of plain SGD's"):
+        method(FedKSeed, decays)

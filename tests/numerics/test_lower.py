@@ -357,7 +357,13 @@ def test_steps_that_curvature_multiplies_are_told_once(
         assert now.condition == kappa
         of.watch_growth(of.schedule(np.zeros(1), 0), now, r)
         assert capsys.readouterr().err == ""
-    of = built(FedRZOBL, Setting(Sloping(), STREAMS, (Part(1.0),) * 3, dtype=np.float64), eta=eta, batch_lower=0)
+    of = built(
+        FedRZOBL,
+        Setting(Sloping(), STREAMS, (Part(1.0),) * 3, dtype=np.float64),
+        eta=eta,
+        batch_lower=0,
+        T_lower="auto",
+    )
     state = replace(of.start(), x=np.ones(1))
     clients = clients_of(of)
     for r in (5, 6):

@@ -16,7 +16,7 @@ from zofl_mpi.problems import split_lm
 from zofl_mpi.problems.counting import Allocations
 from zofl_mpi.problems.saving import recomputing
 from zofl_mpi.rounds.split import method as split_method
-from zofl_mpi.rounds.split.costs import _counted, macs, peak_bytes, step_macs
+from zofl_mpi.rounds.split.costs import _counted, _trial, macs, peak_bytes, step_macs
 from zofl_mpi.run.local import LocalClients
 
 BLOCK = 4 * RANK * WIDTH
@@ -208,7 +208,7 @@ def test_the_account_of_many_texts_is_that_of_computing_them(step: str, monkeypa
     """From two and three texts, in pieces of the logits as for all. Mutations: pieces of the few; one piece."""
     monkeypatch.setattr(lm, "LOGITS", 16 * VOCABULARY)
     own = problem()
-    computed = _counted(*step_of(own, step), 16, Allocations()).peak + 16 * (CONTEXT - 2) * 8
+    computed = _counted(*step_of(own, step), 16, Allocations(), _trial).peak + 16 * (CONTEXT - 2) * 8
     assert own.targets * 16 % 16 == 0  # a piece is a whole number of positions of each text
     assert peak_bytes(*step_of(own, step), 16) == computed
     assert own.parts.auxiliary.pieces == own.parts.server.pieces == 0
@@ -270,7 +270,8 @@ def test_a_model_that_is_kept_is_read_again(tmp_path: Any, train: Any) -> None:
     model = lm_models.stored_model(str(tmp_path)).double()
     assert (model.lm_head.weight is model.transformer.wte.weight) == (train == "lora")
     seeded(lambda: adapters.add_lora(model, RANK, ALPHA))  # type: ignore[func-returns-value,return-value]
-    other = SplitLM(lm.cut_model(model, lm.outline(model), 1, 0, CONTEXT - 2), CONTEXT - 2, 9, dtype="float64")
+    logits = lm_checks.own_logits(model, CONTEXT - 2, "kept")
+    other = SplitLM(lm.cut_model(model, lm.outline(model), 1, 0, logits), CONTEXT - 2, 9, dtype="float64")
     with at(own, theta, theta_s):
         told = own.score(*own.samples(DATA, np.arange(12)))
     with at(other, *vectors(other)):

@@ -100,8 +100,9 @@ def test_its_defaults_are_those_of_its_code() -> None:
     own = setting(adapted)
     roomy = replace(own, data=tuple(data.subset([0] * 8) for data in own.data))
     lora, sfl = (flags.built(cls, roomy, batch=4).training for cls in (SplitLoRA, SFLV2))
-    assert flags.built(SplitLoRA, roomy).training.batch == 8
-    assert (lora.h, lora.lr_client, lora.lr_server, lora.weights) == (100, 2e-4, 2e-4, "uniform")
+    papers = {leaf.name: leaf.paper for leaf in flags.leaves(SplitLoRA) if leaf.name in ("batch", "h")}
+    assert papers == {"batch": 8, "h": 100}
+    assert (lora.lr_client, lora.lr_server, lora.weights) == (2e-4, 2e-4, "uniform")
     assert lora.optimiser == Optimiser("adamw_transformers", weight_decay=0.01) and lora.pace == Pace(warmup=500)
     usual = {"batch": 4, "h": 0, "lr_client": 1e-4, "lr_server": 1e-4, "weights": "size"}
     assert sfl == Training(roomy, **{**usual, "optimiser": Optimiser(), "pace": Pace()})  # type: ignore[arg-type]

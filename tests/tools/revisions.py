@@ -138,10 +138,10 @@ heron_sfl ho_sfl-seeds* {C} --method ho_sfl --estimate central --mu 0.013 --upli
 heron_sfl ho_sfl-signs* {C} --method ho_sfl --n-p 2 --mu 0.013 --directions per-sample --norm group --probe-gradient
 heron_sfl ho_sfl-seeds-exact* {C} --method ho_sfl --exact-layers 1 --mu 0.013 --uplink seeds
 heron_sfl decomfl* {C} --method decomfl --n-p 2 --mu 0.013 --augment crop-flip
-heron_sfl decomfl-central* {C} --method decomfl --estimate central --batchnorm running --optimiser sgd --momentum 0.5
+heron_sfl decomfl-central* {C} --method decomfl --n-p 1 --estimate central --batchnorm running --momentum 0.5
 heron_sfl hiso-private* {C} --method hiso --norm group --n-p 2 --clip 1 --noise-multiplier 1 --trust nobody
 heron_sfl decomfl-robust* {C} --method decomfl --n-p 2 --mu 0.013 --beta 1 --aggregate median --attackers 0.3
-heron_sfl hiso* {C} --method hiso --h 2 --mu 0.013
+heron_sfl hiso* {C} --method hiso --n-p 1 --h 2 --mu 0.013
 heron_sfl fedkseed* {C} --method fedkseed --seeds 30 --mu 0.013 --seed-weights magnitude
 heron_sfl splitlora* {C} --method splitlora --warmup 2
 heron_sfl fsl_sage* {C} --method fsl_sage --k 2 --l 2 --align-epochs 2 --buffer 40
@@ -150,7 +150,7 @@ heron_sfl splitlora-lm {LM} --method splitlora --lora-targets q_proj down_proj -
 heron_sfl cse_fsl-lm {LM} --method cse_fsl --train norm --auxiliary-blocks 0 --data own/choices.jsonl
 heron_sfl sflv2-lm {LM} --method sflv2 --train all --client-memory checkpoint
 heron_sfl decomfl-lm* {LM} --method decomfl --n-p 2 --mu 0.013 --train all
-heron_sfl hiso-lm {LM} --method hiso --mu 0.013 --data own/choices.jsonl
+heron_sfl hiso-lm {LM} --method hiso --n-p 1 --mu 0.013 --data own/choices.jsonl
 heron_sfl fedkseed-lm* {LM} --method fedkseed --seeds 30 --mu 0.013 --distribution rademacher
 """
 """Family, name (with a star: BEFORE also stops it, and AFTER continues it), flags."""

@@ -13,6 +13,7 @@ from zofl_mpi.data import bpe, e2e, tokenisers
 from zofl_mpi.data.bpe import Vocabulary
 from zofl_mpi.data.lines import Text
 from zofl_mpi.errors import UserError
+from zofl_mpi.problems.lm_files import vocabulary_of
 
 
 @pytest.mark.parametrize(
@@ -163,24 +164,28 @@ def test_a_text_comes_back(gpt2: Vocabulary, data_dir: Path) -> None:
 def test_every_text_of_e2e_has_the_tokens_of_transformers(
     gpt2: Vocabulary, files: tuple[Path, ...], data_dir: Path, tmp_path: Path
 ) -> None:
-    """Contexts and texts of all three parts in both pipelines, as the tokeniser of transformers for GPT-2 has them; and
-    those of a tokenizer.json that it keeps. Mutations: another split into words before merges; a space put first."""
+    """Contexts and texts of all three parts in both pipelines, as the tokeniser of transformers for GPT-2 has them,
+    each alone; and those of a tokenizer.json that it keeps. Mutations: another split into words before merges; a
+    space put first; a context that ends elsewhere."""
     transformers = pytest.importorskip("transformers", reason="the extra lm is not installed")
     vocabulary, merges = map(str, files)
     theirs = transformers.GPT2Tokenizer(vocab=vocabulary, merges=merges)
     own = {
-        text
+        (sample.context, f" {sample.completions[0]}")
         for part, name in enumerate(e2e.FILES)
         for pipeline in ("official", "tokenised")
         for sample in e2e.read(data_dir / "e2e" / name, pipeline, part)  # type: ignore[arg-type]
-        for text in (sample.context, f" {sample.completions[0]}")
     }
-    texts = sorted(own)
-    expected = theirs(texts)["input_ids"]
-    assert len(texts) > 90_000 and gpt2.encode(texts) == expected
+    assert len(own) > 90_000
+    pairs = sorted(own)[::10]
+    texts = sorted({text for pair in pairs for text in pair})
+    expected = dict(zip(texts, theirs(texts)["input_ids"], strict=True))
+    assert gpt2.encode_pairs(pairs) == [(expected[context], expected[text]) for context, text in pairs]
     theirs.save_pretrained(tmp_path)
-    kept = Vocabulary((tmp_path / "tokenizer.json",), gpt2.size, gpt2.end)
-    assert kept.encode(texts[::7]) == expected[::7]
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    kept = vocabulary_of(str(tmp_path), transformers.GPT2Config())
+    assert kept is not None and kept.end == gpt2.end
+    assert kept.encode_pairs(pairs[::7]) == gpt2.encode_pairs(pairs[::7])
 
 
 def test_kept_tokens_are_numbered_anew(gpt2: Vocabulary, files: tuple[Path, ...]) -> None:

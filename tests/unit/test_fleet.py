@@ -119,6 +119,14 @@ def test_of_more_clients_than_are_needed_the_first_ones_count() -> None:
     assert len(set(ends)) == 2 and fleet.spent(20).clients_dropped == 3
 
 
+@pytest.mark.parametrize(("beta", "over", "asked"), [(0.5, 1.25, 13), (0.2, 1.1, 5), (0.5, 1.1, 11), (0.1, 1.5, 3)])
+def test_over_selection_asks_the_ceiling(beta: float, over: float, asked: int) -> None:
+    """Of 20: 12.5, 4.4, 11 (as floats a little more) and 3. Mutations: rounded; one more of a whole number."""
+    fleet, asks = bound(FAST, of=[0] * 20, over_select=over, method={"beta": beta})
+    assert len(asks.round_work(0).clients) == round(20 * beta)
+    assert fleet.by_client(1)["asked"].sum() == asked
+
+
 def test_clients_that_are_away_are_not_asked() -> None:
     """Mutations: the same ones each round; probability 1 - p; nobody asked where all are away."""
     away = replace(PLAIN, available=0.25)

@@ -33,10 +33,11 @@ WITHIN = {
         ("setting",),
     ),
     "run": (
-        ("signals", "progress", "client_memory", "evaluation", "saving"),
+        ("signals", "progress", "client_memory", "evaluation", "saving", "divergence"),
         ("records", "binding", "questions", "flags", "family", "unread"),
         ("local", "mpi"),
         ("devices", "plan", "loop", "stored", "trial"),
+        ("again",),
         ("session", "cli", "grid"),
     ),
 }
@@ -49,7 +50,10 @@ TORCH_AT_TOP = (
         f"problems/{name}.py"
         for name in ("counting", "flat", "frozen", "layers", "models", "module", "network", "signs")
     ),
-    *(f"problems/{name}.py" for name in ("adapters", "device_cache", "lm", "lm_models", "sensors", "split")),
+    *(
+        f"problems/{name}.py"
+        for name in ("adapters", "device_cache", "lm", "lm_checks", "lm_models", "sensors", "split")
+    ),
     *("problems/split_lm.py", "problems/tangents.py", "problems/kernels/module_torch.py"),
 )
 """Files that are about torch modules. Elsewhere it is imported where it is needed: that costs each rank a second."""

@@ -75,9 +75,14 @@ def written(folder: Path, *rows: Any) -> Path:
     return path
 
 
+def vocabulary(path: Path, size: int, end: int) -> Vocabulary:
+    """The tokens of a tokenizer.json, of a model that knows so many."""
+    return Vocabulary(size=size, end=end, own=tokenizers.Tokenizer.from_file(str(path)), name="own tokens")
+
+
 def corpus(path: Path, model: Any, most: int | None = None, **flags: Any) -> Corpus:
     own = Texts(**{"data": str(path), "m": 1, "min_samples": 1, **flags})
-    return own.corpus(SingleProcess(), Streams(0), most, Vocabulary(model[:1], *model[1:]))
+    return own.corpus(SingleProcess(), Streams(0), most, vocabulary(*model))
 
 
 def text(context: str, completion: str, **more: Any) -> dict[str, Any]:
@@ -87,7 +92,11 @@ def text(context: str, completion: str, **more: Any) -> dict[str, Any]:
 def test_a_text_is_encoded_by_the_models_own_tokeniser(tmp_path: Path, model: Any) -> None:
     """A context begins a text, a completion ends with END; others as many as there are. Mutations: an END behind the
     context; a completion that begins as a text; parts exchanged; the tokens that occur renumbered."""
-    rows = [text("film : it", "is good"), text("a film", "bad", split="test"), text("film", "it", split="validation")]
+    rows = [
+        text("film : it", " is good"),
+        text("a film", " bad", split="test"),
+        text("film", " it", split="validation"),
+    ]
     made = corpus(written(tmp_path, *rows), model)
     tokens, labels = texts.batch(made.federation.clients[0], np.array([0]))
     assert tokens.tolist() == [[START, 4, 9, 7, 8, 2]]
@@ -101,7 +110,7 @@ def test_a_text_is_encoded_by_the_models_own_tokeniser(tmp_path: Path, model: An
 def test_a_tenth_of_the_contexts_tests_where_no_line_says_so(tmp_path: Path, model: Any) -> None:
     """The same ones for every seed. Mutations: by the run's seed; the first lines; a tenth of the lines."""
     path = written(tmp_path, *(text(f"film {'a ' * (k + 1)}", "very") for k in range(40)))
-    own = Vocabulary(model[:1], *model[1:])
+    own = vocabulary(*model)
     made = [Texts(data=str(path), m=2).corpus(SingleProcess(), Streams(seed), None, own) for seed in (0, 1)]
     held = [part.federation.test.rows.tolist() for part in made]
     assert held[0] == held[1] == [36, 37, 38, 39] and made[0].federation.validation is None
@@ -135,7 +144,7 @@ def test_lines_name_their_clients(tmp_path: Path, model: Any, capsys: pytest.Cap
     """Whole numbers in their order. Mutations: clients in the order of their lines, or of texts; 10 and "10" apart;
     test lines a client's; places in place of names."""
     owners = ["b", 10, "b", "10", "a", 2, 2]
-    rows = [text("film", "good", client=own) for own in owners] + [text("film", "bad", client="c", split="test")]
+    rows = [text("film", " good", client=own) for own in owners] + [text("film", "bad", client="c", split="test")]
     made = corpus(written(tmp_path, *rows), model, partition="natural")
     held = [part.rows_of(np.arange(len(part))).tolist() for part in made.federation.clients]
     assert held == [[5, 6], [1, 3], [4], [0, 2]] and ", clients crc32 " in made.federation.fingerprint
@@ -151,7 +160,7 @@ def test_lines_name_their_clients(tmp_path: Path, model: Any, capsys: pytest.Cap
 def test_a_choice_has_its_completions_beside_each_other(tmp_path: Path, model: Any) -> None:
     """The right one first, without END; labels are classes, though one does not occur. Mutations: the first completion
     for the right one; a context that is lost; lengths exchanged."""
-    options = ["good", "very bad", "it"]
+    options = [" good", " very bad", " it"]
     chosen = ((1, "train"), (0, "test"), (1, "test"))
     rows = [{"context": "film :", "completions": options, "label": k, "split": split} for k, split in chosen]
     made = corpus(written(tmp_path, *rows), model)
@@ -165,8 +174,8 @@ def test_a_choice_has_its_completions_beside_each_other(tmp_path: Path, model: A
     assert all(texts.batch(every, np.array([k]))[0][0][:3].tolist() == [START, 4, 9] for k in range(6))
 
 
-GOOD = {"context": "film", "completion": "good"}
-CHOICE = {"context": "film", "completions": ["good", "bad"], "label": 0}
+GOOD = {"context": "film", "completion": " good"}
+CHOICE = {"context": "film", "completions": [" good", " bad"], "label": 0}
 
 
 @pytest.mark.parametrize(
@@ -200,19 +209,18 @@ def test_other_faults_are_sentences(tmp_path: Path, model: Any) -> None:
     goods, options = ([own | {"context": "film " * (1 + k % 5)} for k in range(20)] for own in (GOOD, CHOICE))
     assert "own.jsonl has no lines" in complaint(lines.read, written(tmp_path))
     assert "cannot be read (No such file" in complaint(lines.read, tmp_path / "none.jsonl")
-    told = complaint(corpus, written(tmp_path, GOOD, GOOD | {"completion": "very " * 9}, *goods[:3]), model, most=6)
+    told = complaint(corpus, written(tmp_path, GOOD, GOOD | {"completion": " very" * 9}, *goods[:3]), model, most=6)
     assert "own.jsonl, line 2: context and text have 11 tokens, the model takes 6 at most" in told
-    wrong = CHOICE | {"completions": ["good", "very " * 9], "label": 0}
+    wrong = CHOICE | {"completions": [" good", " very" * 9], "label": 0}
     told = complaint(corpus, written(tmp_path, *options, wrong), model, most=9)
     assert "own.jsonl, line 21: context and text have 10 tokens, the model takes 9 at most" in told
     made = corpus(written(tmp_path, *options, wrong), model, most=10)
     assert texts.longest(made.federation.test) == (10, 1)
     told = complaint(corpus, written(tmp_path, GOOD | {"split": "train"}), model)
     assert 'own.jsonl has no lines to test on: give some "split": "test"' in told
-    told = complaint(corpus, written(tmp_path, *goods), (model[0], 5, END))
-    assert "tokenizer.json has 10 tokens, its model knows 5: take the tokenizer.json of this model" in told
-    model[0].write_text("{}")
-    assert "it must be a tokenizer.json, as transformers saves one" in complaint(Vocabulary(model[:1]).encode, ["a"])
+    told = complaint(corpus, written(tmp_path, *goods), (model[0], 4, END))
+    assert told.startswith("own tokens: 'film' in 'film ") and "has number 4, the model knows 4 tokens; leave" in told
+    corpus(written(tmp_path, *goods), (model[0], 5, END))  # of tokens beyond these no text has one
 
 
 def test_more_tokens_than_16_bits_hold(tmp_path: Path, model: Any) -> None:

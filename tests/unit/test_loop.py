@@ -145,7 +145,8 @@ def test_a_row_holds_the_states_numbers_the_evaluation_and_the_bytes(tmp_path: P
     out; the state's fields undescribed; progress that misses a round."""
     diary = Diary()
     totals, done = run(tmp_path / "a.h5", rounds=5, diary=diary)
-    assert diary.told == [(k + 1, f"objective {x}.0000") for k, x in enumerate((4, 4, 4, 40, 60))]
+    values = ("4.0000", "4.0000 (round 1)", "4.0000 (round 1)", "40.0000", "60.0000")
+    assert diary.told == [(k + 1, f"objective {x}") for k, x in enumerate(values)]
     assert (totals.course, astray(totals.course, "objective")) == ([(1, 4.0), (4, 40.0), (5, 60.0)], "")
     found = records.load(tmp_path / "a.h5")
     assert done and found.attrs["status"] == "done" and found.length == 5
@@ -183,7 +184,7 @@ def test_totals_overlap_as_the_result_does_though_steps_come_later(tmp_path: Pat
         seconds[:, 1:, 0], seconds[0, 1:, 0], seconds[0, 0, 0] = [1, 2], 0, 1.5
         totals.add(Row(steps, zeros, zeros, zeros, seconds, zeros, zeros, zeros), wall, {})
     assert totals.both == 2  # 2 + 1.5 - 3, and 1.5 of 4 + 1.5 - 3.5
-    told = [line for line in closing(totals, Path("a.h5"), True, "").splitlines() if line.startswith("server")]
+    told = [line for line in closing(totals, Path("a.h5")).splitlines() if line.startswith("server")]
     own = "computing 3.0 s, waiting 0.0 s, sending 0.0 s; 2.0 s of its computing while clients computed"
     assert told == [f"server    {own}"]
 
@@ -200,9 +201,9 @@ def test_the_server_waits_for_a_rank_that_is_late_in_every_round_and_for_no_othe
         seconds[0, :, 0], seconds[0, 0, 1] = [5, first, second], wait
         totals.add(Row(["server"], zeros, zeros, zeros, seconds, zeros, zeros, zeros), 10.0, {})
     assert totals.late == {2: 1.25, 1: 0.5}  # 3 - (1 + 3)/2, at most the wait of 0.25; 2 - (2 + 1)/2
-    assert "for client rank" not in closing(totals, Path("a.h5"), True, "")  # 1.25 of 40 seconds
+    assert "for client rank" not in closing(totals, Path("a.h5"))  # 1.25 of 40 seconds
     totals.wall = 10.0
-    words = next(line for line in closing(totals, Path("a.h5"), True, "").splitlines() if line.startswith("waited"))
+    words = next(line for line in closing(totals, Path("a.h5")).splitlines() if line.startswith("waited"))
     assert words.startswith("waited    the server 1.2 s (12% of the run) for client rank 2, which")
     totals.losses = [records.Loss(1, (2,), True)]
     totals.add(Row(["server"], zeros, zeros, zeros, seconds, zeros, zeros, zeros), 10.0, {})
@@ -304,8 +305,11 @@ def test_a_run_that_went_astray_is_told_so(course: list[float], words: str) -> N
     """Mutations: signs; a first value below 1 that makes any other far; one evaluation fewer; nan that passes."""
     told = astray([(1 + 10 * k, value) for k, value in enumerate(course)], "objective")
     assert told.startswith(words) and bool(told) == bool(words)
-    assert loop.note({"objective": 4.79e118, "test_accuracy": 0.25}) == "test accuracy 0.2500  objective 4.79e+118"
-    assert loop.note({}) == ""
+    totals = Totals(4, last={"objective": 4.79e118, "test_accuracy": 0.25}, measured=4)
+    assert loop.note(totals) == "test accuracy 0.2500  objective 4.79e+118"
+    totals.round = 9  # mutation: an accuracy of round 4 shown at round 9 as if it were new
+    assert loop.note(totals) == "test accuracy 0.2500 (round 4)  objective 4.79e+118"
+    assert loop.note(Totals(3)) == ""
 
 
 def test_the_state_of_a_run_that_is_not_done_is_its_last_checkpoints(tmp_path: Path) -> None:
@@ -371,6 +375,22 @@ def test_a_state_that_is_not_finite_ends_the_run_where_it_is_evaluated(
 def test_a_number_of_the_state_may_be_nan(tmp_path: Path) -> None:
     """As columns are that nobody computed. Mutation: numbers are looked at, too."""
     assert run(tmp_path / "run.h5", Diverging(of="total", at=8))[1]
+
+
+def test_an_objective_of_nan_ends_the_run_though_the_state_is_finite(tmp_path: Path) -> None:
+    """It was done, with a warning in its last line. Mutations: no look at the row; infinity, which is a number, too."""
+
+    @dataclass
+    class Measuring(Counting):
+        value: float = math.nan
+
+        def evaluate(self, state: Sum, r: int, clients: Clients) -> Report:
+            return replace(super().evaluate(state, r, clients), objective=self.value if r > 2 else 1.0)
+
+    with pytest.raises(RunError, match=r"^round 4: the objective is nan: the run has diverged; smaller steps may help"):
+        run(tmp_path / "run.h5", Measuring())
+    assert records.load(tmp_path / "run.h5").rounds["round"].size == 3
+    assert run(tmp_path / "infinite.h5", Measuring(value=math.inf))[1]
 
 
 def saved_at(seconds: float, cost: float, rounds: int) -> list[float]:

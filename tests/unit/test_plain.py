@@ -57,6 +57,7 @@ class Stranger:
         nothing = np.zeros(1)
         self.path, self.length, self.rounds = Path("x.h5"), 0, dict[str, Any]()
         self.clients = {"bytes_down": nothing, "bytes_up": nothing}
+        self.ranks = {"transport_sent": nothing, "transport_received": nothing}
         self.attrs = {"status": FORGED, "ranks": 1, "command": FORGED, "data": 50_000 * "[/]"}
         self.config = {"method": f"[bold]{FORGED}[/nothing]", "rounds": FORGED}
 

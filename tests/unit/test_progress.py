@@ -1,5 +1,6 @@
 """What a user sees: lines that are neither too many nor too few, a bar only where a person looks at it."""
 
+import os
 import re
 import subprocess
 import sys
@@ -82,10 +83,10 @@ class Out:
 @pytest.mark.parametrize(("terminal", "kind"), [(False, Lines), (True, Bar)])
 def test_without_a_launcher_standard_output_decides(monkeypatch: Patch, terminal: bool, kind: type) -> None:
     """A launcher that cannot be looked at counts as a file."""
-    monkeypatch.setattr(progress, "outermost_launcher", lambda: None)
+    monkeypatch.setattr(progress, "outermost_launcher", lambda names=(): None)
     monkeypatch.setattr(progress.sys, "stdout", Out(terminal))
     assert isinstance(progress.progress(quiet=False), kind)
-    monkeypatch.setattr(progress, "outermost_launcher", lambda: 2**22 + 1)
+    monkeypatch.setattr(progress, "outermost_launcher", lambda names=(): 2**22 + 1)
     assert isinstance(progress.progress(quiet=False), Lines)
 
 
@@ -105,7 +106,7 @@ def test_under_a_launcher_its_own_standard_output_decides(monkeypatch: Patch, ta
 
 def test_under_a_launcher_the_bar_is_drawn_on_the_terminal_itself(monkeypatch: Patch) -> None:
     """A launcher passes output on line by line; a bar is one line that does not end."""
-    monkeypatch.setattr(progress, "outermost_launcher", lambda: 77)
+    monkeypatch.setattr(progress, "outermost_launcher", lambda names=(): 77)
     with Terminal() as terminal:
         monkeypatch.setattr(progress, "terminal_of", lambda launcher: terminal.name)
         with progress.progress(quiet=False) as bar:
@@ -128,19 +129,64 @@ def test_the_first_sign_on_a_terminal_comes_before_torch(tmp_path: Path) -> None
     """Mutations: none before the bar; one under --quiet."""
     small = ["--problem", "mlp", "--method", "fedavg", "--m", "2", "--tau", "1", "--rounds", "1"]
     told = on_a_terminal("zofl_mpi.zo_hfl", *small, "--out", str(tmp_path / "a.h5"))
-    assert 0 < told.index("start     connecting the ranks") < re.search(r"\| +torch\r", told).start()  # type: ignore[union-attr]
-    assert "connecting" not in on_a_terminal("zofl_mpi.zo_hfl", "--help")
-    assert "connecting" not in on_a_terminal("zofl_mpi.zo_hfl", *small, "--quiet", "--out", str(tmp_path / "b.h5"))
+    assert 0 < told.index("start     loading") < re.search(r"\| +torch\r", told).start()  # type: ignore[union-attr]
+    assert "start     loading" not in on_a_terminal("zofl_mpi.zo_hfl", "--help")
+    assert "start     loading" not in on_a_terminal(
+        "zofl_mpi.zo_hfl", *small, "--quiet", "--out", str(tmp_path / "b.h5")
+    )
 
 
-def test_a_run_is_announced_on_terminals_alone(monkeypatch: Patch, capfd: Capsys) -> None:
-    """Mutations: also into a file; on the rank's own output under a launcher."""
-    monkeypatch.setattr(progress, "outermost_launcher", lambda: 77)
+def test_a_run_is_announced_on_the_launchers_terminal_or_in_the_log(monkeypatch: Patch, capfd: Capsys) -> None:
+    """Mutations: a start in silence; ranks where there are none; on the rank's own output under a launcher."""
+    monkeypatch.setattr(progress, "outermost_launcher", lambda names=(): 77)
     with Terminal() as terminal:
-        for name in (None, terminal.name):
+        for name, ranks in ((None, 0), (terminal.name, 3)):
             monkeypatch.setattr(progress, "terminal_of", lambda launcher, name=name: name)
-            progress.announce()
-        assert terminal.read("start ").count("start ") == 1 and capfd.readouterr() == ("", "")
+            progress.announce(ranks)
+        assert terminal.read("start ").split() == ["start", "connecting", "3", "ranks"]
+        assert capfd.readouterr() == ("start     loading\n", "")
+
+
+def test_a_log_has_the_steps_of_a_start_that_takes_long(hands: Hands, capsys: Capsys) -> None:
+    """Mutations: 24 s in silence; a line for each step of a short start; evaluations in the log."""
+    lines = Lines()
+    for seconds, name in ((1.0, "data"), (5.0, "method"), (1.0, "compiling"), (9.0, "result")):
+        hands.now += seconds
+        lines.step(f"start: {name}", 4)
+    lines.begin(0, 10)
+    hands.now += 100.0
+    lines.step("evaluation after round 1")
+    assert capsys.readouterr().out == "start     method\nstart     result\n"
+
+
+@pytest.mark.parametrize("width", [60, 200])
+def test_the_bar_is_one_line_at_any_width(width: int, monkeypatch: Patch) -> None:
+    """Mutation: at 60 columns its words wrap into a column each."""
+    with Terminal() as terminal:
+        monkeypatch.setattr(progress.os, "get_terminal_size", lambda number: os.terminal_size((width, 20)))
+        with Bar(terminal.name) as bar:
+            bar.begin(0, 4000)
+            bar.update(3999, "test accuracy 0.8423 (round 3990)  objective 0.1234", 0.5)
+            text = terminal.read("0:00:00 left")
+    assert ("━" in text) == (width == 200)
+    lines = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line) for line in re.split(r"[\r\n]+", text)]
+    last = next(line for line in lines if "3999" in line)
+    assert "test accuracy" in last and "left" in last and len(last) <= width
+
+
+@pytest.mark.parametrize(
+    ("ancestor", "pty", "kind"),
+    [("slurmstepd", True, Bar), ("slurmstepd", False, Lines), ("orted", False, Lines), ("prted", False, Lines)],
+)
+def test_a_daemon_that_starts_ranks_is_no_terminal(monkeypatch: Patch, ancestor: str, pty: bool, kind: type) -> None:
+    """Ranks have pseudo-terminals there. Mutation: the bar's escape sequences in a job's log; none in `srun --pty`."""
+    found = lambda names=progress.LAUNCHERS: 77 if ancestor in names else None  # noqa: E731
+    monkeypatch.setattr(progress, "outermost_launcher", found)
+    monkeypatch.setattr(progress.sys, "stdout", Out(True))
+    monkeypatch.delenv("SLURM_PTY_PORT", raising=False)
+    if pty:
+        monkeypatch.setenv("SLURM_PTY_PORT", "1")
+    assert isinstance(progress.progress(quiet=False), kind)
 
 
 def shown(hands: Callable[[Bar], None], until: str) -> str:
@@ -153,6 +199,7 @@ def shown(hands: Callable[[Bar], None], until: str) -> str:
 def test_a_step_of_the_start_is_shown_with_its_progress_while_no_round_is_done(monkeypatch: Patch) -> None:
     """Mutations: no step before the first round; a step without its parts; the rounds' clock on from the start."""
     monkeypatch.setattr(progress, "SHORT", 0.0)
+    monkeypatch.setattr(progress.os, "get_terminal_size", lambda number: os.terminal_size((200, 20)))
     text = shown(lambda bar: bar.step("start: compiling", 4, 2), "start: compiling")
     assert "2/4" in shown(lambda bar: bar.step("start: compiling", 4, 2), "2/4") and "/10" not in text
     assert "-:--:--" in text

@@ -38,7 +38,7 @@ def test_a_round_that_never_ends_is_ended_by_every_rank_and_told_by_the_first(ha
     """Mutations: a client rank ends it without a word, or blames clients; all of a hundred ranks speak."""
     ends = Ends()
     others = {1: processes.Process(1, "never", "")} if rank == 5 else {}
-    watched = Watch(rank, 3, 5, ends, ["a", "b", "c"], "nowhere.h5", others)
+    watched = Watch(rank, 3, 5, ends, ["a", "b", "c"], "nowhere.h5", others, begin="python -m a --force")
     watched.before = 4
     watched.begins()
     with watched.clock.time("solve", "wait"):
@@ -48,8 +48,8 @@ def test_a_round_that_never_ends_is_ended_by_every_rank_and_told_by_the_first(ha
         0: "rank 1 on b, rank 2 on c, or some of them (none of 2 ranks beside 0 has said that it waits)",
         1: "rank 0 on a, the server, which does not answer (its process or its node may be held up)",
     }
-    told = "zofl_mpi: round 5 takes longer than --round-timeout 5 s; late: {}; there is no checkpoint yet: "
-    told += "begin again with --out nowhere.h5 --force"
+    told = "zofl_mpi: round 5 takes longer than --round-timeout 5 s; late: {}; there is no checkpoint yet; "
+    told += "begin again with: python -m a --force"
     assert ends.text == (told.format(late[rank]) if rank in late else "")
 
 
@@ -103,14 +103,14 @@ def test_the_time_for_which_a_rank_was_stopped_itself_is_not_the_rounds(hands: H
 def test_a_rank_that_said_so_is_not_late_but_only_of_this_round(tmp_path: Path) -> None:
     out = tmp_path / "run.h5"
     (tmp_path / "run.ckpt.h5").touch()
-    watched = Watch(0, 3, 100.0, Ends(), ["a", "b", "c"], str(out))
+    watched = Watch(0, 3, 100.0, Ends(), ["a", "b", "c"], str(out), resume="python -m a --resume b")
     watched.begins()
     watched.begins()
     watched.waits(1, 1)  # of the round before
     watched.waits(2, 2)
     with watched.clock.time("solve", "comm"):
         assert "late: rank 1 on b (1 of 2 ranks beside 0" in watched.sentence()
-        assert watched.sentence().endswith(f"continue with --resume {out}, which holds the finished rounds")
+        assert watched.sentence().endswith("continue with: python -m a --resume b")
     assert "late: rank 0 on a, the server" in watched.sentence()
     watched.begins(following=False)
     with watched.clock.time("solve", "comm"):

@@ -1,13 +1,16 @@
-"""Texts to numbers and back, by `tokenizers`: GPT-2's byte-pair encoding (BPE) from its two files, or a tokenizer.json.
+"""Texts to numbers and back, by `tokenizers`: GPT-2's byte-pair encoding (BPE) from its two files, or a model's own.
 
 A. Radford and others, Language models are unsupervised multitask learners (2019).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
@@ -19,13 +22,15 @@ from zofl_mpi.data.published import fetch_again, reading_file, remedy
 from zofl_mpi.errors import UserError
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import Encoding, Tokenizer
 
 FOLDER = "gpt2-bpe"
 FILES = ("encoder.json", "vocab.bpe")
 SIZE = 50_257
 END = 50_256  # ends a context and a text
 END_TEXT = "<|endoftext|>"
+ENCODED_AT_ONCE = 1 << 12  # texts, whose encodings are much larger than their tokens
+LONGEST_REASON = 300  # characters of a library's message that are passed on
 
 
 def find(data_dir: Path) -> tuple[Path, ...]:
@@ -34,34 +39,89 @@ def find(data_dir: Path) -> tuple[Path, ...]:
     return published.find(FOLDER, FILES, data_dir, what=what, asked="--vocabulary")
 
 
+@contextmanager
+def in_one_sentence(fault: str) -> Iterator[None]:
+    """Context manager: turns whatever libraries raise for a stranger's file into a UserError that begins with `fault`.
+
+    A panic of Rust's is no Exception.
+    """
+    try:
+        yield
+    except (UserError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as exc:
+        reason = str(exc).strip().partition("\n")[0][:LONGEST_REASON] or type(exc).__name__
+        raise UserError(f"{fault}: {reason}") from exc
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
     """Map between texts and the numbers of their tokens."""
 
-    files: tuple[Path, ...]  # GPT-2's, as `find` gives them; or a tokenizer.json
+    files: tuple[Path, ...] = ()  # GPT-2's, as `find` gives them; of a model's own tokeniser none
     size: int = SIZE  # V, how many tokens its model knows
     end: int = END  # number of the token that ends a text
     kept: NDArray[np.int64] | None = None  # (V,) ascending, the tokens that the numbers stand for; None: themselves
+    own: Tokenizer | None = None  # the model's
+    name: str = "GPT-2's tokens"  # as the start of a run says it
 
     def keeping(self, kept: NDArray[np.int64]) -> Vocabulary:
         """The same of these tokens alone (V,), ascending, `end` among them."""
-        return replace(self, size=len(kept), end=int(np.searchsorted(kept, self.end)), kept=kept)
+        name = f"{len(kept)} of {self.name}"
+        return replace(self, size=len(kept), end=int(np.searchsorted(kept, self.end)), kept=kept, name=name)
 
     @cached_property
-    def begin(self) -> list[int]:
-        """The token that every text begins with, if there is one."""
-        return self._tokenizer.encode("").ids[:1]
+    def checksum(self) -> int:
+        """CRC-32 of the model's own tokeniser, of all that it does."""
+        return zlib.crc32(self._tokenizer.to_str().encode())
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokens of each text (UserError: a token is not among `kept`; the files are damaged)."""
-        encoded = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+        """Tokens of each text, begun as the tokeniser begins one; see `encode_pairs`."""
+        return [tokens for tokens, _ in self.encode_pairs([(text, "") for text in texts])]
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
+        """Tokens of each context and of the text behind it: those of both as one text, split where the first ends.
+
+        A token that spans this place is the second's, and so is all that follows it. The first begins with what the
+        tokeniser puts before a text; what it puts behind one is left out.
+
+        Raises:
+            UserError: a token is not among `kept`, or the model does not know it; the files are damaged.
+        """
+        found = []
+        for start in range(0, len(pairs), ENCODED_AT_ONCE):
+            part = pairs[start : start + ENCODED_AT_ONCE]
+            joined = [context + text for context, text in part]
+            with in_one_sentence(f"{self.name}: the tokeniser cannot encode the texts"):
+                encoded = self._tokenizer.encode_batch(joined)
+            places = [len(context) for context, _ in part]
+            found += [self._split(*own) for own in zip(places, joined, encoded, strict=True)]
+        return found
+
+    def _split(self, place: int, text: str, encoding: Encoding) -> tuple[list[int], list[int]]:
+        """The tokens before and behind a place in a text."""
+        of_text = [k for k, source in enumerate(encoding.sequence_ids) if source is not None]
+        if not of_text:
+            return [], []
+        first, last = of_text[0], of_text[-1] + 1
+        before = takewhile(lambda ends: ends[0] < place and ends[1] <= place, encoding.offsets[first:last])
+        cut, ids = first + len(list(before)), self._known(text, encoding.ids[:last])
+        return ids[:cut], ids[cut:]
+
+    def _known(self, text: str, ids: list[int]) -> list[int]:
+        """The numbers by which the model knows these tokens."""
         if self.kept is None:
-            return encoded
-        for text, ids in zip(texts, encoded, strict=True):
-            if not np.isin(ids, self.kept).all():
-                raise UserError(f"--vocabulary e2e: it has not all tokens of {text[:60]!r}; take --vocabulary gpt2")
-        return [np.searchsorted(self.kept, ids).tolist() for ids in encoded]
+            if max(ids) >= self.size:
+                token = self._tokenizer.id_to_token(max(ids))
+                fault = (
+                    f"{self.name}: {token!r} in {text[:60]!r} has number {max(ids)}, the model knows {self.size} tokens"
+                )
+                raise UserError(f"{fault}; leave it out of the texts, or take the tokeniser of this model")
+            return ids
+        if not np.isin(ids, self.kept).all():
+            raise UserError(f"--vocabulary e2e: it has not all tokens of {text[:60]!r}; take --vocabulary gpt2")
+        return np.searchsorted(self.kept, ids).tolist()  # type: ignore[no-any-return]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of some tokens, without the tokens that end texts."""
@@ -71,20 +131,13 @@ class Vocabulary:
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
+        if self.own is not None:
+            return self.own
         try:
             from tokenizers import Tokenizer, decoders, models, pre_tokenizers
         except ImportError as exc:
             raise UserError("texts need the package tokenizers: pip install 'zofl_mpi[lm]'") from exc
 
-        if len(self.files) == 1:
-            with reading_file(self.files[0], "it must be a tokenizer.json, as transformers saves one"):
-                tokenizer = Tokenizer.from_file(str(self.files[0]))
-            if tokenizer.get_vocab_size() > self.size:
-                many = f"{self.files[0]} has {tokenizer.get_vocab_size()} tokens, its model knows {self.size}"
-                raise UserError(f"{many}: take the tokenizer.json of this model")
-            tokenizer.no_truncation()
-            tokenizer.no_padding()
-            return tokenizer
         encoder, merges = map(str, self.files)
         with reading_file(self.files[0].parent, fetch_again(FOLDER)):
             tokenizer = Tokenizer(models.BPE.from_file(encoder, merges))

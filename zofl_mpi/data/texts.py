@@ -1,8 +1,8 @@
 """Encoded texts, each a context, an end, a completion and an end; their mini-batches and their division among clients.
 
-As in the codes of LoRA and SplitLoRA: the tokens of the context and END, then those of a space and the text, and END.
-The loss counts the tokens behind the context, the last END among them. Unlike theirs, a batch is as long as its longest
-text.
+Of E2E as in the codes of LoRA and SplitLoRA: the tokens of the context and END, then those of a space and the text, and
+END. The loss counts the tokens behind the context, the last END among them. Unlike theirs, a batch is as long as its
+longest text. Context and completion are encoded as one text: see `Vocabulary.encode_pairs` for where the first ends.
 
 A row of the inputs (N, 2 + L) uint16 (uint32 for more tokens): the number of tokens of the context; of all; the tokens;
 of each other completion of a choice the number of its tokens and these; zeros. A label is the type of the meaning
@@ -11,6 +11,7 @@ representation, the set of its slots, or that of a choice.
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ from zofl_mpi.errors import UserError
 
 NONE = -100  # the label of a position that predicts nothing: of contexts and padding
 HEAD = 2  # columns before the tokens
-ENCODING = 3  # a new number makes all cache entries of texts anew
+ENCODING = 4  # a new number makes all cache entries of texts anew
 
 Rows = NDArray[np.int64]
 Tokens = Literal["gpt2", "e2e", "model"]
@@ -100,7 +101,9 @@ def sources(data: str, files: Sequence[Path], vocabulary: Vocabulary, pipeline: 
         tokens: all of GPT-2's or of the model's, or only those that occur in the files, and END.
     """
     read = partial(encoded, tuple(files), vocabulary, pipeline, tokens)
-    numbers = {"encoding": ENCODING} | ({"size": vocabulary.size, "end": vocabulary.end} if tokens == "model" else {})
+    numbers = {"encoding": ENCODING}
+    if tokens == "model":
+        numbers |= {"size": vocabulary.size, "end": vocabulary.end, "tokeniser": vocabulary.checksum}
     return cache.identify(f"{data} {pipeline} {tokens}", read, [*files, *vocabulary.files], numbers)
 
 
@@ -132,19 +135,26 @@ def _numbered(values: Sequence[Any]) -> NDArray[np.int64]:
 def _rows(samples: Sequence[Text], vocabulary: Vocabulary, is_e2e: bool) -> list[list[list[int]]]:
     """Of each text the tokens of its context and those of each completion, the right one first.
 
-    Of E2E an END follows both, as in LoRA's code. Else a text begins as the tokeniser begins one, and an END follows a
-    completion that is to be written, none one that is to be chosen.
+    Of E2E an END follows both, as in LoRA's code, and a space begins the text. Else an END follows a completion that is
+    to be written, none one that is to be chosen.
     """
-    begin, end, space = ([], [vocabulary.end], " ") if is_e2e else (vocabulary.begin, [], "")
-    texts = {text for sample in samples for text in (sample.context, *(space + own for own in sample.completions))}
-    tokens, rows = dict(zip(texts, vocabulary.encode(list(texts)), strict=True)), []
+    end, space = ([vocabulary.end], " ") if is_e2e else ([], "")
+    pairs = {(sample.context, space + own): None for sample in samples for own in sample.completions}
+    tokens, rows = dict(zip(pairs, vocabulary.encode_pairs(list(pairs)), strict=True)), []
     for sample in samples:
         last = [vocabulary.end] if len(sample.completions) == 1 else []
-        completions = ([*tokens[space + own], *last] for own in sample.completions)
-        rows.append([[*begin, *tokens[sample.context], *end], *completions])
+        context, *completions = _one_context([tokens[sample.context, space + own] for own in sample.completions])
+        rows.append([context + end, *(own + last for own in completions)])
         if not all(rows[-1]):
             raise UserError(f"line {sample.line}: its context or a completion has no tokens: give each some text")
     return rows
+
+
+def _one_context(split: Sequence[tuple[list[int], list[int]]]) -> list[list[int]]:
+    """The context's tokens that all completions of a text have, and of each completion the others."""
+    contexts = [context for context, _ in split]
+    count = sum(1 for _ in takewhile(lambda each: len(set(each)) == 1, zip(*contexts, strict=False)))
+    return [contexts[0][:count], *(context[count:] + own for context, own in split)]
 
 
 def _packed(rows: Sequence[Sequence[list[int]]], kept: NDArray[np.int64]) -> NDArray[Any]:

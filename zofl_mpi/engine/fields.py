@@ -22,6 +22,7 @@ Array = NDArray[Any]
 GIVEN_NAMES = ("setting", "federation")
 """Fields of these names, as a user's own methods and problems have, are given by the run without being marked."""
 LARGEST = sys.float_info.max
+DIVERGED = "the run has diverged; smaller steps may help"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -163,6 +164,12 @@ def parts_of(method: Any) -> Iterator[Any]:
             yield from parts_of(value)
 
 
+def demand_known(value: float, what: str) -> None:
+    """Refuses a measure of a finite model that is nan: its computation overflowed, as where the model is huge."""
+    if math.isnan(value):
+        raise UserError(f"{what} is nan: {DIVERGED}")
+
+
 def described(state: Any) -> Mapping[str, tuple[str, str]]:
     """{field: (unit, meaning)} of the columns of a state or a report, or of its class."""
     marked = (f for f in dataclasses.fields(state) if "unit" in f.metadata)
@@ -171,7 +178,8 @@ def described(state: Any) -> Mapping[str, tuple[str, str]]:
 
 def numbers(state: Any) -> Iterator[tuple[str, float]]:
     """The number fields of a state."""
-    for name, value in vars(state).items():
+    for f in dataclasses.fields(state):  # its class may have slots
+        name, value = f.name, getattr(state, f.name)
         if isinstance(value, int | float | np.number) and not isinstance(value, bool):
             yield name, float(value)
 

@@ -51,6 +51,7 @@ class Needs(NamedTuple):
     macs: float
     server_macs: float = 0.0
     bytes: float = 0.0  # 0: not known, any device will do
+    upload_macs: float = 0.0  # further ones of a sample that is uploaded
 
 
 class RoundWork(NamedTuple):
@@ -63,6 +64,7 @@ class RoundWork(NamedTuple):
     messages: Numbers  # both ways
     streams: bool = False  # whether uploads leave while a client computes, and the server computes on them
     server_samples: float = 0.0  # of the server's own computing, in all
+    uploaded: Numbers | float = 0.0  # of `samples` those that a client uploads
 
 
 class Parts(NamedTuple):
@@ -173,13 +175,16 @@ class Fleet:
         """Bytes of the step that needs the fewest."""
         return min(each.bytes for each in self.needs)
 
-    def macs(self, clients: NDArray[np.int64]) -> Numbers:
-        """(k,) multiply-accumulates of a sample at these clients, by the way that each takes its step."""
-        return np.array([each.macs for each in self.needs])[self.way[clients]]
+    def macs(self, work: RoundWork) -> Numbers:
+        """(k,) multiply-accumulates of the clients of a round, by the way that each takes its step."""
+        each = np.array([(needs.macs, needs.upload_macs) for needs in self.needs])
+        macs, further = each[self.way[np.asarray(work.clients, np.int64)]].T
+        return np.asarray(work.samples * macs + work.uploaded * further)
 
-    def each(self, name: str) -> Numbers:
-        """(m,) a number of each client's device."""
-        return np.array([getattr(device, name) for device in self.classes], np.float64)[self.of]
+    def each(self, name: str, clients: NDArray[np.int64] | None = None) -> Numbers:
+        """(k,) a number of these clients' devices, (m,) of all."""
+        of = self.of if clients is None else self.of[clients]
+        return np.array([getattr(device, name) for device in self.classes], np.float64)[of]
 
     # --- a round
 
@@ -225,9 +230,9 @@ class Fleet:
     def seconds(self, work: RoundWork) -> Parts:
         """The virtual seconds of the clients of a round."""
         ids = np.asarray(work.clients, np.int64)
-        latency = self.each("latency")[ids] * work.messages
-        down, up = 8 * work.down / self.each("down")[ids], 8 * work.up / self.each("up")[ids]
-        compute = work.samples * self.macs(ids) / self.each("speed")[ids]
+        latency = self.each("latency", ids) * work.messages
+        down, up = 8 * work.down / self.each("down", ids), 8 * work.up / self.each("up", ids)
+        compute = self.macs(work) / self.each("speed", ids)
         total = latency + down + (np.maximum(compute, up) if work.streams else compute + up)
         return Parts(latency, down, compute, up, total)
 
@@ -259,8 +264,8 @@ class Fleet:
         taken = self._rounds.get(r)
         whole = work if taken is None else self._round_work(r, taken.asked.tolist())
         ids = np.asarray(whole.clients, np.int64)
-        macs, moved = whole.samples * self.macs(ids), whole.down + whole.up
-        joules = self.each("joules_mac")[ids] * macs + self.each("joules_byte")[ids] * moved
+        macs, moved = self.macs(whole), whole.down + whole.up
+        joules = self.each("joules_mac", ids) * macs + self.each("joules_byte", ids) * moved
         busy = self.seconds(whole).total
         clients = float(busy.max(initial=0.0)) if taken is None else taken.ends
         server = work.server_samples * self.needs[0].server_macs / self.server_speed
@@ -289,7 +294,7 @@ class Fleet:
                 row["lacks"] = max(0.0, self.least - device.memory)
                 work = self._round_work(0, members[: 1 << 10].tolist())
                 row |= {name: float(value.mean()) for name, value in self.seconds(work)._asdict().items()}
-                macs = float((work.samples * self.macs(members[: 1 << 10])).mean())
+                macs = float(self.macs(work).mean())
                 row["way"] = int(self.way[members[0]])
                 row["joules"] = device.joules_mac * macs + device.joules_byte * float((work.down + work.up).mean())
             rows.append(row)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
@@ -55,6 +56,11 @@ class Setting(Generic[P]):
     def m(self) -> int:
         """Number of clients."""
         return len(self.data)
+
+    @cached_property
+    def samples(self) -> int:
+        """Samples of all clients."""
+        return sum(map(len, self.data))
 
     def first_model(self, start: Literal["auto", "zero", "random"] = "auto") -> Array:
         """(n,) x_0, by the seed; auto: zero, or random where the problem cannot start at zero (a network)."""
@@ -181,6 +187,8 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     __dataclass_fields__: ClassVar[dict[str, Any]]
     uploads: ClassVar[str] = "replies"
     """Words for what leaves its clients unclipped, where it cannot clip it; "": nothing does."""
+    holds_all: ClassVar[bool] = False
+    """Whether each client of a network in parts holds all of them."""
     computes: ClassVar[str] = ""
     """What its clients must be able to compute: "values of ...", "gradients of ..." or "nothing"."""
     travels: ClassVar[str] = ""

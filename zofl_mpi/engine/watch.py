@@ -34,6 +34,8 @@ class Watch:
     result: str = ""  # path of the result file
     neighbours: Mapping[int, Process] = field(default_factory=dict)  # of the other ranks of this node, by rank
     stop: Callable[[], str] = lambda: ""  # the signal that asked to end the run after the round; "" for none
+    resume: str = ""  # complete command that continues the run
+    begin: str = ""  # complete command that begins it again
     clock: Clock = field(default_factory=Clock, init=False)  # this rank's, for its present step
     round: int = field(default=0, init=False)  # the one in progress of this session, from 1
     before: int = field(default=0, init=False)  # rounds of the sessions before
@@ -75,10 +77,14 @@ class Watch:
 
     def remedy(self) -> str:
         """Advice after a run that ended before its time."""
-        path = self.result
-        if path and not Path(path.removesuffix(".h5") + ".ckpt.h5").exists():
-            return f"there is no checkpoint yet: begin again with --out {path} --force"
-        return f"continue with --resume {path or 'RESULT'}, which holds the finished rounds"
+        if self.result and not self.has_checkpoint:
+            return f"there is no checkpoint yet; begin again with: {self.begin}"
+        return f"continue with: {self.resume}"
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether the run has written a checkpoint."""
+        return Path(self.result.removesuffix(".h5") + ".ckpt.h5").exists()
 
     def _look(self) -> None:
         before, used = time.monotonic(), time.process_time()

@@ -93,14 +93,6 @@ class DeComFL(UnsplitMethod):
         lr = training.pace.client(training.lr_client, r * training.h + q)
         training.optimiser.step_by_parts(x, estimate, moments, lr)
 
-    def first_moments(self, x: Tensor) -> dict[str, Any]:
-        """The optimiser's moments before round 0, at x (d,)."""
-        return self.training.optimiser.memory(x)
-
-    def estimator(self, moments: MutableMapping[str, Any]) -> Piecewise:
-        """The gradient rule in a round that begins with these moments."""
-        return self.rule
-
     def key(self, r: int, q: int) -> Key:
         """Random numbers of local step q in round r, the same for all clients."""
         return Key(self.setting.streams, r, t=q)

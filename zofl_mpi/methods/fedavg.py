@@ -13,7 +13,7 @@ import numpy as np
 from zofl_mpi import Client, Clients, at_least, demand, given, part
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds.base import Effort, descended
-from zofl_mpi.rounds.local_sgd import Compression, Decompressed, FirstOrder, State
+from zofl_mpi.rounds.local_sgd import NONE, Compression, Decompressed, FirstOrder, State
 from zofl_mpi.rounds.privacy import Clipped, Privacy
 from zofl_mpi.rounds.report import GlobalModel
 
@@ -56,7 +56,9 @@ class FedAvg(FirstOrder):
     @property
     def effort(self) -> Effort:
         x = np.zeros(self.problem.n, self.setting.dtype)
-        return replace(super().effort, up=Decompressed(self.compression.bytes_up(x), x))
+        residual = self.compression.compress != NONE  # e_i; it is counted from x, as a clipped change is
+        held = residual + bool(residual or self.mu or self.privacy.clips)
+        return replace(super().effort, up=Decompressed(self.compression.bytes_up(x), x), vectors=held)
 
 
 @final

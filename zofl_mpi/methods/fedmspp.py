@@ -3,14 +3,14 @@
 Yuan, Li, "On Convergence of FedProx: Local Dissimilarity Invariant Bounds, Non-smoothness and Beyond", NeurIPS 2022.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi import Client, Clients, Purpose, at_least, demand, part
-from zofl_mpi.rounds.base import descended
+from zofl_mpi.rounds.base import Effort, descended
 from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, LocalSGD, State, repeated
 from zofl_mpi.rounds.report import GlobalModel
 
@@ -46,6 +46,10 @@ class FedMSPP(FirstOrder):
         x, gammas = message.x, self.local.steps.sizes(client.i, message.r)
         batches = repeated(self.minibatch(client, message.r), len(gammas))
         return LocalModel(descended(self.problem, client.data, x, batches, gammas, mu=self.mu))
+
+    @property
+    def effort(self) -> Effort:
+        return replace(super().effort, vectors=1)  # x
 
     def minibatch(self, client: Client, r: int) -> NDArray[np.int64]:
         """(b,) B_{i,r}, ascending: all samples are then in FedProx's order too."""

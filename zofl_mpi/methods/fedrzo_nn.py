@@ -6,7 +6,7 @@ Optimization", NeurIPS 2023, Algorithm 1.
     min_x (1/m) sum_i f_i(x) over the intersection of the X_i, f_i locally Lipschitz
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
 import numpy as np
@@ -100,4 +100,5 @@ class FedRZONN(LipschitzReports):
 
     @property
     def effort(self) -> Effort:
-        return self.local.effort(self.sampling, 2 * self.n_p if self.estimate == "central" else self.n_p + 1)
+        own = self.local.effort(self.sampling, 2 * self.n_p if self.estimate == "central" else self.n_p + 1)
+        return replace(own, vectors=2 + self.n_p + self.privacy.clips)  # x_i, the estimate, v; the first x

@@ -53,4 +53,6 @@ class PFedMe(FirstOrder):
 
     @property
     def effort(self) -> Effort:
-        return replace(super().effort, gradients=self.K)
+        return replace(
+            super().effort, gradients=self.K, vectors=2
+        )  # w, and the personal model until there is a new one

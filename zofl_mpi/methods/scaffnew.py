@@ -12,7 +12,7 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Purpose, UserError, above, at_least, column, fraction, part
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds import local_sgd
-from zofl_mpi.rounds.base import X0, Costed, Effort, descended, shares
+from zofl_mpi.rounds.base import X0, Costed, Effort, Shares, descended
 from zofl_mpi.rounds.local_sgd import LocalModel, minibatches
 from zofl_mpi.rounds.report import GlobalModel, Report, Reporting
 
@@ -94,7 +94,7 @@ class Scaffnew(Costed[Smooth]):
         return self.setting.m * sizes[i] / sum(sizes)
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
-        return self.reporting.report(state.x, r, clients, shares(self.setting, self.weights))
+        return self.reporting.report(state.x, r, clients, Shares(self.setting, self.weights))
 
     def eval_passes(self, asked: int) -> tuple[float, float]:
         return self.reporting.eval_passes(asked, personal=False)
@@ -102,4 +102,7 @@ class Scaffnew(Costed[Smooth]):
     @property
     def effort(self) -> Effort:
         m, x = self.setting.m, np.zeros(self.problem.n, self.setting.dtype)
-        return Effort(lambda r: range(m), lambda i, r: self.steps(r), self.batch, GlobalModel(x, 0), LocalModel(x))
+        down, up = GlobalModel(x, 0), LocalModel(x)
+        return Effort(
+            lambda r: range(m), lambda i, r: self.steps(r), self.batch, down, up, vectors=2
+        )  # h and h / scale

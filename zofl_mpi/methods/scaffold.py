@@ -105,4 +105,5 @@ class Scaffold(FirstOrder):
     @property
     def effort(self) -> Effort:
         x = np.zeros(self.problem.n, self.setting.dtype)
-        return replace(super().effort, down=Controlled(x, x, 0), up=Update(x, x), full_pass=self.option == "I")
+        own = replace(super().effort, vectors=4)  # x, c, c_i and c - c_i
+        return replace(own, down=Controlled(x, x, 0), up=Update(x, x), full_pass=self.option == "I")

@@ -8,7 +8,7 @@ from typing import ClassVar, final
 
 from zofl_mpi import Clients, part
 from zofl_mpi.problems import Smooth
-from zofl_mpi.rounds.base import Costed, Effort, ServerStep, demand_samples, shares
+from zofl_mpi.rounds.base import Costed, Effort, ServerStep, Shares, demand_samples
 from zofl_mpi.rounds.local_sgd import State
 from zofl_mpi.rounds.report import Report, Reporting
 
@@ -36,7 +36,7 @@ class ServerSGD(Costed[Smooth]):
         return State(self.server.step(state.x, self.server.gradient(state.x, r), r))
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
-        return self.reporting.report(state.x, r, clients, shares(self.setting, "size"))
+        return self.reporting.report(state.x, r, clients, Shares(self.setting, "size"))
 
     def eval_passes(self, asked: int) -> tuple[float, float]:
         return self.reporting.eval_passes(asked, personal=False)

@@ -174,6 +174,7 @@ class ZOHFL(Costed[Hierarchical]):
             down=GlobalModel(x, 0),
             up=scalars if self.exchange == "scalars" else Solutions(x, x),
             server_batch=self.server.server_batch,
+            vectors=3 + (self.local.y0 == "last"),  # x + eta v, x - eta v, the other of both y; the last y
         )
 
 

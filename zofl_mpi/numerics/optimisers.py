@@ -34,7 +34,8 @@ class Optimiser:
             step) or sgd.
         momentum: of sgd.
         weight_decay: added to the gradient times the parameters; either adamw instead shrinks the parameters by it
-            times the step size, whatever the gradient is.
+            times the step size, whatever the gradient is. It is of all parameters, biases and norms too, as in
+            DeComFL's code (MeZO's leaves these out); fedkseed takes none, since its model is sums of plain steps.
     """
 
     optimiser: Literal["adam", "adamw", "adamw_transformers", "sgd"] = "adam"

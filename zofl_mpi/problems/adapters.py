@@ -62,10 +62,51 @@ def add_lora(model: Any, rank: int, alpha: float, targets: Sequence[str] = ()) -
         layers = ", ".join(sorted({name.rpartition(".")[2] for name, _ in known}))
         fault = f" {' '.join(targets)}: must be" if targets else ": peft knows none for it; name"
         raise UserError(f"--lora-targets{fault} some of the layers of a {type(model).__name__}: {layers}") from exc
+    _check_sharing(model)
+
+
+def _check_sharing(model: Any) -> None:
+    """Refuses LoRA on layers whose weights others have, too: no folder could hold both.
+
+    Embedding and unembedding may share theirs, of which the configuration says whether they are one.
+    """
+    words = [_bare(layer) for layer in (model.get_input_embeddings(), model.get_output_embeddings())]
+    holders: dict[int, list[tuple[str, nn.Module]]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        for p in module.parameters(recurse=False):
+            holders.setdefault(id(p), []).append((path, module))
+    for path, module in model.named_modules():
+        if _bare(module) is module:
+            continue
+        for p in _bare(module).parameters(recurse=False):
+            own = [(other, layer) for other, layer in holders[id(p)] if other != f"{path}.base_layer"]
+            for other, layer in own:
+                if not any(layer is word for word in words) or not any(_bare(module) is word for word in words):
+                    fault = f"--lora-targets: {path} shares its weights with {other.removesuffix('.base_layer')}"
+                    raise UserError(f"{fault}, which no stored model could tell from its own; name other layers")
+
+
+def _bare(layer: Any) -> Any:
+    """A layer without LoRA."""
+    return layer.get_base_layer() if hasattr(layer, "get_base_layer") else layer
+
+
+def mark_untied(model: Any) -> None:
+    """Says in the configuration, by which a folder is read again, that embedding and unembedding are two matrices."""
+    for config in (model.config, model.config.get_text_config()):
+        config.tie_word_embeddings = False
 
 
 def merge(model: Any) -> None:
-    """Adds LoRA into the weights of a model, which then has the layers of its family."""
+    """Adds LoRA into the weights of a model, which then has the layers of its family.
+
+    An embedding and an unembedding that share a matrix become two where either has LoRA.
+    """
+    words = model.get_input_embeddings(), model.get_output_embeddings()
+    if any(_bare(word) is not word for word in words):
+        for layer in map(_bare, words):
+            layer.weight = nn.Parameter(layer.weight.detach().clone(), requires_grad=False)
+        mark_untied(model)
     for module in reversed(list(model.modules())):  # children before what holds them
         for name, child in list(module.named_children()):
             if hasattr(child, "get_base_layer"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -32,12 +32,16 @@ class Flat:
     multiple of 64, and NumPy's arrays start anywhere.
     """
 
-    def __init__(self, modules: Sequence[nn.Module], strict: bool = False, tf32: bool = False) -> None:
+    def __init__(
+        self, modules: Sequence[nn.Module], strict: bool = False, tf32: bool = False, without: Iterable[Tensor] = ()
+    ) -> None:
         """Which bits a GPU gives, see `device.reproducible`; attention has a kernel with the same ones each time where
-        torch is `strict` alone.
+        torch is `strict` alone. Parameters `without` which theta is are another's, who binds them, too.
         """
         self.modules, self._strict, self._tf32 = list(modules), strict, tf32
-        self.parameters = [p for m in self.modules for p in m.parameters() if p.requires_grad]  # empty but in `at`
+        others = set(map(id, without))
+        own = {id(p): p for m in self.modules for p in m.parameters() if p.requires_grad and id(p) not in others}
+        self.parameters = list(own.values())  # empty but in `at`
         kept = {id(value) for m in self.modules for value in m.state_dict(keep_vars=True).values()}
         self._buffers = [b for m in self.modules for b in m.buffers() if b.is_floating_point() and id(b) in kept]
         self._layout, self._buffer_layout = _Layout(self.parameters), _Layout(self._buffers)
@@ -54,13 +58,18 @@ class Flat:
     def sizes(self) -> list[int]:
         """Number of parameters of each module."""
         sizes = dict(zip(map(id, self.parameters), self._layout.sizes, strict=True))
-        return [sum(sizes.get(id(p), 0) for p in m.parameters()) for m in self.modules]
+        return [sum(sizes.pop(id(p), 0) for p in m.parameters()) for m in self.modules]
 
     def places(self) -> dict[int, tuple[slice, torch.Size]]:
         """{id of a parameter: where it lies in theta, and its shape}."""
         ends = itertools.accumulate(self._layout.sizes)
         layout = zip(self.parameters, self._layout.sizes, self._layout.shapes, ends, strict=True)
         return {id(p): (slice(end - size, end), shape) for p, size, shape, end in layout}
+
+    def constants(self, modules: Sequence[nn.Module]) -> Iterator[Tensor]:
+        """What some of its modules hold that lies in neither vector: weights that do not train, masks."""
+        own = {id(t) for t in (*self.parameters, *self._buffers)}
+        return (t for m in modules for t in (*m.parameters(), *m.buffers()) if id(t) not in own)
 
     @contextmanager
     def at(self, theta: Tensor, buffers: Tensor | None = None, running: bool = False) -> Iterator[list[nn.Parameter]]:

@@ -2,14 +2,14 @@
 
 One way for all families, without a look at any one's code: the model's own forward pass runs without its blocks, embeds
 the tokens and shows with what it calls each block, masks and rotary positions among it; so each part then calls its own
-(`Segment`). `outline` finds a model's blocks and the layers behind them by a pass on a few tokens, and refuses a model
-whose two halves do not give its own logits.
+(`Segment`). `outline` finds a model's blocks and the layers behind them by a pass on a few tokens. `lm_checks` compares
+the two halves with the model as it was read.
 
-Causal attention takes no mask where no window is shorter than the texts: to make one waits for a GPU.
+Causal attention takes no mask where none holds more than causality: to make one waits for a GPU.
 """
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import torch
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from zofl_mpi.errors import UserError, demand
+from zofl_mpi.problems.adapters import mark_untied
+from zofl_mpi.problems.lm_checks import Own, why_not_equal
 from zofl_mpi.problems.split import widened
 
 COLUMNS = 1 << 12  # tokens of the vocabulary whose logits are computed at once in passes that never have a graph
@@ -48,7 +50,7 @@ def outline(model: Any, name: str = "") -> Outline:
     where = f"--model {name or model.config.name_or_path}: a {type(model).__name__} cannot be cut after a block"
     try:
         found = _traced(model)
-        tokens = torch.arange(2 * PROBE).view(2, -1) % model.config.vocab_size
+        tokens = torch.arange(2 * PROBE).view(2, -1) % model.config.get_text_config().vocab_size
         with torch.no_grad():
             whole = model(tokens, use_cache=False).logits.flatten(0, 1)
             client, back = Segment(model, found, 0, 1), Back(model, found, 1, len(found.of(model)))
@@ -58,7 +60,7 @@ def outline(model: Any, name: str = "") -> Outline:
     except Exception as exc:  # the model's code, called in a way that it may not know
         kind = str(model.dtype).removeprefix("torch.")
         advice = "; take --dtype float32" if kind == "float64" else ""
-        told = f"{type(exc).__name__}: {exc}".splitlines()[0]
+        told = f"{type(exc).__name__}: {exc}".splitlines()[0][:300]
         raise UserError(f"{where}: in {kind} its forward pass does not run in parts ({told}){advice}") from exc
     if not float((parts - whole).abs().max()) <= EXACT * float(whole.abs().max()):
         raise UserError(f"{where}: the halves do not give its logits, which are more than a product behind its blocks")
@@ -86,7 +88,7 @@ def _traced(model: Any) -> Outline:
     ]
     try:
         with torch.no_grad():
-            model(torch.arange(PROBE)[None] % model.config.vocab_size, use_cache=False)
+            model(torch.arange(PROBE)[None] % model.config.get_text_config().vocab_size, use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()
@@ -240,18 +242,26 @@ class Parts(NamedTuple):
     auxiliary: Back
     server: Back
     model: Any  # the whole one, of the client's and the server's modules
+    untied: bool = False  # whether a matrix of the model is two here
 
 
-def cut_model(model: Any, layers: Outline, cut: int, auxiliary_blocks: int, longest: int) -> Parts:
-    """Cuts the model in three parts, which take its modules over (UserError: too few blocks).
+def cut_model(
+    model: Any, layers: Outline, cut: int, auxiliary_blocks: int, own: Iterable[Own], tied: bool = False
+) -> Parts:
+    """Cuts the model in three parts, which take its modules over.
 
     The auxiliary part is a copy of the server's first blocks, of the layers behind them and of the unembedding; frozen
-    tensors are shared. An embedding that trains (the client's) and an unembedding (the server's) are two matrices.
+    tensors are shared.
 
     Args:
         cut: blocks of the client's part.
         auxiliary_blocks: of the auxiliary part.
-        longest: T, input tokens of the longest text.
+        own: logits of the model as it was read.
+        tied: whether one side holds both parts, so that a matrix that is embedding and unembedding stays one where it
+            trains; else it becomes two, one of the client's part and one of the server's.
+
+    Raises:
+        UserError: too few blocks, parts that share what trains, or halves that do not give the model's own logits.
     """
     depth = len(layers.of(model))
     demand(0 < cut < depth, "cut", cut, f"from 1 to {depth - 1}: the model has {depth} blocks")
@@ -259,26 +269,46 @@ def cut_model(model: Any, layers: Outline, cut: int, auxiliary_blocks: int, long
     what = f"from 0 to {left}: after --cut {cut} of {depth} blocks the server has {left}"
     demand(0 <= auxiliary_blocks <= left, "auxiliary_blocks", auxiliary_blocks, what)
     weight, unembedding = model.get_input_embeddings().weight, model.get_output_embeddings()
-    if weight.requires_grad and unembedding.weight is weight:
+    one = {id(weight): weight} if weight.requires_grad and unembedding.weight is weight else {}
+    untied = bool(one) and not tied
+    if untied:
         model.set_output_embeddings(copy.deepcopy(unembedding))
-        model.config.tie_word_embeddings = False
-    _without_masks(model, longest)
+        mark_untied(model)
+        one = {}
     client, server = Segment(model, layers, 0, cut), Back(model, layers, cut, depth)
-    frozen = {id(p): p for p in server.parameters() if not p.requires_grad}
-    auxiliary = copy.deepcopy(Back(model, layers, cut, cut + auxiliary_blocks), frozen)
-    return Parts(client, auxiliary, server, model)
+    _check_apart(model, client, server, one)
+    _settle_attention(model, client, server, list(own))
+    shared = one | {id(p): p for p in server.parameters() if not p.requires_grad}
+    auxiliary = copy.deepcopy(Back(model, layers, cut, cut + auxiliary_blocks), shared)
+    return Parts(client, auxiliary, server, model, untied)
 
 
-def _without_masks(model: Any, longest: int) -> None:
-    """Lets causal attention do without masks, whose making waits for a GPU, where no window cuts such texts short."""
+def _check_apart(model: Any, client: Segment, server: Back, one: Mapping[int, Any]) -> None:
+    """Refuses parts that share what trains, of which each side would move its own; `one` may be shared."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    held = {id(p) for p in client.parameters() if p.requires_grad} - one.keys()
+    if both := [names.get(id(p), "") for p in server.parameters() if id(p) in held]:
+        fault = f"client's and server's part share {both[0]}, which trains"
+        raise UserError(f"--train: a {type(model).__name__} cannot be cut here: {fault}; train lora")
+
+
+def _settle_attention(model: Any, client: Segment, server: Back, own: Sequence[Own]) -> None:
+    """Lets causal attention do without masks, whose making waits for a GPU, where the logits stay the model's own."""
     config = model.config.get_text_config()
-    windows = [getattr(config, name, None) or longest for name in ("sliding_window", "attention_chunk_size")]
-    if model._supports_attention_backend and config._attn_implementation == "sdpa" and min(windows) >= longest:
+    ways = [config._attn_implementation]
+    if model._supports_attention_backend and config._attn_implementation == "sdpa":
         from transformers import AttentionInterface
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         AttentionInterface.register(CAUSAL, sdpa_attention_forward)
-        config._attn_implementation = CAUSAL
+        ways.insert(0, CAUSAL)
+    fault = ""
+    for way in ways:
+        config._attn_implementation = way
+        fault = why_not_equal(lambda tokens, at: server(client(tokens), at), own)
+        if not fault:
+            return
+    raise UserError(f"--model {model.config.name_or_path}: a {type(model).__name__} cannot be trained here: {fault}")
 
 
 def narrow_frozen(parts: Parts) -> None:

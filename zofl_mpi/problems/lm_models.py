@@ -7,16 +7,15 @@ estimate must see one function.
 
 import copy
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
 import torch
 
+from zofl_mpi.data.bpe import in_one_sentence
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.paths import user_path
-from zofl_mpi.problems.adapters import missing
+from zofl_mpi.problems.lm_files import ALLOWED, NOT_CODE, check_loaded, check_shapes, configuration, folder_of, packages
 
 SIZES = {
     "tiny": {"n_layer": 4, "n_embd": 192, "n_head": 6, "n_positions": 256},
@@ -24,77 +23,59 @@ SIZES = {
     "medium": {"n_layer": 24, "n_embd": 1024, "n_head": 16, "n_positions": 1024},
 }
 """GPT-2s with random weights; small and medium are its own sizes."""
-ALLOWED = f"{', '.join(f'random:{name}' for name in SIZES)}, random:FOLDER, a folder, or a name on the hub as gpt2"
 LOCK = Lock()
 
 
 def random_config(name: str) -> Any:
     """The configuration of one of `SIZES`, or of a folder with a config.json; a UserError for others."""
-    transformers, place = _transformers(), user_path(name, "--model random:")
+    transformers = packages()
     if name in SIZES:
         return _without_dropout(transformers.GPT2Config(**SIZES[name]))
+    place = user_path(name, "--model random:")
     demand(os.path.isdir(place), "model", f"random:{name}", ALLOWED)
-    with _reading(f"random:{name}", True):
-        return _without_dropout(transformers.AutoConfig.from_pretrained(str(place), local_files_only=True))
+    return _without_dropout(configuration(f"random:{name}", folder_of(name)))
 
 
 def random_model(config: Any, vocabulary: int, end: int) -> Any:
     """A model of this configuration with random weights, drawn by torch's generator, of `vocabulary` tokens, of which
     `end` ends a text.
     """
-    config.vocab_size, config.bos_token_id, config.eos_token_id, config.pad_token_id = vocabulary, end, end, None
-    return _one_operation(_transformers().AutoModelForCausalLM.from_config(config, dtype=torch.float32))
+    text = config.get_text_config()
+    for each in (config, text):
+        each.vocab_size, each.bos_token_id, each.eos_token_id, each.pad_token_id = vocabulary, end, end, None
+    own = {"dtype": torch.float32, "attn_implementation": attention_of(config, "random"), "trust_remote_code": False}
+    return _one_operation(packages().AutoModelForCausalLM.from_config(config, **own))
 
 
 def stored_model(name: str) -> Any:
-    """The causal model of a folder, or of a name on the hub, in float32 (UserError: none that can be read).
+    """The causal model of a folder, or of a name in the hub's cache, in float32 (UserError: none that can be read).
 
     Weights that are stored in float32 stay where the file is mapped; see `frozen.once_a_node`.
     """
-    place = user_path(name, "--model")
-    folder = os.path.isdir(place)  # Path.is_dir raises for a name that is too long
-    if not folder and (place.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
-        raise UserError(f"--model {name}: there is no such folder; allowed are {ALLOWED}")
-    transformers, where = _transformers(), str(place) if folder else name
-    with _reading(name, folder), LOCK:  # meanwhile transformers replaces functions of its own, for all threads
-        config = _without_dropout(transformers.AutoConfig.from_pretrained(where, local_files_only=folder))
-        own: dict[str, Any] = {"config": config, "local_files_only": folder, "dtype": torch.float32}
-        return _one_operation(transformers.AutoModelForCausalLM.from_pretrained(where, **own))
+    place, transformers = folder_of(name), packages()
+    config = _without_dropout(configuration(name, place))
+    own: dict[str, Any] = {"config": config, "dtype": torch.float32, "attn_implementation": attention_of(config, name)}
+    own |= NOT_CODE | {"use_safetensors": True, "output_loading_info": True}
+    fault = f"--model {name}: the folder holds no causal language model that transformers reads"
+    with in_one_sentence(fault), LOCK:  # meanwhile transformers replaces functions of its own, for all threads
+        try:
+            model, told = transformers.AutoModelForCausalLM.from_pretrained(str(place), **own)
+        except RuntimeError:
+            check_shapes(name, place, config)
+            raise
+    check_loaded(name, model, told)
+    return _one_operation(model)
 
 
-def context_of(config: Any) -> int | None:
-    """Number of tokens that a model of this configuration looks at; None where it has no bound."""
-    return getattr(config.get_text_config(), "max_position_embeddings", None)
+def attention_of(config: Any, name: str) -> str:
+    """How the attention of a family is computed, whatever its configuration names, which may be code of the hub's."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-
-@contextmanager
-def _reading(name: str, folder: bool) -> Iterator[None]:
-    """Context manager: turns the exceptions of three libraries that read a folder or the hub into a UserError."""
-    try:
-        yield
-    except Exception as exc:  # no file, no network, a damaged file, other shapes, no causal model
-        reason = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
-        if folder:
-            fault = f"--model {name}: the folder holds no causal language model that transformers reads"
-            raise UserError(f"{fault}: {reason}") from exc
-        raise UserError(
-            f"--model {name}: no such folder, and the hub does not give it ({reason}); where there is a network, "
-            f"`hf download {name} --local-dir FOLDER` makes a folder to give here"
-        ) from exc
-
-
-def _transformers() -> Any:
-    """The package, whose import takes seconds; a UserError where it is not installed."""
-    try:
-        import transformers
-        from huggingface_hub.utils import logging as of_hub
-        from transformers.utils import logging
-    except ModuleNotFoundError as exc:
-        raise missing(exc) from exc
-    said: tuple[Any, Any] = logging, of_hub
-    said[0].disable_progress_bar()
-    said[1].set_verbosity_error()  # each of its retries without a network is a warning; the last is refused above
-    return transformers
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        fault = f"transformers has no causal language model of type {config.model_type!r}"
+        raise UserError(f"--model {name}: {fault}; take the folder of the language model alone")
+    family: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    return "sdpa" if family._supports_sdpa else "eager"
 
 
 def _without_dropout(config: Any) -> Any:

@@ -54,7 +54,8 @@ class SplitLM(TorchSplit):
         if self.bf16 and self.dtype == "float32":  # autocast leaves float64 as it is
             narrow_frozen(self.parts)
         local = Flat([self.parts.client, self.parts.auxiliary], True, self.tf32)
-        vars(self).update(local=local, top=Flat([self.parts.server], True, self.tf32))
+        top = Flat([self.parts.server], True, self.tf32, without=local.parameters)  # of tied embeddings the matrix
+        vars(self).update(local=local, top=top)
 
     # --- sizes
 
@@ -215,6 +216,12 @@ class SplitLM(TorchSplit):
             config._attn_implementation = "sdpa"
         model.tie_weights()
         return model.requires_grad_().eval()
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the start of a run says of the model."""
+        drifts = "embedding and unembedding, one matrix of the model, are one at each side here, which drift apart"
+        return [drifts] if self.parts.untied else []
 
 
 def predicted(labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,72 +1,148 @@
-"""A page about one run or several: what was run, curves, bytes, seconds of each rank, clients.
+"""A page about runs, or a paper's figure of them; runs that differ in their seed alone are one group.
 
     zofl-report RESULT.h5 [MORE.h5 ...]              # report.html, which a browser opens from the file
-    zofl-report RESULT.h5 --out figure.pdf           # a figure for a paper: .png, .pdf or .svg, of one run
+    zofl-report GRID.toml --out figure.pdf           # means over seeds; figure.csv and figure.tex beside it
+    zofl-report GRID.toml --out figure.pdf --x bytes --y test_loss      # against bytes; any column of the results
+    zofl-report GRID.toml --out figure.pdf --control fedavg             # differences to it, seed by seed
+    zofl-report GRID.toml --out figure.pdf --best validation_accuracy   # with the best of the steps that were tried
     zofl-report RESULT.h5 [MORE.h5 ...] --watch      # the table in the terminal, while runs go on; Ctrl-C ends it
 
-python -m zofl_mpi.report is the same. A result of a run that goes on, or was killed, is shown as far as it went.
+python -m zofl_mpi.report is the same. A page shows a run that goes on, or was killed, as far as it went; a mean over
+seeds leaves it out, as a run that diverged, and tells it in a line.
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zofl_mpi.errors import UserError, printing, refused
-from zofl_mpi.paths import new_file, user_path
+from zofl_mpi.errors import UserError, plain, printing, refused
+from zofl_mpi.paths import check_new_file, new_file, user_path
+from zofl_mpi.report import groups
+from zofl_mpi.report.means import AGAINST
 from zofl_mpi.run import records
 
 FIGURES = (".png", ".pdf", ".svg")
+BESIDE = (".csv", ".tex")
+"""What is written beside a figure."""
 
 
 @printing
 def main(words: Sequence[str] | None = None) -> None:
     """Writes the page or the figure and prints its path; exit status 2 and one sentence where it cannot."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="zofl-report", description=__doc__, formatter_class=form)
-    parser.add_argument("results", type=Path, nargs="+", metavar="RESULT", help="HDF5 results, growing ones too")
-    parser.add_argument(
-        "--out", type=Path, default=Path("report.html"), help="the file to write: .html, or .png, .pdf, .svg of one run"
-    )
-    parser.add_argument("--force", action="store_true", help="replace the page or figure at --out")
-    parser.add_argument("--watch", action="store_true", help="show the table in the terminal, anew every 2 seconds")
-    flags = parser.parse_args(words)
+    flags = _parser().parse_args(words)
     try:
-        flags.results = [user_path(path, "RESULT") for path in flags.results]
+        flags.inputs = [user_path(path, "RESULT") for path in flags.inputs]
         flags.out = user_path(flags.out, "--out")
-    except UserError as error:
-        raise SystemExit(refused(error)) from error
-    checkpoints = {records.checkpoint_path(path) for path in flags.results}  # which results/*.h5 names, too
-    flags.results = [path for path in flags.results if path not in checkpoints]
-    try:
+        flags.results = user_path(flags.results, "--results") if flags.results else None
+        checkpoints = {records.checkpoint_path(path) for path in flags.inputs}  # which results/*.h5 names, too
+        flags.inputs = [path for path in flags.inputs if path not in checkpoints]
         if flags.watch:
             from zofl_mpi.report.watch import watch
 
-            return watch(flags.results)
-        write(flags.results, flags.out, flags.force)
+            return watch(flags.inputs)
+        for path in write(flags):
+            print(path)
     except UserError as error:
         raise SystemExit(refused(error)) from error
-    print(flags.out)
 
 
-def write(results: Sequence[Path], out: Path, force: bool = False) -> None:
-    """Writes the page, or the figure of one run (UserError: a result cannot be read, or the file not be written)."""
+def _parser() -> argparse.ArgumentParser:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="zofl-report", description=__doc__, formatter_class=form)
+    parser.add_argument("inputs", type=Path, nargs="+", metavar="RESULT", help="HDF5 results, or one grid (.toml)")
+    out = Path("report.html")
+    parser.add_argument("--out", type=Path, default=out, help="the file to write: .html, .png, .pdf or .svg")
+    parser.add_argument("--force", action="store_true", help="replace the page or figure at --out")
+    parser.add_argument("--watch", action="store_true", help="show the table in the terminal, anew every 2 seconds")
+    figure = parser.add_argument_group("figures")
+    figure.add_argument("--x", choices=AGAINST, help="what curves are drawn against (default: rounds)")
+    figure.add_argument("--y", metavar="COLUMN", help="column to draw (default: test_accuracy, else the loss)")
+    control = "a group, or an entry of an axis: each curve less this one's, paired by seed"
+    figure.add_argument("--control", metavar="NAME", help=control)
+    parts = parser.add_argument_group("grids and groups")
+    parts.add_argument("--results", type=Path, metavar="DIR", help="where a grid's results are (default: its folder)")
+    parts.add_argument("--trust", action="store_true", help="read a grid with methods or problems of one's own")
+    parts.add_argument("--only", action="append", default=[], metavar="AXIS=ENTRY[,ENTRY]", help="a part of a grid")
+    parts.add_argument("--best", metavar="COLUMN", help="only the best steps by a column as validation_accuracy")
+    over = "an axis of steps for --best (default: all that set step sizes alone)"
+    parts.add_argument("--over", action="append", default=[], metavar="AXIS", help=over)
+    return parser
+
+
+def write(flags: argparse.Namespace) -> list[Path]:
+    """Writes page or figure, tells what is left out; returns the files' paths.
+
+    UserError: a result cannot be read, nothing can be drawn, or a file not be written.
+    """
+    out, is_page = flags.out, flags.out.suffix == ".html"
     if out.suffix not in (".html", *FIGURES):
         raise UserError(f"--out {out} ends in neither .html nor {', '.join(FIGURES)}; name a file that does")
-    if out.suffix in FIGURES and len(results) > 1:
-        raise UserError(f"--out {out} is a figure of one run and {len(results)} results are given; .html compares runs")
-    with new_file(out, "--out", force, results) as made:
-        runs = [records.load(path) for path in results]
-        try:
-            if out.suffix == ".html":
-                from zofl_mpi.report.page import page
+    if flags.over and not flags.best:
+        raise UserError(f"--over {flags.over[0]}: names axes for --best; add --best validation_accuracy")
+    for flag in ("x", "y", "control"):
+        if is_page and getattr(flags, flag) is not None:
+            raise UserError(f"--{flag} is for a figure, a page lets its reader choose; name an --out that ends in .pdf")
+    paths = [out, *(out.with_suffix(suffix) for suffix in (() if is_page else BESIDE))]
+    for path in paths:
+        check_new_file(path, "--out", flags.force, flags.inputs)
+    found = read(flags, is_page)
+    if flags.best:
+        from zofl_mpi.report.best import best
 
-                made.write_text(page(runs), encoding="utf-8", errors="backslashreplace")  # lone surrogates of files
-            else:
-                from zofl_mpi.report.figure import draw
+        found = best(found, flags.best, flags.over)
+    try:
+        if is_page:
+            from zofl_mpi.report.page import page
 
-                draw(runs[0]).savefig(made, dpi=300)
-        except (ValueError, OverflowError) as exc:  # matplotlib's, of numbers near the largest ones
-            raise UserError(f"{out} cannot be drawn ({exc}); a page (.html) shows what can be") from exc
+            with new_file(out, "--out", flags.force, found.files) as made:
+                made.write_text(page(found), encoding="utf-8", errors="backslashreplace")  # lone surrogates of files
+            notes = list(found.notes)
+        else:
+            notes = _figure(flags, found, paths)
+    except (ValueError, OverflowError) as exc:  # matplotlib's, of numbers near the largest ones
+        raise UserError(f"{out} cannot be drawn ({exc}); a page (.html) shows what can be") from exc
+    for note in notes:
+        print(plain(note), file=sys.stderr)
+    return paths
+
+
+def read(flags: argparse.Namespace, is_page: bool) -> groups.Groups:
+    """The groups of the grid or of the results that are named."""
+    grids = [path for path in flags.inputs if path.suffix == ".toml"]
+    if grids and len(flags.inputs) > 1:
+        raise UserError(
+            f"{grids[0]} is a grid and {len(flags.inputs)} files are given; name one grid, or results alone"
+        )
+    if grids:
+        return groups.of_grid(grids[0], flags.results, flags.only, flags.trust)
+    for flag in ("results", "only"):
+        if getattr(flags, flag):
+            raise UserError(f"--{flag} is for a grid; name a grid (.toml), or the results alone")
+    return groups.of_results([records.load(path) for path in flags.inputs], whole=not is_page)
+
+
+def _figure(flags: argparse.Namespace, found: groups.Groups, paths: Sequence[Path]) -> list[str]:
+    """Writes the figure with its numbers; returns what is to be told."""
+    from zofl_mpi.report import figure, means
+
+    x = flags.x or "rounds"
+    if flags.control and x != "rounds":
+        raise UserError(f"--x {x}: --control compares at equal rounds; leave one of them out")
+    y = means.quantity(found.groups, flags.y)
+    curves, notes = means.curves(found, y, x)
+    if flags.control:
+        curves, without = means.differences(curves, found, flags.control)
+        notes += without
+    notes = [plain(note) for note in (*found.notes, *notes)]
+    drawn = figure.draw(curves, y, x, flags.control)
+    texts = figure.table(curves, y, x, flags.control), figure.tabular(curves, y, x, flags.control, notes)
+    with new_file(paths[0], "--out", flags.force, found.files) as made:
+        drawn.savefig(made, dpi=300)
+    for path, text in zip(paths[1:], texts, strict=True):
+        with new_file(path, "--out", flags.force, found.files) as made:
+            made.write_text(text, encoding="utf-8", errors="backslashreplace")
+    return notes
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.report.groups import Group, half_width
 from zofl_mpi.run.records import Run
 
 Chart = dict[str, Any]
@@ -21,8 +22,12 @@ BARS = 64
 KINDS = {"compute": "computing", "wait": "waiting", "comm": "sending", "staging": "copying to and from the GPU"}
 
 
-def curves(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, Any]:
-    """Every column of every run, against what all runs have of `axes`; the page's script lets the reader choose."""
+def curves(groups: Sequence[Group]) -> dict[str, Any]:
+    """Every column of every group, against what all have of `axes`; the page's script lets the reader choose.
+
+    Of several seeds the mean, and the ends of its 95 % t interval, at the rounds in which all of them have a number.
+    """
+    runs = [run for group in groups for run in group.runs]
     against = [axes(run) for run in runs]
     common = [name for name in against[0] if all(name in each for each in against)]
     names = list(dict.fromkeys(name for run in runs for name in run.rounds if name not in ("round", "seconds")))
@@ -32,18 +37,27 @@ def curves(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, Any]:
     described = {name: text for run in runs for name, text in run.descriptions.items()}
     units = {name: unit for run in runs for name, unit in run.units.items()}
     columns = [{"name": name, "unit": units.get(name, ""), "description": described.get(name, "")} for name in shown]
+    return {"columns": columns, "groups": [_curve(k, group, common, shown) for k, group in enumerate(groups)]}
+
+
+def _curve(k: int, group: Group, against: Sequence[str], shown: Sequence[str]) -> dict[str, Any]:
+    length = min(run.length for run in group.runs)
+    at, spent = thinned(length), [axes(run) for run in group.runs]
+    values = {
+        name: np.stack([run.rounds[name][:length][at] for run in group.runs])
+        for name in shown
+        if all(name in run.rounds for run in group.runs)
+    }
+    ends = {name: (rows.mean(axis=0), half_width(rows)) for name, rows in values.items()}
+    of = f" (n = {len(group.runs)})" if len(group.runs) > 1 else ""
     return {
-        "columns": columns,
-        "runs": [
-            {
-                "label": label,
-                "colour": COLOURS[k % len(COLOURS)],
-                "dash": DASHES[k % len(DASHES)],
-                "x": {name: numbers(against[k][name][thinned(run.length)]) for name in common},
-                "y": {name: numbers(run.rounds[name][thinned(run.length)]) for name in shown if name in run.rounds},
-            }
-            for k, (run, label) in enumerate(zip(runs, labels, strict=True))
-        ],
+        "label": group.label + of,
+        "colour": COLOURS[k % len(COLOURS)],
+        "dash": DASHES[k % len(DASHES)],
+        "x": {name: numbers(np.mean([each[name][:length][at] for each in spent], axis=0)) for name in against},
+        "y": {name: numbers(mean) for name, (mean, _) in ends.items()},
+        "low": {name: numbers(mean - half) for name, (mean, half) in ends.items()} if of else {},
+        "high": {name: numbers(mean + half) for name, (mean, half) in ends.items()} if of else {},
     }
 
 
@@ -55,11 +69,13 @@ def axes(run: Run) -> dict[str, Array]:
         "joules of the clients' devices so far": ("joules", 1),
     }
     spent = {name: run.rounds[column] / unit for name, (column, unit) in devices.items() if column in run.rounds}
+    up, down = (np.cumsum(run.clients[name].sum((1, 2))) / 2**20 for name in ("bytes_up", "bytes_down"))
     return {
         "finished rounds": np.arange(1, run.length + 1),
         "seconds of all rounds so far": np.cumsum(seconds),
-        "MiB sent up to the server so far": np.cumsum(run.clients["bytes_up"].sum((1, 2))) / 2**20,
-        "MiB sent down to clients so far": np.cumsum(run.clients["bytes_down"].sum((1, 2))) / 2**20,
+        "MiB sent up to the server so far": up,
+        "MiB sent down to clients so far": down,
+        "MiB sent up and down so far": up + down,
         **spent,
     }
 

@@ -1,27 +1,52 @@
-"""The figure of one run for a paper: test accuracy and loss, seconds and bytes of a round, against rounds."""
+"""A paper's figure of groups of runs, with the numbers beside it: curves over seeds as PDF, CSV and LaTeX."""
 
-import math
+import csv
+import io
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from zofl_mpi.errors import UserError
-from zofl_mpi.report.facts import LOSSES, last
-from zofl_mpi.run import records
+from zofl_mpi.errors import UserError, plain
+from zofl_mpi.report.charts import COLOURS
+from zofl_mpi.report.means import AGAINST, Curve
+from zofl_mpi.report.wording import METHODS, latex
 
-BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-FAR = 3.0
-Array = NDArray[Any]
+MOST_CURVES = 24
+"""More cannot be told apart."""
+WIDTH, HEIGHT = 3.5, 2.3
+"""Inches: one column of a paper, and the panel."""
+LABEL = 60
+"""Most characters of a name in the legend."""
+LEGEND_WORDS = 22
+"""Characters of a name up to which two stand side by side."""
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "legend.fontsize": 8,
+    "axes.titlesize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+LOOKS = tuple(
+    zip(
+        (*COLOURS, "0.5"),
+        ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2))),
+        ("o", "s", "^", "D", "v", "P", "X", "*"),
+        strict=True,
+    )
+)
+"""Colour, line and marker of each line, by its number; lines differ, too, for print in grey."""
 
 
-def draw(run: records.Run) -> Any:
-    """A matplotlib figure of 3.5 inches, the width of a column.
+def draw(curves: Sequence[Curve], y: str, x: str, control: str | None = None) -> Any:
+    """A matplotlib figure of 3.5 inches: each group's mean, and its 95 % t interval as a band.
 
-    UserError: the run has no finished round yet, or matplotlib is not installed.
+    UserError: there are too many curves, or matplotlib is not installed.
     """
-    if not run.length:
-        raise UserError(f"{run.path} has no finished round yet")
+    if len(curves) > MOST_CURVES:
+        raise UserError(
+            f"{len(curves)} curves are more than the {MOST_CURVES} of a figure; choose by --only AXIS=ENTRY"
+        )
     try:
         import matplotlib
 
@@ -29,97 +54,118 @@ def draw(run: records.Run) -> Any:
         import matplotlib.pyplot as plt
     except ImportError as exc:
         raise UserError("the figure needs matplotlib, which is not installed: pip install 'zofl_mpi[report]'") from exc
-    with plt.rc_context({"font.size": 8}):
-        scored = any(last(run, name) is not None for name in ("test_accuracy", *LOSSES))
-        panels = [quality, seconds, sizes] if scored else [seconds, sizes]
-        figure, axes = plt.subplots(
-            len(panels), 1, figsize=(3.5, 0.5 + 1.45 * len(panels)), sharex=True, layout="constrained", squeeze=False
+    names = [plain(curve.name, LABEL).replace("$", r"\$") for curve in curves]  # no mathematics
+    columns = 2 if max(map(len, names)) <= LEGEND_WORDS and len(names) > 1 else 1
+    lines = -(-len(names) // columns)
+    with plt.rc_context(STYLE):
+        figure, panel = plt.subplots(figsize=(WIDTH, HEIGHT + 0.25 + 0.16 * lines), layout="constrained")
+        panel.grid(color="0.9", linewidth=0.5)
+        panel.set_axisbelow(True)
+        for k, (curve, name) in enumerate(zip(curves, names, strict=True)):
+            _line(panel, curve, name, k, 100.0 if _in_percent(y) else 1.0)
+        if control:
+            panel.axhline(0.0, color="0.4", linewidth=0.8)
+        panel.set_xlabel(AGAINST[x])
+        label = quantity_in_words(curves, y, control).replace("$", r"\$")
+        panel.set_ylabel(label.replace(" less ", "\nless ", 1))
+        figure.legend(
+            loc="outside upper left",
+            ncols=columns,
+            frameon=False,
+            title=convention(curves),
+            title_fontsize=8,
+            handlelength=3,
         )
-        for panel, axis in zip(panels, axes[:, 0], strict=True):
-            panel(run, axis)
-            axis.grid(color="0.9", linewidth=0.5)
-            axis.spines["top"].set_visible(False)
-        axes[-1, 0].set_xlabel("finished rounds")
-        axes[0, 0].set_title(title(run), fontsize=8, loc="left")
     return figure
 
 
-def quality(run: records.Run, axis: Any) -> None:
-    """Draws test accuracy and loss, in the rounds that were evaluated."""
-    if last(run, "test_accuracy") is not None:
-        axis.plot(*evaluated(run, "test_accuracy", 100.0), color=BLUE, marker=_marker(run), markersize=3)
-        axis.set_ylabel("test accuracy (%)", color=BLUE)
-    else:
-        axis.set_yticks([])
-    name = next((name for name in LOSSES if last(run, name) is not None), None)
-    if name is None:
-        return
-    other = axis.twinx()
-    other.spines["top"].set_visible(False)
-    other.plot(*evaluated(run, name), color=ORANGE, linestyle="--", marker=_marker(run), markersize=3)
-    unit = run.units.get(name, "1")
-    other.set_ylabel(name.replace("_", " ") + ("" if unit in ("", "1") else f" ({unit})"), color=ORANGE)
+def convention(curves: Sequence[Curve]) -> str:
+    """What line and band are, with the number of seeds."""
+    counts = sorted({curve.n for curve in curves})
+    if counts == [1]:
+        return "one seed each" if len(curves) > 1 else "one seed"
+    n = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"mean and 95 % t interval, n = {n} seeds"
 
 
-def seconds(run: records.Run, axis: Any) -> None:
-    """Draws the wall time of a round, and what the busiest rank spent on computing; tells what came before the first.
-
-    A first round that took FAR times as long as any other has loaded what the others use: it is told, not drawn.
-    """
-    told = [f"start {run.attrs['seconds_start']:.3g} s"] if "seconds_start" in run.attrs else []
-    top = None
-    if "seconds" in run.rounds:
-        wall = evaluated(run, "seconds")[1]
-        if len(wall) > 1 and wall[0] > FAR * wall[1:].max():
-            top = wall[1:].max()
-            told.append(f"round 1 {wall[0]:.3g} s")
-        axis.plot(*evaluated(run, "seconds"), color=BLUE, label="whole round")
-    busiest = run.ranks["seconds_compute"].sum(1).max(1, initial=0.0)
-    axis.fill_between(done(run), busiest, color=GREEN, alpha=0.3, linewidth=0, label="computing, busiest rank")
-    axis.set_ylabel("seconds a round")
-    axis.set_ylim(0, 1.6 * (top or axis.get_ylim()[1]))  # room for the legend above the curves
-    axis.legend(frameon=False, loc="upper left", title=", ".join(told) or None, alignment="left")
+def quantity_in_words(curves: Sequence[Curve], y: str, control: str | None) -> str:
+    """A column with its unit, and what it is less."""
+    unit = next((run.units[y] for curve in curves for run in curve.group.runs if run.units.get(y)), "1")
+    shown = "%" if _in_percent(y) else "" if unit == "1" else plain(unit, LABEL)
+    if control:
+        shown = "points" if _in_percent(y) else shown
+        name = plain(METHODS.get(control, control), LABEL)
+        return y.replace("_", " ") + (f" ({shown})" if shown else "") + f" less {name}"
+    return y.replace("_", " ") + (f" ({shown})" if shown else "")
 
 
-def sizes(run: records.Run, axis: Any) -> None:
-    """Draws the bytes of a round, all clients together."""
-    down, up = (run.clients[name].sum((1, 2)) for name in ("bytes_down", "bytes_up"))
-    scale, unit = _unit(max(down.max(initial=0), up.max(initial=0)))
-    axis.plot(done(run), down / scale, color=PURPLE, label="to the clients")
-    axis.plot(done(run), up / scale, color=ORANGE, linestyle="--", label="to the server")
-    axis.set_ylabel(f"{unit} a round")
-    axis.set_ylim(bottom=0)
-    axis.legend(frameon=False)
+def table(curves: Sequence[Curve], y: str, x: str, control: str | None) -> str:
+    """The CSV: a row for each point of each curve, numbers with all their digits, nothing for nan."""
+    text = io.StringIO()
+    what = f"{y}_difference" if control else y
+    axes = list(curves[0].group.where)
+    told = list(curves[0].group.told)
+    spent = [] if x == "rounds" else [AGAINST[x]]
+    header = ["group", *axes, *told, "round", *spent, "seeds", "seeds_planned"]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*header, f"{what}_mean", f"{what}_sd", f"{what}_low", f"{what}_high"])
+    for curve in curves:
+        group, mean, half = curve.group, curve.mean, curve.half
+        sd = curve.values.std(axis=0, ddof=1) if curve.n > 1 else half
+        first = [group.label, *(plain(group.where[axis]) for axis in axes), *(group.told[key] for key in told)]
+        for k, r in enumerate(curve.rounds):
+            numbers = [*([curve.x[k]] if spent else []), curve.n, group.planned]
+            ends = [mean[k], sd[k], mean[k] - half[k], mean[k] + half[k]]
+            writer.writerow([*first, int(r), *numbers, *("" if np.isnan(end) else float(end) for end in ends)])
+    return text.getvalue()
 
 
-def done(run: records.Run) -> Array:
-    """(R,) 1, 2, ..., R."""
-    return np.arange(1, run.length + 1)
+def tabular(curves: Sequence[Curve], y: str, x: str, control: str | None, notes: Sequence[str]) -> str:
+    """The LaTeX table: each curve's last point; what was left out stands in comments."""
+    scale, spent = 100.0 if _in_percent(y) else 1.0, x != "rounds"
+    header = ["", "rounds", *([AGAINST[x]] if spent else []), quantity_in_words(curves, y, control), "$n$"]
+    rows = [
+        [
+            latex(curve.group.label),
+            str(curve.rounds[-1]),
+            *([f"{curve.x[-1]:.4g}"] if spent else []),
+            _ended(scale * curve.mean[-1], scale * curve.half[-1]),
+            str(curve.n) if curve.n == curve.group.planned else f"{curve.n} of {curve.group.planned}",
+        ]
+        for curve in curves
+    ]
+    lines = [
+        f"% {convention(curves)}, after the last round; made by zofl-report",
+        *(f"% {note}" for note in notes),
+        rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
+        r"\hline",
+        " & ".join([*map(latex, header[:-1]), header[-1]]) + r" \\",
+        r"\hline",
+        *(" & ".join(row) + r" \\" for row in rows),
+        r"\hline",
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
-def evaluated(run: records.Run, name: str, scale: float = 1.0) -> tuple[Array, Array]:
-    """The rounds that have the number `name`, and the numbers."""
-    values = run.rounds[name]
-    there = np.isfinite(values)
-    return done(run)[there], scale * values[there]
+def _line(panel: Any, curve: Curve, name: str, k: int, scale: float) -> None:
+    """Draws line number k and its band."""
+    (colour, _, marker), line = LOOKS[k % len(LOOKS)], LOOKS[(k + k // len(LOOKS)) % len(LOOKS)][1]
+    every = max(len(curve.x) // 8, min(4, len(curve.x) // 2), 1)
+    look = {"color": colour, "linestyle": line, "marker": marker, "markersize": 3, "linewidth": 1.1}
+    mean, half = scale * curve.mean, scale * curve.half
+    panel.plot(curve.x, mean, label=name, markevery=(k % every, every), zorder=3 - k / 100, **look)
+    if curve.n > 1:
+        panel.fill_between(curve.x, mean - half, mean + half, color=colour, alpha=0.15, linewidth=0)
 
 
-def title(run: records.Run) -> str:
-    """Method, data and ranks of a run, in a line."""
-    words = [str(run.config[key]) for key in ("method", "data") if run.config.get(key)]
-    ranks = int(run.attrs["ranks"])
-    state = "" if run.attrs.get("status") == "done" else f", {run.attrs.get('status')}"
-    return f"{', '.join(words) or run.path.stem}, {ranks} rank{'s' if ranks > 1 else ''}{state}"
+def _in_percent(y: str) -> bool:
+    return y.endswith("accuracy")
 
 
-def _marker(run: records.Run) -> str:
-    """The marker of a line: dots where there are few points; a line of hundreds of dots hides itself."""
-    points = max(
-        int(np.isfinite(run.rounds[name]).sum()) for name in ("test_accuracy", *LOSSES) if last(run, name) is not None
-    )
-    return "o" if points <= 60 else ""
-
-
-def _unit(largest: float) -> tuple[float, str]:
-    power = min(3, int(math.log(max(largest, 1.0), 1024)))
-    return 1024.0**power, ("bytes", "KiB", "MiB", "GiB")[power]
+def _ended(mean: float, half: float) -> str:
+    """A number and its half width, with two digits of the latter."""
+    if not np.isfinite(half):
+        return f"{mean:.4g}"
+    digits = int(np.clip(1 - np.floor(np.log10(half)), 0, 8)) if half > 0 else 2
+    return f"${mean:.{digits}f} \\pm {half:.{digits}f}$"

@@ -7,34 +7,47 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from zofl_mpi.errors import UserError
+import numpy as np
+
+from zofl_mpi.errors import UserError, plain
 from zofl_mpi.report import charts, facts
+from zofl_mpi.report.groups import Group, Groups, half_width
 from zofl_mpi.run.records import Run
 
-RUNS = 12
-"""Most runs of one page: more lines cannot be told apart."""
+FIGURES_OF = 12
+"""Most runs of which each has figures of its own."""
+QUALITIES = ("test_accuracy", "personal_accuracy", *facts.LOSSES)
+"""Columns of the table of groups."""
 AT_ONCE = 3
 """Sections of single runs are open where there are no more."""
 
 
-def page(runs: Sequence[Run]) -> str:
-    """The page of one run or a comparison, as HTML of about 5 MB, most of it the plotting library.
+def page(found: Groups) -> str:
+    """The page of one run or of groups, as HTML of about 5 MB, most of it the plotting library.
 
-    UserError: there are more than RUNS runs, or plotly is not installed.
+    UserError: plotly is not installed.
     """
-    if len(runs) > RUNS:
-        raise UserError(f"{len(runs)} results are given and a page compares {RUNS} at most; name fewer")
+    runs = [run for group in found.groups for run in group.runs]
     names = facts.labels(runs)
     drawn: dict[str, charts.Chart] = {}
     few = len(runs) <= AT_ONCE
-    sections = [_section(k, run, names[k], drawn, few) for k, run in enumerate(runs)]
+    sections = [
+        _section(k, run, names[k], drawn if len(runs) <= FIGURES_OF else None, few) for k, run in enumerate(runs)
+    ]
     title = names[0] if len(runs) == 1 else f"{len(runs)} runs compared"
+    summary, notes = _summary(runs, names), [*found.notes]
+    if len(found.groups) < len(runs):
+        title = f"{len(runs)} runs in {len(found.groups)} groups"
+        summary = f"{_grouped(found.groups)}<details><summary>Each run</summary>{summary}</details>"
+    if len(runs) > FIGURES_OF:
+        notes.append(f"Runs have figures of their own on pages of {FIGURES_OF} runs at most.")
     template = files("zofl_mpi.report").joinpath("page.html").read_text(encoding="utf-8")
     parts = {
         "TITLE": escape(title),
-        "SUMMARY": _summary(runs, names),
+        "SUMMARY": summary,
+        "NOTES": "".join(f"<p>{escape(plain(note))}</p>" for note in notes),
         "SECTIONS": "\n".join(sections),
-        "CURVES": _json(charts.curves(runs, names)),
+        "CURVES": _json(charts.curves(found.groups)),
         "CHARTS": _json(drawn),
         "PLOTLY": plotly(),
     }
@@ -60,8 +73,29 @@ def _summary(runs: Sequence[Run], names: Sequence[str]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{'</tr>'.join(body)}</tr></tbody></table>"
 
 
-def _section(k: int, run: Run, name: str, drawn: dict[str, charts.Chart], is_open: bool) -> str:
-    """Everything about one run; its figures are added to `drawn`."""
+def _grouped(groups: Sequence[Group]) -> str:
+    """A row a group: its seeds, and the mean of each quality's last value with its 95 % t interval."""
+    names = [name for name in QUALITIES if any(facts.last(run, name) is not None for g in groups for run in g.runs)]
+    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in ("group", "seeds", *names))
+    body = [
+        f"<tr><th>{escape(group.label)}</th><td>{len(group.runs)} of {group.planned}</td>"
+        + "".join(f"<td>{_ended(group, name)}</td>" for name in names)
+        for group in groups
+    ]
+    told = "<p>Mean over seeds of the last value, and its 95 % t interval.</p>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{'</tr>'.join(body)}</tr></tbody></table>{told}"
+
+
+def _ended(group: Group, name: str) -> str:
+    values = [value for run in group.runs if (value := facts.last(run, name)) is not None]
+    if len(values) < len(group.runs):
+        return ""
+    half = float(half_width(np.array(values)[:, None])[0])
+    return f"{np.mean(values):.4g}" + (f" ± {half:.2g}" if np.isfinite(half) else "")
+
+
+def _section(k: int, run: Run, name: str, drawn: dict[str, charts.Chart] | None, is_open: bool) -> str:
+    """Everything about one run; its figures are added to `drawn`, if there is one."""
     figures = {
         "Seconds of each round": charts.round_seconds,
         "Where each rank's seconds went (rank 0 is the server)": charts.rank_seconds,
@@ -73,7 +107,8 @@ def _section(k: int, run: Run, name: str, drawn: dict[str, charts.Chart], is_ope
     if run.counts is not None:
         figures["Samples of each class at each client"] = charts.class_counts
     shown = []
-    for n, (caption, draw) in enumerate(figures.items() if run.length else ()):
+    for n, (caption, draw) in enumerate(figures.items() if run.length and drawn is not None else ()):
+        assert drawn is not None
         drawn[f"run{k}-{n}"] = draw(run)
         title = f"<figcaption>{escape(caption)}</figcaption>"
         shown.append(f"<figure>{title}<div id='run{k}-{n}' class=plot></div></figure>")

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cached_property
@@ -147,11 +147,26 @@ def draw_batches(generator: np.random.Generator, size: int, steps: int, batch: i
     return generator.integers(size, size=(steps, batch)) if batch else [None] * steps
 
 
-def shares(setting: Setting, weights: str) -> dict[int, float]:
-    """{i: w_i} of all clients, summing to 1; `weights`: size or uniform."""
-    sizes = [1 if weights == "uniform" else len(data) for data in setting.data]
-    total = sum(sizes)  # once: for 10,000 clients a sum for each would take half a second a round
-    return {i: size / total for i, size in enumerate(sizes)}
+@final
+@dataclass(frozen=True, eq=False)
+class Shares(Mapping[int, float]):
+    """{i: w_i} of all clients, summing to 1, each computed when it is asked for: a round needs those of S_r alone."""
+
+    setting: Setting[Any]
+    weights: str  # size or uniform
+
+    def __getitem__(self, i: int) -> float:
+        if not 0 <= i < len(self):
+            raise KeyError(i)
+        if self.weights == "uniform":
+            return 1 / len(self)
+        return len(self.setting.data[i]) / self.setting.samples
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return self.setting.m
 
 
 def scaled_to_one(weights: Mapping[int, float], asked: Collection[int]) -> Mapping[int, float]:
@@ -188,6 +203,7 @@ class Effort:
     points: int = 0  # at which a local step evaluates the loss of its mini-batch, in place of gradients
     full_pass: bool = False  # whether a participant also takes one gradient on all of its samples
     server_batch: int = 0  # samples of the server's own step in a round; 0: it takes none
+    vectors: int = 0  # (n,) ones that a participant holds in a step, beside the problem's own (`client_bytes`)
 
     def samples(self, H: Numbers, size: Numbers) -> Numbers:
         """(k,) samples of the gradients of H (k,) local steps of participants that have `size` (k,) samples."""
@@ -268,6 +284,7 @@ class Costed(OnProblem[P], ABC):
         size = effort.server_batch
         server = problem.flops(min(size, PROBE)) / min(size, PROBE) / 2 if size else 0.0
         held = problem.client_bytes(self._largest(), not effort.points) if effort.batch or effort.up is not None else 0
+        held += bool(held) * effort.vectors * problem.n * np.dtype(self.setting.dtype).itemsize
         return [Needs((effort.points or 1) * self._flops() / 2, server, held)]
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:

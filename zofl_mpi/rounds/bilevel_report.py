@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -78,7 +78,7 @@ class TwoLevels(OnProblem[B]):
         client.scratch["calls"] = {}
         return Placed()
 
-    def objective(self, clients: Clients, x: Array, y: Array, weights: dict[int, float], r: int) -> Array:
+    def objective(self, clients: Clients, x: Array, y: Array, weights: Mapping[int, float], r: int) -> Array:
         """(k,) sum_i w_i f_i at the rows of x and y, over the clients that an evaluation asks."""
         asked = self.setting.eval_participants(r)
         shares = scaled_to_one(weights, asked)
@@ -105,7 +105,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     computes: ClassVar[str] = "values of f_i, and gradients of h_i in y"
     travels: ClassVar[str] = "x and y at two points down, a local model and those y up"
     needs: ClassVar[type] = Bilevel
-    local: Local = part(gamma=1e-3, paper={"gamma": 1e-5})
+    local: Local = part(gamma=1e-5, paper={"gamma": 1e-5})
     solver: Lower = part(T_lower="100", paper={"T_lower": "auto"})
     exact: bool = False
 

@@ -6,6 +6,7 @@ steps" and makes two calls).
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, final
 
@@ -18,7 +19,7 @@ from zofl_mpi.engine.messages import Compact
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.numerics.schedules import demand_tau, kind_and_number, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Hierarchical, Smooth
-from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shaped, shares
+from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, Shares, demand_samples, shaped
 from zofl_mpi.rounds.report import GlobalModel, Measured, Report, Reporting
 from zofl_mpi.rounds.robust import Robust
 
@@ -152,9 +153,9 @@ class LocalSGD:
         if self.server.gamma:
             demand_samples(self.setting, "--gamma")
 
-    def shares(self) -> dict[int, float]:
+    def shares(self) -> Mapping[int, float]:
         """{i: w_i} of all clients, summing to 1."""
-        return shares(self.setting, self.weights)
+        return Shares(self.setting, self.weights)
 
     def batches(self, client: Client, r: int) -> NDArray[np.int64]:
         """(H, batch) the client's mini-batches of round r, the same for every method."""

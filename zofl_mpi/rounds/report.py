@@ -8,6 +8,7 @@ from typing import Any, Literal, cast, final
 import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, column
+from zofl_mpi.engine.fields import demand_known
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Hierarchical, Lipschitz, Smooth
 from zofl_mpi.rounds.base import descended, eval_data, has_samples, scaled_to_one
@@ -54,12 +55,15 @@ def held_out(report: type[HeldOut], setting: Setting[Any], *point: Array) -> dic
 def all_scores(setting: Setting[Any], *point: Array) -> dict[str, float]:
     """{column: score} of x (n,), and y (n_lower,), on the test samples; accuracy and loss on the validation samples."""
 
-    def score(data: Any) -> dict[str, float]:
-        return {**NO_SCORE, **(setting.problem.score(*point, data) if data else {})}
+    def score(data: Any, of: str) -> dict[str, float]:
+        found = setting.problem.score(*point, data) if data else {}
+        demand_known(found.get("loss", 0.0), f"the loss of the model on the {of} samples")
+        return {**NO_SCORE, **found}
 
-    scores = {f"test_{name}": value for name, value in score(setting.test).items()}
+    scores = {f"test_{name}": value for name, value in score(setting.test, "test").items()}
     if setting.validation is not None:
-        scores |= {f"validation_{name}": value for name, value in score(setting.validation).items() if name in NO_SCORE}
+        own = score(setting.validation, "validation")
+        scores |= {f"validation_{name}": value for name, value in own.items() if name in NO_SCORE}
     return scores
 
 

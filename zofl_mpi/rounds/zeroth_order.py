@@ -16,7 +16,7 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.numerics.zo import gradient_squared
 from zofl_mpi.problems import Bilevel, Lipschitz
-from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, draw_batches, eval_data, scaled_to_one, shaped, shares
+from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, Shares, draw_batches, eval_data, scaled_to_one, shaped
 from zofl_mpi.rounds.report import GlobalModel, HeldOut, all_scores
 
 
@@ -87,9 +87,9 @@ class Local:
         """gamma of round r; Theorem 1's where K is given."""
         return theorem1(self.K, self.setting.m)[1] if self.K else stepsize(self.schedule, self.gamma, r)
 
-    def shares(self) -> dict[int, float]:
+    def shares(self) -> Mapping[int, float]:
         """{i: w_i} of all clients, summing to 1."""
-        return shares(self.setting, self.weights)
+        return Shares(self.setting, self.weights)
 
     def _sets(self) -> Sequence[Any]:
         """X_0, ..., X_{m-1}, each with `project(x)`; refuses sets without a common point."""

@@ -16,23 +16,23 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn, cast, final
 
 from zofl_mpi.engine import device, memory
 from zofl_mpi.engine.processes import Process, this_process
 from zofl_mpi.engine.setting import Loads, Method, Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.engine.world import Ended, World, at_server, run_or_fail_all, speaks_first
+from zofl_mpi.engine.world import Ended, World, at_server, launched, run_or_fail_all, speaks_first
 from zofl_mpi.errors import UserError, output_fails, refused, warn
-from zofl_mpi.run import devices, evaluation, flags, saving, trial
+from zofl_mpi.run import again, devices, evaluation, flags, saving, trial
 from zofl_mpi.run import plan as plans
 from zofl_mpi.run.binding import Place, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site, family_of
 from zofl_mpi.run.mpi.placement import placed
 from zofl_mpi.run.mpi.world import MPIWorld, connect
 from zofl_mpi.run.plan import Plan
-from zofl_mpi.run.progress import Progress, announce, progress
+from zofl_mpi.run.progress import Progress, announce, progress, say
 from zofl_mpi.run.signals import Stop
 
 if TYPE_CHECKING:
@@ -53,14 +53,16 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     atexit.register(gc.freeze)  # else Python's end looks at all of torch's objects once more, for a second
     if speaks_first() and {"--quiet", "--config", "--dry-run", "--help", "-h"}.isdisjoint(given):  # it may be quiet
-        announce()
+        announce(launched(os.environ))
+    stop, job = Stop(), cast("Job | int", 0)
+    if launched(os.environ) and speaks_first():
+        stop.tell(lambda signal: _tell(signal, job))
     try:
         world = connect()
     except UserError as exc:
         sys.exit(refused(exc, speaks_first()))
-    job: Job | int = 0
     try:
-        job = prepared(world, module, given)
+        job = prepared(world, module, given, stop)
         status = job if isinstance(job, int) else job.run()
     except Ended as exc:  # the failure has been printed
         status = int(exc.code or 1)
@@ -71,11 +73,19 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(status)
 
 
+def _tell(signal: str, job: Job | int) -> None:
+    """Says that a signal has come: at Ctrl-C Open MPI's mpirun passes nothing on and soon kills its ranks."""
+    words = "the run ends before its first round; nothing was written"
+    if not isinstance(job, int):
+        words = f"the run ends after this round; where it is ended before, {job.watch.remedy()}"
+    say(f"zofl_mpi: {signal}: {words}")
+
+
 def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
     """The last words of a rank that ends the run: a sentence, or a traceback of an unforeseen error."""
+    kept = "" if isinstance(job, int) else f"; {job.watch.remedy()}"
     if isinstance(exc, KeyboardInterrupt):
-        return "zofl_mpi: interrupted; the finished rounds are in the result file"
-    kept = "" if isinstance(job, int) else "; finished rounds are in the result file, which --resume continues"
+        return f"zofl_mpi: interrupted{kept or ' before the first round; nothing was written'}"
     if isinstance(exc, BrokenPipeError) or (isinstance(exc, OSError) and output_fails()):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
         if isinstance(exc, BrokenPipeError):
@@ -93,7 +103,7 @@ def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
     return f"zofl_mpi: rank {rank} is {short}; {memory.remedy(method, at_server=rank < servers)}{kept}"
 
 
-def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:
+def prepared(world: World, module: str, arguments: Sequence[str], stop: Stop) -> Job | int:
     """Does everything before the first round; an exit status after --help, --dry-run or a mistake of the user.
 
     A mistake is known to all ranks, so that each may exit by itself.
@@ -106,7 +116,7 @@ def prepared(world: World, module: str, arguments: Sequence[str]) -> Job | int:
         silent = world.rank > 0 or plan.values["quiet"] or plan.values["dry_run"]
         with ExitStack() as at_a_failure:
             bar = at_a_failure.enter_context(progress(silent))
-            job = _job_of(world, family, plan, bar)
+            job = _job_of(world, family, plan, bar, stop)
             if isinstance(job, Job):
                 at_a_failure.pop_all()  # the bar goes on in the rounds
             return job
@@ -147,7 +157,7 @@ class Job:
         return status
 
 
-def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | int:
+def _job_of(world: World, family: Family, plan: Plan, bar: Progress, stop: Stop) -> Job | int:
     """Builds the data and the method and opens the result file; 0 after --dry-run."""
     values = plan.values
     cls = run_or_fail_all(world, lambda: plans.method_of(family, values["method"]))
@@ -197,7 +207,6 @@ def _job_of(world: World, family: Family, plan: Plan, bar: Progress) -> Job | in
     _compile_kernel(world, method)
     bar.step("start: costs and result file", 4, 3)
     device.keep_freed_memory()
-    stop = Stop()
     stop.listen()
     attrs: dict[str, Any] = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
     attrs |= {"eval_samples": setting.eval_samples, **({"kernel_choice": reason} if reason else {})}
@@ -289,9 +298,10 @@ def _check_server_ranks(world: World, method: Method[Any], plan: Plan) -> None:
 def _watch(world: World, plan: Plan, hosts: list[str], recorder: Recorder | None, stop: Stop) -> Watch:
     """This rank's deadlines, and with --survive its reaction to lost ranks."""
     limit, survive = plan.values["round_timeout"], plan.values["survive"]
-    path = world.bcast(recorder and str(recorder.path)) if limit or survive else ""
+    path = recorder and str(recorder.path)
+    path, resume, begin = world.bcast(path and (path, *again.commands(plan, path, world.size)))
     neighbours = _neighbours(world) if limit else {}
-    watch = Watch(world.rank, world.size, limit, world.halt, hosts, path, neighbours, stop)
+    watch = Watch(world.rank, world.size, limit, world.halt, hosts, path, neighbours, stop, resume, begin)
     if survive:
         world.survive(watch)
     return watch
@@ -355,7 +365,8 @@ def _check_equal(world: World, value: Any, sentence: str) -> None:
 def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Setting[Any]:
     """The setting of a plan, on every rank alike but for the device."""
     values, choice = plan.values, plans.problem_of(family, plan.values["problem"])
-    site = Site(plan.of_problem(family), world, Streams(values["seed"]), values["dtype"], chosen)
+    holds_all = plans.method_of(family, values["method"]).holds_all
+    site = Site(plan.of_problem(family), world, Streams(values["seed"]), values["dtype"], chosen, holds_all)
 
     def make() -> Setting[Any]:
         try:

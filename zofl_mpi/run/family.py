@@ -25,6 +25,7 @@ class Site:
     streams: Streams
     dtype: str  # "float32" or "float64", of all vectors
     device: str  # where this rank computes, as torch calls it
+    holds_all: bool = False  # whether each client of a network in parts holds all of them
 
     def group(self, cls: type[T]) -> T:
         """A group of flags with its values, checked."""
@@ -41,7 +42,8 @@ class Choice:
     make: Callable[[Site], Setting[Any]]
     roles: Mapping[str, Groups]  # {role (`zofl_mpi.problems`) that it offers: further flags for methods that need it}
     gpu: bool = False  # whether it can run on one
-    usual: Mapping[str, Any] = field(default_factory=dict)  # {flag of a method: its default on this problem}
+    # {method: {flag: its default on this problem}}; "" for all methods that have the flag
+    usual: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     lacks: Mapping[str, Sequence[str]] = field(default_factory=dict)  # {role: members of it that a user's class lacks}
 
 

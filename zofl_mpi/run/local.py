@@ -22,6 +22,7 @@ class LocalClients(Clients):
         self._questions = Questions(self.m, method, watch or Watch())
         self.ledger = self._questions.ledger
         self._clients = {i: Client(i, d) for i, d in enumerate(data)}
+        self._asked: set[int] = set()  # in this round: no other client has scratch
         self._batched = program_of(method).backend.batched_clients
 
     def ask(
@@ -54,7 +55,7 @@ class LocalClients(Clients):
 
     def account(self) -> tuple[Row, bool]:
         self._questions.check_closed("the round ended")
-        forget_scratch(self._clients.values())
+        forget_scratch(self._clients, self._asked)
         return self._questions.row(self._questions.account()[None])
 
     def close(self, status: int = 0) -> None:
@@ -65,6 +66,7 @@ class LocalClients(Clients):
         packed = {key: messages.copy(message, writable=False) for key, message in different.items()}
         inbox = {i: packed[id(message)] for i, message in each.items()}  # read-only: one copy may serve many
         name = self._questions.open(step)
+        self._asked.update(each)
         if counted:
             sizes = {key: messages.size(message) for key, message in different.items()}
             for i, message in each.items():

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, final
 
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from zofl_mpi.engine import device, memory, messages
 from zofl_mpi.engine.clients import ClientError, Clients
 from zofl_mpi.engine.fields import (
+    DIVERGED,
     check_finite,
+    demand_known,
     described,
     is_finite,
     numbers,
@@ -31,7 +33,7 @@ from zofl_mpi.engine.lazy import is_tensor
 from zofl_mpi.engine.ledger import KINDS, Row, overlap
 from zofl_mpi.engine.ownership import own_state
 from zofl_mpi.engine.setting import Budget, Directions, Method
-from zofl_mpi.errors import UserError, warn
+from zofl_mpi.errors import UserError, mistake, warn
 from zofl_mpi.paths import user_path
 from zofl_mpi.run import records, unread
 from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
@@ -83,6 +85,7 @@ class Totals:
     transport: int = 0  # bytes that ranks received of others
     rounds: int = 0
     last: dict[str, float] = field(default_factory=dict)  # the latest value of each column
+    measured: int = 0  # round of the latest value of those that `note` shows
     # (round, objective) of each evaluation; the test loss where there is no objective
     course: list[tuple[int, float]] = field(default_factory=list)
     losses: list[records.Loss] = field(default_factory=list)  # of client ranks, that were survived
@@ -98,7 +101,7 @@ class Totals:
         try:
             self.directions = method.directions(self.round)
         except Exception as exc:  # a report of somebody's own costs no run
-            warn(f"directions({self.round}) failed ({type(exc).__name__}: {exc}): the result does not have them")
+            warn(f"directions({self.round}) failed ({mistake(exc)}): the result does not have them")
         return {"directions_per_parameter": self.directions.per_parameter} if self.directions else {}
 
     def add(self, row: Row, wall: float, columns: Mapping[str, float]) -> None:
@@ -116,6 +119,7 @@ class Totals:
         self.rounds += 1
         self.round += 1
         self.last |= {k: v for k, v in columns.items() if not math.isnan(v)}
+        self.measured = self.measured if columns.keys().isdisjoint(NOTED) else self.round
         values = [columns[name] for name in ("objective", "test_loss") if name in columns]
         self.course += [(self.round, value) for value in values[:1]]
 
@@ -156,6 +160,11 @@ class Rounds:
     recorder: records.Recorder
     progress: Progress
 
+    @cached_property
+    def _budgets(self) -> list[Budget]:
+        """The parts that account for what rounds cost."""
+        return [each for each in parts_of(self.method) if isinstance(each, Budget)]
+
     def run(self, resumed: Restored | None) -> tuple[Totals, bool]:
         """Runs from the start, or from a checkpoint, to the end, or to a signal; returns whether all rounds are done.
 
@@ -189,7 +198,7 @@ class Rounds:
             tables |= {f"seconds_{kind}": row.seconds[:, :, k] for k, kind in enumerate(KINDS)}
             recorder.append({"round": float(done), "seconds": wall, **columns}, **tables)
             self._survived(totals, repeated=True)
-            self.progress.update(done, note(totals.last), wall)
+            self.progress.update(done, note(totals), wall)
             if saving.is_due(done) or (stop and done < schedule.rounds):
                 saving.save(partial(clients.steadily, partial(self._save, done, state)))
                 self._survived(totals, repeated=False)
@@ -231,7 +240,7 @@ class Rounds:
         with unread.noting(parts):
             state = finite_round(method, state, r, clients)
         fleet, evaluates, columns = method.setting.fleet, self.schedule.evaluates(r + 1), dict[str, float]()
-        spent = [each.spent(r + 1, evaluates) for each in parts_of(method) if isinstance(each, Budget)]
+        spent = [each.spent(r + 1, evaluates) for each in self._budgets]
         for each in (state, fleet and fleet.spent(r + 1), *spent):
             if each is not None:
                 columns |= dict(numbers(each))
@@ -244,6 +253,7 @@ class Rounds:
                 report = method.evaluate(state, r, with_progress(clients, self.progress, name))
             self.progress.step("")
             columns |= reported(report)
+            demand_known(columns.get("objective", 0.0), "the objective")
             self.recorder.describe(described(report))
         return state, columns, clients.account()
 
@@ -310,7 +320,7 @@ def _check_arrays(state: Any) -> None:
             is_tensor(value) and value.is_floating_point()
         )
         if is_array and not is_finite(value):
-            raise UserError(f"the state's {'/'.join(path)} is not finite: the run has diverged; smaller steps may help")
+            raise UserError(f"the state's {'/'.join(path)} is not finite: {DIVERGED}")
 
 
 def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
@@ -343,10 +353,16 @@ def result_of(text: str) -> Path:
     return path.with_name(path.name.removesuffix(".ckpt.h5") + ".h5") if path.name.endswith(".ckpt.h5") else path
 
 
-def note(last: Mapping[str, float]) -> str:
-    """The last evaluation in a few words."""
-    shown = [name for name in ("test_accuracy", "objective") if name in last]
-    return "  ".join(f"{name.replace('_', ' ')} {short(last[name])}" for name in shown)
+NOTED = ("test_accuracy", "objective")
+"""Columns that the progress of a run shows."""
+
+
+def note(totals: Totals) -> str:
+    """The last evaluation in a few words, with its round if that is not the last one."""
+    shown = [f"{name.replace('_', ' ')} {short(totals.last[name])}" for name in NOTED if name in totals.last]
+    if shown and totals.measured < totals.round:
+        shown[0] += f" (round {totals.measured})"
+    return "  ".join(shown)
 
 
 def short(value: float) -> str:

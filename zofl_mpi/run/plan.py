@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar, final, get_type_hints
@@ -15,9 +16,11 @@ from typing import Any, Literal, TypeVar, final, get_type_hints
 from zofl_mpi.engine.fields import at_least, between, check_ranges, parts_of
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Budget, Directions, Loads, Method, PlansLoads, PlansWork, Work
-from zofl_mpi.errors import UserError, nearest
+from zofl_mpi.engine.world import launched
+from zofl_mpi.errors import UserError, mistake, nearest, place_of, plain
 from zofl_mpi.run import flags, stored
 from zofl_mpi.run.family import Choice, Family
+from zofl_mpi.run.progress import launcher_words
 from zofl_mpi.run.saving import Every
 from zofl_mpi.run.stored import LOCAL
 
@@ -35,8 +38,8 @@ class RunFlags:
         seed: the run's seed; all random numbers follow from it.
         dtype: floating-point type of all vectors.
         device: auto (a GPU where there is one and the problem can use it), cpu or cuda.
-        out: result file; else METHOD-PROBLEM-DATA-sSEED.h5 in this folder (without PROBLEM where it is the method's
-            usual one), numbered if that exists.
+        out: result file; else results/METHOD-PROBLEM-DATA-sSEED.h5 (without PROBLEM where it is the method's usual
+            one), numbered if that exists.
         force: overwrite the result file if it exists.
         checkpoint_every: rounds between checkpoints; 0: only when a signal ends the run; auto: by the clock, after
             30 s, then as often as 2 % of the time allows, and every ten minutes at least.
@@ -132,8 +135,10 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     typed = {word: " ".join(values) for word, values in flags.split(arguments)}
     resume, config = typed.get("--resume", ""), typed.get("--config", "")
     given = flags.read_toml(config) if config else {}
-    before, kernel, samples = stored.config_of(resume) if resume else ({}, "", None)
-    kept = _trusted(before, given, typed, resume) if resume else {}
+    words = ["python", "-m", family.__spec__.name, *arguments]
+    command = shlex.join(words)
+    before, own, kernel, samples = stored.config_of(resume) if resume else ({}, {}, "", None)
+    kept = _trusted(before, given, typed, resume, own, words) if resume else {}
     table = kept | given
     method = typed.get("--method") or str(table.get("method", next(iter(family.METHODS))))
     papers = getattr(family, "PAPER_PROBLEM", "")
@@ -149,15 +154,18 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
         raise UserError(f"--method {method} on --problem {problem}: {exc}") from exc
     words = [*flags.to_arguments(table, known, config or resume), *arguments]
     program = f"python -m {family.__spec__.name}"
-    usual = problem_of(family, problem).usual
+    defaults = problem_of(family, problem).usual
+    usual = {**defaults.get("", {}), **defaults.get(method, {})}
     owners = partial(owners_of, family, method=method)
     values = flags.parse(groups, words, program, _opening(family, method), owners, usual)
     check_ranges(RunFlags, values)
+    if not values["quiet"]:
+        for name in kept.keys() & stored.FOLDERS:
+            print(f"folder    --{flags.flag(name)} {plain(kept[name])}, as your run before named it", flush=True)
     now = json.loads(json.dumps(values))
     if differing := [k for k in before if k not in CHANGEABLE and now.get(k) != before[k]]:
         changes = flags.changes(differing, before, now)
         raise UserError(f"--resume {resume}: the checkpoint is of another configuration: {changes}")
-    command = shlex.join(["python", "-m", family.__spec__.name, *arguments])
     rounds = int(before.get("rounds", 0))
     other = {name: leaf.paper for name, leaf in known.items() if leaf.paper not in (None, values[name])}
     other |= {"problem": papers} if papers not in ("", problem) and "--problem" not in typed else {}
@@ -174,11 +182,14 @@ def _opening(family: Family, method: str) -> str:
     return method if bare else f"{method}: {text}"
 
 
-def _trusted(before: Values, given: Values, typed: Mapping[str, str], resume: str) -> dict[str, Any]:
+def _trusted(
+    before: Values, given: Values, typed: Mapping[str, str], resume: str, own: Mapping[str, str], words: Sequence[str]
+) -> dict[str, Any]:
     """Configuration that this command takes from the run that it continues."""
     names = {name: flags.flag(name) for name in (*stored.CLASSES, *stored.KNOWN, *stored.FOLDERS)}
     named = {name: typed.get(f"--{own}") or given.get(name) or given.get(own) for name, own in names.items()}
-    return stored.trusted(before, named, f"--resume {resume}: the run")
+    command = shlex.join([*launcher_words(words[3:], launched(os.environ)), *words])
+    return stored.trusted(before, named, f"--resume {resume}: the run", own=own, command=command)
 
 
 def _usual_problem(family: Family, method: str) -> str:
@@ -272,13 +283,17 @@ def problem_of(family: Family, name: str) -> Choice:
 def _imported(name: str, flag: str) -> type[Any]:
     """The class that module:Class names."""
     module, _, cls = name.partition(":")
-    sys.path.insert(0, os.getcwd())  # as `python -m` would find it
+    here = os.getcwd()
+    sys.path.insert(0, here)  # as `python -m` would find it
     try:
         found = getattr(importlib.import_module(module), cls)
-    except (ImportError, AttributeError, ValueError, TypeError) as exc:
+    except (Exception, SystemExit) as exc:  # whatever a module of somebody's own raises
+        if place_of(exc):
+            raise UserError(f"{flag} {name}: {mistake(exc)}") from exc
         raise UserError(f"{flag} {name}: {exc}; it must be MODULE:CLASS, importable from this folder") from exc
     finally:
-        sys.path.pop(0)
+        with suppress(ValueError):  # the module may have changed the path, too
+            sys.path.remove(here)
     if not isinstance(found, type):
         raise UserError(f"{flag} {name}: {cls} is a {type(found).__name__}; it must be a class")
     return found
@@ -323,7 +338,7 @@ def check_hooks(method: Method[Any], plan: Plan) -> None:
         except (UserError, MemoryError):
             raise
         except Exception as exc:  # whatever a function of somebody's own raises
-            fault = f"failed ({type(exc).__name__}: {exc})"
+            fault = f"failed ({mistake(exc)})"
         if fault:
             wanted = f"a run calls {called} of a method and takes a {kind.__name__}, or None"
             raise UserError(f"--method {name}: its function {hook} {fault}; {wanted}: give yours another name")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -18,8 +18,17 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "hydra", "srun", "prun")
+"""Parts of the names of the commands that start ranks."""
+DAEMONS = ("orted", "prted", "slurmstepd")
+"""The same of the processes that start ranks of a node for a launcher, which may run on another one."""
+RENAMED = {"prterun": "mpirun", "mpiexec.hydra": "mpiexec"}
+"""{process of a launcher: the command that one types}."""
+WIDE = 120
+"""Columns of a screen that has room for the rounds' bar beside the words."""
 SHORT = 0.5
 """Seconds below which a step beside the rounds is not shown."""
+QUIET_SECONDS = 5.0
+"""Most seconds of a start without a line, where its steps are not longer."""
 LONG = 600.0
 """Seconds from which on the first round says how long the run will take."""
 
@@ -76,6 +85,12 @@ class Lines(Progress):
 
     def __init__(self) -> None:
         self._start, self._next = time.monotonic(), 0.0
+        self._last = self._start  # of a line
+
+    def step(self, name: str, total: int = 0, done: int = 0) -> None:
+        if name and not self._rounds and time.monotonic() - self._last >= QUIET_SECONDS:
+            self._last = time.monotonic()
+            print(f"start     {name.removeprefix('start: ')}", flush=True)
 
     def update(self, done: int, note: str, seconds: float) -> None:
         (pace, left), now = self.pace(done, seconds), time.monotonic()
@@ -98,26 +113,42 @@ class Bar(Progress):
     def __init__(self, terminal: str | None) -> None:
         from rich import progress as rich
         from rich.console import Console
+        from rich.text import Text
+
+        class OneLine(rich.ProgressColumn):
+            """All of a task in a line that is cut off, not wrapped, at the screen's edge."""
+
+            def render(self, task: rich.Task) -> Text:
+                total = "?" if task.total is None else int(task.total)
+                each = (f"{task.description} {int(task.completed)}/{total}", task.fields["left"], task.fields["note"])
+                return Text(" ".join(filter(None, each)), no_wrap=True, overflow="ellipsis")
 
         class Table(rich.Progress):
             """Leaves out steps beside the rounds that end at once, which would flicker."""
 
             def get_renderables(self) -> Iterator[RenderableType]:
                 rounds, steps = self.tasks[:1], self.tasks[1:]
-                yield self.make_tasks_table([*rounds, *(step for step in steps if (step.elapsed or 0.0) > SHORT)])
+                self.columns = tuple(narrow if console.width < WIDE else wide)
+                for each in (rounds, [step for step in steps if (step.elapsed or 0.0) > SHORT]):
+                    yield self.make_tasks_table(each)
 
-        self._file = open(terminal, "w") if terminal else None  # noqa: SIM115  (closed by __exit__)
-        width = os.get_terminal_size(self._file.fileno()).columns or 100 if self._file else None
-        self._bar = Table(
-            rich.SpinnerColumn(finished_text=" "),
+        narrow: list[str | rich.ProgressColumn] = [rich.SpinnerColumn(finished_text=" "), OneLine()]
+        wide: list[str | rich.ProgressColumn] = [
+            narrow[0],
             rich.TextColumn("{task.description}"),
             rich.MofNCompleteColumn(),
             rich.BarColumn(bar_width=24),
             rich.TextColumn("{task.fields[note]}"),
             rich.TimeElapsedColumn(),
             rich.TextColumn("{task.fields[left]}"),
+        ]
+        self._file = open(terminal, "w") if terminal else None  # noqa: SIM115  (closed by __exit__)
+        width = os.get_terminal_size(self._file.fileno()).columns or 100 if self._file else None
+        console = Console(file=self._file, force_terminal=True, width=width)
+        self._bar = Table(
+            *wide,
             redirect_stderr=terminal is None and sys.stderr.isatty(),  # else a file may get it
-            console=Console(file=self._file, force_terminal=True, width=width),
+            console=console,
             refresh_per_second=4,
         )
         self._step: rich.TaskID | None = None
@@ -190,19 +221,30 @@ def progress(quiet: bool) -> Progress:
     return Bar(terminal) if on_screen else Lines()
 
 
-def announce() -> None:
-    """Says on a terminal that the run starts: MPI of many ranks takes seconds, and the bar waits for it."""
-    on_screen, terminal = screen()
-    if on_screen:
-        with open(terminal, "w") if terminal else nullcontext(sys.stdout) as file:
-            print("start     connecting the ranks", file=file, flush=True)
+def announce(ranks: int) -> None:
+    """Says that the run starts: MPI of many ranks takes seconds, and the bar waits for it; 0: no MPI."""
+    _, terminal = screen()
+    with open(terminal, "w") if terminal else nullcontext(sys.stdout) as file:
+        print(f"start     {f'connecting {ranks} ranks' if ranks > 1 else 'loading'}", file=file, flush=True)
+
+
+def say(words: str) -> None:
+    """Prints a line on a launcher's terminal itself, if there is one, below a bar; else on standard error."""
+    _, terminal = screen()
+    with open(terminal, "w") if terminal else nullcontext(sys.stderr) as file:
+        print(f"\n{words}" if terminal else words, file=file, flush=True)
 
 
 def screen() -> tuple[bool, str | None]:
-    """Whether a person looks on, and the terminal's device; None for standard output."""
-    launcher = outermost_launcher()
-    terminal = None if launcher is None else terminal_of(launcher)
-    return (sys.stdout.isatty() if launcher is None else terminal is not None), terminal
+    """Whether a person looks on, and the terminal's device; None for standard output.
+
+    Daemons give ranks pseudo-terminals whose output goes to a log; only `srun --pty` has a person at the other end.
+    """
+    if launcher := outermost_launcher():
+        terminal = terminal_of(launcher)
+        return terminal is not None, terminal
+    watched = "SLURM_PTY_PORT" in os.environ or outermost_launcher(DAEMONS) is None
+    return sys.stdout.isatty() and watched, None
 
 
 def terminal_of(launcher: int) -> str | None:
@@ -218,13 +260,31 @@ def terminal_of(launcher: int) -> str | None:
     return target if target.startswith(("/dev/pts/", "/dev/tty")) and os.access(target, os.W_OK) else None
 
 
-def outermost_launcher() -> int | None:
-    """The process id of the outermost MPI launcher among this process's ancestors; None if there is none."""
+def outermost_launcher(names: Sequence[str] = LAUNCHERS) -> int | None:
+    """The process id of the outermost of this process's ancestors with one of these names; None if there is none."""
     outermost, pid = None, os.getppid()
     with suppress(OSError, ValueError):
         while pid > 1:
             name = Path(f"/proc/{pid}/comm").read_text()
-            if any(launcher in name for launcher in LAUNCHERS):
+            if any(launcher in name for launcher in names):
                 outermost = pid
             pid = int(stat(pid)[1])
     return outermost
+
+
+def launcher_words(arguments: Sequence[str], ranks: int) -> list[str]:
+    """The launcher's words before the program, as `mpirun -n 3`; none without a launcher."""
+    launcher = outermost_launcher()
+    if launcher is None:  # on this node: ranks of several may have been started by `srun`
+        kind = os.environ.get("SLURM_MPI_TYPE")
+        return ["srun", *([f"--mpi={kind}"] if kind else []), "-n", str(ranks)] if ranks > 1 else []
+    try:
+        words = Path(f"/proc/{launcher}/cmdline").read_text().rstrip("\0").split("\0")
+    except (OSError, ValueError):
+        words = []
+    end = len(words) - len(arguments)
+    if end < 2 or words[end:] != [*arguments]:  # a script, or an appfile: its words are not those of the run
+        return ["mpirun", "-n", str(ranks)]
+    before = words[: end - 3] if words[end - 2] == "-m" else words[: end - 1]
+    name = Path(before[0]).name
+    return [RENAMED.get(name, name), *before[1:]]

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -148,10 +148,11 @@ def participants(to: Participants, m: int) -> list[int]:
     return chosen
 
 
-def forget_scratch(clients: Iterable[Client]) -> None:
-    """Empties the clients' scratch at the end of a round: what outlives it belongs into their memory."""
-    for client in clients:
-        client.scratch.clear()
+def forget_scratch(clients: Mapping[int, Client], asked: set[int]) -> None:
+    """Empties the scratch of the clients that a round asked, at its end: what outlives it belongs into their memory."""
+    for i in asked:
+        clients[i].scratch.clear()
+    asked.clear()
 
 
 def received(block: messages.Bytes) -> Any:

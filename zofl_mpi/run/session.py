@@ -17,7 +17,8 @@ from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import World
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.paths import user_path
-from zofl_mpi.run import loop, records
+from zofl_mpi.run import loop, records, stored
+from zofl_mpi.run.divergence import has_diverged
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.plan import Plan
@@ -26,12 +27,10 @@ from zofl_mpi.run.records import places
 from zofl_mpi.run.records.hdf5 import Attributes
 from zofl_mpi.run.signals import STATUS
 
+RESULTS = Path("results")
+"""Folder of results whose name is not given, made where a run is started."""
 NOTABLE = 0.1
 """Share of a run from which on the closing lines tell that the server waited for one rank."""
-FAR = 1e3
-"""An objective that exceeds its first value by this factor has diverged."""
-HUGE = 1e9
-"""An objective beyond this had left its start before the first evaluation."""
 STILL = 6
 """Evaluations in a row with the same bits that count as no progress."""
 
@@ -61,12 +60,13 @@ def lead(
         with bar:
             totals, done = loop.Rounds(method, clients, schedule, recorder, bar).run(resumed)
     except UserError as exc:
+        remedy = f"; {watch.remedy()}" if watch.has_checkpoint else ""
         if isinstance(exc, records.WriteError) or isinstance(exc.__cause__, records.WriteError):
             recorder.abandon()
         with suppress(UserError):  # the run's own failure is the one to report
             recorder.close("interrupted")
         watch.ends()
-        world.abort(f"{exc.trace if isinstance(exc, loop.RunError) else ''}zofl_mpi: {exc}")
+        world.abort(f"{exc.trace if isinstance(exc, loop.RunError) else ''}zofl_mpi: {exc}{remedy}")
         return 1
     except BaseException:  # as Ctrl-C: rows may wait
         with suppress(UserError):
@@ -74,7 +74,8 @@ def lead(
         raise
     status = 0 if done else STATUS
     clients.close(status)
-    print(closing(totals, recorder.path, done, watch.stop()), flush=True)
+    stopped = "" if done else f"(by {watch.stop() or 'a signal to another rank'}); {watch.remedy()}"
+    print(closing(totals, recorder.path, stopped, watch.resume), flush=True)
     return status
 
 
@@ -90,6 +91,7 @@ def opened(
     """
     flags, m, resumed = plan.values, method.setting.m, None
     known = {"config": plan.config, "seed": flags["seed"], "data": method.setting.fingerprint}
+    known |= {"folders": stored.sealed(plan.config)}
     attrs = {**records.provenance(), **attrs, **known}
     create = partial(records.Recorder.create, m=m, ranks=world.size, rounds=flags["rounds"], force=flags["force"])
     if flags["resume"]:
@@ -119,7 +121,7 @@ def continued(
         raise UserError(f"--resume {source}: {exc}; take an earlier copy of the two files, or begin again") from exc
     done = resumed.round
     if done > rounds:
-        raise UserError(f"--rounds {rounds}: {done} rounds are done already; ask for more of them")
+        raise UserError(f"--rounds {rounds}: {done} rounds are done already; ask for more: --rounds {done + 100}")
     target = user_path(flags["out"], "--out") if flags["out"] else source
     if target.resolve() == source.resolve():
         target = source
@@ -184,29 +186,33 @@ def check_same_run(source: Path, before: Attributes, checkpoint: Attributes, now
 
 
 def free_name(plan: Plan) -> Path:
-    """METHOD-PROBLEM-DATA-sSEED.h5 in this folder, numbered if it exists; the usual problem and no data go unnamed."""
+    """results/METHOD-PROBLEM-DATA-sSEED.h5, numbered if it exists; the usual problem and no data go unnamed."""
     flags = plan.values
     data = [Path(str(flags["data"])).stem[:100]] if "data" in flags else []  # a file system allows some 255 in all
     problem = [flags["problem"][:60]] if flags["problem"] != plan.usual or not data else []
     stem = "-".join([flags["method"], *problem, *data, f"s{flags['seed']}"]).replace(":", ".")
-    names = (Path(f"{stem}{'' if k == 1 else f'-{k}'}.h5") for k in range(1, 1_000_000))
+    with suppress(OSError):  # what is wrong with the folder is told where the result is made
+        RESULTS.mkdir(exist_ok=True)
+    names = (RESULTS / f"{stem}{'' if k == 1 else f'-{k}'}.h5" for k in range(1, 1_000_000))
     return next(name for name in names if not name.exists())
 
 
-def closing(totals: loop.Totals, path: Path, done: bool, signal: str) -> str:
-    """The last lines of a run: measures reached, times, bytes sent, and the path of the result."""
-    lines = []
-    if not done:
-        cause = f"by {signal}" if signal else "by a signal to another rank"
-        lines.append(f"stopped after round {totals.round} ({cause}); continue with --resume {path}")
+def closing(totals: loop.Totals, path: Path, stopped: str = "", resume: str = "") -> str:
+    """The last lines of a run: measures reached, times, bytes sent, and the path of the result.
+
+    Args:
+        stopped: why the run ends before its last round, and what continues it; "" where it does not.
+        resume: the command that continues it.
+    """
+    lines = [f"stopped after round {totals.round} {stopped}"] if stopped else []
     measures = ("test_accuracy", "personal_accuracy", "test_loss", "objective")
     reached = [f"{k.replace('_', ' ')} {loop.short(v)}" for k, v in totals.last.items() if k in measures]
     if reached:
         lines.append("reached   " + "  ".join(reached))
     if totals.directions:
         lines.append(f"explored  {totals.directions}")
-    if done and not totals.rounds:
-        lines.append(f"finished  nothing was left to do; --rounds N, above {totals.round}, goes on")
+    if not (stopped or totals.rounds):
+        lines.append(f"finished  nothing was left to do; for more rounds: {resume} --rounds {totals.round + 100}")
         return "\n".join([*lines, f"result    {path}"])
     lines.append(f"start     {totals.start:.1f} s before the first round")
     seconds, S = totals.seconds.reshape(-1, 3), totals.server_ranks
@@ -244,7 +250,7 @@ def astray(course: Sequence[tuple[int, float]], called: str) -> str:
     if len(values) < 2:
         return ""
     first, last = values[0], values[-1]
-    if not abs(last) <= min(FAR * max(abs(first), 1.0), HUGE):
+    if has_diverged(first, last):
         return f"the {called} went from {first:.4g} after its first round to {last:.4g}: smaller steps may help"
     since = next((k for k in range(len(values) - 1, -1, -1) if values[k] != last), -1) + 1
     if len(values) - since < STILL:

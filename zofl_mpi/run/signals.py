@@ -1,6 +1,9 @@
 """SIGTERM and SIGUSR1 (a scheduler's warning before it takes the node) end a run after the round in progress."""
 
+import os
 import signal
+import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import final
 
@@ -8,24 +11,49 @@ STATUS = 75
 """Exit status of a run that a signal stopped and that can be resumed (EX_TEMPFAIL): a job script requeues on it."""
 
 
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
 @final
 class Stop:
     """Names the signal that has come, "" for none. Blocking MPI calls delay Python's handler until they return."""
 
     def __init__(self) -> None:
-        self._name = ""
+        self._name, self._listens = "", False
 
     def __call__(self) -> str:
         return self._name
 
     def listen(self) -> None:
         """Makes the signals be noted here, and do nothing else."""
-        for number in (signal.SIGTERM, signal.SIGUSR1):
+        self._listens = True
+        for number in SIGNALS:
             signal.signal(number, self._heard)
+
+    def tell(self, say: Callable[[str], None]) -> None:
+        """Gives the first signal's name to `say` at once, in another thread: the main one may wait in MPI.
+
+        Before `listen` the signal then ends this process, as it would without a handler.
+        """
+        heard, wakes = os.pipe()
+        os.set_blocking(wakes, False)
+        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        for number in SIGNALS:
+            signal.signal(number, self._heard)
+
+        def listen() -> None:
+            for number in iter(lambda: os.read(heard, 1), b""):
+                if number[0] in SIGNALS:
+                    say(signal.Signals(number[0]).name)
+                    if not self._listens:
+                        os._exit(128 + number[0])
+                    return
+
+        threading.Thread(target=listen, daemon=True).start()
 
     def ignore(self) -> None:
         """Makes the signals do nothing: the run has ended, and its exit status is decided."""
-        for number in (signal.SIGTERM, signal.SIGUSR1):
+        for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:

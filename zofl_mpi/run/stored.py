@@ -5,9 +5,16 @@ Results and checkpoints are files that people send each other. Their configurati
 from a file: it counts only where the command itself names it.
 """
 
+import hmac
 import json
 import os
+import secrets
+import shlex
+import stat
 from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from zofl_mpi.errors import UserError, warn
@@ -28,7 +35,9 @@ LOCAL = {
 }
 """Flags of one command, not of a run: the result file does not keep them."""
 FOLDERS = ("data_dir",)
-"""Flags that say where a machine keeps its files; a run that is continued has them anew."""
+"""Flags that say where a machine keeps its files; taken from a file only under the seal of the user who reads it."""
+SEAL, SECRET_BYTES = "seal", 32
+"""Name of the seal beside the folders, and length of the secret that it is made with."""
 CLASSES = ("method", "problem")
 """Flags that may name a class of a user's own."""
 KNOWN: Mapping[str, Collection[str]] = {
@@ -40,8 +49,8 @@ KNOWN: Mapping[str, Collection[str]] = {
 """{flag that may name a file, folder or model of a user's own: its values that are zofl_mpi's; all others are such}."""
 
 
-def config_of(path: str) -> tuple[dict[str, Any], str, int]:
-    """Configuration, kernel and samples of an evaluation, in the checkpoint of the run that --resume names.
+def config_of(path: str) -> tuple[dict[str, Any], dict[str, str], str, int]:
+    """Configuration, this user's own folders, kernel and samples of an evaluation of the run that --resume names.
 
     UserError: it cannot be read.
     """
@@ -64,7 +73,7 @@ def config_of(path: str) -> tuple[dict[str, Any], str, int]:
     except (KeyError, TypeError, ValueError, RecursionError) as exc:
         why = f"it has no {exc}" if isinstance(exc, KeyError) else str(exc)
         raise UserError(f"--resume {path}: the checkpoint's configuration is damaged ({why})") from exc
-    return config, kernel, samples
+    return config, _unsealed(checkpoint.attrs.get("folders", "")), kernel, samples
 
 
 def _is_value(value: Any) -> bool:
@@ -72,8 +81,15 @@ def _is_value(value: Any) -> bool:
     return all(isinstance(each, str | int | float) for each in (value if isinstance(value, list) else [value]))
 
 
-def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, by: str = "") -> dict[str, Any]:
-    """The part of a file's configuration that may be used: all but flags of one command and folders.
+def trusted(
+    config: Mapping[str, Any],
+    named: Mapping[str, Any],
+    source: str,
+    by: str = "",
+    own: Mapping[str, str] = MappingProxyType({}),
+    command: str = "add",
+) -> dict[str, Any]:
+    """The part of a file's configuration that may be used: all but flags of one command and folders not one's own.
 
     UserError: it names a class, file or folder of somebody's own that the command does not, or a value that would be
     read as a flag.
@@ -81,6 +97,8 @@ def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, by
     Args:
         named: {flag: value} that the command itself gives.
         by: the flag by which the command names what is somebody's own, if not the one of its value.
+        own: folders that a run of this user named; those that are there still are used.
+        command: as it was typed, to be completed in the advice.
     """
     kept = {key: value for key, value in config.items() if flags.field_of(key) not in {*LOCAL, *FOLDERS}}
     made, add = [], []
@@ -94,13 +112,63 @@ def trusted(config: Mapping[str, Any], named: Mapping[str, Any], source: str, by
             made.append(f"--{flags.flag(name)} {value}")
             add.append(f"{by or '--' + flags.flag(name)} {value}")
     if made:
-        advice = f"used only where the command names it, too; if you trust it, add {' '.join(add)}"
+        advice = f"used only where the command names it, too; if you trust it: {command} {' '.join(add)}"
         raise UserError(f"{source} was made with {' '.join(made)}, somebody's own: {advice}")
     for name in FOLDERS:
-        if config.get(name) and not named.get(name):
+        if not config.get(name) or named.get(name):
+            continue
+        if name in own and os.path.isdir(own[name]):
+            kept[name] = own[name]
+        else:
             made_with = f"{source} was made with --{flags.flag(name)} {config[name]}"
-            warn(f"{made_with}; no folder is taken from a file: name it again to use it")
+            use = f"{command} --{flags.flag(name)} {shlex.quote(str(config[name]))}"
+            warn(f"{made_with}; no folder is taken from the file of another user or machine; to use it: {use}")
     return kept
+
+
+def sealed(config: Mapping[str, Any]) -> dict[str, str]:
+    """The folders of a configuration, in full, with a seal that this user's runs alone can make; {} without any."""
+    folders = {k: os.path.abspath(os.path.expanduser(config[k])) for k in FOLDERS if config.get(k)}
+    secret = _secret() if folders else b""
+    return {**folders, SEAL: _seal(folders, secret)} if secret else {}
+
+
+def _unsealed(text: Any) -> dict[str, str]:
+    """The folders that a run of this user named, of what `sealed` left in a file; {} where the seal is not ours."""
+    with suppress(AttributeError, TypeError, ValueError, RecursionError):
+        folders = json.loads(text or "{}")
+        seal = folders.pop(SEAL, "")
+        if seal and (secret := _secret()) and hmac.compare_digest(seal, _seal(folders, secret)):
+            return dict(folders)
+    return {}
+
+
+def _seal(folders: Mapping[str, str], secret: bytes) -> str:
+    return hmac.digest(secret, json.dumps(folders, sort_keys=True).encode(), "sha256").hex()
+
+
+def _secret() -> bytes:
+    """This user's secret, made at its first use, in a file that only they can read; b"" where there can be none."""
+    import platformdirs
+
+    path = Path(platformdirs.user_state_dir("zofl_mpi")) / "secret"
+    with suppress(OSError):
+        if path.is_absolute() and not path.exists():  # else there is no home
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+            with open(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+                file.write(secrets.token_bytes(SECRET_BYTES))
+            try:
+                with suppress(FileExistsError):  # another run was first
+                    os.link(new, path)
+            finally:
+                new.unlink()
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            found = os.fstat(file.fileno())
+            ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+            secret = file.read(SECRET_BYTES + 1)
+            return secret if ours and len(secret) == SECRET_BYTES else b""
+    return b""
 
 
 def is_place(name: str, value: str) -> bool:

@@ -42,11 +42,12 @@ def _hyperparameter(site: Site, federation: Federation) -> Hyperparameter:
 
 
 DATA = {"data": ClientSamples}
+HYPERPARAMETER = {"": {"eta": 0.005}, "fedrzo_bl": {"gamma": 3e-4}}  # eta: half of mu
 PROBLEMS = {
     "relu_net": on_samples(ReLUNet, ClientSamples),
     "mlp": replace(MLP, groups={**MLP.groups, **DATA}),
     "cnn": replace(CNN, groups={**CNN.groups, **DATA}),
-    "hyperparameter": on_samples(Hyperparameter, ClientSamples, _hyperparameter, eta=0.005),  # half of mu
+    "hyperparameter": on_samples(Hyperparameter, ClientSamples, _hyperparameter, usual=HYPERPARAMETER),
     "fair": on_samples(Fair, ClientSamples),
     "fair_softmax": on_samples(FairSoftmax, ClientSamples),
     "max_affine": random_problem(Known, MaxAffine),

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from zofl_mpi.data import Federation
-from zofl_mpi.engine.fields import is_flag
+from zofl_mpi.engine.fields import NOTHING, is_flag
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.problems import Bilevel, Hierarchical, Lipschitz, SecondOrder, Smooth
@@ -109,7 +109,12 @@ def random_problem(flags: type[Any], cls: type[Any], *, tested_on_clients: bool 
 
 
 def on_samples(
-    cls: type[Any], samples: type[Any] = Samples, make: Make | None = None, *, classifies: bool = True, **usual: Any
+    cls: type[Any],
+    samples: type[Any] = Samples,
+    make: Make | None = None,
+    *,
+    classifies: bool = True,
+    usual: Mapping[str, Mapping[str, Any]] = NOTHING,
 ) -> Choice:
     """A dataclass as a problem on the samples of a data set; one that is given the `device` may run on a GPU.
 
@@ -117,7 +122,7 @@ def on_samples(
         samples: the flags of the data set, with a family's defaults.
         make: makes the problem; None: `problem_on` these data.
         classifies: refuse the data of a regression.
-        usual: defaults of a method's flags on this problem.
+        usual: as in `Choice`.
     """
 
     def setting(site: Site) -> Setting[Any]:

@@ -7,7 +7,7 @@ from typing import Any, final
 
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, mistake
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.split_images import ConvNet, ResNet, SplitMLP
 from zofl_mpi.run.family import Choice, Site
@@ -77,9 +77,9 @@ def _own(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], classes:
         found = cls(shape, classes)
         parts = {part: getattr(found, part) for part in ("client", "auxiliary", "server")}
     except Exception as exc:  # the user's code
+        needed = "client, auxiliary and server"
         raise UserError(
-            f"--problem {name}: {cls.__name__}({shape}, {classes}) must have client, auxiliary and server: "
-            f"{type(exc).__name__}: {exc}"
+            f"--problem {name}: {cls.__name__}({shape}, {classes}) must have {needed}: {mistake(exc)}"
         ) from exc
     for part, module in parts.items():
         which = f"--problem {name}: the {part} part"

@@ -15,7 +15,7 @@ from zofl_mpi.data import Federation, features
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, mistake
 from zofl_mpi.problems.split_images import demand_images
 from zofl_mpi.run.family import Choice, Site
 from zofl_mpi.run.flags import Groups
@@ -136,7 +136,7 @@ def _own_module(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], c
         return cls(shape, classes)  # type: ignore[no-any-return]
     except Exception as exc:  # the user's code
         call = f"{cls.__name__}({shape}, {classes})"
-        raise UserError(f"--problem {name}: {call} failed: {type(exc).__name__}: {exc}") from exc
+        raise UserError(f"--problem {name}: {call} failed: {mistake(exc)}") from exc
 
 
 MLP = classifier(_mlp, Widths)

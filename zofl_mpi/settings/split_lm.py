@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
 
 from zofl_mpi.data import texts
-from zofl_mpi.data.bpe import Vocabulary
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.lazy import torch
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.engine.world import run_or_fail_all
 from zofl_mpi.errors import UserError
-from zofl_mpi.paths import user_path
 from zofl_mpi.run.family import Site
 from zofl_mpi.run.flags import flag
 from zofl_mpi.settings.networks import fingerprint_of
@@ -23,10 +20,18 @@ from zofl_mpi.settings.samples import setting_on
 from zofl_mpi.settings.texts import Texts
 
 if TYPE_CHECKING:
+    from zofl_mpi.data.bpe import Vocabulary
     from zofl_mpi.problems.split_lm import SplitLM
 
 TRAINED_ON = ("data", "text", "vocabulary", "part")
 """Flags of the texts that a model which was trained here keeps in its configuration."""
+
+
+class Uncut(NamedTuple):
+    """A model before it is cut, on the CPU in float32, and its logits as it was read."""
+
+    model: Any
+    own: list[Any]
 
 
 @final
@@ -35,9 +40,10 @@ class LM:
     """A causal language model, cut in three, with LoRA; dropout is off.
 
     Attributes:
-        model: a folder with a causal model of transformers, its name on the hub (gpt2, facebook/opt-125m), or one with
-            random weights: GPT-2 as random:tiny (4 blocks of width 192, context 256), random:small, random:medium (its
-            own sizes), or random:FOLDER for the config.json in a folder.
+        model: a folder with a causal model of transformers (safetensors; no code of it runs), its name on the hub if it
+            is in the hub's cache (gpt2, EleutherAI/pythia-160m), or one with random weights: GPT-2 as random:tiny (4
+            blocks of width 192, context 256), random:small, random:medium (its own sizes), or random:FOLDER for the
+            config.json in a folder.
         cut: blocks at the client; 0: a quarter of all ([C]'s 3 of small, 6 of medium).
         auxiliary_blocks: blocks of the auxiliary head before its norm and unembedding, which begin as a copy of the
             server's.
@@ -46,7 +52,8 @@ class LM:
         lora_targets: layers that LoRA adapts, by the last part of their names; auto: peft's own for the family, of
             GPT-2 the queries and values of every block.
         train: lora (all else is frozen), norm (the scales and shifts of normalisations alone) or all (every parameter
-            and no LoRA, for pretraining; embedding and unembedding are then two matrices).
+            and no LoRA). A matrix that is embedding and unembedding stays one with decomfl, hiso and fedkseed; methods
+            that split hold a copy at each side, which drift apart.
         label_smoothing: share of a label that is spread over the vocabulary, in training losses, zeroth-order ones too;
             reports have none.
         bf16: forward passes and smashed samples in bfloat16; losses and their differences in float32 or better.
@@ -73,83 +80,105 @@ class LM:
         model = lm_models.stored_model(self.model)
         return model.config, model
 
-    def uncut(self, config: Any, model: Any, streams: Streams, vocabulary: int, end: int) -> Any:
-        """The model before it is cut, on the CPU in float32, with LoRA if LoRA is trained.
+    def vocabulary(self, config: Any) -> Vocabulary | None:
+        """The model's own tokens; None where it has no tokeniser."""
+        from zofl_mpi.problems import lm_files, lm_models
+
+        folder = self.model.removeprefix("random:")
+        if folder != self.model and folder in lm_models.SIZES:
+            return None
+        return lm_files.vocabulary_of(folder, config)
+
+    def uncut(self, config: Any, model: Any, streams: Streams, vocabulary: int, end: int, longest: int) -> Uncut:
+        """The model before it is cut, with LoRA if LoRA is trained.
 
         Args:
             config, model: from `begun`; not to be used afterwards.
             vocabulary: V, number of tokens of the data, of which `end` ends a text.
+            longest: T, input tokens of the longest text.
 
         Raises:
-            UserError: the model has another vocabulary; peft is not installed.
+            UserError: the model has another vocabulary, or none of its logits; peft is not installed.
         """
         from zofl_mpi.problems import adapters, lm_models
+        from zofl_mpi.problems.lm_checks import own_logits
         from zofl_mpi.problems.network import seeded
 
         if model is None:
             model = seeded(lambda: lm_models.random_model(config, vocabulary, end), streams(Purpose.MODULE))
-        if model.config.vocab_size != vocabulary:
+        known = model.config.get_text_config().vocab_size
+        if known != vocabulary:
             raise UserError(
-                f"--model {self.model} knows {model.config.vocab_size} tokens, the data have {vocabulary}: take the "
-                "--vocabulary that it was trained with, or a folder with the model and its tokenizer.json"
+                f"--model {self.model} knows {known} tokens, the data have {vocabulary}: take the --vocabulary that it "
+                "was trained with, or a folder with the model and its tokeniser"
             )
+        own = own_logits(model, longest, self.model)
         if self.train == "lora":  # by a stream apart, so that A does not depend on the model's draws
             targets = () if self.lora_targets == ("auto",) else self.lora_targets
             add = partial(adapters.add_lora, model, self.lora_rank, self.lora_alpha, targets)
             seeded(add, streams(Purpose.MODULE, t=1))
         elif self.train == "norm":
             adapters.only_norms(model)
-        return model
+        return Uncut(model, own)
 
     def problem(
-        self, model: Any, longest: int, targets: int, dtype: str = "float32", device: str = "cpu", choices: int = 1
+        self,
+        uncut: Uncut,
+        longest: int,
+        targets: int,
+        dtype: str = "float32",
+        device: str = "cpu",
+        choices: int = 1,
+        tied: bool = False,
     ) -> SplitLM:
-        """The problem of a model from `uncut`, which is not to be used afterwards; see `SplitLM` (UserError: it cannot
-        be cut, or does not compute in this precision).
+        """The problem of a model from `uncut`, which is not to be used afterwards; see `cut_model` and `SplitLM`.
+
+        UserError: it cannot be cut, or does not compute in this precision.
         """
         from zofl_mpi.problems.lm import cut_model, outline
         from zofl_mpi.problems.split_lm import SplitLM
 
+        model = uncut.model
         layers = outline(model.to(getattr(torch, dtype)), self.model)
-        model.to(torch.device(device))
         cut = self.cut or max(1, len(layers.of(model)) // 4)
-        parts = cut_model(model, layers, cut, self.auxiliary_blocks, longest)
+        parts = cut_model(model, layers, cut, self.auxiliary_blocks, uncut.own, tied)
+        for part in (*parts[:3], model):
+            part.to(torch.device(device))
         own: dict[str, Any] = {"dtype": dtype, "device": device, "bf16": self.bf16, "tf32": self.tf32}
         return SplitLM(parts, longest, targets, self.label_smoothing, choices, **own)
-
-
-def vocabulary_of(model: str, config: Any) -> Vocabulary | None:
-    """That of the tokenizer.json in a model's folder; None where there is none, or no token that ends a text."""
-    place, own = user_path(model, "--model") / "tokenizer.json", config.get_text_config()
-    if not os.path.isfile(place) or own.eos_token_id is None:
-        return None
-    end = own.eos_token_id[0] if isinstance(own.eos_token_id, list) else own.eos_token_id
-    return Vocabulary((place,), int(own.vocab_size), int(end))
 
 
 def build(site: Site) -> Setting[Any]:
     """The setting on a data set of texts."""
     from zofl_mpi.problems.frozen import once_a_node
-    from zofl_mpi.problems.lm_models import context_of
+    from zofl_mpi.problems.lm_files import context_of
 
     flags, texts_of = site.group(LM), site.group(Texts)
     config, begun = run_or_fail_all(site.world, flags.begun)
     run_or_fail_all(site.world, lambda: _check_texts(flags.model, config, texts_of))
-    corpus = texts_of.corpus(site.world, site.streams, context_of(config), vocabulary_of(flags.model, config))
-    tokens = corpus.vocabulary.size, corpus.vocabulary.end
-    model = run_or_fail_all(site.world, lambda: flags.uncut(config, begun, site.streams, *tokens))
-    fingerprint = f"{corpus.division}, {fingerprint_of(model)}"
+    asked = texts_of.vocabulary == "auto"
+    own = run_or_fail_all(site.world, lambda: flags.vocabulary(config) if asked else None)
+    if asked and own is None and config.model_type != "gpt2":
+        raise UserError(
+            f"--model {flags.model}: a {config.model_type} without a tokeniser (tokenizer.json, or vocab.json and "
+            "merges.txt): put its files into the folder, or take --vocabulary gpt2 where its tokens are GPT-2's"
+        )
+    corpus = texts_of.corpus(site.world, site.streams, context_of(config), own)
     longest = texts.longest(corpus.federation.test)
-    make = partial(flags.problem, model, *longest, site.dtype, site.device, corpus.choices)
+    tokens = corpus.vocabulary.size, corpus.vocabulary.end, longest[0]
+    uncut = run_or_fail_all(site.world, lambda: flags.uncut(config, begun, site.streams, *tokens))
+    fingerprint = f"{corpus.division}, {fingerprint_of(uncut.model)}"
+    make = partial(flags.problem, uncut, *longest, site.dtype, site.device, corpus.choices, site.holds_all)
     problem = run_or_fail_all(site.world, make)
     once_a_node(site.world, [*problem.parts.model.parameters(), *problem.local.first, *problem.top.first])
-    return setting_on(site, problem, corpus.federation, fingerprint)
+    setting = setting_on(site, problem, corpus.federation, fingerprint)
+    return replace(setting, about="; ".join((setting.about, corpus.vocabulary.name, *problem.remarks)))
 
 
 def _check_texts(name: str, config: Any, own: Texts) -> None:
     """Refuses texts that the model was trained on already, and texts written in another way."""
     trained: dict[str, Any] = getattr(config, "trained_on", {})
-    if trained.get("data") != own.data:
+    if not (isinstance(trained, dict) and set(TRAINED_ON) <= trained.keys() and trained["data"] == own.data):
         return
     differing = [key for key in TRAINED_ON if key != "part" and trained[key] != getattr(own, key)]
     if differing:

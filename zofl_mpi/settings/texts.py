@@ -39,8 +39,8 @@ class Texts:
         data_dir: the folder with e2e/ and gpt2-bpe/, or with their files; else $ZOFL_DATA, else the user's cache.
         text: of E2E, official (as in the files) or tokenised (as in the codes of LoRA and SplitLoRA: by Moses's rules,
             the test part by spaCy's).
-        vocabulary: auto (by the tokenizer.json in --model's folder where there is one, else gpt2), gpt2 (all 50,257
-            tokens), or e2e (only those of gpt2 that occur in the data, renumbered; for tiny models).
+        vocabulary: auto (the model's own tokeniser; of a GPT-2 without one gpt2), gpt2 (all 50,257 tokens), or e2e
+            (only those of gpt2 that occur in the data, renumbered; for tiny models).
         m: number of clients.
         alpha: Dirichlet concentration of the clients' classes, the types of meaning representations, above 0; inf for
             iid.
@@ -70,7 +70,7 @@ class Texts:
 
         Args:
             most: tokens that the model can look at; texts that are longer are refused.
-            of_model: the vocabulary of the model's folder; None for none.
+            of_model: the model's own tokens; None for none.
         """
         data_dir = user_path(self.data_dir, "--data-dir") if self.data_dir else published.default_data_dir()
         files = run_or_fail_all(world, lambda: self._files(data_dir))

@@ -24,10 +24,12 @@ select min(case when not frozen then mean end), max(case when not frozen then me
 select min(gain), max(gain) from narrow;
 -- a radius of 0.1 and more costs # to #
 select min(-gain), max(-gain) from narrow where mu >= 0.1;
--- n_p = 4 with two blocks gains # ± #
-select gain, gain_sd from narrow where cut = 2 and n_p = 4;
--- besides n_p = 8's # ± #
-select gain, gain_sd from narrow where cut = 2 and n_p = 8;
+-- n_p = 4 with two blocks gains # (# to #)
+select gain, gain - half(gain_sd, 3), gain + half(gain_sd, 3) from narrow where cut = 2 and n_p = 4;
+-- no gain's interval lies above 0
+select max(gain - half(gain_sd, seeds)) <= 0 from narrow where not frozen;
+-- n_p = 8 there # (# to #)
+select gain, gain - half(gain_sd, 3), gain + half(gain_sd, 3) from narrow where cut = 2 and n_p = 8;
 -- More directions lower the local loss (# to # nat)
 select local_loss from narrow where cut = 1 and mu = 0.001 and n_p in (1, 8) order by n_p;
 -- in all # cells
@@ -88,11 +90,12 @@ select name, mean, sd, share, case when method not in ('heron-frozen', 'sflv2') 
 from n join stages using (method) order by cifar desc;
 -- HERON closes # ± # % of the gap on CIFAR-10
 select share, share_sd from stages where cifar and method = 'heron';
--- on CIFAR-10 (# ± # points)
-select gain_mean, gain_sd from stages where cifar and method = 'heron-head';
--- a little more (# ± #), at a first-order client's memory (# of # MiB)
+-- on CIFAR-10 (# points, # to #)
+select gain_mean, gain_mean - half(gain_sd, 3), gain_mean + half(gain_sd, 3) from stages where cifar and method = 'heron-head';
+-- a little more (#, # to #), at a first-order client's memory (# of # MiB)
 select nth(method, 'heron-sample | cse_fsl') as k, case method when 'heron-sample' then gain_mean end as gain,
-    case method when 'heron-sample' then gain_sd end as gain_sd, mib from stages where cifar;
+    case method when 'heron-sample' then gain_mean - half(gain_sd, 3) end as least,
+    case method when 'heron-sample' then gain_mean + half(gain_sd, 3) end as most, mib from stages where cifar;
 -- sends # times HERON's bytes
 select max(1.0 * o.bytes / h.bytes) from stages o join stages h using (cifar) where o.method = 'ho_sfl' and h.method = 'heron';
 -- sends 1.8 times HERON's bytes
@@ -110,12 +113,12 @@ select n.work, h.work from stages n join stages h using (cifar)
 where n.method = 'heron-n2' and h.method = 'heron' order by cifar desc;
 -- stages close # and # %
 select share from stages where method = 'heron-n4' order by cifar desc;
--- stage, are # ± # points above none on CIFAR-10 and # ± # on Fashion-MNIST: not told apart
-select ahead_mean, ahead_sd from pairs where method = 'heron-n2-zo' order by cifar desc;
--- last stage exact is # ± # points above HERON's
-select ahead_mean, ahead_sd from pairs where cifar and method = 'ho_sfl-n2';
--- the layers before give # ± #.
-select ahead_mean, ahead_sd from pairs where cifar and method = 'ho_sfl-n2-zo';
+-- stage, are # (# to #) points above none on CIFAR-10 and # (# to #) on Fashion-MNIST: not told apart
+select ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from pairs where method = 'heron-n2-zo' order by cifar desc;
+-- last stage exact is # (# to #) points above HERON's
+select ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from pairs where cifar and method = 'ho_sfl-n2';
+-- the layers before give # (# to #).
+select ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from pairs where cifar and method = 'ho_sfl-n2-zo';
 -- little (# to # MiB, # to #)
 select c3, c4 from c_pays_txt where c2 = 'CSE-FSL' and cells = 6;
 -- ahead by #, #, # and by #, #, # points, seed by seed
@@ -134,27 +137,27 @@ select -sflv2_more, -cse_fsl_more from c_pays_search where setting like '%α%';
 select cosine, cosine_sd from stages where cifar and method = 'heron-head';
 -- a root mean square, says # (d
 select cosine_rule from stages where cifar and method = 'heron-head';
--- oracle without mu, have # ± # and are # ± # points ahead of differences
-select cosine, cosine_sd, ahead_mean, ahead_sd from pairs where cifar and method = 'heron-head-jvp';
+-- oracle without mu, have # ± # and are # (# to #) points ahead of differences
+select cosine, cosine_sd, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from pairs where cifar and method = 'heron-head-jvp';
 -- at # MiB, where CSE-FSL takes #.
 select nth(method, 'heron-head-jvp | cse_fsl') as k, mib from stages where cifar;
--- So it is with HO-SFL (# ± # for # ± #, # ± # points)
-select cosine, cosine_sd, other_cosine, other_sd, ahead_mean, ahead_sd from pairs where cifar and method = 'ho_sfl-jvp';
--- and on Fashion-MNIST (# ± # for # ± #, # ± # points)
-select cosine, cosine_sd, other_cosine, other_sd, ahead_mean, ahead_sd from pairs where not cifar and method = 'heron-head-jvp';
--- Eight directions have # ± # (rule: #) and are # ± # points ahead of one
-select cosine, cosine_sd, cosine_rule, ahead_mean, ahead_sd from pairs where cifar and method = 'heron-head-8';
+-- So it is with HO-SFL (# ± # for # ± #, # points, # to #)
+select cosine, cosine_sd, other_cosine, other_sd, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from pairs where cifar and method = 'ho_sfl-jvp';
+-- and on Fashion-MNIST (# ± # for # ± #, # points, # to #)
+select cosine, cosine_sd, other_cosine, other_sd, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from pairs where not cifar and method = 'heron-head-jvp';
+-- Eight directions have # ± # (rule: #) and are # (# to #) points ahead of one
+select cosine, cosine_sd, cosine_rule, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from pairs where cifar and method = 'heron-head-8';
 -- takes # forward passes for #, in all # G multiply-accumulates for CSE-FSL's #.
 select p.passes, p.other_passes, p.work, c.work from pairs p join stages c using (cifar)
 where cifar and p.method = 'heron-head-8' and c.method = 'cse_fsl';
 -- one wins # points with eight directions, # with one, and # in the exact last stage
 select nth(method, 'heron-head-8 | heron-head | heron-n2') as k, gain_mean / (passes - 1) from stages where cifar;
--- Per sample, eight directions have # ± # for one's # ± #, and are # ± # points ahead (seed by seed #, #, #)
-select cosine, cosine_sd, other_cosine, other_sd, ahead_mean, ahead_sd, ahead_by_seed from pairs where cifar and method = 'heron-sample-8';
+-- Per sample, eight directions have # ± # for one's # ± #, and are # (# to #) points ahead (seed by seed #, #, #)
+select cosine, cosine_sd, other_cosine, other_sd, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3), ahead_by_seed from pairs where cifar and method = 'heron-sample-8';
 -- won here, # ± # % of the gap, for # passes a step
 select share, share_sd, passes from stages where cifar and method = 'heron-sample-8';
--- On Fashion-MNIST eight directions have # ± # for # ± # and win # ± # points
-select cosine, cosine_sd, other_cosine, other_sd, ahead_mean, ahead_sd from pairs where not cifar and method = 'heron-head-8';
+-- On Fashion-MNIST eight directions have # ± # for # ± # and win # (# to #) points
+select cosine, cosine_sd, other_cosine, other_sd, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from pairs where not cifar and method = 'heron-head-8';
 
 create view uplink as select * from c_pays_uplink where setting like 'CIFAR-10%';
 -- smashed samples are # KiB a client and round on CIFAR-10, a dense model # KiB with
@@ -182,10 +185,10 @@ select name, mean, sd from (
 select count(*) = 21 from c_narrow where best and coalesce(at_edge, '') = '' and seeds = 3;
 create view cuts as select *, nth(setting, 'MNIST, cut of 4 features | Fashion-MNIST, cut of 4 features'
     || ' | Fashion-MNIST, cut of 2 features | Fashion-MNIST, cut of 16 features') as k from pays where study = 'c_narrow';
--- the frozen client by # ± # points with 4 features on MNIST, # ± # on Fashion-MNIST, # ± # with 2 features and # ± # with 16
-select k, ahead_mean, ahead_sd from cuts where method = 'HERON, exact head, 8 directions';
--- more than three deviations each time
-select min(ahead_mean > 3 * ahead_sd) from cuts where method = 'HERON, exact head, 8 directions';
+-- the frozen client by # (# to #) points with 4 features on MNIST, # (# to #) on Fashion-MNIST, # (# to #) with 2 features and # (# to #) with 16
+select k, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from cuts where method = 'HERON, exact head, 8 directions';
+-- above 0 each time
+select min(ahead_mean > half(ahead_sd, 3)) from cuts where method = 'HERON, exact head, 8 directions';
 -- They close #, #, # and # % of the gap
 select k, share_percent from cuts where method = 'HERON, exact head, 8 directions';
 -- one direction, 0.96 a parameter, closes # and # % with 4 features
@@ -217,13 +220,13 @@ create view wider as select *, nth(setting, 'CIFAR-10, cut of 4 features | CIFAR
 -- is no better there than estimates with 4 features
 select c.accuracy_mean_percent < max(e.accuracy_mean_percent) from more c, more e
 where c.cell = 'cifar-k4' and c.method = 'cse_fsl' and e.cell = 'cifar-k4' and e.method in ('heron-head-8', 'ho_sfl-8');
--- with 4 features and # directions a parameter HERON is ahead of the frozen client by # ± # points and closes # % of the gap
-select directions_per_parameter, ahead_mean, ahead_sd, share_percent from wider where k = 1 and method like 'HERON%';
--- HO-SFL # %; with 16 features and # it is ahead by # ± # (seed by seed) and closes # %, HO-SFL # %. With 8 features on Fashion-MNIST, # a parameter, it closes # %
-select 1 as k, share_percent, null, null, null from wider where k = 1 and method like 'HO-SFL%' union all
-select 2, directions_per_parameter, ahead_mean, ahead_sd, share_percent from wider where k = 2 and method like 'HERON%' union all
-select 3, share_percent, null, null, null from wider where k = 2 and method like 'HO-SFL%' union all
-select 4, directions_per_parameter, share_percent, null, null from wider where k = 3;
+-- with 4 features and # directions a parameter HERON is ahead of the frozen client by # (# to #) points and closes # % of the gap
+select directions_per_parameter, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3), share_percent from wider where k = 1 and method like 'HERON%';
+-- HO-SFL # %; with 16 features and # it is ahead by # (# to #) and closes # %, HO-SFL # %. With 8 features on Fashion-MNIST, # a parameter, it closes # %
+select 1 as k, share_percent, null, null, null, null from wider where k = 1 and method like 'HO-SFL%' union all
+select 2, directions_per_parameter, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3), share_percent from wider where k = 2 and method like 'HERON%' union all
+select 3, share_percent, null, null, null, null from wider where k = 2 and method like 'HO-SFL%' union all
+select 4, directions_per_parameter, share_percent, null, null, null from wider where k = 3;
 -- 16 frozen random features of CIFAR-10 have # ± # %, HERON with 4 has #
 select f.accuracy_mean_percent, f.accuracy_sd_percent, h.accuracy_mean_percent from more f, more h
 where f.cell = 'cifar-k16' and f.method = 'heron-frozen' and h.cell = 'cifar-k4' and h.method = 'heron-head-8';
@@ -263,10 +266,10 @@ select name, test_accuracy_invert_mean_percent, test_accuracy_gain_mean_percent,
     test_accuracy_contrast_mean_percent, test_accuracy_blur_mean_percent from n join fleet using (method, cell);
 create view sensed as select *, nth(method, 'HERON, frozen head, 8 directions | HERON, frozen head | HERON, frozen head, 32 directions') as k
 from pays where study = 'c_fleet' and setting like '%that differ';
--- eight directions, # a parameter, are ahead of no adaptation by # ± # points, one direction, # a parameter, by # ± #
-select k, directions_per_parameter, ahead_mean, ahead_sd from sensed where k < 3;
--- 32 directions, # a parameter, by # ± # (seed by seed)
-select directions_per_parameter, ahead_mean, ahead_sd from sensed where k = 3;
+-- eight directions, # a parameter, are ahead of no adaptation by # (# to #) points, one direction, # a parameter, by # (# to #)
+select k, directions_per_parameter, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from sensed where k < 3;
+-- 32 directions, # a parameter, by # (# to #);
+select directions_per_parameter, ahead_mean, ahead_mean - half(ahead_sd, 3), ahead_mean + half(ahead_sd, 3) from sensed where k = 3;
 -- close #, # and # % of the gap to SFLV2
 select k, share_percent from sensed;
 -- on the normalisations alone, ten directions a parameter, close # and # %
@@ -276,8 +279,8 @@ create view trains as select * from c_fleet where best and cell = 'group-trains'
 select accuracy_mean_percent, accuracy_sd_percent from trains where method = 'heron-none';
 -- more than eight directions win beside a server that does not train
 select t.accuracy_mean_percent > f.accuracy_mean_percent from trains t, fleet f where t.method = 'heron-none' and f.method = 'heron-8' and f.grouped;
--- HERON's eight directions win # ± # points (seed by seed, # deviations), # ± # %, and SFLV2 has # ± #: # % of a smaller gap
-select p.ahead_mean, p.ahead_sd, p.ahead_mean / p.ahead_sd, h.accuracy_mean_percent, h.accuracy_sd_percent, s.accuracy_mean_percent,
+-- HERON's eight directions win # points (# to #, seed by seed, n = 3), # ± # %, and SFLV2 has # ± #: # % of a smaller gap
+select p.ahead_mean, p.ahead_mean - half(p.ahead_sd, 3), p.ahead_mean + half(p.ahead_sd, 3), h.accuracy_mean_percent, h.accuracy_sd_percent, s.accuracy_mean_percent,
     s.accuracy_sd_percent, p.share_percent
 from pays p, trains h, trains s where p.setting like '%server trains' and h.method = 'heron-8' and s.method = 'sflv2';
 -- every upload for it, # MiB in all for #.
@@ -297,8 +300,8 @@ select nth(method, 'heron-none | heron-statistics') as k, accuracy_mean_percent 
 select (select accuracy_mean_percent from fleet where method = 'heron-statistics') > max(accuracy_mean_percent) from fleet where grouped and method <> 'sflv2-all';
 -- pretrained network that is # points better
 select b.accuracy_mean_percent - g.accuracy_mean_percent from c_fleet_pretrain b join c_fleet_pretrain g where b.cell = 'batch' and g.cell = 'group';
--- eight directions win # ± # points, and SFLV2 # (with steps of 3e-4, which the rule passes over, it ends at # ± # %)
-select p.ahead_mean, p.ahead_sd, s.accuracy_mean_percent - f.accuracy_mean_percent, o.accuracy_mean_percent, o.accuracy_sd_percent
+-- eight directions win # (# to #) points, and SFLV2 # (with steps of 3e-4, which the rule passes over, it ends at # ± # %)
+select p.ahead_mean, p.ahead_mean - half(p.ahead_sd, 3), p.ahead_mean + half(p.ahead_sd, 3), s.accuracy_mean_percent - f.accuracy_mean_percent, o.accuracy_mean_percent, o.accuracy_sd_percent
 from pays p, fleet f, fleet s, c_fleet o where p.study = 'c_fleet' and p.setting like '%BatchNorm%' and f.method = 'heron-statistics'
 and s.method = 'sflv2' and not s.grouped and o.cell = 'batch' and o.method = 'sflv2' and o.step = 'local-3e-4';
 

@@ -24,11 +24,11 @@ where best and method in ('cse_fsl', 'fsl_sage', 'splitlora') and start not like
 -- losses differ by less than # over all radii
 select ceil(1000 * (max(validation_loss) - min(validation_loss))) / 1000 from c_lm_tuned
 where method = 'heron' and start = 'pretrained' and after(step, 'local-') < 1e-2;
--- HERON has # ± #, less its frozen client's # ± #. With
-select h.validation_perplexity_mean, h.validation_perplexity_sd, f.heron_less_it_mean, f.heron_less_it_sd
+-- HERON has # ± #, less its frozen client's # (# to #). With
+select h.validation_perplexity_mean, h.validation_perplexity_sd, f.heron_less_it_mean, f.heron_less_it_mean - half(f.heron_less_it_sd, f.seeds), f.heron_less_it_mean + half(f.heron_less_it_sd, f.seeds)
 from c_lm_zo h join c_lm_zo f using (start) where start = 'pretrained' and h.method = 'heron' and f.method = 'heron-frozen';
--- every seed's validation texts, by # ± #, and behind
-select abs(heron_less_it_mean), heron_less_it_sd from c_lm_zo where start = 'pretrained-long' and method = 'heron-frozen';
+-- every seed's validation texts, by # (# to #), and behind
+select -heron_less_it_mean, -heron_less_it_mean - half(heron_less_it_sd, seeds), -heron_less_it_mean + half(heron_less_it_sd, seeds) from c_lm_zo where start = 'pretrained-long' and method = 'heron-frozen';
 -- on the test texts (# beside #)
 select nth(method, 'heron | heron-frozen') as k, test_perplexity_mean from c_lm_zo where start = 'pretrained-long';
 
@@ -57,10 +57,10 @@ select nth(method || iif(recomputes, ' again', ''), 'splitlora | cse_fsl | heron
 -- SplitLoRA # MiB, # with blocks computed again, CSE-FSL # and #, HERON #, where
 select nth(method || iif(recomputes, ' again', ''), 'splitlora | splitlora again | cse_fsl | cse_fsl again | heron') as k, mib from medium where setting = 'short';
 
--- # ± # nat with a head of norm and unembedding alone, # ± #, # ± #, # ± # with
-select less_frozen_mean, less_frozen_sd from c_fig6 where method = 'cse_fsl' and cut = 1 order by auxiliary_blocks;
--- the client it is # ± #, # ± #, # ± #. HERON
-select less_frozen_mean, less_frozen_sd from c_fig6 where method = 'cse_fsl' and cut = 2 order by auxiliary_blocks;
+-- # (# to #) nat with a head of norm and unembedding alone, # (# to #), # (# to #), # (# to #) with
+select less_frozen_mean, less_frozen_mean - half(less_frozen_sd, seeds), less_frozen_mean + half(less_frozen_sd, seeds) from c_fig6 where method = 'cse_fsl' and cut = 1 order by auxiliary_blocks;
+-- the client it is # (# to #), # (# to #), # (# to #). HERON
+select less_frozen_mean, less_frozen_mean - half(less_frozen_sd, seeds), less_frozen_mean + half(less_frozen_sd, seeds) from c_fig6 where method = 'cse_fsl' and cut = 2 order by auxiliary_blocks;
 -- HERON is on average within 0.001 of its control at every depth and cut, with deviations below 0.003
 select max(abs(less_frozen_mean)) < 0.001 and max(less_frozen_sd) < 0.003 from c_fig6 where method = 'heron';
 -- its local loss (# to #)

@@ -61,8 +61,10 @@ select d.gain, a.gain, (select max(1.0 * parameters) / min(parameters) from l_ra
 from writing d, writing a, writing f, writing b where d.way = 'decomfl' and a.way = 'decomfl-all' and f.way = 'fedkseed' and b.way = 'fedavg';
 -- All seeds of each agree within # nat
 select max(loss_sd) from writing;
--- HERON is ahead of its frozen client by # ± # nat to choose and by # ± # to write
-select nth(task, 'food | tune') as k, avg(ahead), sqrt((sum(ahead * ahead) - 3 * avg(ahead) * avg(ahead)) / 2) from heron_pairs group by task;
+-- HERON is ahead of its frozen client by # nat to choose (95 % t interval # to #, n = #) and by # to write (# to #)
+with m as (select nth(task, 'food | tune') as k, avg(ahead) as mean, count(*) as n,
+    sqrt((sum(ahead * ahead) - count(*) * avg(ahead) * avg(ahead)) / (count(*) - 1)) as sd from heron_pairs group by task)
+select k, mean, mean - half(sd, n), mean + half(sd, n), case k when 1 then n end from m;
 -- to write, two thirds of what backpropagation does
 select min(abs(d.gain / b.gain - 2.0 / 3) < 0.05) from writing d, writing b where d.way in ('decomfl', 'decomfl-all') and b.way = 'fedavg';
 -- its trace is 0 within its error

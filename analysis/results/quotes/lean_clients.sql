@@ -4,25 +4,28 @@ select *, accuracy_mean_percent as mean, accuracy_sd_percent as sd, small + 10 *
     nth(data, 'mnist | fashion-mnist | cifar10') as d from d_lean;
 create view lean_ahead as
 select *, best like 'HERON%' or best like 'HO-SFL%' or best like 'DeComFL%' or best = 'mixed, estimates' as zeroth, best like '%left out' as without,
-    deviations >= 2 as clear, nth(data, 'mnist | fashion-mnist | cifar10') as d,
+    deviations >= half_apart(1, 1, 3) as clear, classes || small as situation, nth(data, 'mnist | fashion-mnist | cifar10') as d,
     nth(pool, 'forward passes alone | and the last stage''s backward pass | and a backward pass in two parts') as fits
 from d_lean_map where small > 0;
 create view lean_step as select *, method || ' ' || client_memory as what, step_bytes / 1024 as kib from d_lean_memory;
 create view lean_against as
-select d, a.way as one, b.way as two, a.place, (a.mean - b.mean) / sqrt((a.sd * a.sd + b.sd * b.sd) / 2) as deviations
+select d, a.way as one, b.way as two, a.place, a.mean - b.mean as more, a.mean - b.mean - half_apart(a.sd, b.sd, 3) as least,
+    a.mean - b.mean + half_apart(a.sd, b.sd, 3) as most
 from lean_rows a join lean_rows b using (d, place);
 create view lean_table as
 select d, way, place, mean, sd from lean_rows r
 where place in (0, 13, 16, 19) or not exists (select 1 from lean_rows z where z.d = r.d and z.way = r.way and z.place = 0);
 
--- Zeroth order is nowhere ahead by two deviations, on none of the three data sets
+-- Zeroth order is nowhere ahead beyond such an interval, on none of the three data sets
 select sum(zeroth and clear) = 0 and count(distinct d) = 3 from lean_ahead;
--- it is first in # of # cells of the map on MNIST, in # of # on Fashion-MNIST and in # of # on CIFAR-10; leaving
-select d as k, sum(zeroth), count(*) from lean_ahead where fits = 1 group by d;
--- first in #, # and #, by two deviations in #, # and #.
+-- The map has # trained situations, and # accounts of each
+select count(distinct situation), count(distinct fleet || uplink) from lean_ahead;
+-- is first in some account of # of the # situations on MNIST, of # on Fashion-MNIST and of # on CIFAR-10; leaving
+select d as k, count(distinct iif(zeroth, situation, null)), case d when 1 then count(distinct situation) end from lean_ahead where fits = 1 group by d;
+-- is first in some of #, # and #, beyond the interval in #, # and #.
 select k, n from (
-    select d as k, sum(without) as n from lean_ahead where fits = 1 group by d union all
-    select 3 + d, sum(without and clear) from lean_ahead where fits = 1 group by d
+    select d as k, count(distinct iif(without, situation, null)) as n from lean_ahead where fits = 1 group by d union all
+    select 3 + d, count(distinct iif(without and clear, situation, null)) from lean_ahead where fits = 1 group by d
 );
 -- forward passes need # KiB and fit, the last stage's backward pass, #, does, CSE-FSL's, #, does not, and in two parts, #, it does.
 select nth(what, 'heron-head-8 none | exact none | cse_fsl none | cse_fsl accumulate:2') as k, kib from lean_step where data = 'cifar10';
@@ -44,16 +47,18 @@ select way, m, s from (
     select way, place, mean as m, sd as s from lean_table where d = 1 union all
     select way, place + 0.5, lacked_mean_percent, lacked_sd_percent from lean_rows where d = 1 and place in (16, 19)
 ) order by place;
+-- from # of these on its 95 % t interval leaves out 0
+select half_apart(1, 1, 3);
 create view lean_apart as select *, nth(way, 'CSE-FSL, left out | CSE-FSL, uploads only | mixed, estimates | HERON, 8 directions | frozen client'
     || ' | mixed, last stage | CSE-FSL, all') as w from lean_rows where d = 1 and classes = 'apart';
 -- three classes with them: # ± # % at 60 % apart, # on the three
 select mean, sd, lacked_mean_percent from lean_apart where w = 1 and small = 6;
 -- pass forward and upload, it is # ± #, and # ± # at 90 %. Mixed with estimates has # ± # and # ± #,
 select w * 10 + small as k, mean, sd from lean_apart where w in (2, 3) and small > 3;
--- # and # deviations more: not told apart
-select place as k, deviations from lean_against where d = 1 and one = 'mixed, estimates' and two = 'CSE-FSL, uploads only' and place in (16, 19);
+-- # (# to #) and # (# to #) points more: not told apart
+select place as k, more, least, most from lean_against where d = 1 and one = 'mixed, estimates' and two = 'CSE-FSL, uploads only' and place in (16, 19);
 -- not told apart by three seeds
-select max(deviations) < 2 from lean_against where d = 1 and one = 'mixed, estimates' and two = 'CSE-FSL, uploads only' and place in (16, 19);
+select max(least) < 0 from lean_against where d = 1 and one = 'mixed, estimates' and two = 'CSE-FSL, uploads only' and place in (16, 19);
 -- HERON with everybody has # ± # and # ± #, the frozen client # ± # and # ± #, so
 select w * 10 + small as k, mean, sd from lean_apart where w in (4, 5) and small > 3;
 -- do learn, with # directions a parameter
@@ -62,16 +67,16 @@ select max(directions_per_parameter) from lean_apart where w = 4;
 select kib from lean_step where data = 'mnist' and what = 'exact none';
 -- Mixed with it has # ± # and # ± # %, CSE-FSL with everybody # ± # and # ± #. Does
 select w * 10 + small as k, mean, sd from lean_apart where w in (6, 7) and small > 3;
--- Does mixing win? It is first in # of # cells, by two deviations in #;
-select sum(best = 'mixed, last stage'), count(*), sum(best = 'mixed, last stage' and clear) from lean_ahead where d = 1 and fits = 2;
--- it is # and # deviations ahead of mixing with estimates, # and # of an exact last
-select nth(two, 'mixed, estimates | last stage exact') * 100 + place as k, deviations from lean_against
+-- It is first in some account of # situations, beyond the interval in #;
+select count(distinct iif(best = 'mixed, last stage', situation, null)), count(distinct iif(best = 'mixed, last stage' and clear, situation, null)) from lean_ahead where d = 1 and fits = 2;
+-- it is # (# to #) and # (# to #) points ahead of mixing with estimates, # (# to #) and # (# to #) of an exact last
+select nth(two, 'mixed, estimates | last stage exact') * 100 + place as k, more, least, most from lean_against
 where d = 1 and one = 'mixed, last stage' and place in (16, 19);
 -- three seeds do not tell these apart.
-select max(deviations) < 2 from lean_against
+select max(least) < 0 from lean_against
 where d = 1 and one = 'mixed, last stage' and place in (16, 19) and two in ('mixed, estimates', 'last stage exact');
--- FedAvg is first in # of # cells of the map, since
-select sum(best = 'FedAvg, all'), count(*) from lean_ahead where d = 1 and fits = 3;
+-- FedAvg is first in some account of all # situations, since
+select count(distinct iif(best = 'FedAvg, all', situation, null)) from lean_ahead where d = 1 and fits = 3;
 -- sends # KiB up in 48 rounds, CSE-FSL # in 24
 select nth(way, 'FedAvg, all | CSE-FSL, all') as k, bytes_up / 1024 from lean_rows where d = 1 and place = 16;
 -- it is at 80 % after # virtual minutes, CSE-FSL after #. SFLV2
@@ -86,9 +91,9 @@ select 1 + small as k, mean, sd from lean_rows where d = 1 and way = 'CSE-FSL, l
 select 8, mean, sd from lean_rows where d = 1 and way = 'CSE-FSL, all' and place = 6 union all
 select 9, a.mean - b.mean, null from lean_rows a join lean_rows b using (d, place)
 where d = 1 and a.way = 'CSE-FSL, all' and b.way = 'CSE-FSL, left out' and place = 9;
--- is then # deviations ahead of it, and # behind CSE-FSL in parts
-select 1 as k, deviations from lean_against where d = 1 and place = 9 and one = 'HERON, 8 directions' and two = 'CSE-FSL, left out' union all
-select 2, deviations from lean_against where d = 1 and place = 9 and one = 'CSE-FSL, all' and two = 'HERON, 8 directions';
+-- is then # points (# to #) ahead of it, and # (# to #) behind CSE-FSL in parts
+select 1 as k, more, least, most from lean_against where d = 1 and place = 9 and one = 'HERON, 8 directions' and two = 'CSE-FSL, left out' union all
+select 2, more, least, most from lean_against where d = 1 and place = 9 and one = 'CSE-FSL, all' and two = 'HERON, 8 directions';
 -- all that take part in every step are worse than at 60 %: CSE-FSL # ± # %, mixed with the last stage # ± #.
 select 8 - w as k, mean, sd from lean_apart where w in (6, 7) and small = 3;
 -- Left out it has # ± #, and uploads alone, whose small clients do not move the client's part, # ± #.
@@ -108,17 +113,18 @@ select bytes_up / 1024 from lean_rows where d = 1 and place = 0 and way like 'De
 select d = 1 as k, mean, sd from lean_rows where way = 'frozen client' and place = 16 and d < 3;
 -- | Fashion-MNIST, test accuracy in %
 select way, mean, sd from lean_table where d = 2 order by place;
--- or mixed) is first in # of # cells, by two deviations in #. At 60
-select sum(zeroth), count(*), sum(zeroth and clear) from lean_ahead where d = 2 and fits = 1;
--- At 60 % apart uploads alone have # ± # %, mixed with estimates # ± #, HERON with everybody # ± #, # deviations ahead of the frozen client.
-select k, mean, sd from (
-    select nth(way, 'CSE-FSL, uploads only | mixed, estimates | HERON, 8 directions') as k, mean, sd from lean_rows where d = 2 and place = 16 union all
-    select 4, deviations, null from lean_against where d = 2 and place = 16 and one = 'HERON, 8 directions' and two = 'frozen client'
+-- or mixed) is first in some account of # of # situations, beyond the interval in #. At 60
+select count(distinct iif(zeroth, situation, null)), count(distinct situation), count(distinct iif(zeroth and clear, situation, null)) from lean_ahead where d = 2 and fits = 1;
+-- At 60 % apart uploads alone have # ± # %, mixed with estimates # ± #, HERON with everybody # ± #, # points (# to #) ahead of the frozen client.
+select k, mean, sd, most from (
+    select nth(way, 'CSE-FSL, uploads only | mixed, estimates | HERON, 8 directions') as k, mean, sd, null as most from lean_rows where d = 2 and place = 16 union all
+    select 4, more, least, most from lean_against where d = 2 and place = 16 and one = 'HERON, 8 directions' and two = 'frozen client'
 ) where k is not null;
--- Mixed with it is first in # of # cells, by two deviations in #; zeroth order in #.
-select sum(best = 'mixed, last stage'), count(*), sum(best = 'mixed, last stage' and clear), sum(zeroth) from lean_ahead where d = 2 and fits = 2;
--- FedAvg is first in # of # cells, mixed with the last stage in #; zeroth order in #.
-select sum(best = 'FedAvg, all'), count(*), sum(best = 'mixed, last stage'), sum(zeroth) from lean_ahead where d = 2 and fits = 3;
+-- Mixed with it is first in some account of # situations, beyond the interval in #; zeroth order in some of #, in #.
+select count(distinct iif(best = 'mixed, last stage', situation, null)), count(distinct iif(best = 'mixed, last stage' and clear, situation, null)),
+    count(distinct iif(zeroth, situation, null)), count(distinct iif(zeroth and clear, situation, null)) from lean_ahead where d = 2 and fits = 2;
+-- FedAvg is first in some account of # situations, mixed with the last stage of #, zeroth order of #.
+select count(distinct iif(best = 'FedAvg, all', situation, null)), count(distinct iif(best = 'mixed, last stage', situation, null)), count(distinct iif(zeroth, situation, null)) from lean_ahead where d = 2 and fits = 3;
 -- CSE-FSL in two parts has # ± # %, SFLV2 # ± #, FedAvg # ± #.
 select k, mean, sd from (
     select nth(way, 'CSE-FSL, all | SFLV2, all | FedAvg, all') as k, mean, sd from lean_rows where d = 2 and place = 16
@@ -128,17 +134,18 @@ select k, mean, sd from (
 select way, mean, sd from lean_table where d = 3 order by place;
 create view lean_cifar as select *, nth(way, 'CSE-FSL, all | frozen client | HERON, 8 directions | mixed, estimates | CSE-FSL, left out | mixed, last stage'
     || ' | last stage exact') as w from lean_rows where d = 3;
--- CSE-FSL has # ± # %, the frozen client # ± #, # deviations less; HERON with eight directions # ± #, # deviations behind CSE-FSL and # ahead of the frozen client.
-select 10 * w as k, mean, sd from lean_cifar where w < 4 and place = 0 union all
-select case when two = 'HERON, 8 directions' then 31 else 25 end, deviations, null from lean_against
+-- CSE-FSL has # ± # %, the frozen client # ± #, # points (# to #) less; HERON with eight directions # ± #, # (# to #) behind CSE-FSL and # (# to #) ahead of the frozen client.
+select 10 * w as k, mean, sd, null from lean_cifar where w < 4 and place = 0 union all
+select case when two = 'HERON, 8 directions' then 31 else 25 end, more, least, most from lean_against
 where d = 3 and place = 0 and one = 'CSE-FSL, all' and two in ('frozen client', 'HERON, 8 directions') union all
-select 32, deviations, null from lean_against where d = 3 and place = 0 and one = 'HERON, 8 directions' and two = 'frozen client';
--- fit.** Zeroth order is first in # of # cells, by two deviations in #; leaving small devices out in #, by two in #.
-select sum(zeroth), count(*), sum(zeroth and clear), sum(without), sum(without and clear) from lean_ahead where d = 3 and fits = 1;
+select 32, more, least, most from lean_against where d = 3 and place = 0 and one = 'HERON, 8 directions' and two = 'frozen client';
+-- fit.** Zeroth order is first in some account of # of # situations, beyond the interval in #; leaving small devices out in some of #, in #.
+select count(distinct iif(zeroth, situation, null)), count(distinct situation), count(distinct iif(zeroth and clear, situation, null)),
+    count(distinct iif(without, situation, null)), count(distinct iif(without and clear, situation, null)) from lean_ahead where d = 3 and fits = 1;
 -- With nine of ten small mixed estimates have # ± # %, left out # ± #.
 select w as k, mean, sd from lean_cifar where w in (4, 5) and place = 9;
--- fits.** Mixed with it is first in # of # cells, by two deviations in #. At 90
-select sum(best = 'mixed, last stage'), count(*), sum(best = 'mixed, last stage' and clear) from lean_ahead where d = 3 and fits = 2;
+-- fits.** Mixed with it is first in no account. At 90
+select sum(best = 'mixed, last stage') = 0 from lean_ahead where d = 3 and fits = 2;
 -- At 90 % of the same mix it has # ± # %, mixed with estimates # ± #, an exact last stage at all clients # ± #.
 select case w when 6 then 1 when 4 then 2 when 7 then 3 end as k, mean, sd from lean_cifar where place = 9;
 -- no way that takes all in is above # ± # %, CSE-FSL without the small ones has # ± #.
@@ -146,18 +153,19 @@ select k, mean, sd from (
     select 1 as k, mean, sd, row_number() over (order by mean desc) as n from lean_cifar where place = 16 and way not like '%left out' union all
     select 2, mean, sd, 1 from lean_cifar where place = 16 and w = 5
 ) where n = 1;
--- with # ± #, are # deviations ahead of CSE-FSL with all.
-select 1 as k, mean, sd from lean_cifar where place = 13 and w = 5 union all
-select 2, deviations, null from lean_against where d = 3 and place = 13 and one = 'CSE-FSL, left out' and two = 'CSE-FSL, all';
--- is first in # of # cells on MNIST, # of # on Fashion-MNIST and # of # on CIFAR-10, by two deviations in #, # and #; leaving the small ones out in #, # and #, by two deviations in #, # and #.
+-- with # ± #, are # points (# to #) ahead of CSE-FSL with all.
+select 1 as k, mean, sd, null from lean_cifar where place = 13 and w = 5 union all
+select 2, more, least, most from lean_against where d = 3 and place = 13 and one = 'CSE-FSL, left out' and two = 'CSE-FSL, all';
+-- is first in some account of # of # situations on MNIST, # on Fashion-MNIST and # on CIFAR-10, beyond the interval in #, # and #; leaving the small ones out in #, # and #, beyond the interval in #, # and #.
 select k, n, o from (
-    select d as k, sum(best = 'mixed, last stage') as n, count(*) as o from lean_ahead where fits = 2 group by d union all
-    select 3 + d, sum(best = 'mixed, last stage' and clear), null from lean_ahead where fits = 2 group by d union all
-    select 6 + d, sum(without), null from lean_ahead where fits = 2 group by d union all
-    select 9 + d, sum(without and clear), null from lean_ahead where fits = 2 group by d
+    select d as k, count(distinct iif(best = 'mixed, last stage', situation, null)) as n, iif(d = 1, count(distinct situation), null) as o
+    from lean_ahead where fits = 2 group by d union all
+    select 3 + d, count(distinct iif(best = 'mixed, last stage' and clear, situation, null)), null from lean_ahead where fits = 2 group by d union all
+    select 6 + d, count(distinct iif(without, situation, null)), null from lean_ahead where fits = 2 group by d union all
+    select 9 + d, count(distinct iif(without and clear, situation, null)), null from lean_ahead where fits = 2 group by d
 );
--- mixing with estimates is first in #, # and # of as many, by two deviations in #.
-select d as k, sum(best = 'mixed, estimates') from lean_ahead where fits = 1 group by d union all
+-- mixing with estimates is first in some account of #, # and #, beyond the interval in #.
+select d as k, count(distinct iif(best = 'mixed, estimates', situation, null)) from lean_ahead where fits = 1 group by d union all
 select 4, sum(best = 'mixed, estimates' and clear) from lean_ahead where fits = 1;
 -- from steps of 1e-4 to 3e-3 its validation accuracy moves by less than one point
 select max(chosen_by_percent) - min(chosen_by_percent) < 1 and count(*) = 4 from d_lean_steps

@@ -39,6 +39,13 @@ from private f join private s using (cell, epsilon) where f.method = 'fedavg-1' 
 select min(case cell when 'fashion-170' then points end), max(case cell when 'fashion-170' then points end),
     min(case cell when 'mnist-170' then points end), max(case cell when 'mnist-170' then points end)
 from behind where K = 64 and epsilon like 'e%';
+-- no 95 % t interval (n = 3) leaves out 0
+select max(abs(f.accuracy_mean_percent - s.accuracy_mean_percent) - half_apart(f.accuracy_sd_percent, s.accuracy_sd_percent, 3)) < 0 and min(f.seeds) = 3
+from private f join private s using (cell, epsilon) where f.method = 'fedavg-1' and s.method = 'scalars-64' and f.seeds = 3
+    and cell in ('fashion-170', 'mnist-170') and epsilon like 'e%';
+-- is nowhere ahead of what is clipped and not noised by more than a 95 % t interval
+select max(f.accuracy_mean_percent - s.accuracy_mean_percent - half_apart(f.accuracy_sd_percent, s.accuracy_sd_percent, 3)) < 0
+from private f join private s using (cell, method) where s.epsilon = 'inf' and f.epsilon like 'e%';
 -- send # bytes in place of # and are # points behind at ε = 0.3, # at ε = 1, # at ε = 10 (Fashion-MNIST; MNIST: #, # and #)
 select (select max(bytes_up_each) from private where cell = 'fashion-7840' and method = 'scalars-64'),
     (select max(bytes_up_each) from private where cell = 'fashion-7840' and method = 'fedavg-1'), group_concat(points, ' ')
@@ -93,3 +100,34 @@ join told h on (h.method, h.cell, h.aggregate, h.attack, h.share) = (k.method, k
 select name, none, fifth, most from lies where method = 'fedavg';
 -- | DeComFL's clients, attack | no liar | 20 % | 40 % |
 select name, none, fifth, most from lies where method = 'decomfl';
+
+create view robust as
+select cell, attack, aggregate, max(iif(share = 'F-0.2', a, null)) as fifth, max(iif(share = 'F-0.4', a, null)) as most,
+    (select n.accuracy_mean_percent from r_robust n where n.method = r.method and n.cell = r.cell and n.aggregate = r.aggregate
+        and n.attack = 'none' and n.local = r.local) as none, method
+from (select *, accuracy_mean_percent as a from r_robust where local = case method when 'fedavg' then 'local-1' else 'local-0.3' end) r
+where attack <> 'none' group by method, cell, attack, aggregate;
+-- from a fifth of the clients costs the mean # points (alike) and # (unlike)
+select none - fifth from robust where method = 'fedavg' and attack = 'scale' and aggregate = 'mean' order by cell;
+-- no mean helps, and none needs to (# points at 40 %)
+select none - most from robust where method = 'fedavg' and attack = 'sign' and aggregate = 'mean' and cell = 'alike';
+-- Where they are unlike all lose # to # points at 40 %
+select min(none - most), max(none - most) from robust where method = 'fedavg' and attack = 'sign' and cell = 'unlike';
+-- the trimmed mean least
+select min(none - most) = min(iif(aggregate like 'trimmed%', none - most, 99)) from robust where method = 'fedavg' and attack = 'sign' and cell = 'unlike';
+-- averages out: at most # points at 40 %
+select max(none - most) from robust where method = 'fedavg' and attack = 'noise';
+-- (# points; clipping #), # points for the median and # for the trimmed mean where they are unlike
+select group_concat(x, ' ') from (
+    select m.none - r.none as x from robust m join robust r using (method, cell, attack) where method = 'fedavg' and attack = 'scale' and m.aggregate = 'mean'
+    and nth(cell || ' ' || r.aggregate, 'alike median | alike clip-1 | unlike median | unlike trimmed-0.3')
+    order by nth(cell || ' ' || r.aggregate, 'alike median | alike clip-1 | unlike median | unlike trimmed-0.3'));
+-- take the mean to # %; the median and clipping keep # and #. Against
+select nth(aggregate, 'mean | median | clip-3') as k, fifth from robust where method = 'decomfl' and attack = 'scale';
+-- the server holds all 100 replies of # bytes
+select max(bytes_up_each) from private where cell = 'fashion-170' and method = 'fedavg-1';
+-- the ratios are 1.5, 0.2 and 1.8: # points ahead, # behind, # ahead. At ε = 100
+select case K when 8 then 1 when 1 then 2 else 3 end as k, case K when 1 then points else -points end
+from behind where cell = 'fashion-170' and epsilon = 'p10';
+-- differences of losses on the same model (`jobs/linear.py`), K = 8, ε = 1, one step size, ends at 75.1, 74.8 and 74.2 % with three seeds (scalars: # in the mean)
+select accuracy_mean_percent from private where cell = 'fashion-170' and method = 'scalars-8' and epsilon = 'e1';

@@ -7,7 +7,7 @@ select group_concat(mean, ' '), min(least), max(most) from (
     from a_table1 where method = 'zo_hfl' group by data order by data desc);
 -- equals SGD on the server's own data alone to within # points
 select ceil(100 * points) / 100 from less_server;
--- it reaches # ± #, the server alone # ± #, SCAFFOLD # ± # % (three seeds)
+-- it reaches # ± #, the server alone # ± #, SCAFFOLD # ± # %.
 select nth(method, 'zo_hfl | server_sgd | scaffold') as k, accuracy_mean_percent, accuracy_sd_percent from a_tuned where best;
 -- HERON's accuracy, # ± #, is that of a frozen random client, # ± #
 select nth(method, 'heron | heron-frozen') as k, accuracy_mean_percent, accuracy_sd_percent from c_fig2 where setting = 'iid';

@@ -24,9 +24,11 @@ select max(missed) from model;
 select nth(method, 'fedavg | fedavg-cnn') as k, packed from scaling_model_far where m = 100000 and client_ranks = 1024;
 -- ZO-HFL gains as far, with # s at 1,024
 select packed from scaling_model_far where method = 'zo_hfl' and m = 100000 and client_ranks = 1024;
--- HERON stops below 16, at # s
+-- by its server at 16 client ranks already, at # s
 select packed from scaling_model_far where method = 'heron' and m = 100000 and client_ranks = 16;
--- HERON stops below 16
+-- HERON is limited by its server at 16 client ranks already
 select count(distinct round(packed)) = 1 from scaling_model_far where method = 'heron' and m = 100000 and client_ranks in (16, 1024);
 -- | softmax 784 x 10 | ms a round
 select variant, ms, ratio, ratio_least, ratio_most, start_s, accuracy_percent from peers;
+-- it takes # ms a round, one process of ours #, two client ranks #. The
+select nth(variant, 'stacked torch loop, 1 thread | zofl_mpi, 1 process | zofl_mpi, 2 client ranks') as k, ms from peers;

@@ -3,7 +3,7 @@
 A loss is a function of the smashed samples and a target: the labels, or, where it is `at_cut`, lambda (B,
 *smashed_shape), the gradient at the cut that the server returns. Its value () is summed in float64 where no gradient is
 asked for. All have the network in its parts (`problem`), the modules whose parameters are theta (`flat`), and the
-number of theta's first entries that travel (`travels`).
+numbers of theta's first entries that travel (`travels`) and that a client holds (`held`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class HeadLoss:
 
     def __init__(self, problem: Split, trained: bool = True) -> None:
         """`trained`: whether the head trains and travels."""
-        self.problem, self.flat = problem, problem.local
+        self.problem, self.flat, self.held = problem, problem.local, problem.local.n
         self.travels = problem.local.n if trained else problem.n_client
         self.each = problem.local_losses  # (smashed, labels) to (B,) each sample's contribution; None: it is not known
 
@@ -59,7 +59,8 @@ class CutLoss:
     at_cut = True
 
     def __init__(self, problem: Split) -> None:
-        self.problem, self.flat, self.travels = problem, problem.local, problem.n_client
+        self.problem, self.flat = problem, problem.local
+        self.travels = self.held = problem.n_client
 
     def __call__(self, smashed: Tensor, target: Tensor) -> Tensor:
         """() sum_j <lambda_j, s_j> over the samples j; summed in float64 where no gradient is asked for."""
@@ -79,7 +80,7 @@ class NetworkLoss:
 
     def __init__(self, problem: Split) -> None:
         self.problem, self.flat = problem, Joined(problem)
-        self.travels = self.flat.n
+        self.travels = self.held = self.flat.n
 
     def __call__(self, smashed: Tensor, target: Tensor) -> Tensor:
         """() the network's mean loss on the labels, in a pass without a graph."""
@@ -205,7 +206,8 @@ class LocalSteps:
         theta, self.buffers = self.problem.placed(message.theta), self.problem.placed(message.buffers).clone()
         self.theta = theta
         if moves:
-            self.theta = theta.new_zeros(loss.flat.n)
+            theta = theta[: loss.held]
+            self.theta = theta.new_zeros(loss.held)
             self.theta[: len(theta)] = theta
         self.scratch = self.buffers.clone()
         names = ("moments", "exact_moments")[: len(parts)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +15,7 @@ import numpy as np
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.saving import recomputing
-from zofl_mpi.rounds.split.client import HeadLoss, Loss
+from zofl_mpi.rounds.split.client import HeadLoss, Loss, NetworkLoss
 from zofl_mpi.rounds.split.rules import GradientRule, Lines, StepCost
 from zofl_mpi.rounds.split.training import Training
 
@@ -22,7 +23,9 @@ C = TypeVar("C", bound=AbstractContextManager[Any])
 SAMPLE_MACS = "multiply-accumulates of a sample at the client"
 STEP_MACS = "multiply-accumulates of a client's step"
 PASS_MACS = "multiply-accumulates of each of a client's forward passes"
-STEP_BYTES = "peak bytes of a client's step, beyond its model"
+STEP_BYTES = "peak bytes of a client's step, beyond its model"  # of its passes, as [C]'s Table II: see `peak_bytes`
+HELD_BYTES = "bytes that a client's device holds in a step, with its model, directions and moments"
+WITHOUT = ", without --client-memory"
 STEP_COUNTED = STEP_MACS + ", its backward pass as computed"
 RECOMPUTED = ", if it computes its blocks again"  # gradient checkpointing
 PARTS, HEADS, SMASHED = "the clients' parts", "auxiliary heads", "smashed samples"
@@ -49,7 +52,6 @@ class Traffic:
     def of(self, r: int, i: int) -> dict[str, tuple[int, int]]:
         """{kind: bytes (down, up)} of participant i in round r."""
         client, head, statistics, moments = self._sizes
-        aligns = self.aligned > 0 and r % self.aligned == 0
         dense, each = not self.scalars, 8 * self.scalars * self.training.steps(i)
         densely = self.last * int(np.dtype(self.training.setting.dtype).itemsize)
         of_head = min(densely, head) if self.head else 0
@@ -57,7 +59,7 @@ class Traffic:
         missed = r - self.training.latest(r).get(i, 0) if self.unsplit else 0
         return {
             PARTS: (client, client if dense else densely - of_head),
-            HEADS: ((self.head or aligns) * head, self.head * (head if dense else of_head)),
+            HEADS: ((self.head or self.aligns(r)) * head, self.head * (head if dense else of_head)),
             "BatchNorm's statistics": (statistics, statistics),
             "the optimisers' moments": (moments, dense * moments),
             SCALARS: self.sums or (missed * each, each),
@@ -66,6 +68,10 @@ class Traffic:
             LABELS: (0, labels),
             NUMBERS: (8, 8 * self.losses),
         }
+
+    def aligns(self, r: int) -> bool:
+        """Whether the participants of round r get new heads, in the middle of it."""
+        return self.aligned > 0 and r % self.aligned == 0
 
     def total(self, rounds: int) -> Counter[str]:
         """{kind: bytes, both ways} of all participants in so many rounds."""
@@ -120,7 +126,9 @@ def plan_of(traffic: Traffic, rounds: int, step: StepCost) -> Lines:
         "bytes down and up, all clients, a round": first.total() - first[LABELS],
         "bytes of labels, all clients, a round": first[LABELS],
         **_gibibytes(traffic, rounds),
-        "forward passes of a local step": step.forwards,
+        "forward passes of a local step": f"{step.forwards}, and 1 more where it is uploaded"
+        if step.on_upload
+        else step.forwards,
         **signed,
         "backward passes of a local step": step.backwards,
         **layers,
@@ -143,24 +151,17 @@ def _gibibytes(traffic: Traffic, rounds: int) -> Lines:
 
 
 def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
-    """Measured costs of a step: multiply-accumulates (a backward pass as two forward ones), and bytes live at once."""
+    """Measured costs of a step: multiply-accumulates (a backward pass as two forward ones), and bytes of its passes."""
     step, batch = rule.cost(loss), training.batch
     client, auxiliary, server_part = macs(training.problem)
     merged = min(training.merge, len(training.participants(0)))
-    forward = client if loss.at_cut else client + auxiliary
-    further = step.heads * auxiliary
-    if step.last:
-        further += step_macs(loss, step.last) - forward  # its backward pass
-    if step.plain:
-        further += step_macs(loss, rule) - step_macs(loss, step.plain)  # the blocks once more
-    label, passes = PASS_MACS, 1.0
-    if not isinstance(step.forwards, str):
-        label, passes = STEP_MACS, step.forwards + step.signed + 2 * step.backwards
+    own, further = work_of(loss, rule)
+    label, each = (PASS_MACS, further) if further else (STEP_MACS, own)
     lines: Lines = {
         SAMPLE_MACS: round(client),
         "multiply-accumulates of a sample in the head": round(auxiliary),
         "multiply-accumulates of a sample at the server": round(server_part),
-        label: round((passes * forward + further) * batch),
+        label: round(each * batch),
         "multiply-accumulates of the server's step": round(3 * server_part * batch * merged),
         STEP_BYTES: peak_bytes(loss, rule, batch),
     }
@@ -174,6 +175,20 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
 
 
 # --- measured
+
+
+def work_of(loss: Loss, rule: GradientRule) -> tuple[float, float]:
+    """Multiply-accumulates of a sample in a client's step, and further ones where its smashed samples go up."""
+    step, (client, auxiliary, server) = rule.cost(loss), macs(loss.problem)
+    if isinstance(loss, NetworkLoss):
+        return step.forwards * (client + server), 0.0
+    forward, further = client if loss.at_cut else client + auxiliary, step.heads * auxiliary
+    if step.last:
+        further += step_macs(loss, step.last) - forward  # its backward pass
+    if step.plain:
+        further += step_macs(loss, rule) - step_macs(loss, step.plain)  # the blocks once more
+    passes = step.forwards + step.signed + 2 * step.backwards
+    return passes * forward + further, step.on_upload * forward
 
 
 def macs(problem: Split) -> tuple[float, float, float]:
@@ -199,13 +214,43 @@ def step_macs(loss: Loss, rule: GradientRule) -> float:
     """
     from zofl_mpi.problems.counting import Products
 
-    return float(_counted(loss, rule, 2, Products()).flops / 2 / 2)
+    return float(_counted(loss, rule, 2, Products(), _trial).flops / 2 / 2)
+
+
+def held_bytes(loss: Loss, rule: GradientRule, batch: int, rehearse: Callable[..., None]) -> int:
+    """The most bytes that a client's device holds at once in a step on a mini-batch, as a run's own code takes it.
+
+    Counted are the weights, those that no step moves too, BatchNorm's statistics, the mini-batch, activations,
+    gradients, directions, perturbed points and the optimiser's moments; not what a kernel needs while it computes, the
+    rest of the client's data, or code.
+
+    Args:
+        rehearse: (rule, theta, buffers, inputs, labels) takes steps on such a mini-batch, from the second one on all
+            alike; theta is the message that the client's model, which is counted, is a copy of.
+    """
+    labels = _example(loss, 1)[3].nbytes * batch
+    return frozen_bytes(loss) + labels + _most(loss, rule, batch, lambda loss, *step: rehearse(*step))
+
+
+def frozen_bytes(loss: Loss) -> int:
+    """Bytes of what a client holds beside theta and its statistics: weights that no step moves, and constants."""
+    local, top = loss.problem.local, loss.problem.top
+    held = [(local, local.modules if loss.held > loss.problem.n_client else local.modules[:1])]
+    if isinstance(loss, NetworkLoss):
+        held = [(local, local.modules[:1]), (top, top.modules)]
+    each = {t.data_ptr(): t.nbytes for flat, modules in held for t in flat.constants(modules)}  # a tied one once
+    return sum(each.values())
 
 
 def peak_bytes(loss: Loss, rule: GradientRule, batch: int) -> int:
-    """Bytes live at once in a client's step on a mini-batch, beyond its model: inputs, activations, gradients.
+    """Bytes live at once in the passes of a client's step: inputs, activations, gradients."""
+    return _most(loss, rule, batch, _trial)
 
-    On a GPU as its allocator counts, else by the tensors that torch makes: steps on 2 and on 3 samples give it for any
+
+def _most(loss: Loss, rule: GradientRule, batch: int, work: Callable[..., None]) -> int:
+    """The most bytes that `work` on a mini-batch makes and holds at once, and those of its inputs.
+
+    On a GPU as its allocator counts, else by the tensors that torch makes: work on 2 and on 3 samples gives it for any
     number, each tensor's size being linear in it; the mini-batch itself is computed where these two make other tensors.
     Chunked computation uses the full batch's chunk count (`Split.as_for`), perhaps a part of one chunk too much.
     Of a mini-batch in pieces each has as many samples.
@@ -215,16 +260,16 @@ def peak_bytes(loss: Loss, rule: GradientRule, batch: int) -> int:
         from zofl_mpi.engine.device import allocated
 
         example = _example(loss, batch)
-        return example[2].nbytes + int(allocated(problem.device, lambda: _trial(loss, rule, *example)))
+        return example[2].nbytes + int(allocated(problem.device, lambda: work(loss, rule, *example)))
     from zofl_mpi.problems.counting import Allocations
 
     peak, each = None, -(-batch // pieces)
     if each > 1 and batch % pieces == 0:
         with problem.as_for(each):
-            two, three = (_counted(loss, rule, count * pieces, Allocations()) for count in (2, 3))
+            two, three = (_counted(loss, rule, count * pieces, Allocations(), work) for count in (2, 3))
         peak = _peak(two.events, three.events, each)
     inputs = _example(loss, 1)[2].nbytes * batch
-    return inputs + (_counted(loss, rule, batch, Allocations()).peak if peak is None else peak)
+    return inputs + (_counted(loss, rule, batch, Allocations(), work).peak if peak is None else peak)
 
 
 def _example(loss: Loss, batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -233,11 +278,11 @@ def _example(loss: Loss, batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return theta, buffers, *loss.problem.example(batch)
 
 
-def _counted(loss: Loss, rule: GradientRule, batch: int, counter: C) -> C:
-    """The counter, after a step on `batch` samples within it."""
+def _counted(loss: Loss, rule: GradientRule, batch: int, counter: C, work: Callable[..., None]) -> C:
+    """The counter, after work on `batch` samples within it."""
     example = _example(loss, batch)
     with counter:
-        _trial(loss, rule, *example)
+        work(loss, rule, *example)
     return counter
 
 

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -11,15 +12,27 @@ import numpy as np
 
 from zofl_mpi import Client, Clients, Directions, Step, UserError, demand, part
 from zofl_mpi.engine.clients import Replies
+from zofl_mpi.engine.fields import demand_known
 from zofl_mpi.engine.fleet import Needs, RoundWork
-from zofl_mpi.engine.lazy import Tensor
+from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.setting import Passes
 from zofl_mpi.engine.sharing import Sharing, Work
+from zofl_mpi.errors import warn
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.saving import PLAIN
 from zofl_mpi.rounds.base import GRADIENT, OnProblem
 from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss, at_a_line, with_own_part
-from zofl_mpi.rounds.split.costs import LABELS, PASS_MACS, STEP_BYTES, STEP_MACS, Traffic, costs_of, macs, plan_of
+from zofl_mpi.rounds.split.costs import (
+    HELD_BYTES,
+    LABELS,
+    WITHOUT,
+    Traffic,
+    costs_of,
+    held_bytes,
+    macs,
+    plan_of,
+    work_of,
+)
 from zofl_mpi.rounds.split.messages import (
     Ask,
     Model,
@@ -123,13 +136,31 @@ class SplitMethod(OnProblem[Split]):
         rule = self.rule_of(model.client.i)
         for q, x, labels in model:
             uploads = self.training.uploads(q) and q >= sent
-            point = rule.forward(model, x, labels, uploads)
-            # without an answer to wait for, it leaves while the rule's further passes go on
-            lam = (yield point.upload(labels, keep=rule.needs_point)) if uploads else None
-            model.step(
-                rule(model, point, labels if lam is None else point.laid_out(self.problem.placed(lam)), model.key(q))
-            )
+            yield from self.take_step(model, rule, q, x, labels, uploads)
         return model.done()
+
+    def take_step(
+        self, model: LocalSteps, rule: GradientRule, q: int, x: Tensor, labels: Tensor, uploads: bool
+    ) -> Generator[Smashed, Tensor | None, None]:
+        """Takes local step q, on the inputs x with these labels."""
+        point = rule.forward(model, x, labels, uploads)
+        # without an answer to wait for, it leaves while the rule's further passes go on
+        lam = (yield point.upload(labels, keep=rule.needs_point)) if uploads else None
+        target = labels if lam is None else point.laid_out(self.problem.placed(lam))
+        model.step(rule(model, point, target, model.key(q)))
+
+    def rehearse(self, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor) -> None:
+        """Takes two local steps as a client does, from theta (n,) and buffers (b,): see `costs.held_bytes`."""
+        busiest = max(range(self.setting.m), key=self.training.steps)  # who draws most directions ahead
+        client, model = Client(busiest, None), Model(theta, buffers, 0)
+        local = LocalSteps(self.training, client, model, self.loss, rule.parts, self.scalars_each)
+        for q in range(2):
+            steps = self.take_step(local, rule, q, x, labels, uploads=True)
+            sent = next(steps)
+            answer = torch.zeros_like(sent.s) if self.loss.at_cut else None
+            del sent
+            with suppress(StopIteration):
+                steps.send(answer)
 
     def steps(self, client: Client, message: Model) -> LocalSteps:
         """The client's model, for its local steps of a round."""
@@ -196,7 +227,9 @@ class SplitMethod(OnProblem[Split]):
         """{name_...: quality} from the sums of the clients that were asked; nothing where there are no samples."""
         kinds = {kind for sums in parts for kind in sums}
         sums = {kind: math.fsum(part.get(kind, 0.0) for part in parts) for kind in kinds}
-        return {f"{name}_{kind}": value for kind, value in self.problem.quality(sums).items()} if sums else {}
+        quality = self.problem.quality(sums) if sums else {}
+        demand_known(quality.get("loss", 0.0), f"the loss of the model on the {name} samples")
+        return {f"{name}_{kind}": value for kind, value in quality.items()}
 
     @property
     def server_uploads(self) -> int:
@@ -249,17 +282,35 @@ class SplitMethod(OnProblem[Split]):
         return 2 * (client + server)
 
     def costs(self) -> Lines:
-        return costs_of(self.training, self.loss, self.rule)
+        return self.costs_of(self.rule)
+
+    def costs_of(self, rule: GradientRule) -> Lines:
+        """Measured costs of a client's step by one of the `rules`."""
+        return costs_of(self.training, self.loss, rule) | self.held_lines(rule)
+
+    def held_lines(self, rule: GradientRule) -> Lines:
+        """What a step holds, with --devices or --client-memory; warns where the latter takes more than it saves."""
+        lean = isinstance(rule, Backprop) and rule.saving != PLAIN
+        if self.setting.fleet is None and not lean:  # it takes time at the start
+            return {}
+        lines: Lines = {HELD_BYTES: (held := self.held_bytes(rule))}
+        if isinstance(rule, Backprop) and lean:
+            plain = lines[HELD_BYTES + WITHOUT] = self.held_bytes(replace(rule, saving=PLAIN))
+            if held >= plain:
+                warn(f"--client-memory {rule.saving}: a client's step holds {held:,} bytes, without it {plain:,}")
+        return lines
+
+    def held_bytes(self, rule: GradientRule) -> int:
+        """The most bytes that a client's device holds in a step by one of the `rules`."""
+        return held_bytes(self.loss, rule, self.training.batch, self.rehearse)
 
     def device_needs(self) -> Sequence[Needs]:
-        preferred = (costs_of(self.training, self.loss, rule) for rule in self.rules[:-1])
-        return [self.needs_of(costs) for costs in (*preferred, self.costs())]
+        return [self.needs_of(rule) for rule in self.rules]
 
-    def needs_of(self, costs: Lines) -> Needs:
-        """By measured `costs`: of a client's step, and of a forward and a backward pass of the server."""
-        step = costs.get(STEP_MACS, (1 + self.rule.passes) * float(costs.get(PASS_MACS, 0)))
-        held = (self.loss.flat.n + self.loss.flat.b) * np.dtype(self.setting.dtype).itemsize + float(costs[STEP_BYTES])
-        return Needs(float(step) / self.training.batch, 3 * macs(self.problem)[2], held)
+    def needs_of(self, rule: GradientRule) -> Needs:
+        """Of a client's step by a rule, and of a forward and a backward pass of the server."""
+        own, further = work_of(self.loss, rule)
+        return Needs(own, 3 * macs(self.problem)[2], float(self.held_bytes(rule)), further)
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
         training, traffic = self.training, self.traffic
@@ -267,14 +318,14 @@ class SplitMethod(OnProblem[Split]):
         rows = []
         for i in asked:
             samples = [training.samples(i, q) for q in range(training.steps(i))]
-            uploads = range(0, len(samples), training.k) if self.server_uploads else ()
+            uploads = () if traffic.unsplit else range(0, len(samples), training.k)
             sizes = [ways for kind, ways in traffic.of(r, i).items() if kind != LABELS]
             moved = [sum(ways[k] for ways in sizes) for k in (0, 1)]
-            sent = (1 + self.loss.at_cut) * len(uploads)
+            sent = (1 + self.loss.at_cut) * len(uploads) + traffic.aligns(r)
             rows.append((sum(samples), *moved, 2 + sent, sum(samples[q] for q in uploads)))
         samples_, down, up, messages, uploaded = np.array(rows, np.float64).reshape(-1, 5).T
-        streams = self.server_uploads > 0 and not self.loss.at_cut
-        return RoundWork(asked, samples_, down, up, messages, streams, float(uploaded.sum()))
+        streams = not (traffic.unsplit or self.loss.at_cut)
+        return RoundWork(asked, samples_, down, up, messages, streams, float(uploaded.sum()), uploaded)
 
 
 def with_head(state: State, mean: Update) -> Update:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import cast, final
+from typing import Any, cast, final
 
 import numpy as np
 
 from zofl_mpi import Purpose
 from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.engine.streams import Streams
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, Point, generator_of, numbers
 from zofl_mpi.rounds.split.estimates import TwoPoint
 from zofl_mpi.rounds.split.rules import Lines, StepCost
@@ -127,6 +129,7 @@ class Piecewise(TwoPoint):
 
     statistics: bool = False  # whether the pass at the model itself moves BatchNorm's running statistics
     K: Tensor | None = field(default=None, compare=False)  # (d,) by whose root directions are divided; None: 1
+    lean: bool = False  # whether a small network, too, is perturbed one layer at a time, as a small device would
 
     @property
     def needs_point(self) -> bool:
@@ -163,23 +166,30 @@ class Piecewise(TwoPoint):
             terms = (self.term(difference, us(p, j)) for p, difference in enumerate(differences))
             yield part, reduce(torch.Tensor.add_, terms)
 
-    @staticmethod
-    def _shifted_loss(model: LocalSteps, x: Tensor, target: Tensor, us: Pieces, p: int, mu: float) -> Tensor:
+    def along(self, loss: Loss, theta: Tensor, count: int) -> AbstractContextManager[Any]:
+        return _shifted(cast("NetworkLoss", loss), theta, self.draw_pieces(theta, Key(Streams(0))), 0, self.mu)
+
+    def _shifted_loss(self, model: LocalSteps, x: Tensor, target: Tensor, us: Pieces, p: int, mu: float) -> Tensor:
         """() the loss at theta + mu u_p, of which one layer at a time is in memory, but in a small network."""
         theta, flat = model.theta, cast("NetworkLoss", model.loss).flat
-        if len(theta) <= AT_ONCE:
+        if not self.lean and len(theta) <= AT_ONCE:
             for part in flat.places.values():  # one by one: a vector's last numbers may round otherwise
                 us.shift(theta, part, p, mu, model.perturbed_theta[part])
             with torch.no_grad(), flat.at(model.perturbed_theta, model.unmoved(), model.training.running):
                 return model.loss(model.problem.smash(x), target)
-        from zofl_mpi.problems.flat import Substituted
-
         nowhere = theta.new_full((1,), math.nan).expand(len(theta))
-
-        def layer(parameter: Tensor) -> Tensor:
-            return us.shifted(theta, flat.places[id(parameter)], p, mu).view(parameter.shape)
-
-        sizes = {key: part.stop - part.start for key, part in flat.places.items()}
         bound = flat.at(nowhere, model.unmoved(), model.training.running)
-        with torch.no_grad(), bound, Substituted(sizes, layer):
+        with torch.no_grad(), bound, _shifted(cast("NetworkLoss", model.loss), theta, us, p, mu):
             return model.loss(model.problem.smash(x), target)
+
+
+def _shifted(loss: NetworkLoss, theta: Tensor, us: Pieces, p: int, mu: float) -> AbstractContextManager[Any]:
+    """Context manager: torch's functions get parameters of theta + mu u_p, made when they ask for them."""
+    from zofl_mpi.problems.flat import Substituted
+
+    places = loss.flat.places
+
+    def layer(parameter: Tensor) -> Tensor:
+        return us.shifted(theta, places[id(parameter)], p, mu).view(parameter.shape)
+
+    return Substituted({key: part.stop - part.start for key, part in places.items()}, layer)

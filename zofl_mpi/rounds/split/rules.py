@@ -36,7 +36,8 @@ Lines = dict[str, str | float]
 class StepCost(NamedTuple):
     """The passes of a local step."""
 
-    forwards: int | str = 1  # in words where steps differ
+    forwards: int = 1
+    on_upload: int = 0  # further ones of a step whose smashed samples go up
     signed: int = 0  # of these, passes that take each layer's products twice: with its parameters, and a direction
     heads: int = 0  # further products that cost as much as the head's in a forward pass
     layers: int = 0  # the client's last layers that have a backward pass of their own
@@ -94,9 +95,8 @@ class GradientRule:
 
     def cost(self, loss: Loss) -> StepCost:
         """The passes of a step."""
-        if self.needs_point or loss.at_cut:
-            return StepCost(1 + self.passes)
-        return StepCost(f"{self.passes}, and 1 more where it is uploaded")
+        always = int(self.needs_point or loss.at_cut)
+        return StepCost(always + self.passes, on_upload=1 - always)
 
     def lines(self) -> Lines:
         """Further lines of --dry-run."""
@@ -298,7 +298,8 @@ class Tail(GradientRule):
         first, graph = self.first.cost(loss), self.last.cost(loss).backwards
         heads = first.heads + (not loss.at_cut)
         last = self.last if graph else None
-        return first._replace(forwards=1 + self.first.passes, heads=heads, layers=self.layers, last=last)
+        forwards = 1 + self.first.passes
+        return first._replace(forwards=forwards, on_upload=0, heads=heads, layers=self.layers, last=last)
 
     def lines(self) -> Lines:
         return self.first.lines()

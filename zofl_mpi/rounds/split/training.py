@@ -13,7 +13,7 @@ from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems import Batch, Split
 from zofl_mpi.problems.saving import Saving, saving_of
-from zofl_mpi.rounds.base import Sampling, shares
+from zofl_mpi.rounds.base import Sampling, Shares
 
 
 @final
@@ -123,7 +123,7 @@ class Training:
 
     def shares(self) -> Mapping[int, float]:
         """{i: w_i} of all clients, summing to 1."""
-        return shares(self.setting, self.weights)
+        return Shares(self.setting, self.weights)
 
     def loads(self) -> Loads:
         """The local steps of each client, whose uploads the server takes in turn."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar, cast
@@ -20,12 +20,20 @@ from zofl_mpi.engine.messages import APART
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.robust import Robust
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, at_a_line
-from zofl_mpi.rounds.split.costs import SAMPLE_MACS, SCALARS, STEP_BYTES, STEP_MACS, macs, peak_bytes
+from zofl_mpi.rounds.split.costs import (
+    SAMPLE_MACS,
+    SCALARS,
+    STEP_BYTES,
+    STEP_MACS,
+    macs,
+    peak_bytes,
+    work_of,
+)
 from zofl_mpi.rounds.split.estimating import check_arithmetic
 from zofl_mpi.rounds.split.messages import Model, State, mean_loss
 from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.pieces import Kept, Parts, Pieces, Piecewise
-from zofl_mpi.rounds.split.rules import Lines
+from zofl_mpi.rounds.split.rules import GradientRule, Lines
 from zofl_mpi.rounds.split.training import Training
 
 SHARE = 1 / 8  # of the free memory, that a process keeps directions in; others start beside it
@@ -88,6 +96,7 @@ class UnsplitMethod(SplitMethod):
     """
 
     uploads: ClassVar[str] = "scalars"
+    holds_all: ClassVar[bool] = True
     computes: ClassVar[str] = "values of the whole network's loss"
     travels: ClassVar[str] = "scalars down, scalars up"
     training: Training = part(batch=32, h=1, lr_client=1e-2, optimiser="sgd", weights="uniform", paper={"batch": 8})
@@ -196,6 +205,27 @@ class UnsplitMethod(SplitMethod):
             arithmetic=self.problem.arithmetic,
         )
 
+    def first_moments(self, x: Tensor) -> dict[str, Any]:
+        """The optimiser's moments before round 0, at x (d,)."""
+        return self.training.optimiser.memory(x)
+
+    def estimator(self, moments: MutableMapping[str, Any]) -> Piecewise:
+        """The gradient rule in a round that begins with these moments."""
+        return self.rule
+
+    def rehearse(self, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor) -> None:
+        x0, h = theta.clone(), self.training.h  # which stays: local steps move a copy, unless there is but one
+        own = self.estimator(kept := self.first_moments(x0))
+        own = replace(own, n_p=min(own.n_p, 3), lean=True)  # of more directions no more are there at once
+        moments = copied(kept) if h > 1 else kept
+        local = LocalSteps(self.training, Client(0, None), Model(x0, buffers, 0), self.loss, own.parts, moves=h > 1)
+        for q in range(min(h, 2)):
+            point = own.forward(local, x, labels, upload=False)
+            us = own.draw_pieces(local.theta, Key(self.setting.streams, t=q))
+            found = own.differences(local, point, labels, us)
+            if h > 1:
+                self.training.optimiser.step_by_parts(local.theta, own.estimate(us, found), moments, 0.0)
+
     # --- the step, and refusals
 
     def __post_init__(self) -> None:
@@ -233,10 +263,11 @@ class UnsplitMethod(SplitMethod):
         told = kept if self.kept_steps else "drawn again for each pass and step: there is no room to keep them"
         return super().plan(rounds) | {"directions of a step": told} | self.robust.lines(asked, up)
 
-    def costs(self) -> Lines:
+    def costs_of(self, rule: GradientRule) -> Lines:
         (client, _, server), batch = macs(self.problem), self.training.batch
         return {
             SAMPLE_MACS: round(client + server),
-            STEP_MACS: round((self.rule.passes + self.rule.needs_point) * (client + server) * batch),
-            STEP_BYTES: peak_bytes(self.loss, self.rule, batch),
+            STEP_MACS: round(work_of(self.loss, rule)[0] * batch),
+            STEP_BYTES: peak_bytes(self.loss, rule, batch),
+            **self.held_lines(rule),
         }

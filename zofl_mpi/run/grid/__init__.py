@@ -1,6 +1,6 @@
 """Grids of runs: a TOML file names them, `python -m zofl_mpi.run.grid` does what is left of them."""
 
 from zofl_mpi.run.grid.file import Grid, GridRun, read
-from zofl_mpi.run.grid.state import state_of
+from zofl_mpi.run.grid.state import finished, state_of
 
-__all__ = ["Grid", "GridRun", "read", "state_of"]
+__all__ = ["Grid", "GridRun", "finished", "read", "state_of"]

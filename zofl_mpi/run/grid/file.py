@@ -84,6 +84,7 @@ class Grid:
     folder: Path
     axes: dict[str, tuple[str, ...]]  # {axis: names of its entries}
     runs: tuple[GridRun, ...]
+    sets: dict[str, frozenset[str]]  # {axis: the flags that its entries set}
 
 
 def read(path: str | Path, results: str | Path | None = None, *, trust: bool = False) -> Grid:
@@ -139,7 +140,9 @@ def _grid(table: Mapping[str, Any], stem: str, results: str | Path | None, trust
         raise UserError(f"its axes have {product} runs, at most {MOST} make a grid: divide it into several")
     runs = tuple(_runs(module, folder, table, axes, trust))
     _check_names(runs)
-    return Grid(module, ranks, folder, {axis: tuple(entries) for axis, entries in axes.items()}, runs)
+    names = {axis: tuple(given) for axis, given in axes.items()}
+    sets = {axis: frozenset(name for given in axes[axis].values() for name in given) for axis in axes}
+    return Grid(module, ranks, folder, names, runs, sets)
 
 
 def _value(table: Mapping[str, Any], key: str, kind: type[Any], default: Any) -> Any:
@@ -289,6 +292,16 @@ def entries(key: str, given: Any, axes: Mapping[str, Iterable[str]]) -> Entries:
         for entry in found[axis]:
             check_one_of(axes[axis], entry, f"entry of the axis {axis}", f"{key}: ")
     return found
+
+
+def chosen(grid: Grid, only: Sequence[str]) -> dict[int, GridRun]:
+    """{number: run} of a part of a grid: those with all of these AXIS=ENTRY[,ENTRY] (UserError: there is none)."""
+    words = [text.partition("=") for text in only]
+    parts = [entries(f"--only {''.join(word)}", {word[0]: word[2].split(",")}, grid.axes) for word in words]
+    runs = {k: run for k, run in enumerate(grid.runs) if all(among(run.coordinates, part) for part in parts)}
+    if not runs:
+        raise UserError(f"--only {' '.join(only)}: no run has all of these; the grid has {', '.join(grid.axes)}")
+    return runs
 
 
 def _set(given: Any, axes: Axes) -> tuple[Entries, Flags]:

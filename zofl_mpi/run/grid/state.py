@@ -70,6 +70,26 @@ def _other(difference: str) -> str:
     return f"result of another configuration: {difference}; remove it or give another --results"
 
 
+def finished(grid: Grid, run: GridRun) -> records.Run | str:
+    """The result of a run of a grid, or a sentence that says why there is none."""
+    try:
+        word, sentence = state_of(grid, run)
+        if word == "finished":
+            return records.load(run.out)
+    except UserError as error:
+        return f"{run.name}: {error}"
+    return f"{run.name}: {sentence}{_last_words(run.log) if word in ('missing', 'begun', 'interrupted') else ''}"
+
+
+def _last_words(log: Path) -> str:
+    """What a run printed last: why it ended, if it failed."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return f"; its log ends: {lines[-1].strip()[:200]}" if lines else ""
+
+
 def command(grid: Grid, run: GridRun, word: str, launcher: Sequence[str]) -> list[str]:
     """Command that completes a run in the state `word`."""
     out = str(run.out)

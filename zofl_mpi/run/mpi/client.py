@@ -72,7 +72,7 @@ class ClientRank:
         self._clock.seconds[question.step or SERVER, "wait"] += time.perf_counter() - since
         if question.round > self._watch.round:
             self._watch.begins()
-            forget_scratch(self._clients.values())
+            forget_scratch(self._clients, self._asked)
         match question.kind:
             case "ask" | "each" | "mean" | "sum":
                 with unread.noting(self._parts):
@@ -84,18 +84,19 @@ class ClientRank:
             case "keep":
                 self._wire.gather_memories(*changed(self._clients, question.to, self._kept))
             case "account":
-                self._wire.gather_tables(self._clock.report(self._watch.stop()).table(question.extra))
+                self._wire.gather_tables(self._clock.report(self._watch.stop()).table(question.steps))
                 if self._survival is not None:
                     self._survival.agree()
                 self._watch.begins()
             case _:
                 if self._survival is not None:
                     self._survival.agree()
-                return int(question.extra)
+                return question.status
         return None
 
     def _compute(self, question: Question, block: messages.Bytes | None) -> None:
         """Takes the step that a question asks for."""
+        self._asked.update(i for i in question.to if i in self._clients)
         if question.kind == "each":
             self._stream(question, self._own_messages(question))
         elif question.kind == "ask":
@@ -113,6 +114,7 @@ class ClientRank:
         self._wire, self._kept = self._connect(), dict[int, bytes]()  # checksums of memories that the server keeps
         own = (i for i, rank in enumerate(self._wire.placement) if rank == self._wire.rank)
         self._clients = {i: Client(i, self._data[i]) for i in own}
+        self._asked: set[int] = set()  # in this round: no other client has scratch
 
     def _unhidden(self) -> None:
         """Refuses state that the steps of the first round have hidden in the method, which has no checkpoint."""
@@ -173,9 +175,9 @@ class ClientRank:
 
     def _contribute(self, question: Question, inbox: dict[int, Any]) -> None:
         """Serves `mean` and `sum`: if every rank's clients succeeded and the mean exists, adds this rank's part."""
-        own, shares = mean.Contribution(), question.extra
+        own, shares = mean.Contribution(), question.shares or {}
         if question.kind == "sum":
-            term: Any = self._step(question.extra)
+            term: Any = self._step(question.term)
             own = mean.Sum(m=len(self._data), term=lambda i, reply: term(i, inbox[i], reply))
             shares = dict.fromkeys(question.to, 1.0)
         step = batched(self._step(question.step), self._clients, inbox, sorted(inbox), self._batched)

@@ -89,7 +89,7 @@ class MPIClients(Clients):
         mean.refuse_stream(step)
         to = sorted(self._participants(to))
         shares, own = mean.normalised(to, weights), mean.Contribution()  # the server has no client
-        self._send_one("mean", step, message, to, shares)
+        self._send_one("mean", step, message, to, shares=shares)
         return self._combined(step.__name__, message, own, shares, counted)
 
     def sum(self, step: Step, message: Any, term: Any, *, to: Participants = None) -> Callable[[], Any]:
@@ -97,7 +97,7 @@ class MPIClients(Clients):
         if len(to) < mean.MANY:
             return super().sum(step, message, term, to=to)
         mean.refuse_stream(step, "sum")
-        self._send_one("sum", step, message, to, term.__name__)
+        self._send_one("sum", step, message, to, term=term.__name__)
         return lambda: self._combined(step.__name__, message, mean.Sum(m=self.m), {}, counted=True)
 
     def holders(self) -> list[int]:
@@ -130,7 +130,7 @@ class MPIClients(Clients):
             tables[0] = own
         else:
             with self._questions.clock.time(SERVER, "wait"):  # counts for the next round
-                self._put(Question("account", extra=self.ledger.steps))
+                self._put(Question("account", steps=self.ledger.steps))
                 tables = self._wire.gather_tables(own)
         for rank, report in self._reports:
             table = report.table(self.ledger.steps)
@@ -164,7 +164,7 @@ class MPIClients(Clients):
         self._questions.check_closed("the run ended")
 
         def end() -> None:
-            self._put(Question("end", extra=status))
+            self._put(Question("end", status=status))
             if self._servers is not None:
                 self._servers.close(status)
             if self._survival is not None:
@@ -236,11 +236,11 @@ class MPIClients(Clients):
                 if not survival.lost(exc):
                     raise
 
-    def _send_one(self, kind: str, step: Step, message: Any, to: list[int], extra: Any = None) -> None:
+    def _send_one(self, kind: str, step: Step, message: Any, to: list[int], **more: Any) -> None:
         block = messages.pack(message)
         name = self._questions.open(step)
         with self._questions.clock.time(name, "comm"):
-            self._put(Question(kind, name, to, extra=extra), block)
+            self._put(Question(kind, name, to, **more), block)
 
     def _put(self, question: Question, block: Bytes | None = None) -> None:
         """Asks all ranks, with the one message if there is one."""

@@ -49,7 +49,7 @@ class ServerRanks(Sharing):
             with self._clock.time(SERVER, "comm"):
                 block = messages.pack(item)
             with self._clock.time(SERVER, "wait"):
-                self._pairs[k % self.ranks - 1].send(Question("upload", extra=k), block)
+                self._pairs[k % self.ranks - 1].send(Question("upload", upload=k), block)
         else:
             self._held.append(item)
         if (k + 1) % self.ranks == 0:
@@ -61,7 +61,7 @@ class ServerRanks(Sharing):
             return self._parts[0].terms, [self._parts[0].reply]
         like = self._parts[0].terms
         for pair in self._pairs:
-            pair.bcast_question(Question("end", extra=[x.numel() for x in like]))
+            pair.bcast_question(Question("end", lengths=[x.numel() for x in like]))
         with self._clock.time(SERVER, "wait"):
             sums, units, blocks = _sums(self._wire, self._parts, [x.numel() for x in like])
         means = [
@@ -73,7 +73,7 @@ class ServerRanks(Sharing):
 
     def account(self, own: Seconds, steps: list[str]) -> Seconds:
         """(S, ...) the tables of the server's ranks at the end of a round."""
-        self._wire.bcast_question(Question("account", extra=steps))
+        self._wire.bcast_question(Question("account", steps=steps))
         return self._wire.gather_tables(own)
 
     def wires(self) -> list[tuple[list[int], Wire]]:
@@ -82,7 +82,7 @@ class ServerRanks(Sharing):
 
     def close(self, status: int) -> None:
         """Ends the other ranks."""
-        self._wire.bcast_question(Question("end", extra=status))
+        self._wire.bcast_question(Question("end", status=status))
 
     def _compute(self) -> None:
         """Computes on this rank's upload, if one waits for it."""
@@ -103,10 +103,10 @@ def serve_step(wire: Wire, pair: Wire, method: Any, question: Question, block: B
         if item is None:
             break
         with clock.time(SERVER, "compute"), without_warnings():
-            given[next_one.extra] = work(item)
+            given[next_one.upload] = work(item)
     with clock.time(SERVER, "wait"):
         try:
-            _sums(wire, given, next_one.extra)
+            _sums(wire, given, next_one.lengths)
         except FloatingPointError:  # rank 0 names the client
             return
 

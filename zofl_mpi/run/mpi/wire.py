@@ -60,7 +60,12 @@ class Question(NamedTuple):
     step: str = ""
     to: Sequence[int] = ()
     sizes: Sequence[int] = ()  # bytes of the one message that goes with it, or of each participant's (each)
-    extra: Any = None  # mean: the participants' shares; account: the steps; end: the exit status; upload: its number
+    shares: Mapping[int, float] | None = None  # mean: of the participants
+    term: str = ""  # sum: name of the step that makes a reply's term
+    steps: Sequence[str] = ()  # account: rows of the table
+    status: int = 0  # end: of the process
+    upload: int = 0  # upload: its number
+    lengths: Sequence[int] = ()  # end of a step of the server's ranks: numbers of each part of the sum
     round: int = 0  # of the server's watch
 
 

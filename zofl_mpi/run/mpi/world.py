@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, cast, final
 
-from zofl_mpi.engine.processes import Process, kill
+from zofl_mpi.engine.processes import Process, kill, stat
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Faults, SingleProcess, World, launched, refuse_singletons
 from zofl_mpi.errors import UserError
@@ -153,7 +153,8 @@ def end_launcher() -> None:
     launcher = outermost_launcher()
     if launcher is None or "srun" in Path(f"/proc/{launcher}/comm").read_text():  # Slurm ends its own
         return
-    script = f"(sleep {LAST}; kill -TERM {launcher} && sleep {LAST} && kill -KILL {launcher}) &"
+    same = f'[ "$(sed "s/.*) //" /proc/{launcher}/stat | cut -d " " -f 20)" = {stat(launcher)[19]} ]'  # its start
+    script = f"(sleep {LAST}; {same} && kill -TERM {launcher} && sleep {LAST} && {same} && kill -KILL {launcher}) &"
     nowhere = subprocess.DEVNULL  # an open pipe would keep whoever reads the rank's output
     subprocess.run(
         ["/bin/sh", "-c", script], stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True, check=False

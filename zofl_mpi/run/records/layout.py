@@ -55,6 +55,7 @@ FURTHER = {
     "devices": [{"class": str, "clients": int, "lacks": float}],
     "directions_per_parameter": float,
     "eval_samples": int,
+    "folders": {},
     "git_commit": str,
     "hosts": [str],
     "kernel": str,

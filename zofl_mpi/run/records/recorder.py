@@ -27,7 +27,7 @@ from zofl_mpi.run.records.result import heading
 from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
 Array = NDArray[Any]
-ORIGIN = ("run", "config", "data", "kernel", "blas", "eval_samples")
+ORIGIN = ("run", "config", "folders", "data", "kernel", "blas", "eval_samples")
 """Attributes of a result that its checkpoints have, too, for the run that continues from them."""
 COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}
 """Unit and description of the columns of every result."""
@@ -135,7 +135,7 @@ class Recorder:
             m: clients (0: as before).
             ranks: of this session (0: as before); /ranks is as wide as the widest of all sessions, 0 where none was.
             rounds: planned in total; 0: no more.
-            attrs: of this session, for `sessions`; of the root only `config` and `settled` are replaced.
+            attrs: of this session, for `sessions`; of the root only `config`, `folders` and `settled` are replaced.
         """
 
         def prepare(file: Any) -> None:
@@ -254,8 +254,7 @@ class Recorder:
             hdf5.read_file(self.path, lambda file: check_result(file, self.path))
         except UserError as error:
             self._failed = True
-            advice = f"--resume {self.path} goes on from its last checkpoint, into a new file"
-            raise DamagedError(f"{error}: it was changed while this run wrote it; {advice}") from error
+            raise DamagedError(f"{error}: it was changed while this run wrote it") from error
 
     def finish(self, state: Mapping[str, Any], **attrs: Any) -> None:
         """Writes /final/<field> of the last state, `meaning` as given to `describe`; closes the file as "done".

@@ -1,0 +1,51 @@
+"""How figures and tables spell methods, data sets and axes of a grid; and text as LaTeX wants it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from zofl_mpi.errors import plain
+from zofl_mpi.report.facts import CELL
+
+DATA = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
+METHODS = {
+    "zo_hfl": "ZO-HFL",
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "scaffold": "SCAFFOLD",
+    "server_sgd": "server SGD",
+    "fedavg+server": "FedAvg + server",
+}
+"""How tables and figures spell them, in the order of their looks. Others are spelled as in the grid."""
+SYMBOLS = {"alpha": "α", "beta": "β", "tau": "τ", "lam": "λ"}
+"""How axes that are flags are spelled."""
+LATEX = {
+    "±": r"$\pm$",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+    "τ": r"$\tau$",
+    "λ": r"$\lambda$",
+    "−": "$-$",
+    "\\": r"\textbackslash{}",
+} | {
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{letter: "\\" + letter for letter in "_%&#$" + "{}"},
+}
+
+
+def label_of(where: Mapping[str, str], flags: Mapping[str, Any]) -> str:
+    """A group's name from its {axis: entry}; a number stands beside its axis, and "none" says nothing."""
+    words = []
+    for axis, entry in where.items():
+        if axis == "cell" and {"alpha", "beta"} <= flags.keys():
+            words.append(f"α {flags['alpha']}, β {flags['beta']}")
+        elif entry.lstrip("+-.")[:1].isdigit() or entry in ("true", "false"):
+            words.append(f"{SYMBOLS.get(axis, axis)} {entry}")
+        elif entry != "none" and not entry.endswith("-none"):
+            words.append(METHODS.get(entry, DATA.get(entry, entry)))
+    return plain(", ".join(words) or "all runs", CELL)
+
+
+def latex(text: str) -> str:
+    """A text with its special characters as LaTeX wants them."""
+    return "".join(LATEX.get(letter, letter) for letter in text)

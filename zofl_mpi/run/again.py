@@ -1,0 +1,51 @@
+"""Complete commands that continue a run or begin it again, as one types them."""
+
+import os
+import shlex
+from typing import NamedTuple, final
+
+from zofl_mpi.run import flags, stored
+from zofl_mpi.run.plan import Plan, RunFlags
+from zofl_mpi.run.progress import launcher_words
+
+RESUME, BEGIN = "ZOFL_RESUME", "ZOFL_BEGIN"
+"""Variables in which a job script says by which commands its run is continued, and begun again."""
+COMMAND_FLAGS = ("server_ranks", "survive", "round_timeout")
+"""Flags of one command that the next one is likely to want, too; they are kept in no file."""
+
+
+@final
+class Again(NamedTuple):
+    """Two commands."""
+
+    resume: str
+    begin: str
+
+
+def commands(plan: Plan, result: str, ranks: int) -> Again:
+    """The commands that continue the run with this result, and that begin it again; rank 0 sees the launcher."""
+    program, arguments = _split(plan)
+    started = [*launcher_words(arguments, ranks), *program]
+    kept = [word for word in flags.split(arguments) if word[0] not in ("--out", "--force", "--no-force")]
+    words = [word for typed, values in kept for word in (typed, *values)]
+    resume = [*started, "--resume", result, *_named_again(plan)]
+    return Again(
+        os.environ.get(RESUME) or shlex.join(resume),
+        os.environ.get(BEGIN) or shlex.join([*started, *words, "--out", result, "--force"]),
+    )
+
+
+def _split(plan: Plan) -> tuple[list[str], list[str]]:
+    """`python -m MODULE`, and the arguments behind it."""
+    words = shlex.split(plan.command)
+    return words[:3], words[3:]
+
+
+def _named_again(plan: Plan) -> list[str]:
+    """Flags that a command must name, since none takes them from a file."""
+    again = {name: plan.values.get(name) for name in stored.FOLDERS if plan.values.get(name)}
+    again |= {name: plan.values[name] for name in stored.CLASSES if ":" in plan.values[name]}
+    again |= {k: v for k, v in plan.values.items() if k in stored.KNOWN and stored.is_place(k, str(v))}
+    usual = {leaf.name: leaf.default for leaf in flags.leaves(RunFlags)}
+    again |= {name: plan.values[name] for name in COMMAND_FLAGS if plan.values[name] != usual[name]}
+    return flags.to_arguments(again, again, "")
