@@ -39,3 +39,4 @@ class ZoflMpi(PythonPackage):
         depends_on("py-plotly@6.0:", when="+report")
         depends_on("py-matplotlib@3.9:", when="+report")
         depends_on("py-pandas@2.2:", when="+report")
+        depends_on("py-scipy@1.11:", when="+report")

@@ -10,7 +10,7 @@ from zofl_mpi.problems import counting
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
 from zofl_mpi.settings import samples
 
-PAPER = ["--data", "cifar10", "--split", "official", "--m", "5", "--dry-run"]
+PAPER = ["--paper", "--data", "cifar10", "--split", "official", "--m", "5", "--dry-run"]
 """The defaults are [C]'s: batches of 256, one pass a round, ResNet-18 cut after its first block."""
 EVEN = "as [C] counts, without heads"
 WHOLE = "as [C] counts, with heads"
@@ -20,7 +20,7 @@ WHOLE = "as [C] counts, with heads"
 def cifar(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many black images as CIFAR-10 has, which take no memory."""
     raw = Raw(np.broadcast_to(np.uint8(0), (60_000, 3072)), np.arange(60_000) % 10, 10, 10_000, 255, 3)
-    monkeypatch.setattr(samples.sources, "find", lambda *given: None)
+    monkeypatch.setattr(samples.sources, "find", lambda *given: samples.Sources("cifar10", "", lambda: raw))
     monkeypatch.setattr(samples, "cached", lambda *given: raw)
 
 

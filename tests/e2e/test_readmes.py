@@ -310,7 +310,7 @@ def table_commands() -> list[list[str]]:
     return told
 
 
-@pytest.mark.parametrize("rounds", [["--rounds", "1"], pytest.param([], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [["--rounds", "1"]])
 def test_the_table_of_methods_is_short_and_its_commands_run(here: Path, rounds: list[str]) -> None:
     """One round of each, and as it stands. Mutations: a command that needs a further flag; one that diverges."""
     several = table_commands()

@@ -47,7 +47,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], Any, Any, Any, bool]
         False,
     ),
     "HO-SFL": (HOSFL, {}, {}, 2 * CLIENT * UPLOADED, 2 + 2 * H, UPLOADED, False),
-    "DeComFL": (DeComFL, {}, {"h": 2}, 2 * WHOLE * np.array([6, 8, 8]), np.full(3, 2), np.zeros(3), False),
+    "DeComFL": (DeComFL, {"n_p": 1}, {"h": 2}, 2 * WHOLE * np.array([6, 8, 8]), np.full(3, 2), np.zeros(3), False),
     "FedKSeed": (FedKSeed, {}, {"h": 2}, 2 * WHOLE * np.array([6, 8, 8]), np.full(3, 2), np.zeros(3), False),
 }
 """A method, its flags, those of the round; (3,) a client's multiply-accumulates, messages both ways and samples that

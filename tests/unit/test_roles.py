@@ -205,6 +205,7 @@ ALLOWED = {
     "engine/lazy.py": {"__spec__", "_initializing"},  # of torch while it is imported
     "numerics/optimisers.py": {"clone"},  # tensors and arrays
     "problems/adapters.py": {"get_delta_weight", "get_base_layer"},  # peft's layers
+    "problems/lm_files.py": {"backend_tokenizer", "quantization_config"},  # transformers' tokeniser and configuration
     "problems/lm_models.py": {"max_position_embeddings"},  # a configuration of transformers
     "problems/split_lm.py": {"predicted"},  # a note on a tensor
     "problems/stacked.py": {"pattern"},  # a filter of warnings

@@ -141,7 +141,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     kept = _trusted(before, given, typed, resume, own, words) if resume else {}
     table = kept | given
     method = typed.get("--method") or str(table.get("method", next(iter(family.METHODS))))
-    papers = getattr(family, "PAPER_PROBLEM", "")
+    papers = vars(family).get("PAPER_PROBLEM", "")
     usual_problem = (papers if "--paper" in typed or table.get("paper") else "") or _usual_problem(family, method)
     problem = typed.get("--problem") or str(table.get("problem") or usual_problem)
     for name, value in (("method", method), ("problem", problem)):
