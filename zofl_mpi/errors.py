@@ -41,6 +41,35 @@ class UserError(Exception):
         super().__init__("\n".join(map(plain, sentences)))  # a line each
 
 
+class RunFailed(UserError):
+    """A run that failed in one of its rounds; the rounds before it are in its result.
+
+    Attributes:
+        round: the one that failed, counted from 1; 0: none of them, as where the result cannot be written.
+        client, step, rank: where, if a client's step failed; else None.
+        cause: the failure, without its place.
+        kept: the rounds that are kept, and where.
+        trace: a traceback as text; "" where the sentence suffices.
+    """
+
+    status = 1
+
+    def __init__(
+        self,
+        *sentences: object,
+        round_: int = 0,
+        cause: str = "",
+        kept: str = "",
+        trace: str = "",
+        client: int | None = None,
+        step: str | None = None,
+        rank: int | None = None,
+    ) -> None:
+        super().__init__(*sentences)
+        self.round, self.client, self.step, self.rank = round_, client, step, rank
+        self.cause, self.kept, self.trace = cause or str(self), kept, trace
+
+
 def mistake(exc: BaseException) -> str:
     """An error in a user's own code, with file and line where it has some."""
     place = place_of(exc)

@@ -65,6 +65,10 @@ class World(Protocol):
         """Makes the ranks 0..server_ranks - 1 the server; the clients live on the others. All ranks call it."""
         return
 
+    def free(self) -> None:
+        """Gives back what connecting took, after a script's run; all ranks call it."""
+        return
+
     def leave(self, status: int, limit: float = 0.0) -> None:
         """Ends this process where MPI's own end would hang; else limits that end to `limit` seconds (0: no limit)."""
         return

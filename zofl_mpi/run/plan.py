@@ -263,7 +263,7 @@ def method_of(family: Family, name: str) -> type[Method[Any]]:
     """One of the family's METHODS or a user's class, with all members (UserError: it does not exist, or lacks some)."""
     if ":" not in name:
         return with_base(_named(family.METHODS, name, "--method"), Method)
-    found = _imported(name, "--method")
+    found = family.METHODS.get(name) or _imported(name, "--method")
     members = {name for base in found.__mro__ if base not in Method.__mro__ for name in vars(base)}
     missing = [f"the function {part}" for part in ("start", "round", "evaluate") if part not in members]
     if not is_dataclass(found) or "setting" not in (f.name for f in fields(found)):
@@ -275,7 +275,7 @@ def method_of(family: Family, name: str) -> type[Method[Any]]:
 
 def problem_of(family: Family, name: str) -> Choice:
     """One of the family's PROBLEMS, or a class of a user's own module (UserError: it does not exist)."""
-    if ":" not in name:
+    if ":" not in name or name in family.PROBLEMS:
         return _named(family.PROBLEMS, name, "--problem")
     return family.OWN_PROBLEM(name, _imported(name, "--problem"))
 
@@ -344,11 +344,8 @@ def check_hooks(method: Method[Any], plan: Plan) -> None:
             raise UserError(f"--method {name}: its function {hook} {fault}; {wanted}: give yours another name")
 
 
-def print_plan(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> None:
-    """--dry-run: the configuration, the expected cost of the run as far as the method knows it, measured `seconds`."""
-    for name, value in plan.config.items():
-        print(f"{flags.flag(name):20} {flags.shown(value)}")
-    print()
+def expected(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> dict[str, Any]:
+    """The expected cost of the run as far as the method knows it, {description: value}, and measured `seconds`."""
     rounds = plan.values["rounds"]
     directions = method.directions(rounds)
     explored = {"explored": str(directions)} if directions else {}
@@ -357,8 +354,15 @@ def print_plan(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> N
     S, uploads = plan.values["server_ranks"], method.server_uploads
     shared = {f"uploads of a step on each of {S} server ranks, at most": -(-uploads // S)} if S > 1 else {}
     accounts = {k: v for each in parts_of(method) if isinstance(each, Budget) for k, v in each.lines(rounds).items()}
-    expected = {**about, **method.plan(rounds), **accounts, **shared, **explored, **evaluated}
-    lines = {**expected, **method.costs(), **seconds}
+    lines = {**about, **method.plan(rounds), **accounts, **shared, **explored, **evaluated}
+    return {**lines, **method.costs(), **seconds}
+
+
+def print_plan(plan: Plan, lines: Mapping[str, Any]) -> None:
+    """--dry-run: the configuration, and the `expected` lines."""
+    for name, value in plan.config.items():
+        print(f"{flags.flag(name):20} {flags.shown(value)}")
+    print()
     for name, value in lines.items():
         print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
 

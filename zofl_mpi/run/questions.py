@@ -26,6 +26,7 @@ class Item(NamedTuple):
     last: bool
     content: Any
     failed: Failure | None
+    exc: BaseException | None = None  # that failed, as this process has it: a debugger finds the user's frames by it
 
 
 def in_turn(
@@ -60,7 +61,7 @@ def in_turn(
             except KeyboardInterrupt:
                 raise
             except BaseException as exc:  # SystemExit too: the server must hear of it
-                yield Item(i, True, None, failure(q, exc))
+                yield Item(i, True, None, failure(q, exc), exc)
                 return
             if last:
                 del live[i]

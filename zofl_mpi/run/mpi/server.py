@@ -4,6 +4,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, final
 
@@ -59,6 +60,7 @@ class MPIClients(Clients):
         self._touched: set[int] = set()
         self._kept: dict[int, Bytes] = {}
         self._reports: list[tuple[int, Report]] = []  # of this round's means, by rank
+        self._rest: Callable[[], None] | None = None  # brings all ranks to the end of the open question, unread
         self._all_reported = False  # whether the client ranks have computed nothing since their `_reports`
 
     def ask(
@@ -98,7 +100,12 @@ class MPIClients(Clients):
             return super().sum(step, message, term, to=to)
         mean.refuse_stream(step, "sum")
         self._send_one("sum", step, message, to, term=term.__name__)
-        return lambda: self._combined(step.__name__, message, mean.Sum(m=self.m), {}, counted=True)
+
+        def read() -> Any:
+            return self._combined(step.__name__, message, mean.Sum(m=self.m), {}, counted=True)
+
+        self._rest = read
+        return read
 
     def holders(self) -> list[int]:
         if self._survival is not None:
@@ -160,6 +167,17 @@ class MPIClients(Clients):
                     raise
                 self._recover(self._survival)
 
+    def give_up(self) -> bool:
+        if self._questions.question is None:
+            return self._servers is None
+        rest, self._rest = self._rest, None
+        if rest is None or self._servers is not None or self._survival is not None:
+            return False  # a rank may be in the middle of a collective
+        with suppress(ClientError):
+            rest()
+        self._questions.close()
+        return True
+
     def close(self, status: int = 0) -> None:
         self._questions.check_closed("the run ended")
 
@@ -180,6 +198,7 @@ class MPIClients(Clients):
 
     def _combined(self, name: str, message: Any, own: Contribution, shares: dict[int, float], counted: bool) -> Any:
         """The mean or the sum of what the ranks have; ends the question."""
+        self._rest = None
         with self._questions.clock.time(name, "wait"):
             contributions = self._wire.allgather_objects(own)
         self._reports += [(rank, c.report) for rank, c in enumerate(contributions) if c.report is not None]
@@ -268,14 +287,31 @@ class MPIClients(Clients):
                     raise
                 inbox.put(RanksLost(str(exc)))
 
-        thread = threading.Thread(target=gather, daemon=True)
+        thread, live = threading.Thread(target=gather, daemon=True), [len(down)]
         thread.start()
-        return self._read(name, len(down), room, inbox, thread, counted)
+
+        def rest() -> None:
+            while live[0]:
+                room.release()
+                arrived = inbox.get()
+                assert not isinstance(arrived, RanksLost)  # which is for --survive
+                for (_, _, kind), _ in arrived:
+                    live[0] = 0 if kind == FAILED else live[0] - int(kind == REPLY)
+            thread.join()
+
+        self._rest = rest
+        return self._read(name, live, room, inbox, thread, counted)
 
     def _read(
-        self, name: str, live: int, room: threading.Semaphore, inbox: Inbox, thread: threading.Thread, counted: bool
+        self,
+        name: str,
+        live: list[int],
+        room: threading.Semaphore,
+        inbox: Inbox,
+        thread: threading.Thread,
+        counted: bool,
     ) -> Replies:
-        while live:
+        while live[0]:
             with self._questions.clock.time(name, "wait"):
                 arrived = inbox.get()
             if isinstance(arrived, RanksLost):
@@ -287,15 +323,17 @@ class MPIClients(Clients):
                 with self._questions.clock.time(name, "comm"):
                     item = messages.unpack(piece)
                 if kind == FAILED:
+                    self._rest = None
                     thread.join()
                     self._questions.close()
                     raise ClientError(i, self._rank_at_start(rank), name, item)
-                live -= int(kind == REPLY)
+                live[0] -= int(kind == REPLY)
                 if counted:
                     self.ledger.received(name, i, messages.size(item))
                 yield i, item
                 del item, piece
             room.release()
+        self._rest = None
         with self._questions.clock.time(name, "comm"):
             thread.join()
         self._questions.clock.seconds[name, "staging"] += self._staging.taken()

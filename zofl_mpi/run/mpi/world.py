@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +25,9 @@ from zofl_mpi.run.progress import outermost_launcher
 FT = "mpirun --with-ft ulfm"  # command that starts ranks that may survive others
 FT_ENABLED = "OMPI_MCA_mpi_ft_enable"  # set to 1 by it
 ALONE = 5  # seconds after which the kernel ends a rank that ends the run: rank 0, which ends all, may be out of reach
+MEETING, MEETING_ENDS = 60.0, 600.0
+"""Seconds after which a script's ranks that have not come to a run are named, and after which all ranks end."""
+TAG = 31_337  # of the message by which a rank says that it has come
 LAST = 3  # seconds that a launcher has to end after its ranks, and once more after SIGTERM
 
 
@@ -46,6 +50,7 @@ class MPIWorld:
         self.missing, self.faults = missing, faults
         self.survival: Survival | None = None
         self.server_ranks, self.clients, self.servers, self.pairs = 1, comm, comm, list[Communicator]()
+        self._hook = threading.excepthook
 
     @classmethod
     def connect(cls) -> Self:
@@ -129,6 +134,12 @@ class MPIWorld:
         self.servers, *self.pairs = (comm.Split(int(rank in group), rank) for group in groups)
         self.clients = comm.Split(int(not 0 < rank < server_ranks), rank)
 
+    def free(self) -> None:
+        for comm in (*self.pairs, *{id(each): each for each in (self.clients, self.servers, self.comm)}.values()):
+            comm.Free()
+        self._node.Free()
+        threading.excepthook = self._hook
+
     def leave(self, status: int, limit: float = 0.0) -> None:
         if self.survival is not None:
             self.survival.leave(status)
@@ -143,6 +154,43 @@ class MPIWorld:
 def connect(environment: Mapping[str, str] = os.environ) -> World:
     """The world of all launched processes; else a `SingleProcess` (UserError: they do not see each other)."""
     return MPIWorld.connect() if launched(environment) else SingleProcess()
+
+
+def connect_script() -> MPIWorld:
+    """The world of all launched processes, for a run of a script, whose ranks may come at different times.
+
+    Ranks that have not come after MEETING seconds are named, and after MEETING_ENDS all are ended.
+    """
+    import mpi4py
+
+    mpi4py.rc.thread_level = "serialized"
+    from mpi4py import MPI
+
+    comm, since, told = MPI.COMM_WORLD, time.monotonic(), False
+    ours: list[Any] = (
+        [comm.isend(None, 0, TAG)]
+        if comm.rank
+        else [comm.irecv(source=k, tag=TAG) for k in range(1, comm.size) if not comm.rank]
+    )
+    here = [not comm.rank] * len(ours)
+    all_here = comm.Ibarrier()
+
+    def look() -> None:
+        nonlocal told
+        for k, request in enumerate(ours):
+            here[k] = here[k] and (request is None or not request.test()[0])
+            ours[k] = request if here[k] else None
+        waited = time.monotonic() - since
+        if comm.rank == 0 and waited > (MEETING_ENDS if told else MEETING):
+            absent = ", ".join(str(k + 1) for k, is_absent in enumerate(here) if is_absent)
+            _print(f"zofl_mpi: after {waited:.0f} s ranks {absent} have not called what rank 0 has: all ranks must")
+            if told:
+                comm.Abort(1)
+            told = True
+
+    wait(all_here, look)
+    MPI.Request.waitall([request for request in ours if request is not None])
+    return MPIWorld.connect()
 
 
 def end_launcher() -> None:
