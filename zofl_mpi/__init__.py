@@ -23,6 +23,11 @@ A method, a problem or a script of your own may import these names; everything e
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from zofl_mpi import errors
+
+errors.end_quietly_when_interrupted()  # before the imports that take long
+
+# ruff: noqa: E402
 from zofl_mpi.engine.clients import Client, Clients, Step
 from zofl_mpi.engine.fields import Array, above, at_least, column, finite, fraction, given, part
 from zofl_mpi.engine.setting import Directions, Loads, Setting

@@ -570,3 +570,19 @@ def test_lines_tell_how_many_failed_and_how_long_it_may_take(
     screen.ended(outcomes[:1])
     screen.ended(outcomes)
     assert capsys.readouterr().out == "[3/6] run: done, it took 0:01:00; 1 failed, 0:03:00 left\n"
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_a_narrow_screen_keeps_the_count_and_the_time(
+    one: grid.Grid, capsys: pytest.CaptureFixture[str], monkeypatch: Patch, width: int
+) -> None:
+    """Mutation: all columns share what is missing, so that long names hide how many runs are done."""
+    for name, value in {"COLUMNS": str(width), "TERM": "xterm", "FORCE_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(grid_runner.sys.stdout, "isatty", lambda: True)
+    child: Any = SimpleNamespace(run=replace(one.runs[0], name="fedavg-mnist-alpha-0.1-seed-0" * 2))
+    with Screen(120) as screen:
+        screen.tick([Outcome(one.runs[0], "done", "")] * 17, [child, child])
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().out)
+    line = re.split(r"[\r\n]", shown.strip())[-1]
+    assert "run  17/120 " in line and "0 failed" in line and len(line) <= width
