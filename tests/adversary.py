@@ -354,7 +354,9 @@ def held(attack: Attack, made: Path, folder: Path) -> str:
         return "the secret was read"
     if "Traceback" in text or status not in (0, 1, 2):
         return f"status {status}: {' '.join(text.split())[-300:]}"
-    if status and not any(line.startswith(("zofl", "usage", "python")) for line in text.splitlines()):
+    is_answer = status == 1 and attack.module == "zofl_mpi.report.same" and ": differs in " in text
+    told = any(line.startswith(("zofl", "usage", "python")) for line in text.splitlines())
+    if status and not (told or is_answer):
         return f"status {status} without a sentence: {text[:200]!r}"
     return ""
 
