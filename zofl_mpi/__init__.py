@@ -25,11 +25,14 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from zofl_mpi import errors
 from zofl_mpi.errors import RunFailed, UserError, demand
 
+errors.end_quietly_when_interrupted()  # before the imports that take long
 if sys.platform == "win32":  # whose Python has no fcntl and no resource
     raise UserError("zofl_mpi runs on Linux: on Windows start it within WSL (wsl --install, then pip install there)")
 
+# ruff: noqa: E402
 from zofl_mpi.engine.clients import Client, Clients, Step
 from zofl_mpi.engine.fields import Array, above, at_least, column, finite, fraction, given, part
 from zofl_mpi.engine.setting import Directions, Loads, Method, Setting

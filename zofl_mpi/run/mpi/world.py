@@ -17,7 +17,7 @@ from typing import Any, Self, cast, final
 from zofl_mpi.engine.processes import Process, kill, stat
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import RANKS, Faults, SingleProcess, World, launched, refuse_singletons
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, plain_lines
 from zofl_mpi.run.mpi.communicator import Communicator, Wrapped, wait, wake_in_time
 from zofl_mpi.run.mpi.survival import Survival, end_all, end_stuck
 from zofl_mpi.run.progress import outermost_launcher
@@ -234,7 +234,7 @@ def end_launcher() -> None:
 
 def _print(text: str) -> None:
     if text:
-        print(text.rstrip(), file=sys.stderr, flush=True)
+        print(plain_lines(text.rstrip()), file=sys.stderr, flush=True)
 
 
 def _missing(library: str, comm: Any) -> str:
