@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -300,3 +300,44 @@ def estimate_of(rule: Any, local: LocalSteps, q: int, x: Tensor, labels: Tensor)
     found = rule(local, rule.forward(local, x, labels), labels, local.key(q)).parts[0]
     assert found is not None
     return found
+
+
+VOCABULARY, LONG = 5, 6
+"""Tokens that there are, and those of a sample."""
+
+
+class SharedMatrix(nn.Module):
+    """An embedding whose matrix is a linear layer's, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.inner = nn.Embedding(VOCABULARY, 3), nn.Linear(3, 3)
+        self.output = nn.Linear(3, VOCABULARY, bias=False)
+        self.output.weight = self.embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.output(torch.tanh(self.inner(self.embedding(x)))))
+
+
+def embedded(client: Callable[[], nn.Module], width: int) -> Make:
+    def head() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(LONG * width, C))
+
+    return lambda: (client(), head(), head())
+
+
+EMBEDDINGS: dict[str, Make] = {
+    "bare": embedded(lambda: nn.Embedding(VOCABULARY, 3), 3),
+    "first": embedded(lambda: nn.Sequential(nn.Embedding(VOCABULARY, 3, sparse=True), nn.Linear(3, 4), nn.Tanh()), 4),
+    "tied": embedded(SharedMatrix, VOCABULARY),
+}
+"""Networks of whole numbers."""
+WORDS = STREAMS(Purpose.SYNTHETIC, t=5).integers(0, VOCABULARY, (60, LONG)).astype(np.float64)
+
+
+def worded(make: Make) -> Setting:
+    """As `setting`, of a table of tokens."""
+    data = Dataset(WORDS, LABELS, C)
+    *parts, test = (data.subset(np.arange(a, b)) for a, b in pairwise(EDGES))
+    problem = SplitNetwork(*seeded(make), (LONG,), C, examples=WORDS[:4], dtype="float64")
+    return Setting(problem, STREAMS, tuple(parts), None, test, None, np.dtype(np.float64))

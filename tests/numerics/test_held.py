@@ -69,6 +69,8 @@ PROBLEMS: dict[str, Callable[[], Setting]] = {
     "batchnorm": lambda: setting(resnet),
     "frozen layers": lambda: fleet(normalised, "first", ()),
     "texts": longest_texts,
+    "embedding": lambda: worded(EMBEDDINGS["bare"]),
+    "tied": lambda: worded(EMBEDDINGS["tied"]),
 }
 EXACT = {"head_gradient": "exact", "exact_layers": 1}
 STEPS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
