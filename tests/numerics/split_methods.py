@@ -332,12 +332,12 @@ EMBEDDINGS: dict[str, Make] = {
     "tied": embedded(SharedMatrix, VOCABULARY),
 }
 """Networks of whole numbers."""
-WORDS = STREAMS(Purpose.SYNTHETIC, t=5).integers(0, VOCABULARY, (60, LONG)).astype(np.float64)
+TOKENS = STREAMS(Purpose.SYNTHETIC, t=5).integers(0, VOCABULARY, (60, LONG)).astype(np.float64)
 
 
 def worded(make: Make) -> Setting:
     """As `setting`, of a table of tokens."""
-    data = Dataset(WORDS, LABELS, C)
+    data = Dataset(TOKENS, LABELS, C)
     *parts, test = (data.subset(np.arange(a, b)) for a, b in pairwise(EDGES))
-    problem = SplitNetwork(*seeded(make), (LONG,), C, examples=WORDS[:4], dtype="float64")
+    problem = SplitNetwork(*seeded(make), (LONG,), C, examples=TOKENS[:4], dtype="float64")
     return Setting(problem, STREAMS, tuple(parts), None, test, None, np.dtype(np.float64))

@@ -10,7 +10,7 @@ MAKES = pytest.mark.parametrize("make", EMBEDDINGS.values(), ids=EMBEDDINGS)
 
 def text(plan: Training, i: int, q: int) -> tuple[Tensor, Tensor]:
     rows = plan.setting.data[i].rows[list(plan.batches(i, 0))[q]]
-    return torch.from_numpy(WORDS[rows]).long(), torch.from_numpy(LABELS[rows])
+    return torch.from_numpy(TOKENS[rows]).long(), torch.from_numpy(LABELS[rows])
 
 
 @MAKES
@@ -84,7 +84,7 @@ def test_what_is_no_function_of_its_parameters_is_refused() -> None:
         with pytest.raises(UserError, match=words):
             worded(embedded(client, 3))
     own = worded(EMBEDDINGS["bare"])
-    odd = replace(own.data[0], inputs=WORDS + 0.5)
+    odd = replace(own.data[0], inputs=TOKENS + 0.5)
     with pytest.raises(UserError, match="takes whole numbers"):
         own.problem.samples(odd, np.arange(2))
 
