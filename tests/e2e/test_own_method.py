@@ -85,6 +85,8 @@ class Wider(Mine):
 WRONG = {
     "Mine --aggregate median --attackers 0.4": "--aggregate median, --attackers 0.4: no round of Mine uses it",
     "Mine --tau 3": "--tau 3.0: no round of Mine uses it",
+    "Mine --eta-g 0.5 --beta 0.5 --weights uniform": "--eta-g 0.5: no round of Mine uses it",
+    "Mine --gamma 0.1": "--gamma 0.1: no round of Mine uses it",
     "Plain --compress topk:0.5": "--compress topk:0.5: no round of Plain uses it",
     "Nan": "the state's x is not finite: the run has diverged",
     "Habit": "step 'train' changed GlobalModel.x, which others read, too: work on a copy",

@@ -21,10 +21,8 @@ from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.fields import check_ranges
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.methods.cse_fsl import CSEFSL
+from zofl_mpi.heron_sfl import METHODS
 from zofl_mpi.methods.fsl_sage import FSLSAGE
-from zofl_mpi.methods.heron import HERON
-from zofl_mpi.methods.splitfed import SFLV1, SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_images import ResNet
@@ -32,9 +30,12 @@ from zofl_mpi.rounds.privacy import Privacy
 from zofl_mpi.rounds.robust import Robust
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.estimates import Estimation
+from zofl_mpi.rounds.split.estimating import EstimatingMethod
 from zofl_mpi.rounds.split.messages import Model
+from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.rounds.split.training import Training
+from zofl_mpi.rounds.split.unsplit import UnsplitMethod
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.loop import finite_round
 
@@ -51,7 +52,13 @@ Parts = tuple[nn.Module, nn.Module, nn.Module]
 Make = Callable[[], Parts]
 SGD = Optimiser("sgd", momentum=0.5, weight_decay=0.01)
 RULES = pytest.mark.parametrize("rule", [SGD, Optimiser()], ids=["sgd", "adam"])
-ALL = [HERON, CSEFSL, SFLV1, SFLV2, FSLSAGE]
+UNSPLIT = [cls for cls in METHODS.values() if issubclass(cls, UnsplitMethod)]
+SPLIT = [cls for cls in METHODS.values() if cls not in UNSPLIT]
+ESTIMATING = [cls for cls in SPLIT if issubclass(cls, EstimatingMethod)]
+LOCKSTEP = [cls for cls in SPLIT if issubclass(cls, LockstepMethod)]
+LOCAL = [cls for cls in SPLIT if cls not in LOCKSTEP]
+"""Of all methods: those whose clients have the whole network, or a part of it; of these those whose clients estimate,
+wait for the server in each step, or have a loss of their own."""
 
 
 def resnet(cut: int = 1, width: int = 2) -> Parts:

@@ -14,7 +14,6 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fedkseed import FedKSeed
 from zofl_mpi.methods.ho_sfl import HOSFL
-from zofl_mpi.methods.splitfed import SplitLoRA
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network
 from zofl_mpi.rounds.split import costs, pieces, unsplit
@@ -74,7 +73,7 @@ PROBLEMS: dict[str, Callable[[], Setting]] = {
 }
 EXACT = {"head_gradient": "exact", "exact_layers": 1}
 STEPS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
-    **{cls.__name__: (cls, {}, {}) for cls in [*ALL, SplitLoRA, HOSFL, FedKSeed]},
+    **{cls.__name__: (cls, {}, {}) for cls in METHODS.values()},
     **{cls.__name__: (cls, {"n_p": 3}, {}) for cls in [DeComFL, HiSo]},
     "SFLV2, checkpoint": (SFLV2, {}, {"client_memory": "checkpoint"}),
     "SFLV2, accumulate": (SFLV2, {}, {"client_memory": "accumulate:3"}),

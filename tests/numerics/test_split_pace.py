@@ -51,7 +51,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch, cls: Any, plan: Training, rounds: int
     return found
 
 
-@pytest.mark.parametrize("cls", [HERON, CSEFSL, SFLV1, SFLV2, FSLSAGE])
+@pytest.mark.parametrize("cls", SPLIT)
 def test_each_side_counts_its_own_steps_where_clients_rest(monkeypatch: pytest.MonkeyPatch, cls: Any) -> None:
     """Clients of 2, 3 and 4 local steps, two of which take part in a round; SFLV1's replicas count for themselves.
     Mutations: rounds for the rounds that a client took part in; the server's steps of one client; of every step where
