@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Patch
-from tests.numerics.split_methods import method, setting, small, training
+from tests.numerics.split_methods import LOCAL, method, setting, small, training
 from zofl_mpi.rounds.split.messages import Smashed
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.run import local
