@@ -109,7 +109,7 @@ def stepping(device: str, own: Mapping[Any, Setting[Any]] | None = None) -> Iter
         own: {how a network is made, or None for texts: a setting with it}; on the device where it is missing.
     """
     for which, (cls, make, flags) in {**VARIANTS, **TEXTS}.items():
-        if cls is not DeComFL and (own is None or make in own):
+        if cls is not DeComFL:
             host = {"draw": "host"} if cls in (HERON, HOSFL) else {}
             given = own[make] if own else on(device, make)
             yield which, steps_of(method(cls, training(given, Optimiser(), h=STEPS), **flags, **host))
