@@ -5,6 +5,7 @@ import math
 
 from tests.conftest import Patch
 from tests.numerics.split_methods import *
+from zofl_mpi.engine.ledger import costs_type
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.split import crop_flip
 from zofl_mpi.rounds.split.messages import Ask
@@ -94,7 +95,7 @@ def test_participants_are_averaged_by_their_weights_and_the_others_do_nothing(cl
     of = method(cls, plan)
     clients = LocalClients(list(own.data), method=of)
     found = run(of, 1, r, clients)
-    assert clients.ledger.row(np.zeros((1, 0, 5))).messages.sum(axis=0)[1] == 0
+    assert clients.ledger.row(np.zeros(1, costs_type(0))).messages.sum(axis=0)[1] == 0
     share = {"size": 6 / 21, "uniform": 0.5}[weights]
     start, alone = of.start(), LocalClients(list(own.data), method=of)
     parts = {}

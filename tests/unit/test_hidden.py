@@ -16,10 +16,13 @@ from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.engine.clients import Client, ClientError, Clients
 from zofl_mpi.engine.fields import cache, column
 from zofl_mpi.engine.hidden import Unchanged
+from zofl_mpi.engine.setting import Method
+from zofl_mpi.errors import RunFailed
 from zofl_mpi.run import loop, records
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.loop import RunError, Schedule
+from zofl_mpi.run.loop import Schedule
 from zofl_mpi.run.progress import Progress
+from zofl_mpi.run.totals import Totals
 
 M = 4
 COUNT = 0
@@ -60,6 +63,7 @@ class Counting:
     history: list[int] = field(default_factory=list)
     table: dict[str, Any] = field(default_factory=lambda: {"deep": [np.zeros(2), torch.zeros(2)]})
     helper: Any = field(default_factory=Helper)
+    ends = Method.ends
     made: dict[str, Any] = cache()
 
     @cached_property
@@ -113,7 +117,7 @@ HIDDEN: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def run(path: Path, method: Any, rounds: int = 3) -> loop.Totals:
+def run(path: Path, method: Any, rounds: int = 3) -> Totals:
     recorder = records.Recorder.create(path, attrs={"config": {"m": M}}, m=M, ranks=1, rounds=rounds)
     clients, schedule = LocalClients([None] * M, method), Schedule(rounds, 9, 0)
     return loop.Rounds(method, clients, schedule, recorder, Progress()).run(None)[0]
@@ -124,7 +128,7 @@ def test_state_that_hides_ends_the_run_and_is_named(where: str, tmp_path: Path) 
     """Mutations: attributes alone; identities without contents; a class's, a module's, a generator's; in one process or
     on ranks alone."""
     hide = HIDDEN[where]
-    with pytest.raises(RunError, match=f"round 1: a round changed [a-z ]*{where.strip()}.*no checkpoint") as told:
+    with pytest.raises(RunFailed, match=f"round 1: a round changed [a-z ]*{where.strip()}.*no checkpoint") as told:
         run(tmp_path / "run.h5", Undecorated(hide=hide))
     assert not told.value.trace and "\n" not in str(told.value)
 
@@ -158,7 +162,7 @@ def test_what_can_be_computed_again_is_no_state(tmp_path: Path) -> None:
 )
 def test_a_state_unlike_the_first_is_refused_in_its_round(end: Callable[[Any], Any], told: str, tmp_path: Path) -> None:
     """It ran, and --resume refused it. Mutations: classes, dtypes or shapes not compared; further entries refused."""
-    with pytest.raises(RunError, match=f"round 1: round returned a state that is not like the one of start .{told}"):
+    with pytest.raises(RunFailed, match=f"round 1: round returned a state that is not like the one of start .{told}"):
         run(tmp_path / "run.h5", Counting(end=end))
 
 

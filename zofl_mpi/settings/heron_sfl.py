@@ -41,7 +41,7 @@ def _setting(factory: Factory, same: Sequence[type[Any]], site: Site) -> Setting
     from zofl_mpi.problems.network import seeded  # imports torch
     from zofl_mpi.problems.split import SplitNetwork
 
-    federation, adaptation = site.group(Samples).federation(site.world, site.streams), site.group(Adaptation)
+    federation, adaptation = site.samples(Samples), site.group(Adaptation)
     shape, classes = shape_of(federation), federation.test.classes
     sensors = adaptation.sensors(site, shape)
     parts = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))

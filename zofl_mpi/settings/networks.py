@@ -71,7 +71,7 @@ def classifier(factory: Factory, flags: type[Any] | None = None, samples: type[A
 def _setting(factory: Factory, site: Site) -> Setting[Network]:
     from zofl_mpi.problems.network import Network, seeded  # imports torch
 
-    federation = site.group(Samples).federation(site.world, site.streams)
+    federation = site.samples(Samples)
     shape, classes = shape_of(federation), federation.server.classes
     module = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))
     own: dict[str, Any] = {"weights": federation.weights, "terms": terms_of(site), "dtype": np.dtype(site.dtype)}
