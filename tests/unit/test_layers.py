@@ -36,7 +36,7 @@ WITHIN = {
     ),
     "run": (
         ("signals", "progress", "client_memory", "evaluation", "saving", "divergence"),
-        ("records", "binding", "questions", "flags", "family", "unread"),
+        ("records", "binding", "questions", "flags", "family", "unread", "track"),
         ("local", "mpi"),
         ("devices", "plan", "loop", "stored", "trial", "totals"),
         ("again", "result"),

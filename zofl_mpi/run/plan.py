@@ -23,6 +23,7 @@ from zofl_mpi.run.family import Choice, Family
 from zofl_mpi.run.progress import launcher_words
 from zofl_mpi.run.saving import Every
 from zofl_mpi.run.stored import LOCAL
+from zofl_mpi.run.track import tracked
 
 T = TypeVar("T")
 Values = Mapping[str, Any]  # {flag: value}
@@ -62,6 +63,7 @@ class RunFlags:
         config: a TOML file with flags as keys; flags on the command line come first.
         paper: take the paper's values of all flags that are not given, where the defaults are others.
         dry_run: print the configuration and the expected cost, and run nothing.
+        track: tensorboard, or tensorboard:FOLDER (else runs): write all columns there, too, while the run goes on.
         quiet: print only the last lines.
         verbose: print the table of ranks first: host, device, cores, threads and clients of each.
     """
@@ -86,6 +88,7 @@ class RunFlags:
     config: str = ""
     paper: bool = False
     dry_run: bool = False
+    track: str = ""
     quiet: bool = False
     verbose: bool = False
 
@@ -159,6 +162,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     owners = partial(owners_of, family, method=method)
     values = flags.parse(groups, words, program, _opening(family, method), owners, usual)
     check_ranges(RunFlags, values)
+    tracked(values["track"])
     if not values["quiet"]:
         for name in kept.keys() & stored.FOLDERS:
             print(f"folder    --{flags.flag(name)} {plain(kept[name])}, as your run before named it", flush=True)

@@ -30,6 +30,7 @@ LOCAL = {
     "round_timeout",
     "config",
     "dry_run",
+    "track",
     "quiet",
     "verbose",
 }
