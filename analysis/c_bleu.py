@@ -106,7 +106,7 @@ def corpus_of(config: dict[str, Any], data_dir: str | None, of_model: Any) -> Co
     if len(corpus.files) == 1:
         raise UserError(f"--data {config['data']}: BLEU is of E2E's contexts, each with all its references")
     whole = corpus.federation
-    test, validation = evaluation.held_out(whole.test, whole.validation, streams, 0 if N == "auto" else int(N))
+    test, validation = evaluation.held_out(whole.test, whole.validation, streams, int(N))
     return replace(corpus, federation=replace(whole, test=test, validation=validation))
 
 

@@ -35,7 +35,6 @@ class ZoflMpi(PythonPackage):
         depends_on("py-threadpoolctl@3.5:")
         depends_on("py-torch@2.6:", when="+torch")
         depends_on("py-numba@0.61:", when="+fast")
-        depends_on("py-llvmlite@0.44:", when="+fast")
         depends_on("py-plotly@6.0:", when="+report")
         depends_on("py-matplotlib@3.9:", when="+report")
         depends_on("py-pandas@2.2:", when="+report")

@@ -190,7 +190,7 @@ ATTRIBUTES: list[tuple[str, Any]] = [
     ("sessions", "[{}]"), ("sessions", "[" * 60_000), ("sessions", json.dumps([{"from_round": "0"}])), ("config", "[]"),
     ("config", "{"), ("hosts", "[1]"), ("lost", "[1]"), ("missing_rounds", '["a"]'), ("seconds_start", "soon"),
     ("directions_per_parameter", np.zeros(3)), ("any", np.zeros(3, COMPOUND)), ("schema", "1"), ("schema", 0),
-    ("schema", np.zeros(2)), ("eval_samples", "all"), ("threads", "{}"), ("costs", "3"), ("git_commit", 7),
+    ("schema", np.zeros(2)), ("threads", "{}"), ("costs", "3"), ("git_commit", 7),
 ]  # fmt: skip
 
 

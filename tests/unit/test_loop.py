@@ -195,6 +195,15 @@ def test_totals_overlap_as_the_result_does_though_steps_come_later(tmp_path: Pat
     assert totals.both == pytest.approx(records.load(tmp_path / "a.h5").overlap().both.sum())
 
 
+def test_evaluations_that_take_more_than_a_tenth_are_told(tmp_path: Path) -> None:
+    """Not of a run of some seconds. Mutations: never measured; a share of something else; told of each run."""
+    totals, _ = run(tmp_path / "a.h5", rounds=5)
+    assert 0 < totals.evaluating < totals.wall
+    for evaluating, wall, told in ((0.9, 2.0, 0), (1.9, 20.0, 0), (3.0, 20.0, 1)):
+        totals.evaluating, totals.wall = evaluating, wall
+        assert closing(totals, Path("a.h5")).count("evaluated 3.0 s (15% of the run): --eval-every") == told
+
+
 def test_the_server_waits_for_a_rank_that_is_late_in_every_round_and_for_no_other() -> None:
     """Hand-made rounds of two client ranks. Mutations: the server's whole wait; the longest rank's whole computing; the
     second rank's; a lost rank in the mean."""

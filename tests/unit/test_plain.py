@@ -111,7 +111,7 @@ def test_values_that_zofl_mpi_knows_by_name_are_all_that_a_file_may_choose() -> 
 
 class Checkpoint:
     def __init__(self, **attrs: Any) -> None:
-        self.attrs = {"config": '{"method": "fedavg", "problem": "toy", "rounds": 3}', "eval_samples": 0, "kernel": ""}
+        self.attrs = {"config": '{"method": "fedavg", "problem": "toy", "rounds": 3}', "kernel": ""}
         self.attrs = {name: value for name, value in (self.attrs | attrs).items() if value is not None}
 
 
@@ -120,7 +120,6 @@ class Checkpoint:
     [
         {"config": None},
         {"kernel": None},
-        {"eval_samples": None},
         {"config": "[]"},
         {"config": '{"method": "fedavg", "problem": "toy", "rounds": [3]}'},
         {"config": '{"method": "fedavg", "problem": "toy", "rounds": "3"}'},

@@ -1,6 +1,6 @@
 """The role of a method, and the setting that it gets: problem, data, random numbers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, final, runtime_checkable
@@ -111,16 +111,6 @@ class Loads:
     paced: bool = False
 
 
-class Passes(NamedTuple):
-    """Passes of samples through the model in a run; a gradient counts three: a backward pass costs two forward ones."""
-
-    training: float  # of all clients and the server, in all rounds
-    held_out: float  # of each held-out sample at an evaluation
-    own: float  # of each sample of a client at an evaluation that asks it; of the server, one
-    # floating-point operations of one pass; called only where it matters, as it may compute one
-    flops: Callable[[], float]
-
-
 class Directions(NamedTuple):
     """Directions of a zeroth-order method's estimates in a run.
 
@@ -225,10 +215,6 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
 
     def directions(self, rounds: int) -> Directions | None:
         """Directions of the estimates in `rounds` rounds; None where nothing is estimated."""
-        return None
-
-    def sample_passes(self, rounds: int, asked: int) -> Passes | None:
-        """Passes of a run whose evaluations ask so many clients, for --eval-samples auto; None: not known."""
         return None
 
     def device_needs(self) -> Sequence[Needs]:

@@ -96,9 +96,6 @@ class Scaffnew(Costed[Smooth]):
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         return self.reporting.report(state.x, r, clients, Shares(self.setting, self.weights))
 
-    def eval_passes(self, asked: int) -> tuple[float, float]:
-        return self.reporting.eval_passes(asked, personal=False)
-
     @property
     def effort(self) -> Effort:
         m, x = self.setting.m, np.zeros(self.problem.n, self.setting.dtype)

@@ -38,9 +38,6 @@ class ServerSGD(Costed[Smooth]):
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
         return self.reporting.report(state.x, r, clients, Shares(self.setting, "size"))
 
-    def eval_passes(self, asked: int) -> tuple[float, float]:
-        return self.reporting.eval_passes(asked, personal=False)
-
     @property
     def effort(self) -> Effort:
         size = self.server.server_batch

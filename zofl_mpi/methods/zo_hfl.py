@@ -151,10 +151,6 @@ class ZOHFL(Costed[Hierarchical]):
         y = self.local.solve(client, message.x[None], message.r, Purpose.PERSONAL)[0]
         return measure_personal(self.setting, client, message.x, y)
 
-    def eval_passes(self, asked: int) -> tuple[float, float]:
-        """x on all samples, and each client's y_i on the held-out ones."""
-        return 1 + asked, 1
-
     def plan(self, rounds: int) -> dict[str, str | float]:
         ranks = f"the client ranks, since {MANY} or more: {8 * self.problem.n:,} bytes up from each, or some times that"
         count, robust = self.sampling.size(0), self.robust

@@ -15,7 +15,7 @@ from zofl_mpi import Array, Loads, Purpose, Setting, UserError, at_least, fracti
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.fields import cache
 from zofl_mpi.engine.fleet import Needs, RoundWork
-from zofl_mpi.engine.setting import Drawable, P, Passes, Work
+from zofl_mpi.engine.setting import Drawable, P, Work
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.problems import Batch, Smooth, Vector
 
@@ -244,17 +244,6 @@ class Costed(OnProblem[P], ABC):
         """Samples of each client's gradients in round 0."""
         _, _, samples = self._steps(self.effort, 0, range(self.setting.m))
         return Loads(samples.tolist())
-
-    def sample_passes(self, rounds: int, asked: int) -> Passes:
-        """In each round about as many as in the middle one."""
-        effort = self.effort
-        own = int(self._steps(effort, rounds // 2)[2].sum())
-        training = rounds * (own * (effort.points or GRADIENT) + GRADIENT * effort.server_batch)
-        return Passes(training, *self.eval_passes(asked), lambda: self._flops() / (1 if effort.points else GRADIENT))
-
-    def eval_passes(self, asked: int) -> tuple[float, float]:
-        """Passes of each held-out sample and of each sample of a client at an evaluation; see `Passes`."""
-        return 1, 1
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         """The lines of --dry-run."""

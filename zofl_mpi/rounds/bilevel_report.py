@@ -12,7 +12,6 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Loads, Purpose, UserError, at_least, column, part
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.fleet import Needs, RoundWork
-from zofl_mpi.engine.setting import Passes
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Bilevel, SecondOrder
 from zofl_mpi.rounds import base
@@ -216,11 +215,6 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
         ends = [(messages.size(own.down), messages.size(Placed())), (2 * y.nbytes, messages.size(Stepped(x)))]
         return self.work_of(self.loads().work, [*ends, *calls], clients)
 
-    def sample_passes(self, rounds: int, asked: int) -> Passes:
-        """In each round as many as the lower level takes at x_0."""
-        points = 1 + self.exact * (1 + 2 * self.local.probe)
-        return Passes(rounds * 2 * sum(self.loads().work), 1, points, self.flops)
-
     @cached_property
     def first_schedule(self) -> Schedule:
         """The schedule of a lower-level call at x_0."""
@@ -346,10 +340,6 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
         exchanges = self.exchanges(r)
         sizes = [(messages.size(each.message), messages.size(each.reply)) for each in exchanges]
         return self.work_of(self._samples(exchanges), sizes, clients)
-
-    def sample_passes(self, rounds: int, asked: int) -> Passes:
-        """In each round with all terms of the series."""
-        return Passes(rounds * GRADIENT * sum(self.loads().work), 1, 1 + self.exact, self.flops)
 
     @property
     def kernel(self) -> str:

@@ -199,9 +199,6 @@ class FirstOrder(Costed[Smooth]):
         """Measures x on a client's samples, and the client's personal model."""
         return self.reporting.measured(client, message.x, self.personal(client, message.x, message.r))
 
-    def eval_passes(self, asked: int) -> tuple[float, float]:
-        return self.reporting.eval_passes(asked, personal=type(self).personal is not FirstOrder.personal)
-
     def personal(self, client: Client, x: Array, r: int) -> Array | None:
         """(n,) y_i, the client's personal model; None where there is none."""
         return self.reporting.fine_tuned(client, x, r)

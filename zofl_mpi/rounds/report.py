@@ -206,13 +206,6 @@ class Reporting:
         losses = cast(Lipschitz, problem).losses(client.i, x[None], data)
         return Measured(loss, len(client.data), float(losses[0]), means)
 
-    def eval_passes(self, asked: int, personal: bool) -> tuple[float, float]:
-        """Passes of each held-out sample and of each sample of a client at an evaluation.
-
-        `personal`: whether each client that it asks has a model of its own, also without --personal.
-        """
-        return 1 + asked * (personal or self.personal), 1 + self.setting.problem.smooth_twin
-
 
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalReport(Report):

@@ -265,8 +265,5 @@ class LipschitzReports(Costed[Lipschitz]):
         F = shaped(self.problem.losses(client.i, points, data), (k,), f"losses at {k} points")
         return Probe(float(F[0]), np.asarray(F[1 : 1 + len(v)] - F[1 + len(v) :], np.float64))
 
-    def eval_passes(self, asked: int) -> tuple[float, float]:
-        return 1, 1 + 2 * self.local.probe
-
     def plan(self, rounds: int) -> dict[str, str | float]:
         return super().plan(rounds) | schedule_lines(self.local, "Proposition 1")

@@ -106,15 +106,6 @@ def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
         run_or_fail_all(world, lambda: plans.check_hooks(flags.made(cls, values, setting=data), plan))
     setting, reason = _with_kernel(world, cls, data, plan)
     method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
-    if values["eval_samples"] == "auto":
-        N = plan.eval_samples_before  # those that a continued run began with
-        if N is None:
-            N = world.bcast(at_server(world, lambda: evaluation.auto(method, values["rounds"], values["eval_every"])))
-        if N:
-            setting = evaluation.limited(setting, N)
-            method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
-        if speaks and N:
-            print(evaluation.line(N, data.test), flush=True)
     settled = world.bcast(at_server(world, lambda: plans.settled(method, plan)))
     if settled:  # follows from a budget and the rounds
         plan = replace(plan, values=values | settled)
@@ -124,7 +115,7 @@ def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
     _check_equal(world, method.kernel, f"{fault} --kernel numpy")
     _check_server_ranks(world, method, plan)
     attrs: dict[str, Any] = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
-    attrs |= {"eval_samples": setting.eval_samples, **({"kernel_choice": reason} if reason else {})}
+    attrs |= {"kernel_choice": reason} if reason else {}
     attrs |= {"settled": " ".join(settled)} if settled else {}
     attrs |= {"devices": setting.fleet.lines()} if setting.fleet is not None else {}
     return Built(world, plan, method, loads, places, attrs, dict(settled))
@@ -296,7 +287,7 @@ def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Sett
 
     setting = replace(run_or_fail_all(world, make), eval_clients=values["eval_clients"])
     setting = devices.equipped(world, setting, values["devices"], values["deadline"], values["over_select"])
-    return evaluation.limited(setting, 0 if values["eval_samples"] == "auto" else values["eval_samples"])
+    return evaluation.limited(setting, values["eval_samples"])
 
 
 def _clients_per_rank(world: World, servers: int, m: int, loads: Loads | None) -> list[int]:

@@ -213,8 +213,10 @@ class Rounds:
             _check_arrays(state)
             name = f"evaluation after round {r + 1}"
             self.progress.step(name)
+            begin = time.perf_counter()
             with without_warnings(), unread.noting(parts):
                 report = method.evaluate(state, r, with_progress(clients, self.progress, name))
+            self.totals.evaluating += time.perf_counter() - begin
             self.progress.step("")
             columns |= reported(report)
             demand_losses(columns, type(method).evaluate)

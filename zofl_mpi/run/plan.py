@@ -48,9 +48,7 @@ class RunFlags:
         eval_every: rounds between evaluations; the first and the last round are always evaluated.
         eval_clients: most clients that an evaluation asks, drawn anew each time where there are more; 0: all.
         eval_samples: most samples that an evaluation reads of each part (the test part, the validation part, each
-            client's and the server's own), drawn once by --seed; 0: all; auto: all, or so many that the run's
-            evaluations cost a tenth of its training at most, counted in passes of samples (a continued run keeps its
-            number).
+            client's and the server's own), drawn once by --seed; 0: all.
         devices: of the clients: phones, sensors, silos or a TOML file of classes; adds virtual seconds and joules, and
             leaves out clients whose device cannot hold a step.
         deadline: virtual seconds after which a client of a round is dropped; 0: none.
@@ -78,7 +76,7 @@ class RunFlags:
     resume: str = ""
     eval_every: int = at_least(1, 10)
     eval_clients: int = at_least(0, 100)
-    eval_samples: Literal["auto"] | int = at_least(0, "auto", "auto or a whole number", "(0: all)")
+    eval_samples: int = at_least(0, 0, "a whole number", "(0: all)")
     devices: str = ""
     deadline: float = at_least(0, 0.0, "seconds", "(0: none)")
     over_select: float = at_least(1, 1.0)
@@ -106,7 +104,6 @@ class Plan:
     values: dict[str, Any]  # {flag: value} of everything, `method` and `problem` among them
     command: str  # as it was typed
     kernel_before: str = ""  # the kernel of the run that --resume names; "" for a new run
-    eval_samples_before: int | None = None  # the samples of its evaluations, 0 for all; None for a new run
     rounds_before: int = 0  # for which that run was planned; 0 for a new run
     usual: str = ""  # the problem that the method has where no other is named
     papers: Mapping[str, Any] = field(default_factory=dict)  # {flag: the paper's value, where the run has another}
@@ -140,7 +137,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     given = flags.read_toml(config) if config else {}
     words = ["python", "-m", family.__spec__.name, *arguments]
     command = shlex.join(words)
-    before, own, kernel, samples = stored.config_of(resume) if resume else ({}, {}, "", None)
+    before, own, kernel = stored.config_of(resume) if resume else ({}, {}, "")
     kept = _trusted(before, given, typed, resume, own, words) if resume else {}
     table = kept | given
     method = typed.get("--method") or str(table.get("method", next(iter(family.METHODS))))
@@ -173,7 +170,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     rounds = int(before.get("rounds", 0))
     other = {name: leaf.paper for name, leaf in known.items() if leaf.paper not in (None, values[name])}
     other |= {"problem": papers} if papers not in ("", problem) and "--problem" not in typed else {}
-    return Plan(values, command, kernel, samples, rounds, usual_problem, other)
+    return Plan(values, command, kernel, rounds, usual_problem, other)
 
 
 def _opening(family: Family, method: str) -> str:

@@ -22,7 +22,7 @@ from zofl_mpi.run.totals import Totals, short
 from zofl_mpi.run.track import tracked
 
 NOTABLE = 0.1
-"""Share of a run from which on the closing lines tell that the server waited for one rank."""
+"""Share of a run from which on the closing lines tell that the server waited for one rank, or of evaluations."""
 STILL = 6
 """Evaluations in a row with the same bits that count as no progress."""
 
@@ -139,6 +139,11 @@ def closing(totals: Totals, path: Path, stopped: str = "", resume: str = "") -> 
         who = f"{S} ranks, each on average: " if S > 1 else ""
         own = _spent(np.mean(servers, axis=0))
         lines.append(f"server    {who}{own}; {totals.both:.1f} s of its computing while clients computed")
+    if totals.evaluating > max(1.0, NOTABLE * totals.wall):  # a short run need not be any shorter
+        lines.append(
+            f"evaluated {totals.evaluating:.1f} s ({totals.evaluating / totals.wall:.0%} of the run): --eval-every "
+            "makes evaluations rarer, --eval-samples and --eval-clients smaller"
+        )
     slowest, late = max(totals.late.items(), key=lambda item: item[1], default=(0, 0.0))
     if late > NOTABLE * totals.wall:
         lines.append(

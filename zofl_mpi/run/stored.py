@@ -50,8 +50,8 @@ KNOWN: Mapping[str, Collection[str]] = {
 """{flag that may name a file, folder or model of a user's own: its values that are zofl_mpi's; all others are such}."""
 
 
-def config_of(path: str) -> tuple[dict[str, Any], dict[str, str], str, int]:
-    """Configuration, this user's own folders, kernel and samples of an evaluation of the run that --resume names.
+def config_of(path: str) -> tuple[dict[str, Any], dict[str, str], str]:
+    """Configuration, this user's own folders and kernel of the run that --resume names.
 
     UserError: it cannot be read.
     """
@@ -70,11 +70,11 @@ def config_of(path: str) -> tuple[dict[str, Any], dict[str, str], str, int]:
             raise ValueError(f"{odd[0]} is no value of a flag")
         if not isinstance(config.get("rounds", 0), int):
             raise ValueError(f"rounds is {config['rounds']!r}")
-        kernel, samples = str(checkpoint.attrs["kernel"]), int(checkpoint.attrs["eval_samples"])
+        kernel = str(checkpoint.attrs["kernel"])
     except (KeyError, TypeError, ValueError, RecursionError) as exc:
         why = f"it has no {exc}" if isinstance(exc, KeyError) else str(exc)
         raise UserError(f"--resume {path}: the checkpoint's configuration is damaged ({why})") from exc
-    return config, _unsealed(checkpoint.attrs.get("folders", "")), kernel, samples
+    return config, _unsealed(checkpoint.attrs.get("folders", "")), kernel
 
 
 def _is_value(value: Any) -> bool:

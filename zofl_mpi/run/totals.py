@@ -28,6 +28,7 @@ class Totals:
     both: float = 0.0  # seconds in which clients and server computed at once, see `Overlap`
     start: float = 0.0  # seconds from the process's beginning to this session's first round
     wall: float = 0.0
+    evaluating: float = 0.0  # seconds of `wall` in evaluations
     bytes_down: int = 0
     bytes_up: int = 0
     transport: int = 0  # bytes that ranks received of others

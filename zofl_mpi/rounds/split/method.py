@@ -15,12 +15,11 @@ from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.fields import demand_known
 from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.engine.setting import Passes
 from zofl_mpi.engine.sharing import Sharing, Work
 from zofl_mpi.errors import warn
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.saving import PLAIN
-from zofl_mpi.rounds.base import GRADIENT, OnProblem
+from zofl_mpi.rounds.base import OnProblem
 from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss, at_a_line, with_own_part
 from zofl_mpi.rounds.split.costs import (
     HELD_BYTES,
@@ -264,22 +263,6 @@ class SplitMethod(OnProblem[Split]):
         copies = len(taken) if self.training.own_parts else 1
         numbers = copies * (part.stop - part.start)  # 0 where all of the client's part is frozen
         return Directions(drawn, numbers) if drawn and numbers else None
-
-    def sample_passes(self, rounds: int, asked: int) -> Passes:
-        """In each round as many as in the middle one.
-
-        A local step counts its passes at the client or those at the server, whichever are fewer: then both sides'
-        evaluations are a tenth of their training at most.
-        """
-        training, r = self.training, rounds // 2
-        client = 1 + self.rule.passes + (GRADIENT - 1) * self.rule.cost(self.loss).backwards
-        samples = sum(training.samples(i, q) for i in training.participants(r) for q in range(training.steps(i)))
-        return Passes(rounds * samples * min(client, GRADIENT / training.k), 1, 0, self._flops)
-
-    def _flops(self) -> float:
-        """FLOPs of a forward pass of one sample through client and server."""
-        client, _, server = macs(self.problem)
-        return 2 * (client + server)
 
     def costs(self) -> Lines:
         return self.costs_of(self.rule)

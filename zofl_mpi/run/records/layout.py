@@ -54,7 +54,6 @@ FURTHER = {
     "device": [str],
     "devices": [{"class": str, "clients": int, "lacks": float}],
     "directions_per_parameter": float,
-    "eval_samples": int,
     "folders": {},
     "git_commit": str,
     "hosts": [str],

@@ -27,7 +27,7 @@ from zofl_mpi.run.records.result import heading
 from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
 Array = NDArray[Any]
-ORIGIN = ("run", "config", "folders", "data", "kernel", "blas", "eval_samples")
+ORIGIN = ("run", "config", "folders", "data", "kernel", "blas")
 """Attributes of a result that its checkpoints have, too, for the run that continues from them."""
 COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}
 """Unit and description of the columns of every result."""
