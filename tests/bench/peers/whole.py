@@ -58,7 +58,7 @@ def here(size: int, tokens: Any, kept: bool, **given: Any) -> tuple[Step, int]:
     from zofl_mpi.engine.streams import Streams
     from zofl_mpi.methods.decomfl import DeComFL
     from zofl_mpi.numerics.optimisers import Optimiser
-    from zofl_mpi.problems import lm
+    from zofl_mpi.problems import lm, lm_checks
     from zofl_mpi.problems.split_lm import SplitLM
     from zofl_mpi.rounds.privacy import Privacy
     from zofl_mpi.rounds.robust import Robust
@@ -67,13 +67,14 @@ def here(size: int, tokens: Any, kept: bool, **given: Any) -> tuple[Step, int]:
 
     unsplit.SHARE = unsplit.SHARE if kept else 0.0
     model = model_of(size)
-    parts = lm.cut_model(model, lm.outline(model), max(1, SIZES[size][2] // 4), 0, TOKENS)
+    own = lm_checks.own_logits(model, TOKENS, "random")
+    parts = lm.cut_model(model, lm.outline(model), max(1, SIZES[size][2] // 4), 0, own, tied=True)
     problem, data = SplitLM(parts, TOKENS, TOKENS, 0.0), [0] * TEXTS
     SplitLM.samples = lambda *_: (tokens[:, :-1], tokens[:, 1:])  # type: ignore[method-assign]
     setting = Setting(problem, Streams(1), (data,))
     training = Training(setting, batch=TEXTS, h=1, lr_client=RATE, optimiser=Optimiser("sgd"), weights="uniform")
     shared: dict[str, Any] = {"training": training, "robust": Robust(setting), "privacy": Privacy(setting)}
-    of = DeComFL(setting, **shared, mu=RADIUS, **given)
+    of = DeComFL(setting, **shared, n_p=1, mu=RADIUS, **given)
     assert bool(of.kept_steps) is kept, "there is no room to keep the directions"
     x, client, rounds = of.loss.flat.initial()[0], Client(0, data), iter(range(10**6))
 

@@ -88,9 +88,9 @@ class MPIClients(Clients):
     ) -> Any:
         mean.refuse_stream(step)
         to = sorted(self._participants(to))
-        shares, own = mean.normalised(to, weights), mean.Contribution()  # the server has no client
+        shares = mean.normalised(to, weights)
         self._send_one("mean", step, message, to, shares=shares)
-        return self._combined(step.__name__, message, own, shares, counted)
+        return self._combined(step.__name__, message, mean.Contribution(), counted)  # the server has no client
 
     def sum(self, step: Step, message: Any, term: Any, *, to: Participants = None) -> Callable[[], Any]:
         to = sorted(self._participants(to))
@@ -98,7 +98,7 @@ class MPIClients(Clients):
             return super().sum(step, message, term, to=to)
         mean.refuse_stream(step, "sum")
         self._send_one("sum", step, message, to, term=term.__name__)
-        return lambda: self._combined(step.__name__, message, mean.Sum(m=self.m), {}, counted=True)
+        return lambda: self._combined(step.__name__, message, mean.Sum(m=self.m), counted=True)
 
     def holders(self) -> list[int]:
         if self._survival is not None:
@@ -178,7 +178,7 @@ class MPIClients(Clients):
             self._touched.update(chosen)
         return chosen
 
-    def _combined(self, name: str, message: Any, own: Contribution, shares: dict[int, float], counted: bool) -> Any:
+    def _combined(self, name: str, message: Any, own: Contribution, counted: bool) -> Any:
         """The mean or the sum of what the ranks have; ends the question."""
         with self._questions.clock.time(name, "wait"):
             contributions = self._wire.allgather_objects(own)
@@ -189,7 +189,7 @@ class MPIClients(Clients):
         if failed:
             raise ClientError(failed[0], self._rank_at_start(failed[1]), name, failed[2])
         with self._questions.clock.time(name, "comm"):
-            result = mean.combined(contributions, own, shares, self._wire.reduce_sum)
+            result = mean.combined(contributions, own, self._wire.reduce_sum)
         down = messages.size(message)
         for i, size in sorted(pair for c in contributions for pair in c.sizes.items()) if counted else ():
             self.ledger.sent(name, i, down)
