@@ -6,9 +6,8 @@
 A GPT-2 of that many million parameters with random weights, 8 texts of 64 tokens, the loss on all of them, one thread.
 A folder is a checkout of the official code of DeComFL, MeZO, or FedKSeed (its FedKSeed branch); what is measured of it
 is read from there, and nothing of it lies here. Each way has a process of its own, in which steps and pairs of bare
-passes of transformers take turns; the ratio is that of their least CPU seconds. All keep freed memory, as the commands
-here do. `limit` is two bare passes and one draw of as many normal numbers. Resident is by how much two steps raise the
-process, which holds the models, at most.
+passes of transformers take turns; the ratio is that of their least CPU seconds. `limit` is two bare passes and one draw
+of as many normal numbers. Resident is by how much two steps raise the process, which holds the models, at most.
 
 Numbers: those that train. Where the embedding and the unembedding are one matrix in transformers, a way may train two.
 """
@@ -28,7 +27,6 @@ import numpy as np
 import torch
 
 from tests.bench.tables import write
-from zofl_mpi.engine import device
 
 SIZES = {1: (1000, 64, 3, 2), 30: (16384, 384, 13, 6), 124: (50257, 768, 12, 12)}
 """Millions of parameters: vocabulary, width, blocks, heads."""
@@ -196,7 +194,6 @@ def ways(options: Namespace) -> dict[str, Callable[[int, Any], tuple[Step, int]]
 
 def measured(name: str, options: Namespace) -> dict[str, Any]:
     """A row of the table."""
-    device.keep_freed_memory()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     tokens, bare = torch.randint(0, SIZES[options.size][0], (TEXTS, TOKENS + 1)), model_of(options.size)
