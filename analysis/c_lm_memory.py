@@ -168,7 +168,7 @@ def step_of(way: str, parts: Any, tokens: Any) -> tuple[Callable[[], Any], Calla
         of: Any = FedKSeed(setting, **shared, seeds=4)
     else:
         shared |= {"privacy": Privacy(setting)} | ({"distribution": "rademacher"} if way.endswith("signs") else {})
-        of = (HiSo if way == "hiso" else DeComFL)(setting, **shared)
+        of = (HiSo if way == "hiso" else DeComFL)(setting, **shared, n_p=1)
     x, client = of.loss.flat.initial()[0], Client(0, data)
     if way == "fedkseed":
         message: Any = SeededModel(x, {}, none, 0, np.zeros((0, 4), np.float32))

@@ -1,12 +1,14 @@
 """What each command gives where no flag but the method's name is typed, on the embedded digits.
 
-    python -m tests.bench.first_try
+    python -m tests.bench.first_try [--out FOLDER]
 
-Prints for each pair of command and method, over three seeds: processor seconds of the whole command (one process, one
-thread), accuracy on test samples at the end, and its gain over chance as a share of what the command of the README that
-was tuned gains. The test beside the table (`tests/e2e/test_first_try.py`) runs a few rounds of each pair.
+Prints, and writes into FOLDER as first_try.csv and .txt, for each pair of command and method, over three seeds:
+processor seconds of the whole command (one process, one thread; the most of the seeds), accuracy on test samples at the
+end, and its gain over chance as a share of what the command of the README that was tuned gains. The test beside the
+table (`tests/e2e/test_first_try.py`) runs a few rounds of each pair.
 """
 
+import argparse
 import resource
 import subprocess
 import sys
@@ -14,9 +16,11 @@ import tempfile
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from tests.bench.tables import write
 from zofl_mpi import records
 from zofl_mpi.__main__ import FAMILIES
 
@@ -55,17 +59,33 @@ def measured(module: str, flags: str) -> tuple[list[float], list[float]]:
     return seconds, accuracies
 
 
+def table() -> Iterator[dict[str, Any]]:
+    """A row for each tuned command, whose share is 1, and for each pair."""
+    gains = dict[str, float]()
+    tuned = ((module, "tuned", flags) for module, flags in TUNED.items())
+    for module, method, flags in (*tuned, *((module, method, f"--method {method}") for module, method in pairs())):
+        seconds, ends = measured(module, flags)
+        gain = float(np.mean(ends)) - CHANCE[module]
+        each = {f"accuracy_{seed}": end for seed, end in zip(SEEDS, ends, strict=True)}
+        share = gain / gains.setdefault(module, gain)
+        yield {"command": module, "method": method, "seconds": max(seconds), **each, "share": share}
+
+
 def main() -> None:
-    """Measures and prints."""
-    tuned = {module: np.mean(measured(module, flags)[1]) - CHANCE[module] for module, flags in TUNED.items()}
-    print(f"{'command, method':34}{'seconds':>8}  {'accuracy at the end':22}share of the tuned gain")
-    for module, gain in tuned.items():
-        print(f"{module}, tuned: {100 * (gain + CHANCE[module]):.1f} %", flush=True)
-    for module, method in pairs():
-        seconds, ends = measured(module, f"--method {method}")
-        each = " ".join(f"{100 * end:.1f}" for end in ends)
-        share = (np.mean(ends) - CHANCE[module]) / tuned[module]
-        print(f"{module.partition('.')[2] + ' ' + method:34}{max(seconds):8.1f}  {each:22}{share:.2f}", flush=True)
+    """Measures, prints, writes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    folder = parser.parse_args().out
+    lines, rows = [f"{'command, method':34}{'seconds':>8}  {'accuracy at the end, %':24}share of the tuned gain"], []
+    print(lines[0])
+    for row in table():
+        each = " ".join(f"{100 * row[f'accuracy_{seed}']:.1f}" for seed in SEEDS)
+        name = f"{row['command'].partition('.')[2]} {row['method']}"
+        lines.append(f"{name:34}{row['seconds']:8.1f}  {each:24}{row['share']:.2f}")
+        rows.append(row)
+        print(lines[-1], flush=True)
+    if folder:
+        write(folder / "first_try", lines, rows)
 
 
 if __name__ == "__main__":

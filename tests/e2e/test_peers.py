@@ -1,8 +1,13 @@
 """tests.bench.peers: the loops by hand do this package's work, and what cannot be compared is not compared."""
 
+import torch
+
 from tests.bench.peers import __main__ as peers
+from tests.bench.peers import whole
 from tests.bench.peers.work import Plan
 from tests.e2e.made import *
+from zofl_mpi.engine.clients import Client
+from zofl_mpi.rounds.split.unsplit import ModelBroadcast
 
 
 def test_the_loops_by_hand_do_the_same_work(tmp_path: Path) -> None:
@@ -42,3 +47,20 @@ def test_what_cannot_be_installed_is_a_row_that_says_why(tmp_path: Path, monkeyp
 def test_another_accuracy_is_other_work(accuracy: float, right: bool) -> None:
     """Mutations: only a lower one counts; NaN passes."""
     assert peers.different({peers.HERE: 90.0, "other": accuracy}, 1.0) is not right
+
+
+def test_a_step_of_a_whole_model_is_that_of_its_name() -> None:
+    """One direction, drawn once or again, with the bits of both; tied, as transformers has it. Mutations: the default
+    number of directions; an untied model; directions that are kept where the way says otherwise."""
+    V, width, blocks, _ = whole.SIZES[1]
+    tokens = torch.randint(0, V, (whole.TEXTS, whole.TOKENS + 1))
+    losses = []
+    for kept in (True, False):
+        torch.manual_seed(0)  # of the model
+        of = whole.method_of(1, tokens, kept)
+        assert of.loss.flat.n == (V + 256) * width + blocks * (12 * width + 13) * width + 2 * width
+        message = ModelBroadcast(of.loss.flat.initial()[0], {}, torch.zeros(0), 0)
+        reply = of.train(Client(0, of.setting.data[0]), message)
+        losses.append((reply.loss, reply.differences.tobytes()))
+        assert reply.differences.shape == (1, 1) and bool(of.kept_steps) is kept
+    assert losses[0] == losses[1]

@@ -205,8 +205,8 @@ def test_a_step_needs_the_memory_of_a_forward_pass_and_of_its_largest_layer(
     monkeypatch: Patch, cls: Any, flags: dict[str, Any], kept: bool
 ) -> None:
     """Passes, and the step along them: beyond inference and theta, at most the largest layer (weight and bias), and
-    some pieces; where directions are kept, these. d is 8 layers. Mutations: a copy of theta; a whole direction, or one
-    more than are kept; a perturbed vector; layers that live on; an estimate as a whole."""
+    some pieces; where directions are kept, these and a perturbed point. d is 8 layers. Mutations: a copy of theta; a
+    whole direction, or one more than are kept; two perturbed points; layers that live on; an estimate as a whole."""
     monkeypatch.setattr(unsplit, "room", lambda on_gpu: int(kept) * 10**9)
     monkeypatch.setattr(pieces, "PIECE", 4096)
     monkeypatch.setattr(pieces, "AT_ONCE", 0)
@@ -218,6 +218,7 @@ def test_a_step_needs_the_memory_of_a_forward_pass_and_of_its_largest_layer(
     buffers, data, memory = torch.empty(0, dtype=x.dtype), plan.setting.data[0], of.first_moments(x)
     message = ModelBroadcast(x, memory, buffers, 0)
     local = of.local(Client(0, data), message)
+    assert ("point" in of._held) is kept
     _, inputs, labels = next(iter(local))
     with Allocations() as plain:
         local.forward(inputs, labels)
@@ -227,7 +228,18 @@ def test_a_step_needs_the_memory_of_a_forward_pass_and_of_its_largest_layer(
         of.replay(x, memory, 0, told.differences)
     layer, piece, states = 8 * (96 * 97 + 512), 8 * 4096, 5056 * 2 * (len(x) // 4096 + 2)
     assert len(x) * 8 > layer + 4 * piece + states
-    most = plain.peak + layer + 4 * piece + states + kept * 2 * 8 * len(x)
+    most = plain.peak + (1 - kept) * layer + 4 * piece + states + kept * 2 * 8 * len(x)
     assert passes.peak <= most, (passes.peak, plain.peak, layer, states)
     assert bool(of.kept_steps) is kept and (passes.peak > plain.peak + 2 * 8 * len(x)) is kept
     assert step.peak <= 5 * piece + states
+
+
+@pytest.mark.parametrize(("missing", "steps"), [(0, 2), (1, 1)])
+def test_directions_are_kept_beside_a_perturbed_point(monkeypatch: Patch, missing: int, steps: int) -> None:
+    """Of a network that is not small. Mutations: the point is not counted, or not told; it counts for each step."""
+    monkeypatch.setattr(pieces, "AT_ONCE", 0)
+    of = method(DeComFL, training(setting(mlp), PLAIN, h=2), n_p=2)
+    each, point = of.direction_bytes, 8 * of.loss.flat.n
+    monkeypatch.setattr(unsplit, "room", lambda on_gpu: 8 * (2 * each + point - missing))
+    assert of.kept_steps == steps
+    assert f"{steps * each + point:,} bytes" in str(of.plan(1)["directions of a step"])

@@ -51,7 +51,7 @@ class Answers:
         sums = mean.Sum(m=len(self.replies), term=lambda i, reply: term(i, message, reply))
         for i in to:
             sums.add(i, self.privacy.reply(Client(i, None), self.replies[i], message.r, self.scalars))
-        return lambda: mean.local_mean(sums, {})
+        return lambda: mean.local_mean(sums)
 
 
 def total(privacy: Privacy, replies: Array, to: list[int], r: int = 0, scalars: bool = False) -> Array:

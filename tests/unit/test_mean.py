@@ -1,6 +1,7 @@
 """The mean of many clients: near the exact one, the same bits in any order and grouping, and never an overflow."""
 
 import math
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -41,21 +42,14 @@ def averaged(
     replies: Mapping[int, Any], groups: Sequence[Sequence[int]], weights: Mapping[int, float] | None = None
 ) -> Any:
     """The mean over processes that each hold one group of the clients."""
-    shares = mean.normalised(list(replies), weights)
-    contributions = contributions_of(groups, replies, shares)
-    means = {}
-    for part in mean.fields_of([own.without_arrays() for own in contributions]):
-        sent: list[list[np.ndarray[Any, Any]]] = []
-        for own in contributions:
-            sent.append([])
-            mean.field_means([part], own, shares, lambda block, seen=sent[-1]: seen.append(block.copy()) or block)[
-                part.path
-            ]
-        assert all(block.dtype == np.int64 for block in sent[0])
-        sums = iter([np.sum(blocks, axis=0) for blocks in zip(*sent, strict=True)])
-        means[part.path] = mean.field_means([part], contributions[0], shares, lambda block, sums=sums: next(sums))[
-            part.path
-        ]
+    contributions = contributions_of(groups, replies, mean.normalised(list(replies), weights))
+    targets, sent = mean.fields_of([own.without_arrays() for own in contributions]), list[list[np.ndarray[Any, Any]]]()
+    for own in contributions:
+        sent.append([])
+        mean.field_means(targets, own, lambda block, seen=sent[-1]: seen.append(block.copy()) or block)
+    assert all(block.dtype == np.int64 for block in sent[0])
+    sums = iter([np.sum(blocks, axis=0) for blocks in zip(*sent, strict=True)])
+    means = mean.field_means(targets, contributions[0], lambda block: next(sums))
     return messages.replace_arrays(next(iter(replies.values())), means)
 
 
@@ -71,15 +65,16 @@ VALUES = st.lists(st.tuples(FINITE, st.floats(0.0, 1e6)), min_size=1, max_size=4
 @settings(max_examples=300, deadline=None)
 @given(VALUES)
 def test_the_mean_is_the_exact_one_but_for_the_quantum_and_float64(pairs: list[tuple[float, float]]) -> None:
-    """Half a quantum a client, half a unit in the last place for each product, and for the result."""
+    """2^-54 of each client's largest entry, half a unit in the last place for each product, for what each quantum has,
+    and for their sums, of which none is larger than all terms together. Mutations: a coarser quantum; a share of it."""
     m, weights = len(pairs), {i: w for i, (_, w) in enumerate(pairs)}
     values, shares = [x for x, _ in pairs], mean.normalised(range(m), weights)
     found = averaged({i: Reply(np.array([x])) for i, x in enumerate(values)}, [range(m)], weights)
     right = exact(values, [shares[i] for i in range(m)])
-    bound = max(abs(x) * shares[i] for i, x in enumerate(values))
-    half = Fraction(mean.quantum(bound, m)) / 2 if bound else Fraction(0)
-    products = sum(abs(Fraction(x) * Fraction(shares[i])) for i, x in enumerate(values)) / 2**53
-    assert abs(Fraction(float(found.a[0])) - right) <= m * half + products + abs(right) / 2**52 + m * Fraction(5e-324)
+    rounded = sum((Fraction(abs(x)) / 2**54 for x in values), m * Fraction(2) ** -1001)
+    of_floats = sum(abs(Fraction(x) * Fraction(shares[i])) for i, x in enumerate(values)) / 2**53
+    quanta = len({mean.mean_quantum(abs(x)) for x in values})
+    assert abs(Fraction(float(found.a[0])) - right) <= rounded + (2 + 2 * quanta) * of_floats + m * Fraction(5e-324)
 
 
 def test_the_quantum_costs_nothing_that_float64_would_keep() -> None:
@@ -113,30 +108,38 @@ def test_small_fields_are_added_in_one_call_with_the_bits_of_each_alone(
     """Mutations: a call for each field; a sum given to another field; the quantum of another field; a longer block."""
     monkeypatch.setattr(mean, "BLOCK", block)
     rows = np.random.default_rng(4).normal(size=(3, 7)).astype(np.float32)
-    replies = {i: Reply(row, 1e6 * float(row[0])) for i, row in enumerate(rows)}
-    shares = mean.normalised([0, 1, 2], None)
-    own = contributions_of([[0, 1, 2]], replies, shares)[0]
+    replies = {i: Reply(row, 1e7 * (i + 1.1)) for i, row in enumerate(rows)}
+    own = contributions_of([[0, 1, 2]], replies, mean.normalised([0, 1, 2], None))[0]
     seen = list[int]()
-    found = mean.field_means(mean.fields_of([own]), own, shares, lambda total: seen.append(total.size) or total)
+    found = mean.field_means(mean.fields_of([own]), own, lambda total: seen.append(total.size) or total)
     assert seen == calls
     assert found["a",].dtype == np.float32 and found["k",].shape == ()
     np.testing.assert_allclose(found["a",], rows.mean(axis=0, dtype=np.float64), atol=1e-7)
-    np.testing.assert_allclose(found["k",], 1e6 * rows[:, 0].astype(float).mean(), rtol=1e-12)
+    np.testing.assert_allclose(found["k",], 2.1e7, rtol=1e-12)
     monkeypatch.setattr(mean, "BLOCK", 1)
     for target in mean.fields_of([own]):
-        alone = mean.field_means([target], own, shares, lambda total: total)[target.path]
+        alone = mean.field_means([target], own, lambda total: total)[target.path]
         assert alone.tobytes() == found[target.path].tobytes()
 
 
 @settings(max_examples=500, deadline=None)
-@given(st.floats(0, LARGEST), st.integers(1, 100_000))
-def test_m_terms_of_the_largest_size_stay_below_2_to_the_62(bound: float, m: int) -> None:
+@given(st.floats(0, LARGEST), st.integers(1, 100_000), st.integers(0, 7))
+def test_m_terms_of_the_largest_size_stay_below_2_to_the_62(bound: float, m: int, edge: int) -> None:
     """And no power of two below would do by more than a factor 4, of which 2 are those of the bound's and of m's own
-    powers, unless the values are below 2^-938. Mutations: a bit less; one more where m is a power of two."""
-    quantum = Fraction(mean.quantum(bound, m))
-    assert m * Fraction(bound) <= quantum * 2**62
-    assert math.frexp(float(quantum))[0] == 0.5
-    assert quantum * 2**62 <= 2 * (2 * m - 1) * Fraction(bound) or quantum == Fraction(2) ** -1000 or bound == 0
+    powers, and 2^7 for bounds of 8 octaves, unless the values are below 2^-938. Mutations: a bit less; one more where m
+    is a power of two; nine octaves."""
+    quantum = Fraction(mean.quantum(bound, m, edge))
+    assert (quantum == 0) == (bound == 0)
+    if bound:
+        assert m * Fraction(bound) <= quantum * 2**62
+        assert math.frexp(float(quantum))[0] == 0.5
+        assert quantum * 2**62 <= 2**8 * (2 * m - 1) * Fraction(bound) or quantum == Fraction(2) ** -1000
+
+
+def test_models_of_one_size_have_one_quantum_in_common() -> None:
+    """A second one is a second vector and a second reduction. Mutation: the edge at 1, where norms' weights are."""
+    assert len({mean.mean_quantum(bound) for bound in (0.07, 0.5, 0.99, 1.0, 1.01, 15.9)}) == 1
+    assert len({mean.mean_quantum(bound) for bound in (0.06, 1.0, 16.0)}) == 3
 
 
 @pytest.mark.parametrize("largest", [0.99, 1.0, 7.9, 255.0, 3e9])
@@ -146,9 +149,9 @@ def test_a_sum_is_rounded_to_the_nearest_and_never_overflows(largest: float) -> 
     own = mean.Sum(m=m, term=lambda i, reply: x.copy())
     for i in range(m):
         own.add(i, Reply(np.zeros(1)))
-    (unit,) = own.parts
-    assert own.parts[unit].tolist() == [m * round(Fraction(value) / Fraction(unit)) for value in x.tolist()]
-    assert own.parts[unit].max() < 2**62
+    ((unit, total),) = own.parts[()].items()
+    assert total.tolist() == [m * round(Fraction(value) / Fraction(unit)) for value in x.tolist()]
+    assert total.max() < 2**62
 
 
 def test_the_first_failure_is_that_of_the_first_client() -> None:
@@ -156,6 +159,21 @@ def test_the_first_failure_is_that_of_the_first_client() -> None:
     others = [mean.Contribution(failed=[(3, 1, "a"), (5, 1, "b")]), mean.Contribution(failed=[(2, 2, "c")])]
     assert mean.first_failure([mean.Contribution(), *others]) == (2, 2, "c")
     assert mean.first_failure([]) is None
+
+
+def test_replies_are_added_as_they_arrive_and_not_kept() -> None:
+    """60 replies of 1 MB take two int64 vectors, of the two quanta that they have, and what one reply takes.
+
+    Mutations: a reply kept; a vector for each client; a temporary of a reply's size in float64."""
+    n, m, own = 2**18, 60, mean.Contribution()
+    x = np.linspace(-1, 1, n, dtype=np.float32)
+    tracemalloc.start()
+    for i in range(m):
+        own.add(i, Reply(x * np.float32(100 if i % 2 else 1)), 1 / m, i == 0)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(own.parts["a",]) == 2
+    assert most < (2 * 8 + 4 + 1) * n + 4 * 8 * mean.BLOCK
 
 
 def test_shape_dtype_and_kind_of_each_field_are_kept() -> None:

@@ -123,7 +123,7 @@ class Clients(Protocol):
             for i, reply in replies:
                 own.add(i, reply)
             shared.check()  # ranks that add up their own terms have it as it was sent
-            return mean.local_mean(own, {})
+            return mean.local_mean(own)
 
         return read
 

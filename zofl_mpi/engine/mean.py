@@ -1,15 +1,19 @@
 """Exact weighted mean: its bits depend neither on the order of the terms nor on which process adds which.
 
-Each w_i x_i is rounded to a whole multiple of one power of two, the quantum, so that m such multiples fit into 62 bits;
-sums of whole numbers are exact and associative. Each w_i x_i is rounded twice: as a float64 product, and by at most
-half a quantum, which is below m 2^-61 times the largest contribution. A `Sum` needs no such bound in advance.
+Each term is rounded, as it arrives, to whole multiples of a power of two, its quantum; sums of whole numbers are exact
+and associative. The quantum follows from the term's own largest entry, to OCTAVES octaves, and not from the other
+terms, so none is kept: terms with one quantum share a vector of int64. Multiples of several quanta are added in
+float64 at the end, in ascending order.
+
+Of a mean w_i x_i is rounded twice: as a float64 product, and by at most half a quantum, 2^-54 of the largest entry of
+x_i: the shares sum to 1, so that no weighted sum needs more than one term's room.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
@@ -24,7 +28,8 @@ from zofl_mpi.errors import UserError
 
 BLOCK = 1 << 16  # entries that are rounded and added at once: 512 kB of int64 stay in cache
 MANY = 32  # participants from which ranks add up their own terms of a `Sum`: the server would do so one by one
-OCTAVES = 8  # of the largest entries of vectors that a `Sum` rounds to the same quantum
+OCTAVES = 8  # of the largest entries of terms that are rounded to the same quantum
+EDGE = 4  # a mean's quanta change above 16, 16^3, ..., 1/16, ...: not near 1, where models have largest entries
 
 Path = tuple[str, ...]
 Add = Callable[[NDArray[np.int64]], NDArray[np.int64]]  # the sum of the processes' whole numbers, at the server
@@ -50,12 +55,11 @@ def normalised(to: Sequence[int], weights: Mapping[int, float] | None) -> dict[i
 
 @dataclass
 class Contribution:
-    """One process's part of a mean."""
+    """One process's part of a mean, to which replies are added one by one; none is kept."""
 
-    # {i: {path: array}} of its clients' replies
-    fields: dict[int, dict[Path, NDArray[Any]]] = field(default_factory=dict)
+    # {path: {quantum: (n,) sum in multiples of it}}; infinity for terms that are not finite, whose sum is NaN
+    parts: dict[Path, dict[float, NDArray[np.int64]]] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)  # {i: communicated bytes of the reply}
-    bounds: dict[Path, float] = field(default_factory=dict)  # {path: the largest |w_i x_i|}
     shapes: dict[Path, tuple[tuple[int, ...], str]] | None = None  # {path: (shape, dtype)} of each reply
     # one packed reply, its arrays empty, from the process that has the first participant
     template: messages.Bytes | None = None
@@ -76,55 +80,56 @@ class Contribution:
             raise TypeError(f"{type(reply).__name__}: replies of different shapes have no mean")
         self.shapes = shapes
         for path, x in arrays.items():
-            bound = float(np.max(np.abs(x), initial=0.0))
+            bound = largest_entry(x)
             if not math.isfinite(bound):
                 generic = f"{type(reply).__name__}.{'.'.join(path)} is not finite, so it has no mean"
                 raise UserError(not_finite(reply, path) or generic)
-            self.bounds[path] = max(self.bounds.get(path, 0.0), bound * share)
-        # copies: a client may fill the same buffer for its next reply, or for the next client's
-        self.fields[i], self.sizes[i] = {path: np.array(x) for path, x in arrays.items()}, messages.size(reply)
+            self._add(path, x.reshape(-1), share, mean_quantum(bound))
+        self.sizes[i] = messages.size(reply)
         if first:
             emptied = {path: x.reshape(-1)[:0] for path, x in arrays.items() if x.ndim}
             self.template = messages.pack(messages.replace_arrays(reply, emptied))
 
+    def _add(self, path: Path, x: NDArray[Any], share: float, unit: float) -> None:
+        """Adds share x, x (n,), in multiples of a quantum; 0: x is zero."""
+        parts = self.parts.setdefault(path, {})
+        if unit and unit not in parts:
+            parts[unit] = np.zeros(x.size, np.int64)
+        if not 0 < unit < math.inf:
+            return
+        total, scaled, rounded = parts[unit], np.empty(min(x.size, BLOCK)), np.empty(min(x.size, BLOCK), np.int64)
+        for low in range(0, x.size, BLOCK):
+            piece = x[low : low + BLOCK]
+            own, whole = scaled[: piece.size], rounded[: piece.size]
+            np.multiply(piece, share / unit, out=own, dtype=np.float64)
+            np.copyto(whole, np.rint(own, out=own), casting="unsafe")
+            total[low : low + BLOCK] += whole
+
     def without_arrays(self) -> Contribution:
         """Copy without the arrays, which ranks exchange before any array is sent."""
-        return replace(self, fields={})
+        parts = {path: {unit: x[:0] for unit, x in units.items()} for path, units in self.parts.items()}
+        return replace(self, parts=parts)
 
 
 @dataclass
 class Sum(Contribution):
-    """One process's part of an exact sum of vectors, which are added one by one and not kept.
-
-    The quantum of a vector depends on its own largest entry, to OCTAVES, and on m, not on the other vectors: at most
-    m 2^-53 of that entry. Vectors with one quantum share a vector of whole numbers; the server adds those up.
-    """
+    """One process's part of an exact sum of vectors, each rounded by at most m 2^-53 of its largest entry."""
 
     m: int = 1  # vectors of all processes, at most
     # (i, reply) -> (n,) the client's vector
     term: Callable[[int, Any], NDArray[np.float64]] | None = None
-    # {quantum: (n,) sum in multiples of it}; infinity for vectors that are not finite, whose sum is NaN
-    parts: dict[float, NDArray[np.int64]] = field(default_factory=dict)
 
     def add(self, i: int, reply: Any, share: float = 1.0, first: bool = False) -> None:
         """Adds client i's vector (UserError: its reply is not finite)."""
         self.sizes[i] = messages.size(reply)
         check_finite(reply)
         x = cast(Any, self.term)(i, reply)
-        bound, unit = max(float(x.max()), -float(x.min())), math.inf
-        if math.isfinite(bound):
-            unit = quantum(math.ldexp(0.5, -(-math.frexp(bound)[1] // OCTAVES) * OCTAVES), self.m)
-        if unit not in self.parts:
-            self.parts[unit] = np.zeros(x.shape, np.int64)
-        total = self.parts[unit]
-        for low in range(0, len(x) if unit < math.inf else 0, BLOCK):
-            piece = slice(low, low + BLOCK)
-            scaled = x[piece] * (1 / unit)  # not in x, which may be the client's
-            total[piece] += np.rint(scaled, out=scaled).astype(np.int64)
+        bound = largest_entry(x)
+        self._add((), x, share, quantum(bound, self.m) if math.isfinite(bound) else math.inf)
         self.shapes = {(): (x.shape, x.dtype.str)}
 
     def without_arrays(self) -> Contribution:
-        return replace(self, term=None, parts={unit: part[:0] for unit, part in self.parts.items()})
+        return replace(cast(Sum, super().without_arrays()), term=None)
 
 
 def of_replies(replies: Mapping[int, Any], weights: Mapping[int, float] | None) -> Any:
@@ -140,7 +145,7 @@ def of_replies(replies: Mapping[int, Any], weights: Mapping[int, float] | None) 
             own.add(i, reply, shares[i], first=own.template is None)
         except UserError as exc:
             raise UserError(f"client {i}: {exc}") from exc
-    return local_mean(own, shares)
+    return local_mean(own)
 
 
 def of_tensors(values: Sequence[Tensor]) -> Tensor:
@@ -148,8 +153,12 @@ def of_tensors(values: Sequence[Tensor]) -> Tensor:
 
     FloatingPointError: one of them is not finite; its argument is which.
     """
-    unit, factor = unit_of([largest(x) for x in values])
-    return (whole(values, factor).double() * unit).to(values[0].dtype)
+    units = quanta_of([largest(x) for x in values])
+    total = values[0].new_zeros(values[0].shape).double()
+    for unit in distinct(units):
+        own = [x for x, of in zip(values, units, strict=True) if of == unit]
+        total += whole(own, 1.0 / len(values) / unit).double() * unit
+    return total.to(values[0].dtype)
 
 
 def largest(x: Tensor) -> float:
@@ -157,17 +166,25 @@ def largest(x: Tensor) -> float:
     return float(x.abs().amax()) if x.numel() else 0.0
 
 
-def unit_of(bounds: Sequence[float]) -> tuple[float, float]:
-    """The quantum of a mean of tensors with these largest magnitudes, and the factor that turns entries into multiples.
+def largest_entry(x: NDArray[Any]) -> float:
+    """The largest magnitude of an entry; NaN where one is."""
+    return max(float(np.max(x, initial=0.0)), -float(np.min(x, initial=0.0)))
+
+
+def quanta_of(bounds: Sequence[float]) -> list[float]:
+    """The quantum of each of the terms of a mean, with these largest magnitudes; 0 of a term that is zero.
 
     FloatingPointError: one of them is not finite; its argument is which.
     """
     for which, bound in enumerate(bounds):
         if not math.isfinite(bound):
             raise FloatingPointError(which)
-    share = 1.0 / len(bounds)
-    unit = quantum(max(bounds) * share, len(bounds))
-    return unit, share / unit
+    return [mean_quantum(bound) for bound in bounds]
+
+
+def distinct(units: Iterable[float]) -> list[float]:
+    """Each quantum once, ascending: the order in which multiples of several are added."""
+    return sorted(set(units) - {0.0})
 
 
 def whole(values: Sequence[Tensor], factor: float) -> Tensor:
@@ -178,16 +195,16 @@ def whole(values: Sequence[Tensor], factor: float) -> Tensor:
     return total
 
 
-def local_mean(own: Contribution, shares: Mapping[int, float]) -> Any:
-    """The mean where one process has all replies; raises TypeError where their shapes differ."""
-    return combined([own], own, shares, lambda total: total)
+def local_mean(own: Contribution) -> Any:
+    """The mean, or the sum, where one process has all replies; raises TypeError where their shapes differ."""
+    return combined([own], own, lambda total: total)
 
 
-def combined(contributions: Sequence[Contribution], own: Contribution, shares: Mapping[int, float], add: Add) -> Any:
+def combined(contributions: Sequence[Contribution], own: Contribution, add: Add) -> Any:
     """The mean, or the sum, at the server, whose contribution is `own`; raises TypeError where shapes differ."""
-    means = field_means(fields_of(contributions), own, shares, add)
+    means = field_means(fields_of(contributions), own, add)
     if isinstance(own, Sum):
-        return sum(means.values())
+        return means[()]
     first = next(c.template for c in contributions if c.template is not None)
     return messages.replace_arrays(messages.unpack(first), means)
 
@@ -198,7 +215,7 @@ class Field(NamedTuple):
     path: Path
     shape: tuple[int, ...]
     dtype: str
-    quantum: float
+    quanta: list[float]  # of its terms, ascending
 
 
 def first_failure(contributions: Sequence[Contribution]) -> tuple[int, int, Any] | None:
@@ -216,58 +233,47 @@ def fields_of(contributions: Sequence[Contribution]) -> list[Field]:
     """Fields to average or parts to add, from all processes' contributions; raises TypeError where shapes differ."""
     if not exists(contributions):
         raise TypeError("replies of different shapes have no mean")
-    count = sum(len(c.sizes) for c in contributions)
     shapes = next(c.shapes for c in contributions if c.shapes is not None)
-    units = {unit for c in contributions if isinstance(c, Sum) for unit in c.parts}
-    if units:
-        return [Field((str(unit),), *shapes[()], unit) for unit in sorted(units)]
     return [
-        Field(path, shape, dtype, quantum(max(c.bounds.get(path, 0.0) for c in contributions), count))
+        Field(path, shape, dtype, distinct(unit for c in contributions for unit in c.parts.get(path, ())))
         for path, (shape, dtype) in shapes.items()
     ]
 
 
 @without_warnings()  # of sums that are not finite
-def field_means(
-    targets: Sequence[Field], own: Contribution, shares: Mapping[int, float], add: Add
-) -> dict[Path, NDArray[Any]]:
+def field_means(targets: Sequence[Field], own: Contribution, add: Add) -> dict[Path, NDArray[Any]]:
     """The means of fields by path, valid at the server only; every process calls this with its own contribution.
 
-    `add` is called for up to BLOCK entries of several fields.
+    `add` is called for up to BLOCK entries of several fields and quanta.
     """
-    flat = {target.path: np.empty(math.prod(target.shape), target.dtype) for target in targets}
-    groups, room = list[list[tuple[Field, slice]]](), 0
-    for target in targets:
-        size = flat[target.path].size
+    found = {
+        target.path: np.zeros(math.prod(target.shape), target.dtype if len(target.quanta) < 2 else np.float64)
+        for target in targets
+    }
+    groups, room = list[list[tuple[Path, float, slice]]](), 0
+    for path, unit in ((target.path, unit) for target in targets for unit in target.quanta):
+        size = found[path].size
         for low in range(0, size, BLOCK):
             piece = slice(low, min(low + BLOCK, size))
             if piece.stop - low > room:
                 groups.append([])
                 room = BLOCK
-            groups[-1].append((target, piece))
+            groups[-1].append((path, unit, piece))
             room -= piece.stop - low
     for group in groups:
-        parts = [_whole(target, piece, own, shares) for target, piece in group]
+        parts = [_part(own, *each) for each in group]
         sums, start = add(parts[0] if len(parts) == 1 else np.concatenate(parts)), 0
-        for target, piece in group:
+        for path, unit, piece in group:
             count = piece.stop - piece.start
-            flat[target.path][piece] = sums[start : start + count] * target.quantum
+            found[path][piece] += sums[start : start + count] * unit
             start += count
-    return {target.path: flat[target.path].reshape(target.shape) for target in targets}
+    return {t.path: found[t.path].astype(t.dtype, copy=False).reshape(t.shape) for t in targets}
 
 
-def _whole(target: Field, piece: slice, own: Contribution, shares: Mapping[int, float]) -> NDArray[np.int64]:
-    """The sum of this process's replies in a piece of a field, in multiples of the quantum."""
-    total = np.zeros(piece.stop - piece.start, np.int64)
-    if isinstance(own, Sum):
-        return own.parts[target.quantum][piece] if target.quantum in own.parts else total
-    scaled, rounded = np.empty(total.size), np.empty(total.size, np.int64)
-    for i, arrays in own.fields.items():
-        x = arrays[target.path].reshape(-1)[piece]
-        np.multiply(x, shares[i] / target.quantum, out=scaled, dtype=np.float64)
-        np.copyto(rounded, np.rint(scaled, out=scaled), casting="unsafe")
-        total += rounded
-    return total
+def _part(own: Contribution, path: Path, unit: float, piece: slice) -> NDArray[np.int64]:
+    """A piece of this process's sum of the terms with one quantum."""
+    parts = own.parts.get(path, {})
+    return parts[unit][piece] if unit in parts else np.zeros(piece.stop - piece.start, np.int64)
 
 
 def averaged(reply: Any) -> dict[Path, NDArray[Any]]:
@@ -284,8 +290,17 @@ def averaged(reply: Any) -> dict[Path, NDArray[Any]]:
     return arrays
 
 
-def quantum(bound: float, m: int) -> float:
-    """The power of two for which m terms of magnitude <= bound, in its multiples, stay below 2^62."""
+def quantum(bound: float, m: int = 1, edge: int = 0) -> float:
+    """The power of two in whose multiples m terms, with this largest entry, stay below 2^62; 0 where it is 0.
+
+    It is that of all bounds of OCTAVES octaves, which end at the exponent `edge`, modulo OCTAVES.
+    """
     if bound <= 0:
-        return 1.0
-    return math.ldexp(1.0, max(math.frexp(bound)[1] + (m - 1).bit_length() - 62, -1000))
+        return 0.0
+    exponent = edge - (edge - math.frexp(bound)[1]) // OCTAVES * OCTAVES
+    return math.ldexp(1.0, max(exponent + (m - 1).bit_length() - 62, -1000))
+
+
+def mean_quantum(bound: float) -> float:
+    """The quantum of a mean's term x with this largest entry; 0 where it is 0."""
+    return quantum(bound, edge=EDGE)

@@ -104,7 +104,7 @@ class Robust:
             total = mean.Sum(m=self.setting.m, term=lambda i, reply: term(i, message, reply))
             for i in kept:
                 total.add(i, replies[i])
-            return mean.local_mean(total, {}) * (len(replies) / len(kept))
+            return mean.local_mean(total) * (len(replies) / len(kept))
 
         return read
 

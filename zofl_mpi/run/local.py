@@ -48,7 +48,7 @@ class LocalClients(Clients):
             except Exception as exc:
                 self._questions.close()
                 raise ClientError(i, 0, step.__name__, failure(0, exc)) from exc
-        return mean.local_mean(replies, shares)
+        return mean.local_mean(replies)
 
     def holders(self) -> list[int]:
         return [i for i, client in self._clients.items() if client.memory]

@@ -102,3 +102,12 @@ select max(counted - passes - layer) / 1e6 from mem where passes > 0;
 select nth(a.way, 'adamw | adamw-checkpointed') as k, a.counted / d.counted from mem a join mem d using (size) where d.way = 'decomfl' and a.size = 124;
 -- before the step it has # MB with DeComFL at 124 million, # with
 select nth(way, 'decomfl | inference') as k, before / 1e6 from mem where size = 124;
+
+-- | step of GPT-2 small | two passes
+select way, ratio, resident from whole_step;
+-- ahead one-sided (# and # kept, # and # drawn again) and central where directions are drawn again (# and #, MeZO #, FedKSeed #); central and kept DeComFL's code was (# and #).
+select nth(way, 'here, normals, kept | DeComFL''s code, forward, kept | here, normals, drawn again | DeComFL''s code, forward, drawn again'
+    || ' | here, normals, central, drawn again | DeComFL''s code, central, drawn again | MeZO''s code, central, drawn again'
+    || ' | FedKSeed''s code, central, drawn again | DeComFL''s code, central, kept | here, normals, central, kept') as k, ratio from whole_step;
+-- takes less memory than DeComFL's (# and # MB); drawn again it takes more (# and # MB)
+select nth(way, 'here, normals, kept | DeComFL''s code, forward, kept | here, normals, drawn again | DeComFL''s code, forward, drawn again') as k, resident from whole_step;

@@ -34,6 +34,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.bench.peers.work import Plan, Work
+from tests.bench.tables import processor
 from tests.conftest import ROOT
 from zofl_mpi.engine import device
 from zofl_mpi.engine.world import SingleProcess
@@ -187,13 +188,6 @@ def text_of(table: Sequence[Row], head: Sequence[str]) -> str:
         lines.append(f"{start}{row['ms']:10.2f}  {row['ms_least']:8.2f}  {row['ratio']:6.2f}  {between:>13}  ")
         lines[-1] += f"{row['start_s']:7.1f}  {row['accuracy_percent']:10.2f}"
     return "\n".join(lines) + "\n"
-
-
-def processor() -> str:
-    """Its name."""
-    known = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    found = re.search(r"^model name\s*: (.*)$", known, re.MULTILINE)
-    return found[1] if found else platform.processor()
 
 
 def compare(options: argparse.Namespace, folder: Path) -> list[Row]:

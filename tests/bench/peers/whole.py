@@ -1,6 +1,7 @@
 """A step of a whole language model by forward passes, here and in the official codes, over two bare passes.
 
-    python -m tests.bench.peers.whole [--size 124] [--turns 4] [--decomfl FOLDER] [--mezo FOLDER] [--fedkseed FOLDER]
+    python -m tests.bench.peers.whole [--size 124] [--turns 4] [--out FOLDER]
+        [--decomfl FOLDER] [--mezo FOLDER] [--fedkseed FOLDER]
 
 A GPT-2 of that many million parameters with random weights, 8 texts of 64 tokens, the loss on all of them, one thread.
 A folder is a checkout of the official code of DeComFL, MeZO, or FedKSeed (its FedKSeed branch); what is measured of it
@@ -24,6 +25,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from tests.bench.tables import write
 
 SIZES = {1: (1000, 64, 3, 2), 30: (16384, 384, 13, 6), 124: (50257, 768, 12, 12)}
 """Millions of parameters: vocabulary, width, blocks, heads."""
@@ -54,34 +57,41 @@ def loss_of(model: Any, inputs: Any, labels: Any) -> Any:
 def here(size: int, tokens: Any, kept: bool, **given: Any) -> tuple[Step, int]:
     """A client's passes and the server's step, in one process; and the numbers that train."""
     from zofl_mpi.engine.clients import Client
+    from zofl_mpi.rounds.split.unsplit import ModelBroadcast
+
+    of = method_of(size, tokens, kept, **given)
+    x, client, rounds = of.loss.flat.initial()[0], Client(0, of.setting.data[0]), iter(range(10**6))
+
+    def step() -> None:
+        message = ModelBroadcast(x, {}, torch.zeros(0), next(rounds))
+        of.replay(x, {}, message.r, of.train(client, message).differences)
+
+    return step, len(x)
+
+
+def method_of(size: int, tokens: Any, kept: bool, **given: Any) -> Any:
+    """DeComFL with one client, whose one batch these tokens are; `kept`: whether directions are."""
     from zofl_mpi.engine.setting import Setting
     from zofl_mpi.engine.streams import Streams
     from zofl_mpi.methods.decomfl import DeComFL
     from zofl_mpi.numerics.optimisers import Optimiser
-    from zofl_mpi.problems import lm
+    from zofl_mpi.problems import lm, lm_checks
     from zofl_mpi.problems.split_lm import SplitLM
     from zofl_mpi.rounds.privacy import Privacy
     from zofl_mpi.rounds.robust import Robust
-    from zofl_mpi.rounds.split import unsplit
     from zofl_mpi.rounds.split.training import Training
 
-    unsplit.SHARE = unsplit.SHARE if kept else 0.0
     model = model_of(size)
-    parts = lm.cut_model(model, lm.outline(model), max(1, SIZES[size][2] // 4), 0, TOKENS)
+    own = lm_checks.own_logits(model, TOKENS, "random")
+    parts = lm.cut_model(model, lm.outline(model), max(1, SIZES[size][2] // 4), 0, own, tied=True)
     problem, data = SplitLM(parts, TOKENS, TOKENS, 0.0), [0] * TEXTS
-    SplitLM.samples = lambda *_: (tokens[:, :-1], tokens[:, 1:])  # type: ignore[method-assign]
+    vars(problem)["samples"] = lambda *_: (tokens[:, :-1], tokens[:, 1:])
     setting = Setting(problem, Streams(1), (data,))
     training = Training(setting, batch=TEXTS, h=1, lr_client=RATE, optimiser=Optimiser("sgd"), weights="uniform")
     shared: dict[str, Any] = {"training": training, "robust": Robust(setting), "privacy": Privacy(setting)}
-    of = DeComFL(setting, **shared, mu=RADIUS, **given)
-    assert bool(of.kept_steps) is kept, "there is no room to keep the directions"
-    x, client, rounds = of.loss.flat.initial()[0], Client(0, data), iter(range(10**6))
-
-    def step() -> None:
-        message = unsplit.ModelBroadcast(x, {}, torch.zeros(0), next(rounds))
-        of.replay(x, {}, message.r, of.train(client, message).differences)
-
-    return step, len(x)
+    of = DeComFL(setting, **shared, n_p=1, mu=RADIUS, **given)
+    vars(of)["kept_steps"] = int(kept)
+    return of
 
 
 # --- the official codes, in the checkouts that the command line names
@@ -233,6 +243,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, choices=SIZES, default=124)
     parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--out", type=Path, help="folder for whole_step.csv and .txt")
     for peer in ("decomfl", "mezo", "fedkseed"):
         parser.add_argument(f"--{peer}", type=Path, help="a checkout of its official code")
     parser.add_argument("--only", default="", help="the ways with this word in their name")
@@ -241,17 +252,20 @@ def main() -> None:
     if options.way:
         print(json.dumps(measured(options.way, options)))
         return
-    print(f"{'':42} {'million':>8} {'x passes':>9} {'CPU s':>7} {'resident, MB':>13}")
+    rows, lines = [], [f"{'':42} {'million':>8} {'x passes':>9} {'CPU s':>7} {'resident, MB':>13}"]
+    print(lines[0])
     for name in (each for each in ("limit", *ways(options)) if options.only in each):
         words = [sys.executable, "-m", "tests.bench.peers.whole", *sys.argv[1:], "--way", name]
         done = subprocess.run(words, capture_output=True, text=True)
         if done.returncode:
             print(f"{name:42} not run: {done.stderr.strip().splitlines()[-1]}", flush=True)
             continue
-        row = json.loads(done.stdout.splitlines()[-1])
-        print(
-            f"{name:42} {row['million']:8.1f} {row['ratio']:9.2f} {row['s']:7.2f} {row['resident']:13.0f}", flush=True
-        )
+        rows.append(row := json.loads(done.stdout.splitlines()[-1]))
+        numbers = f"{row['million']:8.1f} {row['ratio']:9.2f} {row['s']:7.2f} {row['resident']:13.0f}"
+        lines.append(f"{name:42} {numbers}")
+        print(lines[-1], flush=True)
+    if options.out:
+        write(options.out / "whole_step", lines, rows)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ numbers of theta's first entries that travel (`travels`) and that a client holds
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -100,6 +101,7 @@ class Joined:
         self._problem = problem
         self.n = problem.n_client + problem.top.n
         self.b = problem.local.b + problem.top.b
+        self._halves: dict[int, tuple[weakref.ref[Tensor], Tensor, Tensor]] = {}  # of vectors that are still there
 
     def initial(self) -> tuple[Tensor, Tensor]:
         """(n,) and (b,) what the modules came with."""
@@ -116,9 +118,13 @@ class Joined:
     @contextmanager
     def at(self, theta: Tensor, buffers: Tensor | None = None, running: bool = False) -> Iterator[list[Any]]:
         """Context manager: see `problems.flat.Flat.at`; the auxiliary head holds nothing."""
-        problem, n, b = self._problem, self._problem.n_client, self._problem.local.b
+        problem, b, key = self._problem, self._problem.local.b, id(theta)
+        if key not in self._halves:  # kept, since `Flat` keeps the views of each
+            halves = theta.data.tensor_split([problem.n_client])
+            self._halves[key] = weakref.ref(theta, lambda _: self._halves.pop(key, None)), *halves
+        _, first, last = self._halves[key]
         client, server = (None, None) if buffers is None else (buffers[:b], buffers[b:])
-        with problem.local.at(theta[:n], client, running) as below, problem.top.at(theta[n:], server, running) as top:
+        with problem.local.at(first, client, running) as below, problem.top.at(last, server, running) as top:
             yield [*below, *top]
 
 

@@ -2,8 +2,9 @@
 
 A perturbed pass reads theta + mu u layer by layer: each layer's values are made when it computes, from pieces of u that
 are drawn for it, and are gone when it has. theta stays where it is, to the bit, and the losses are those of the whole
-vector theta + mu u. A step draws the pieces once more, unless they are kept, and moves theta in place. The layers of a
-small network are perturbed before the pass: to look for them among each function's arguments takes longer than it.
+vector theta + mu u. A step draws the pieces once more, unless they are kept, and moves theta in place. Where they are
+kept, and in a small network, all layers are perturbed before the pass, in memory that serves again: to look for each
+among the functions' arguments, and new pages for it, take longer.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Pieces:
         `kept` has what was drawn by the same seed, and gets what will be.
         """
         self._like, self._distribution, self._K, self._kept = like, distribution, K, kept
+        self.are_kept = kept is not None
         self._generator = generator_of(seed, like, draw)
         d, size = len(like), PIECE if self._generator.device.type == "cpu" else PIECE_OF_A_GPU
         starts = [j * size for j in range(max(1, -(-(d - 15) // size)))]  # torch draws the last 16 numbers together
@@ -170,9 +172,9 @@ class Piecewise(TwoPoint):
         return _shifted(cast("NetworkLoss", loss), theta, self.draw_pieces(theta, Key(Streams(0))), 0, self.mu)
 
     def _shifted_loss(self, model: LocalSteps, x: Tensor, target: Tensor, us: Pieces, p: int, mu: float) -> Tensor:
-        """() the loss at theta + mu u_p, of which one layer at a time is in memory, but in a small network."""
+        """() the loss at theta + mu u_p: made one layer at a time, unless it is small or directions are kept."""
         theta, flat = model.theta, cast("NetworkLoss", model.loss).flat
-        if not self.lean and len(theta) <= AT_ONCE:
+        if not self.lean and (us.are_kept or len(theta) <= AT_ONCE):
             for part in flat.places.values():  # one by one: a vector's last numbers may round otherwise
                 us.shift(theta, part, p, mu, model.perturbed_theta[part])
             with torch.no_grad(), flat.at(model.perturbed_theta, model.unmoved(), model.training.running):

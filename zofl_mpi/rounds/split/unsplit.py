@@ -19,6 +19,7 @@ from zofl_mpi.engine.memory import room
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.robust import Robust
+from zofl_mpi.rounds.split import pieces
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, at_a_line
 from zofl_mpi.rounds.split.costs import (
     SAMPLE_MACS,
@@ -166,12 +167,18 @@ class UnsplitMethod(SplitMethod):
     def kept_steps(self) -> int:
         """How many steps' directions this process keeps, in a share of the memory that was free when it first asked."""
         on_gpu = torch.device(self.problem.device).type == "cuda"
-        return min(max(1, self.steps_alike), int(SHARE * room(on_gpu) / self.direction_bytes))
+        free = max(0.0, SHARE * room(on_gpu) - self.point_bytes)
+        return min(max(1, self.steps_alike), int(free / self.direction_bytes))
 
     @property
     def direction_bytes(self) -> int:
         """Bytes of the directions of a step."""
         return self.rule.n_p * max(1, self.loss.flat.n) * int(np.dtype(self.setting.dtype).itemsize)
+
+    @property
+    def point_bytes(self) -> int:
+        """Bytes of a perturbed point beside kept directions; a small network has one in any case."""
+        return 0 if self.loss.flat.n <= pieces.AT_ONCE else self.direction_bytes // self.rule.n_p
 
     # --- a client
 
@@ -185,7 +192,12 @@ class UnsplitMethod(SplitMethod):
     def local(self, client: Client, message: ModelBroadcast) -> LocalSteps:
         """The client's model for its local steps, which are forgotten: a copy unless there is but one."""
         visited, model = Client(client.i, client.data), Model(self.received(message)[0], message.buffers, message.r)
-        return LocalSteps(self.training, visited, model, self.loss, self.rule.parts, moves=self.training.h > 1)
+        local = LocalSteps(self.training, visited, model, self.loss, self.rule.parts, moves=self.training.h > 1)
+        if self.kept_steps:  # the same memory for all steps: new pages cost more than what is written there
+            if "point" not in self._held:
+                self._held["point"] = torch.empty_like(local.theta)
+            local.perturbed_theta = self._held["point"]
+        return local
 
     def reply(
         self, client: Client, message: ModelBroadcast, rule: Piecewise, key: Callable[[int], Key], move: Move
@@ -259,7 +271,8 @@ class UnsplitMethod(SplitMethod):
 
     def plan(self, rounds: int) -> Lines:
         asked, (_, up) = len(self.training.participants(0)), self.traffic.of(0, 0)[SCALARS]
-        kept = f"drawn once, and kept: {self.kept_steps * self.direction_bytes:,} bytes of this process"
+        size = self.kept_steps * self.direction_bytes + self.point_bytes
+        kept = f"drawn once, and kept: {size:,} bytes of this process"
         told = kept if self.kept_steps else "drawn again for each pass and step: there is no room to keep them"
         return super().plan(rounds) | {"directions of a step": told} | self.robust.lines(asked, up)
 

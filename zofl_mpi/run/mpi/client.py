@@ -196,4 +196,4 @@ class ClientRank:
         self._watch.begins(following=False)  # the server may count this report as the round's account
         contributions = self._wire.allgather_objects(own.without_arrays())
         if mean.exists(contributions):
-            mean.field_means(mean.fields_of(contributions), own, shares, self._wire.reduce_sum)
+            mean.field_means(mean.fields_of(contributions), own, self._wire.reduce_sum)

@@ -90,9 +90,9 @@ class MPIClients(Clients):
     ) -> Any:
         mean.refuse_stream(step)
         to = sorted(self._participants(to))
-        shares, own = mean.normalised(to, weights), mean.Contribution()  # the server has no client
+        shares = mean.normalised(to, weights)
         self._send_one("mean", step, message, to, shares=shares)
-        return self._combined(step.__name__, message, own, shares, counted)
+        return self._combined(step.__name__, message, mean.Contribution(), counted)  # the server has no client
 
     def sum(self, step: Step, message: Any, term: Any, *, to: Participants = None) -> Callable[[], Any]:
         to = sorted(self._participants(to))
@@ -102,7 +102,7 @@ class MPIClients(Clients):
         self._send_one("sum", step, message, to, term=term.__name__)
 
         def read() -> Any:
-            return self._combined(step.__name__, message, mean.Sum(m=self.m), {}, counted=True)
+            return self._combined(step.__name__, message, mean.Sum(m=self.m), counted=True)
 
         self._rest = read
         return read
@@ -197,7 +197,7 @@ class MPIClients(Clients):
             self._touched.update(chosen)
         return chosen
 
-    def _combined(self, name: str, message: Any, own: Contribution, shares: dict[int, float], counted: bool) -> Any:
+    def _combined(self, name: str, message: Any, own: Contribution, counted: bool) -> Any:
         """The mean or the sum of what the ranks have; ends the question."""
         self._rest = None
         with self._questions.clock.time(name, "wait"):
@@ -209,7 +209,7 @@ class MPIClients(Clients):
         if failed:
             raise ClientError(failed[0], self._rank_at_start(failed[1]), name, failed[2])
         with self._questions.clock.time(name, "comm"):
-            result = mean.combined(contributions, own, shares, self._wire.reduce_sum)
+            result = mean.combined(contributions, own, self._wire.reduce_sum)
         down = messages.size(message)
         for i, size in sorted(pair for c in contributions for pair in c.sizes.items()) if counted else ():
             self.ledger.sent(name, i, down)

@@ -3,7 +3,7 @@
 Rank 0 reads all uploads, and sends upload k of a step to rank k mod S, each over a communicator of the two, while the
 other uploads still arrive; it computes its own when those after it are on their way. The other ranks get the server's
 part with a step's second upload: a step on a single one stays at rank 0. At the end of the step all tell each other the
-largest magnitudes, from which follows the quantum of the exact mean, and a reduction adds whole numbers. Rank 0 alone
+largest magnitudes, from which follow the quanta of the exact mean, and reductions add whole numbers. Rank 0 alone
 moves the server's part and holds the optimiser's moments, so a checkpoint knows nothing of S.
 
 No deadlock: rank 0's two threads take turns in MPI (`world.split`), and wait for others outside of it but in blocking
@@ -63,11 +63,13 @@ class ServerRanks(Sharing):
         for pair in self._pairs:
             pair.bcast_question(Question("end", lengths=[x.numel() for x in like]))
         with self._clock.time(SERVER, "wait"):
-            sums, units, blocks = _sums(self._wire, self._parts, [x.numel() for x in like])
-        means = [
-            (torch.from_numpy(total).to(x.device).double() * unit).to(x.dtype).view(x.shape)
-            for x, total, unit in zip(like, sums, units, strict=True)
-        ]
+            sums, blocks = _sums(self._wire, self._parts, [x.numel() for x in like])
+        means = []
+        for x, total in zip(like, sums, strict=True):
+            found = torch.zeros_like(x, dtype=torch.float64)
+            for unit, multiples in total.items():
+                found += torch.from_numpy(multiples).to(x.device).view(x.shape).double() * unit
+            means.append(found.to(x.dtype))
         own = {k: each.reply for k, each in self._parts.items()}
         return means, [own[k] if k in own else messages.unpack(blocks[k]) for k in range(self._count)]
 
@@ -113,23 +115,26 @@ def serve_step(wire: Wire, pair: Wire, method: Any, question: Question, block: B
 
 def _sums(
     wire: Wire, given: Mapping[int, Given], sizes: Sequence[int]
-) -> tuple[list[Any], list[float], dict[int, Bytes]]:
-    """The sums of the terms of all uploads in multiples of their quantum, the quanta, and the packed replies of the
-    other ranks' uploads: at rank 0.
+) -> tuple[list[dict[float, Any]], dict[int, Bytes]]:
+    """For each term the sums over all uploads in multiples of each quantum, and the packed replies of the other ranks'
+    uploads: at rank 0.
 
     FloatingPointError on all ranks: a term is not finite; its argument is the number of the upload.
     """
     replies = {k: messages.pack(each.reply) for k, each in given.items()} if wire.rank else {}
     bounds = {k: [mean.largest(x) for x in each.terms] for k, each in given.items()}
     blocks, gathered = wire.gather_memories(replies, bounds)
-    all_bounds = [each for _, each in sorted(pair for part in gathered for pair in part.items())]
-    quanta = [mean.unit_of(each) for each in zip(*all_bounds, strict=True)]
+    uploads = sorted(pair for part in gathered for pair in part.items())
+    units = [mean.quanta_of(each) for each in zip(*(bound for _, bound in uploads), strict=True)]
     sums = []
-    for term, (size, (_, factor)) in enumerate(zip(sizes, quanta, strict=True)):
-        own = [each.terms[term] for each in given.values()]
-        total = mean.whole(own, factor).cpu().numpy() if own else np.zeros(size, np.int64)
-        sums.append(wire.reduce_sum(total))
-    return sums, [unit for unit, _ in quanta], blocks
+    for term, (size, of) in enumerate(zip(sizes, units, strict=True)):
+        total = dict[float, Any]()
+        for unit in mean.distinct(of):
+            own = [given[k].terms[term] for (k, _), one in zip(uploads, of, strict=True) if k in given and one == unit]
+            multiples = mean.whole(own, 1.0 / len(of) / unit).cpu().numpy() if own else np.zeros(size, np.int64)
+            total[unit] = wire.reduce_sum(multiples)
+        sums.append(total)
+    return sums, blocks
 
 
 def _received(wire: Wire, question: Question, block: Bytes | None) -> Any:
