@@ -2,6 +2,7 @@
 
 A method, a problem or a script of your own may import these names; everything else may move:
 
+- `Method`: the base of a method, with defaults of what it may leave out.
 - `Setting`: a method's problem, data of server and clients, and random numbers.
 - `Client`, `Clients`: a client as its steps see it; all clients, as the server asks them. `Step`: the type of a step.
 - `Array`: the type of a NumPy array of numbers.
@@ -15,6 +16,7 @@ A method, a problem or a script of your own may import these names; everything e
 - `UserError`, `demand`: a mistake of the user, in one sentence; a check of a flag.
 - `simulate`, `plan`, `Simulation`: a run from Python, what it would be, and a run step by step.
 - `Result`, `load`: what a run has left; that of an earlier one.
+- `check_method`: small runs of a method that find its mistakes.
 - `lead`: lets rank 0 alone run a function, whose simulations the other ranks serve.
 - `RunFailed`: a run that failed in one of its rounds.
 - `records`: results and checkpoints; `records.load(path)` reads a result.
@@ -25,11 +27,12 @@ from typing import TYPE_CHECKING, Any
 
 from zofl_mpi.engine.clients import Client, Clients, Step
 from zofl_mpi.engine.fields import Array, above, at_least, column, finite, fraction, given, part
-from zofl_mpi.engine.setting import Directions, Loads, Setting
+from zofl_mpi.engine.setting import Directions, Loads, Method, Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import RunFailed, UserError, demand
 
 if TYPE_CHECKING:
+    from zofl_mpi.api.checking import check_method
     from zofl_mpi.api.ranks import lead
     from zofl_mpi.api.result import Result, load
     from zofl_mpi.api.simulation import Simulation, plan, simulate
@@ -45,6 +48,7 @@ __all__ = [
     "Directions",
     "Federation",
     "Loads",
+    "Method",
     "Purpose",
     "Result",
     "RunFailed",
@@ -54,6 +58,7 @@ __all__ = [
     "UserError",
     "above",
     "at_least",
+    "check_method",
     "column",
     "demand",
     "finite",
@@ -78,6 +83,7 @@ LAZY = {
     "Result": "zofl_mpi.api.result",
     "load": "zofl_mpi.api.result",
     "lead": "zofl_mpi.api.ranks",
+    "check_method": "zofl_mpi.api.checking",
 }
 """{public name: its module}, imported when it is asked for: ranks that need none of them start sooner."""
 

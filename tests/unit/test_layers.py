@@ -22,7 +22,7 @@ FLOORS = (
     ("rounds", "run"),
     ("settings", "methods"),
     ("zo_hfl", "fedrzo", "heron_sfl", "doctor", "report", "api"),
-    ("__main__",),
+    ("__main__", "check"),
 )
 """The rooms of the package, the lowest first. A room imports rooms of lower floors only."""
 NEVER = {"run": ("numerics", "data", "problems", "rounds"), "methods": ("run", "data")}
