@@ -23,7 +23,10 @@ from zofl_mpi.api.simulation import simulate
 from zofl_mpi.engine.world import RANKS
 from zofl_mpi.errors import RunFailed, UserError, mistake
 
-RUN = "import sys; from zofl_mpi.api.processes import perform; perform(sys.argv[1])"
+RUN = """import json, sys
+sys.path[:] = json.load(open(sys.argv[1] + "/path.json"))
+from zofl_mpi.api.processes import perform
+perform(sys.argv[1])"""
 LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "SLURM_", "HYDI_", "HYDRA_", "PALS_", "FLUX_")
 """Beginnings of a launcher's variables, which the processes that this one starts must not inherit."""
 OPEN_MPI = {
@@ -58,7 +61,7 @@ class Outcome(NamedTuple):
     """What became of a run."""
 
     fault: str = ""  # why it failed
-    unsent: bool = False  # whether it never began, since what it is given cannot be sent
+    unsent: bool = False  # whether it never began: what it is given cannot be sent, or no process starts
 
 
 def run_all(calls: Sequence[Call], count: int, folder: Path) -> list[Outcome]:
@@ -68,6 +71,7 @@ def run_all(calls: Sequence[Call], count: int, folder: Path) -> list[Outcome]:
     """
     outcomes = [Outcome()] * len(calls)
     waiting = list[int]()
+    (folder / "path.json").write_text(json.dumps(sys.path))
     for k, call in enumerate(calls):
         try:
             _refuse_main(call)
@@ -82,8 +86,12 @@ def run_all(calls: Sequence[Call], count: int, folder: Path) -> list[Outcome]:
         said = _start(count, folder)
         while waiting and (done := folder / f"{waiting[0]}.json").exists():
             outcomes[waiting.pop(0)] = Outcome(*json.loads(done.read_text()))
-        if waiting:  # its processes ended during this one
-            outcomes[waiting.pop(0)] = Outcome(said)
+        if waiting and (folder / f"{waiting[0]}.begun").exists():
+            outcomes[waiting.pop(0)] = Outcome(said)  # which has ended its processes
+        else:
+            for k in waiting:
+                outcomes[k] = Outcome(f"no {count} processes can be started: {said}", unsent=True)
+            break
     return outcomes
 
 
@@ -92,6 +100,8 @@ def perform(folder: str) -> None:
     is_first = next((os.environ[name] for name in RANKS if name in os.environ), "0") == "0"
     for k in json.loads((Path(folder) / "waiting.json").read_text()):
         outcome = Outcome()
+        if is_first:
+            (Path(folder) / f"{k}.begun").touch()
         try:
             method, problem, data, family, mpi, flags = ranks.received((Path(folder) / f"{k}.pickle").read_bytes())
         except Exception as exc:  # whatever a module of somebody's own raises
@@ -138,7 +148,7 @@ def _start(count: int, folder: Path) -> str:
         finally:
             _end(process)
         said.seek(0)
-        lines = [line.strip() for line in said.read().splitlines() if line.strip()]
+        lines = [line.strip() for line in said.read().splitlines() if line.strip(" -")]
     ours = [line.removeprefix("zofl_mpi: ") for line in lines if line.startswith("zofl_mpi: ")]
     return (ours or lines or [f"its processes ended with status {process.returncode}"])[-1]
 
@@ -155,5 +165,4 @@ def _end(process: subprocess.Popen[Any]) -> None:
 
 def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
-    kept |= OPEN_MPI | (AS_ROOT if os.geteuid() == 0 else {})
-    return kept | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    return kept | OPEN_MPI | (AS_ROOT if os.geteuid() == 0 else {})
