@@ -201,7 +201,7 @@ FAULTS: Mapping[type[Sound], set[str]] = {
     KeepsBeside: {"cut and resumed", "resumed on 3 ranks"},
     Neighbour: {"3 ranks", "resumed on 3 ranks"},
     PlansLess: {"planned bytes"},
-    Conceals: {"not a number"},
+    Conceals: {"NaN"},
     Spread: {"m = 1"},
     Table: {"m = 1,000"},
 }

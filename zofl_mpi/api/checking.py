@@ -46,7 +46,7 @@ WAYS = {
 """{way: line of a method's `plan` that is compared with the counted bytes}"""
 TOTAL = "bytes down and up, all rounds"
 """Likewise, of both ways."""
-FEW = {"min_samples": 1, "server_fraction": 0.1, "test_fraction": 0.05}
+FEW = {"min_samples": 1, "server_fraction": 0.1, "test_fraction": 0.05, "batch": 1}
 """Flags, at most so large, by which small data suffice for a thousand clients."""
 
 
@@ -208,8 +208,8 @@ class _Check:
             self.skipped("planned bytes", f"no line of its plan is called {WAYS['up']!r}")
 
     def not_numbers(self, method: Method[Any], run: Run) -> None:
-        """Takes rounds in which no client's data are numbers: the run must end, or its state must show it."""
-        name, setting = "not a number", method.setting
+        """Takes rounds in which the clients' data are NaN: the run must end, or its state must show it."""
+        name, setting = "NaN", method.setting
         data = [_poisoned(each) for each in setting.data]
         if any(each is None for each in data):
             return self.skipped(name, "the clients' data hold no floating-point numbers")
@@ -227,7 +227,7 @@ class _Check:
                 loop.check_arrays(state)
         except Exception as exc:  # of whatever kind: the run would have ended
             return self.passed(name, f"ends the run: {_said(exc)}")
-        self.failed(name, f"{CUT} rounds went on although no number of the clients' data is one")
+        self.failed(name, f"{CUT} rounds went on, although all numbers of the clients' data were NaN")
 
     def clients(self, name: str, m: int, rounds: int) -> None:
         """A short run with so many clients."""
@@ -271,7 +271,7 @@ def _elsewhere(jobs: Sequence[Job], count: int, folder: Path, where: str) -> Non
 
 def _family(call: Call) -> str:
     """The first family with a problem for the method, of these the one where that comes first (UserError: none)."""
-    places, fault = dict[str, int](), None
+    places, having, fault = dict[str, int](), list[str](), None
     for name in FAMILIES:
         try:
             family = Arguments(call.method, call.problem, call.data, name, {}).chosen()
@@ -281,11 +281,13 @@ def _family(call: Call) -> str:
         except UserError as exc:
             fault = fault or exc
             continue
+        having.append(name)
         fitting = [k for k, choice in enumerate(choices) if role in (None, *choice.roles)]
         places |= {name: fitting[0]} if fitting else {}
-    if fault and not places:
+    if fault and not having:
+        Arguments(call.method, call.problem, call.data, "", {}).chosen()  # refuses words that no family has
         raise fault
-    return min(places, key=lambda name: places[name], default=FAMILIES[0])
+    return min(places, key=lambda name: places[name], default=having[0])  # one where they do not fit says why
 
 
 def _root(exc: BaseException) -> BaseException:
@@ -318,7 +320,7 @@ def _few(words: Sequence[Any]) -> str:
 
 
 def _poisoned(data: Any) -> Any:
-    """A copy of a client's data without a number that is one; None: they hold no floating-point numbers."""
+    """A copy of a client's data whose numbers are NaN; None: they hold no floating-point numbers."""
     if isinstance(data, Dataset):
         return replace(data, shift=np.nan)
     if isinstance(data, np.ndarray):

@@ -19,8 +19,7 @@ ADVICE = {
     "the process left",
     "resumed on 3 ranks": "as cut and resumed: client.memory alone moves to other ranks with its client",
     "planned bytes": "mend plan or round_work, or what the messages hold: a field that nobody reads travels, too",
-    "not a number": "declare the reply's field by finite(...), or raise a UserError in the step: a diverged run must "
-    "end",
+    "NaN": "declare the reply's field by finite(...), or raise a UserError in the step: a diverged run must end",
     "m = 1": "a method may have one client, or one participant: no division by m - 1",
     "m = 1,000": "no table of a fixed length, no sum of votes in int8",
 }
