@@ -271,11 +271,13 @@ def _elsewhere(jobs: Sequence[Job], count: int, folder: Path, where: str) -> Non
 
 def _family(call: Call) -> str:
     """The first family with a problem for the method, of these the one where that comes first (UserError: none)."""
-    places, having, fault = dict[str, int](), list[str](), None
+    word, places, having, fault = word_of(call.method), dict[str, int](), list[str](), None
     for name in FAMILIES:
+        family = Arguments(call.method, call.problem, call.data, name, {}).chosen()
+        if ":" not in word and word not in family.METHODS:
+            continue
+        role = role_of(method_of(family, word))
         try:
-            family = Arguments(call.method, call.problem, call.data, name, {}).chosen()
-            role = role_of(method_of(family, word_of(call.method)))
             words = list(family.PROBLEMS) if call.problem is None else [word_of(call.problem)]
             choices = [problem_of(family, word) for word in words]
         except UserError as exc:
@@ -284,8 +286,9 @@ def _family(call: Call) -> str:
         having.append(name)
         fitting = [k for k, choice in enumerate(choices) if role in (None, *choice.roles)]
         places |= {name: fitting[0]} if fitting else {}
-    if fault and not having:
+    if not having:
         Arguments(call.method, call.problem, call.data, "", {}).chosen()  # refuses words that no family has
+        assert fault is not None
         raise fault
     return min(places, key=lambda name: places[name], default=having[0])  # one where they do not fit says why
 
