@@ -278,8 +278,8 @@ def _family(call: Call) -> str:
             continue
         role = role_of(method_of(family, word))
         try:
-            words = list(family.PROBLEMS) if call.problem is None else [word_of(call.problem)]
-            choices = [problem_of(family, word) for word in words]
+            problems = list(family.PROBLEMS) if call.problem is None else [word_of(call.problem)]
+            choices = [problem_of(family, each) for each in problems]
         except UserError as exc:
             fault = fault or exc
             continue
@@ -287,7 +287,8 @@ def _family(call: Call) -> str:
         fitting = [k for k, choice in enumerate(choices) if role in (None, *choice.roles)]
         places |= {name: fitting[0]} if fitting else {}
     if not having:
-        Arguments(call.method, call.problem, call.data, "", {}).chosen()  # refuses words that no family has
+        if fault is None or ":" not in word_of(call.problem):
+            Arguments(call.method, call.problem, call.data, "", {}).chosen()  # refuses words that no family has
         assert fault is not None
         raise fault
     return min(places, key=lambda name: places[name], default=having[0])  # one where they do not fit says why
