@@ -10,6 +10,7 @@ Python: `zofl_mpi.check_method`.
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from zofl_mpi.errors import UserError, plain, printing, refused
 from zofl_mpi.run import flags
@@ -32,9 +33,9 @@ def main(words: Sequence[str] | None = None) -> None:
     raise SystemExit(int(not found.ok))
 
 
-def _given(words: Sequence[str]) -> dict[str, str | list[str] | bool]:
+def _given(words: Sequence[str]) -> dict[str, Any]:
     """The flags as `check_method` takes them (UserError: a word that belongs to none)."""
-    found = dict[str, str | list[str] | bool]()
+    found = dict[str, Any]()
     for typed, values in flags.split(words):
         if not typed.startswith("--"):
             raise UserError(f"{typed}: only flags follow the method, as --data digits")

@@ -54,7 +54,8 @@ def test_nothing_is_found_in_our_own_methods(name: str, findings: dict[str, Chec
     """Mutation: planned bytes of a message that has changed since, in any method."""
     found = findings[name]
     assert found.ok, str(found)
-    assert [each.name for each in found.findings if each.status == "not checked"] == [], str(found)
+    skipped = [each.detail for each in found.findings if each.status == "not checked"]
+    assert skipped == ["no client sends anything"] * (name == "server_sgd"), str(found)
 
 
 PAGE = (ROOT / "zofl_mpi/methods/README.md").read_text().partition("## Write a method and check it")[2]
@@ -66,18 +67,14 @@ def test_the_pages_example_is_checked_as_the_page_shows(tmp_path: Path, monkeypa
 
     Mutations: one of the two is another text; a byte more in a message.
     """
-    code, (shown, failure) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.S | re.M)[0], _outputs()
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.S | re.M)
+    (code,), (shown, failure) = ([text for word, text in blocks if word == wanted] for wanted in ("python", ""))
     (tmp_path / "feedsign.py").write_text(code)
     (tmp_path / "naive.py").write_text(GUARD.sub("", code))
     monkeypatch.syspath_prepend(str(tmp_path))
     good, naive = check_all([Call(f"{name}:FeedSign", None, None, "", {}) for name in ("feedsign", "naive")])
     assert f"{good}\n" == shown and good.ok
     assert naive.failed == ["NaN"] and "".join(f"{each}\n" for each in naive.findings if each.advice) == failure
-
-
-def _outputs() -> list[str]:
-    """The blocks of the page that are no code."""
-    return re.findall(r"^```\n(.*?)^```$", PAGE, re.S | re.M)
 
 
 SCRIPT = '''

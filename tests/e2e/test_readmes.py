@@ -401,7 +401,7 @@ def test_every_file_is_there(name: str) -> None:
 def test_every_flag_that_the_readmes_name_exists() -> None:
     """In text and in tables; those of the commands are tried above."""
     known_flags = {"help"} | set(re.findall(r'"--([\w-]+)"', (ROOT / "zofl_mpi/run/grid/__main__.py").read_text()))
-    known_flags |= {"quick", "empty"}  # of the benchmarks, of the cache
+    known_flags |= {"quick", "empty", "family"}  # of the benchmarks, of the cache, of a check
     known_flags |= {"with-ft", "no-kill", "mpi"}  # of mpirun, sbatch and srun
     known_flags |= set(re.findall(r'"--([\w-]+)"', (ROOT / "zofl_mpi/report/__main__.py").read_text()))
     for family in map(importlib.import_module, FAMILIES):

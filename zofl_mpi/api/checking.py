@@ -7,6 +7,7 @@ numbers, planned bytes beside counted ones: each is a `Finding`, with what to do
 from __future__ import annotations
 
 import copy
+import os
 import shutil
 import tempfile
 import warnings
@@ -25,6 +26,7 @@ from zofl_mpi.api.simulation import Simulation
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.engine.setting import Method
+from zofl_mpi.engine.world import launched
 from zofl_mpi.errors import ChangedInPlace, HiddenState, RunFailed, UserError, mistake, place_of
 from zofl_mpi.report.same import ELSEWHERE, compared
 from zofl_mpi.run import flags as flagged
@@ -67,6 +69,8 @@ def check_method(method: Any, problem: Any = None, data: Any = None, *, family: 
 
 def check_all(calls: Sequence[Call]) -> list[Checked]:
     """As `check_method`, for several methods, whose runs in other processes share a start."""
+    if launched(os.environ) > 1:
+        raise UserError("check_method starts ranks of its own: call it without mpirun")
     with tempfile.TemporaryDirectory(prefix="zofl-check-") as folder:
         checks = [_Check(call, Path(folder) / str(k)) for k, call in enumerate(calls)]
         for each in checks:

@@ -21,7 +21,7 @@ ADVICE = {
     "planned bytes": "mend plan or round_work, or what the messages hold: a field that nobody reads travels, too",
     "NaN": "declare the reply's field by finite(...), or raise a UserError in the step: a diverged run must end",
     "m = 1": "a method may have one client, or one participant: no division by m - 1",
-    "m = 1,000": "no table of a fixed length, no sum of votes in int8",
+    "m = 1,000": "clients are numbered up to m - 1: no table of a fixed length",
 }
 """{name of a finding: what to do where it fails}"""
 
