@@ -21,7 +21,8 @@ FLOORS = (
     ("problems",),
     ("rounds", "run"),
     ("settings", "methods"),
-    ("zo_hfl", "fedrzo", "heron_sfl", "doctor", "report", "api"),
+    ("zo_hfl", "fedrzo", "heron_sfl", "doctor", "report"),
+    ("api",),
     ("__main__", "check"),
 )
 """The rooms of the package, the lowest first. A room imports rooms of lower floors only."""
