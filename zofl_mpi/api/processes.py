@@ -36,8 +36,8 @@ OPEN_MPI = {
 }
 """More ranks than cores, for Open MPI; other MPIs need nothing for that."""
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-PATIENCE, GRACE = 600.0, 5.0
-"""Seconds that a start may take, and those between a polite signal and the last one."""
+PATIENCE, GRACE = 300.0, 5.0
+"""Seconds that a run may take, and those between a polite signal and the last one."""
 
 
 @final
@@ -83,7 +83,7 @@ def run_all(calls: Sequence[Call], count: int, folder: Path) -> list[Outcome]:
             waiting.append(k)
     while waiting:
         (folder / "waiting.json").write_text(json.dumps(waiting))
-        said = _start(count, folder)
+        said = _start(count, folder, PATIENCE * len(waiting))
         while waiting and (done := folder / f"{waiting[0]}.json").exists():
             outcomes[waiting.pop(0)] = Outcome(*json.loads(done.read_text()))
         if waiting and (folder / f"{waiting[0]}.begun").exists():
@@ -130,7 +130,7 @@ def _refuse_main(call: Call) -> None:
         )
 
 
-def _start(count: int, folder: Path) -> str:
+def _start(count: int, folder: Path, patience: float) -> str:
     """Starts the processes and waits for their end; the last words of processes that fail."""
     launcher = mpirun()
     command = [sys.executable, "-c", RUN, str(folder)]
@@ -142,9 +142,9 @@ def _start(count: int, folder: Path) -> str:
             command, env=_environment(), stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
         )
         try:
-            process.wait(PATIENCE)
+            process.wait(patience)
         except subprocess.TimeoutExpired:
-            return f"no end after {PATIENCE:.0f} s"
+            return f"no end after {patience:.0f} s"
         finally:
             _end(process)
         said.seek(0)
