@@ -8,6 +8,7 @@ from zofl_mpi.api import checking, processes
 from zofl_mpi.api.checking import check_all, check_method
 from zofl_mpi.api.findings import Checked
 from zofl_mpi.api.processes import Call
+from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags
 from zofl_mpi.run.plan import groups_of, role_of
 
@@ -126,6 +127,13 @@ def test_what_cannot_be_checked_says_why(monkeypatch: Patch) -> None:
         "m = 1": "the data say how many clients there are",
         "m = 1,000": "the data say how many clients there are",
     }
+
+
+def test_it_is_refused_under_a_launcher(monkeypatch: Patch) -> None:
+    """Mutation: every rank starts ranks of its own."""
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
+    with pytest.raises(UserError, match="call it without mpirun"):
+        check_method(Sound, "toy")
 
 
 @pytest.mark.parametrize(
