@@ -5,6 +5,7 @@ A method, a problem or a script of your own may import these names; everything e
 - `Method`: the base of a method, with defaults of what it may leave out.
 - `Setting`: a method's problem, data of server and clients, and random numbers.
 - `Client`, `Clients`: a client as its steps see it; all clients, as the server asks them. `Step`: the type of a step.
+- `Method`: base class of a method.
 - `Array`: the type of a NumPy array of numbers.
 - `Purpose`: purpose of random numbers; with round, client and step it is their key.
 - `column`, `part`, `given`: fields of states and reports, of groups of flags, and fields that the run gives.
@@ -22,14 +23,22 @@ A method, a problem or a script of your own may import these names; everything e
 - `records`: results and checkpoints; `records.load(path)` reads a result.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from zofl_mpi import errors
+from zofl_mpi.errors import RunFailed, UserError, demand
+
+errors.end_quietly_when_interrupted()  # before the imports that take long
+if sys.platform == "win32":  # whose Python has no fcntl and no resource
+    raise UserError("zofl_mpi runs on Linux: on Windows start it within WSL (wsl --install, then pip install there)")
+
+# ruff: noqa: E402
 from zofl_mpi.engine.clients import Client, Clients, Step
 from zofl_mpi.engine.fields import Array, above, at_least, column, finite, fraction, given, part
 from zofl_mpi.engine.setting import Directions, Loads, Method, Setting
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import RunFailed, UserError, demand
 
 if TYPE_CHECKING:
     from zofl_mpi.api.checking import check_method

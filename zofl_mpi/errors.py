@@ -5,6 +5,7 @@ import os
 import sys
 import sysconfig
 import traceback
+import types
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
@@ -12,6 +13,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 LONGEST = 4000
 """Characters of a text on its way out."""
+SCRIPTS = ("zo-hfl", "fedrzo", "heron-sfl", "zofl-doctor", "zofl-grid", "zofl-report", "zofl-same")
+"""The package's console scripts."""
 
 
 def plain(text: object, most: int = LONGEST) -> str:
@@ -27,6 +30,11 @@ def plain(text: object, most: int = LONGEST) -> str:
     if words.isprintable():
         return words
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
+
+
+def plain_lines(text: str) -> str:
+    """`plain` of each line of a text that has several, as a traceback or a table."""
+    return "\n".join(map(plain, text.split("\n")))
 
 
 class UserError(Exception):
@@ -108,6 +116,8 @@ def printing(main: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(main)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  (None if the shell closed it)
+        sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
         try:
             try:
                 return main(*args, **kwargs)
@@ -122,6 +132,24 @@ def printing(main: Callable[P, R]) -> Callable[P, R]:
             raise SystemExit(1 if closed else refused(full)) from None
 
     return guarded
+
+
+def end_quietly_when_interrupted() -> None:
+    """In a command of the package: Ctrl-C ends it without a traceback, also while its modules are imported.
+
+    Python then ends the process by the signal, which a shell reports as status 130. A script of a user's keeps its own.
+    """
+    names, (program, *_) = sys.orig_argv, getattr(sys, "argv", []) or [""]  # while `python -m` imports, it is "-m"
+    ours = program == "-m" and any(name.partition(".")[0] in ("zofl_mpi", "-mzofl_mpi") for name in names)
+    if ours or os.path.basename(program) in SCRIPTS:
+        sys.excepthook = _shown_unless_interrupted
+
+
+def _shown_unless_interrupted(
+    kind: type[BaseException], exc: BaseException, trace: types.TracebackType | None, /
+) -> None:
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, exc, trace)
 
 
 def output_fails() -> bool:

@@ -9,6 +9,7 @@ from zofl_mpi.engine import device
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError
+from zofl_mpi.report.facts import resumed_by
 from zofl_mpi.run import build, flags, plan, records, stored
 from zofl_mpi.run.family import family_of
 
@@ -44,3 +45,9 @@ def setting_of(
         told = f"({run.attrs.get('data')} then, {setting.fingerprint} now)"
         raise UserError(f"{run.path}: data or network are not those that the run was made with {told}")
     return setting, flags.made(plan.method_of(module, config["method"]), understood.values, setting=setting)
+
+
+def unfinished(run: records.Run) -> UserError:
+    """The refusal of a result without a last model, with the command that continues it, if one does."""
+    more = f"; this continues it: {command}" if (command := resumed_by(run)) else ""
+    return UserError(f"{run.path} holds no last model: the run is not finished{more}")

@@ -27,6 +27,9 @@ from zofl_mpi.run.totals import Totals
 M = 4
 COUNT = 0
 GENERATOR = np.random.default_rng(3)
+COUNTS, BY_NAME = [0, 0], {"rounds": 0.0}
+KNOWN: dict[int, float] = {}
+"""Of what can be computed again: each step adds an entry."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ class Counting:
     def step(self, client: Client, message: Message) -> Message:
         self.hide(self)
         self.made["sum"] = float(self.large.sum())  # which can be computed again
+        KNOWN[len(KNOWN)] = 1.0
         return Message(message.x + np.float32(client.i))
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
@@ -104,6 +108,8 @@ HIDDEN: dict[str, Callable[[Any], Any]] = {
     "attribute helper of Undecorated": lambda method: vars(method.helper).update(calls=1),
     "class's attribute seen of Undecorated": lambda method: setattr(Undecorated, "seen", Undecorated.seen + 1),
     f"COUNT of the module {__name__}": count,
+    f"COUNTS of the module {__name__}": lambda method: COUNTS.__setitem__(1, COUNTS[1] + 1),
+    f"BY_NAME of the module {__name__}": lambda method: BY_NAME.__setitem__("rounds", BY_NAME["rounds"] + 1),
     f"GENERATOR of the module {__name__}": lambda method: GENERATOR.random(),
     "Python's own random numbers": lambda method: random.random(),
     "NumPy's own random numbers": lambda method: np.random.random(),  # noqa: NPY002

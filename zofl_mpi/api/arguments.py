@@ -52,8 +52,6 @@ class Arguments:
             named["problem"] = word_of(self.problem)
         if self.data is not None and not isinstance(self.data, Federation):
             named["data"] = os.fspath(self.data)
-        if doubled := sorted(named.keys() & self.flags.keys()):
-            raise UserError(f"{doubled[0]} is given twice, as an argument and as a flag")
         known = {flags.field_of(name): _plain(name, value) for name, value in self.flags.items()}
         values = {name: value for name, value in (named | known).items() if value is not None}
         return flags.to_arguments(values, values, "simulate")
@@ -75,6 +73,9 @@ class Arguments:
 
     def chosen(self) -> Family:
         """The family (UserError: none has this method and problem, or several have)."""
+        if not (self.problem is None or isinstance(self.problem, str | type) or hasattr(self.problem, "choice")):
+            allowed = "a problem's word, a class, or a zofl_mpi.TorchProblem or SplitProblem"
+            raise UserError(f"problem is a {type(self.problem).__name__}; it must be {allowed}")
         if self.family:
             if self.family.removeprefix("zofl_mpi.") not in FAMILIES:
                 raise UserError(f"family {self.family!r}: must be one of {', '.join(FAMILIES)}")
@@ -114,7 +115,7 @@ class Arguments:
 def in_memory(name: str, choice: Choice, data: Federation) -> Choice:
     """A problem on these data, without the flags of a data set."""
     groups = {title: cls for title, cls in choice.groups.items() if not issubclass(cls, Samples)}
-    takes = len(groups) < len(choice.groups) or "data" not in choice.groups
+    takes = len(groups) < len(choice.groups)
 
     def make(site: Site) -> Any:
         if not takes:
@@ -129,16 +130,13 @@ def word_of(given: Any) -> str:
     if isinstance(given, str | os.PathLike):
         return os.fspath(given)
     if isinstance(given, type):
-        return f"{given.__module__}:{given.__qualname__}"
+        return f"{given.__module__}:{given.__name__}"
     return str(getattr(given, "name", "") or type(given).__name__)
 
 
 def _choice(family: Family, problem: Any) -> Choice:
     if isinstance(problem, type):
         return family.OWN_PROBLEM(word_of(problem), problem)
-    if not callable(getattr(problem, "choice", None)):
-        allowed = "a problem's word, a class, or a zofl_mpi.TorchProblem or SplitProblem"
-        raise UserError(f"problem is a {type(problem).__name__}; it must be {allowed}")
     return cast(Choice, problem.choice())
 
 

@@ -80,11 +80,11 @@ class Result:
 
     def module(self) -> Any:
         """The torch module with the final model's parameters, a copy on the CPU (UserError: the problem has none)."""
-        make = getattr(self.problem, "module_of", None)
-        if make is None:
+        module = None if self.problem is None else self.problem.module_of(self.final["x"])
+        if module is None:
             what = "is of a file" if self.problem is None else f"is of {type(self.problem).__name__}"
             raise UserError(f"this result {what}, without a torch module: final['x'] is its vector of parameters")
-        return make(self.final["x"])
+        return module
 
     def continued(self, problem: Any, data: Any, family: str, flags: Mapping[str, Any]) -> Arguments:
         """The arguments that continue this run (UserError: what its file does not record is not given)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from zofl_mpi.api.arguments import Arguments
 from zofl_mpi.api.result import Result
 from zofl_mpi.engine.world import World, at_server, run_or_fail_all
 from zofl_mpi.errors import RunFailed, UserError
+from zofl_mpi.run import plan as plans
 from zofl_mpi.run.build import Built, build, compile_kernel, opened
 from zofl_mpi.run.progress import Progress, progress
 from zofl_mpi.run.signals import Stop
@@ -177,7 +179,8 @@ class Simulation:
         session.clients.close()
         session.job.watch.ends()
         ended, reason = session.rounds.ended, session.rounds.reason if session.rounds.ended == "stopped" else ""
-        self._result = Result(str(session.recorder.path), ended, self.row, self.plan, reason=reason)
+        config = json.loads(json.dumps(self.plan))  # as the file has it
+        self._result = Result(str(session.recorder.path), ended, self.row, config, reason=reason)
         world.bcast(("", self._result))
         self._result = replace(self._result, built=self._given, problem=self.method.setting.problem)
         if not self._job.plan.values["quiet"]:
@@ -271,8 +274,7 @@ class Planned:
     expected: Mapping[str, Any]
 
     def __str__(self) -> str:
-        lines = [f"{name:20} {value}" for name, value in self.config.items()]
-        return "\n".join([*lines, "", *(f"{name:46} {value}" for name, value in self.expected.items())])
+        return plans.in_words(self.config, self.expected)
 
 
 def plan(

@@ -117,7 +117,7 @@ def _print_plan(built: Built) -> None:
     """--dry-run: the configuration, the expected cost of the run, the clients' devices."""
     compile_kernel(built.world, built.method)
     if built.world.rank == 0:
-        plans.print_plan(built.plan, built.expected())
+        print(plans.in_words(built.plan.config, built.expected()))
         if (fleet := built.method.setting.fleet) is not None:
             print(devices.table(fleet, built.plan.values["rounds"]))
 

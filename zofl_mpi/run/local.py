@@ -56,7 +56,7 @@ class LocalClients(Clients):
     def account(self) -> tuple[Row, bool]:
         self._questions.check_closed("the round ended")
         forget_scratch(self._clients, self._asked)
-        return self._questions.row(self._questions.account()[None])
+        return self._questions.row(self._questions.account())
 
     def give_up(self) -> bool:
         self._questions.close()

@@ -17,7 +17,7 @@ from zofl_mpi.engine.clients import ClientError, Clients
 from zofl_mpi.engine.fields import (
     DIVERGED,
     check_finite,
-    demand_known,
+    demand_losses,
     described,
     is_finite,
     numbers,
@@ -217,7 +217,7 @@ class Rounds:
                 report = method.evaluate(state, r, with_progress(clients, self.progress, name))
             self.progress.step("")
             columns |= reported(report)
-            demand_known(columns.get("objective", 0.0), "the objective")
+            demand_losses(columns, type(method).evaluate)
             self.recorder.describe(described(report))
         return state, columns, clients.account()
 

@@ -17,7 +17,7 @@ from zofl_mpi.engine.fields import at_least, between, check_ranges, parts_of
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Budget, Directions, Loads, Method, PlansLoads, PlansWork, Work
 from zofl_mpi.engine.world import launched
-from zofl_mpi.errors import UserError, mistake, nearest, place_of, plain
+from zofl_mpi.errors import UserError, mistake, nearest, place_of, plain, warn
 from zofl_mpi.run import flags, stored
 from zofl_mpi.run.family import Choice, Family
 from zofl_mpi.run.progress import launcher_words
@@ -280,6 +280,10 @@ def problem_of(family: Family, name: str) -> Choice:
     return family.OWN_PROBLEM(name, _imported(name, "--problem"))
 
 
+READ: dict[str, int] = {}
+"""{file of a module of somebody's own: when it was last changed, as this process read it}"""
+
+
 def _imported(name: str, flag: str) -> type[Any]:
     """The class that module:Class names."""
     module, _, cls = name.partition(":")
@@ -287,6 +291,12 @@ def _imported(name: str, flag: str) -> type[Any]:
     sys.path.insert(0, here)  # as `python -m` would find it
     try:
         found = getattr(importlib.import_module(module), cls)
+        with suppress(OSError):
+            changed = os.stat(path := str(sys.modules[module].__file__)).st_mtime_ns
+            if READ.setdefault(path, changed) != changed:
+                warn(
+                    f"{path} was edited since this process read it, and the run takes what was read: start Python anew"
+                )
     except (Exception, SystemExit) as exc:  # whatever a module of somebody's own raises
         if place_of(exc):
             raise UserError(f"{flag} {name}: {mistake(exc)}") from exc
@@ -308,7 +318,7 @@ def _named(table: Mapping[str, T], name: str, flag: str) -> T:
 
 def check_validation(method: Method[Any], plan: Plan) -> None:
     """Refuses a validation part where the method reports no accuracy on it."""
-    if method.setting.validation is None:
+    if method.setting.validation is None or "validation" not in plan.values:  # or in memory: a script's own affair
         return
     try:
         report = get_type_hints(type(method).evaluate).get("return")
@@ -358,13 +368,13 @@ def expected(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> dic
     return {**lines, **method.costs(), **seconds}
 
 
-def print_plan(plan: Plan, lines: Mapping[str, Any]) -> None:
-    """--dry-run: the configuration, and the `expected` lines."""
-    for name, value in plan.config.items():
-        print(f"{flags.flag(name):20} {flags.shown(value)}")
-    print()
-    for name, value in lines.items():
-        print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
+def in_words(config: Values, lines: Mapping[str, Any]) -> str:
+    """A configuration, and the `expected` lines, as --dry-run prints them."""
+    flags_shown = [f"{flags.flag(name):20} {flags.shown(value)}" for name, value in config.items()]
+    costs = (
+        f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}" for name, value in lines.items()
+    )
+    return "\n".join([*flags_shown, "", *costs])
 
 
 def settled(method: Method[Any], plan: Plan) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.clients import Booked, ClientError, Clients, Participants, Replies, Step, Weights
-from zofl_mpi.engine.ledger import PEAK, SERVER, Report, Row, Seconds
+from zofl_mpi.engine.ledger import SERVER, Costs, Report, Row
 from zofl_mpi.engine.mean import Contribution
 from zofl_mpi.engine.messages import Bytes
 from zofl_mpi.engine.setting import Loads
@@ -118,33 +118,34 @@ class MPIClients(Clients):
         self._questions.check_closed("the round ended")
         changed = self._changed()
         own = self._questions.account()
-        tables = self._client_tables(own)
+        costs = self._clients_costs(own)
         if self._servers is not None:
-            tables = np.concatenate([self._servers.account(own, self.ledger.steps), tables[1:]])
+            costs = np.concatenate([self._servers.account(own, self.ledger.steps), costs[1:]])
         if self._survival is not None:
-            self._survival.agree()  # RanksLost: the tables may be garbage, and the round does not count
+            self._survival.agree()  # RanksLost: the costs may be garbage, and the round does not count
             self._kept |= changed
             self._touched.clear()
-            by_rank = np.zeros((self._ranks, *tables.shape[1:]))  # as at the start
-            by_rank[self._survival.alive] = tables
-            tables = by_rank
-        return self._questions.row(tables, self._transport())
+            by_rank = np.zeros(self._ranks, costs.dtype)  # as at the start
+            by_rank[self._survival.alive] = costs
+            costs = by_rank
+        return self._questions.row(costs, self._transport())
 
-    def _client_tables(self, own: Seconds) -> Seconds:
-        """(P + 1, ...) the server's table `own` and those of the client ranks: asked for unless all came with means."""
+    def _clients_costs(self, own: Costs) -> Costs:
+        """(P + 1,) the server's costs `own` and the client ranks': asked for unless all came with means."""
         if self._all_reported and self._survival is None:  # the ranks' transfers after it count for the next round
-            tables = np.zeros((self._wire.ranks + 1, *own.shape))
-            tables[0] = own
+            costs = np.zeros(self._wire.ranks + 1, own.dtype)
+            costs[:1] = own
         else:
             with self._questions.clock.time(SERVER, "wait"):  # counts for the next round
                 self._put(Question("account", steps=self.ledger.steps))
-                tables = self._wire.gather_tables(own)
+                costs = self._wire.gather_costs(own)
         for rank, report in self._reports:
-            table = report.table(self.ledger.steps)
-            tables[rank, :-1, :PEAK] += table[:-1, :PEAK]
-            np.maximum(tables[rank, :, PEAK], table[:, PEAK], out=tables[rank, :, PEAK])
+            reported = report.costs(self.ledger.steps)[0]
+            costs["seconds"][rank] += reported["seconds"]
+            costs["peak_bytes"][rank] = max(costs["peak_bytes"][rank], reported["peak_bytes"])
+            costs["stops"][rank] |= reported["stops"]
         self._reports.clear()
-        return tables
+        return costs
 
     def _transport(self) -> Counts:
         """(steps, 2, ranks) bytes that each rank sent and received since the last account.
@@ -295,8 +296,8 @@ class MPIClients(Clients):
                 room.release()
                 arrived = inbox.get()
                 assert not isinstance(arrived, RanksLost)  # which is for --survive
-                for (_, _, kind), _ in arrived:
-                    live[0] = 0 if kind == FAILED else live[0] - int(kind == REPLY)
+                kinds = [kind for (_, _, kind), _ in arrived]
+                live[0] = 0 if FAILED in kinds else live[0] - kinds.count(REPLY)
             thread.join()
 
         self._rest = rest
@@ -317,6 +318,8 @@ class MPIClients(Clients):
             if isinstance(arrived, RanksLost):
                 thread.join()
                 raise arrived
+            kinds = [kind for (_, _, kind), _ in arrived]
+            live[0] = 0 if FAILED in kinds else live[0] - kinds.count(REPLY)  # now: the method may stop reading
             arrived.reverse()
             while arrived:  # the memory of an item is free as soon as the method lets go of it
                 (i, rank, kind), piece = arrived.pop()
@@ -327,7 +330,6 @@ class MPIClients(Clients):
                     thread.join()
                     self._questions.close()
                     raise ClientError(i, self._rank_at_start(rank), name, item)
-                live[0] -= int(kind == REPLY)
                 if counted:
                     self.ledger.received(name, i, messages.size(item))
                 yield i, item

@@ -9,15 +9,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self, cast, final
 
 from zofl_mpi.engine.processes import Process, kill, stat
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.engine.world import Faults, SingleProcess, World, launched, refuse_singletons
-from zofl_mpi.errors import UserError
+from zofl_mpi.engine.world import RANKS, Faults, SingleProcess, World, launched, refuse_singletons
+from zofl_mpi.errors import UserError, plain_lines
 from zofl_mpi.run.mpi.communicator import Communicator, Wrapped, wait, wake_in_time
 from zofl_mpi.run.mpi.survival import Survival, end_all, end_stuck
 from zofl_mpi.run.progress import outermost_launcher
@@ -159,12 +159,14 @@ def connect(environment: Mapping[str, str] = os.environ) -> World:
 def connect_script() -> MPIWorld:
     """The world of all launched processes, for a run of a script, whose ranks may come at different times.
 
-    Ranks that have not come after MEETING seconds are named, and after MEETING_ENDS all are ended.
+    Ranks that have not come after MEETING seconds are named, and after MEETING_ENDS all are ended. Where they have not
+    even started MPI, whose start waits for all, those that have are.
     """
     import mpi4py
 
     mpi4py.rc.thread_level = "serialized"
-    from mpi4py import MPI
+    with _told_from_outside() if "mpi4py.MPI" not in sys.modules else nullcontext():
+        from mpi4py import MPI
 
     comm, since, told = MPI.COMM_WORLD, time.monotonic(), False
     ours: list[Any] = (
@@ -193,6 +195,27 @@ def connect_script() -> MPIWorld:
     return MPIWorld.connect()
 
 
+@contextmanager
+def _told_from_outside() -> Iterator[None]:
+    """Says after MEETING seconds that this rank waits, and ends it after MEETING_ENDS.
+
+    From another process: while MPI starts, no other thread of this one runs.
+    """
+    rank = next((os.environ[name] for name in RANKS if name in os.environ), "?")
+    text = (
+        f"zofl_mpi: rank {rank} has waited {MEETING:.0f} s for ranks that have not called what it has: all ranks must"
+    )
+    later = f"sleep {MEETING}; echo '{text}' >&2; sleep {MEETING_ENDS - MEETING}; kill -KILL $PPID"
+    nowhere = subprocess.DEVNULL
+    teller = subprocess.Popen(["/bin/sh", "-c", later], stdin=nowhere, stdout=nowhere, start_new_session=True)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(teller.pid, signal.SIGKILL)  # its `sleep`, too
+        teller.wait()
+
+
 def end_launcher() -> None:
     """Starts a process that ends the launcher, if it runs on this host and does not end within some seconds.
 
@@ -211,7 +234,7 @@ def end_launcher() -> None:
 
 def _print(text: str) -> None:
     if text:
-        print(text.rstrip(), file=sys.stderr, flush=True)
+        print(plain_lines(text.rstrip()), file=sys.stderr, flush=True)
 
 
 def _missing(library: str, comm: Any) -> str:
