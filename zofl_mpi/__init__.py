@@ -2,6 +2,7 @@
 
 A method, a problem or a script of your own may import these names; everything else may move:
 
+- `Method`: the base of a method, with defaults of what it may leave out.
 - `Setting`: a method's problem, data of server and clients, and random numbers.
 - `Client`, `Clients`: a client as its steps see it; all clients, as the server asks them. `Step`: the type of a step.
 - `Method`: base class of a method.
@@ -16,6 +17,7 @@ A method, a problem or a script of your own may import these names; everything e
 - `UserError`, `demand`: a mistake of the user, in one sentence; a check of a flag.
 - `simulate`, `plan`, `Simulation`: a run from Python, what it would be, and a run step by step.
 - `Result`, `load`: what a run has left; that of an earlier one.
+- `check_method`: small runs of a method that find its mistakes.
 - `lead`: lets rank 0 alone run a function, whose simulations the other ranks serve.
 - `EarlyStopping`, `OptunaPruning`, `TensorBoard`: callbacks of a run.
 - `RunFailed`: a run that failed in one of its rounds.
@@ -41,6 +43,7 @@ from zofl_mpi.engine.streams import Purpose
 
 if TYPE_CHECKING:
     from zofl_mpi.api.callbacks import EarlyStopping, OptunaPruning, TensorBoard
+    from zofl_mpi.api.checking import check_method
     from zofl_mpi.api.ranks import lead
     from zofl_mpi.api.result import Result, load
     from zofl_mpi.api.simulation import Simulation, plan, simulate
@@ -69,6 +72,7 @@ __all__ = [
     "UserError",
     "above",
     "at_least",
+    "check_method",
     "column",
     "demand",
     "finite",
@@ -96,6 +100,7 @@ LAZY = {
     "EarlyStopping": "zofl_mpi.api.callbacks",
     "OptunaPruning": "zofl_mpi.api.callbacks",
     "TensorBoard": "zofl_mpi.api.callbacks",
+    "check_method": "zofl_mpi.api.checking",
 }
 """{public name: its module}, imported when it is asked for: ranks that need none of them start sooner."""
 

@@ -11,7 +11,7 @@ from zofl_mpi.errors import printing
 FAMILIES = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl")
 TOOLS = (
     *("zofl_mpi.run.grid", "zofl_mpi.report", "zofl_mpi.report.same"),
-    *("zofl_mpi.data.download", "zofl_mpi.data.cache", "zofl_mpi.doctor"),
+    *("zofl_mpi.data.download", "zofl_mpi.data.cache", "zofl_mpi.doctor", "zofl_mpi.check"),
 )
 
 

@@ -78,6 +78,22 @@ class RunFailed(UserError):
         self.cause, self.kept, self.trace = cause or str(self), kept, trace
 
 
+class ChangedInPlace(UserError):
+    """A message was changed in place that others read, too."""
+
+
+class HiddenState(UserError):
+    """A round changed what no checkpoint has, such as an attribute of the method.
+
+    Attributes:
+        random: whether it is a generator of random numbers.
+    """
+
+    def __init__(self, *sentences: object, random: bool = False) -> None:
+        super().__init__(*sentences)
+        self.random = random
+
+
 def mistake(exc: BaseException) -> str:
     """An error in a user's own code, with file and line where it has some."""
     place = place_of(exc)

@@ -16,6 +16,7 @@ class ZoflMpi(PythonPackage):
     variant("torch", default=True, description="Networks, split learning, GPUs")
     variant("fast", default=True, description="Compiled local steps of softmax regression (numba)")
     variant("report", default=True, description="Pages and figures of runs")
+    variant("script", default=True, description="Classes of scripts and notebooks on other ranks")
 
     depends_on("python@3.11:", type=("build", "run"))
     depends_on("py-setuptools@77:", type="build")
@@ -39,3 +40,4 @@ class ZoflMpi(PythonPackage):
         depends_on("py-matplotlib@3.9:", when="+report")
         depends_on("py-pandas@2.2:", when="+report")
         depends_on("py-scipy@1.11:", when="+report")
+        depends_on("py-cloudpickle@3.0:", when="+script")

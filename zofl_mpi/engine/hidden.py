@@ -21,7 +21,7 @@ from zofl_mpi.engine import messages
 from zofl_mpi.engine.fields import is_cache, parts_of
 from zofl_mpi.engine.lazy import imported_torch, is_tensor
 from zofl_mpi.engine.ownership import checksum
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import HiddenState
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 NUMBERS = (bool, int, float, complex, np.ndarray, np.generic, np.random.Generator, random.Random)
@@ -47,14 +47,15 @@ class Unchanged:
         self._before = dict(_marks(method))
 
     def check(self) -> None:
-        """Refuses a change since this object was made, named (UserError)."""
+        """Refuses a change since this object was made, named (HiddenState)."""
         now = dict(_marks(self._method))
         for name in [*now, *self._before]:
             if name not in now or name not in self._before or not _same(self._before[name], now[name]):
-                raise UserError(
+                raise HiddenState(
                     f"a round changed {name}, which no checkpoint has: a continued run would have other bits; keep it "
                     "in the state that round returns, in client.memory, or in a functools.cached_property if it can "
-                    "be computed again"
+                    "be computed again",
+                    random="random numbers" in name,
                 )
 
 

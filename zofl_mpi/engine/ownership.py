@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.lazy import is_tensor
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import ChangedInPlace
 
 WORDS = 512  # of 8 bytes: a row of the table whose columns a checksum adds up
 Span = tuple[int, int]  # addresses of an array's first byte, and of the one after its last
@@ -40,12 +40,12 @@ class Shared:
         self._before = [(each, _noted(each)) for each in {id(m): m for m in all_read}.values() if count[id(each)] > 1]
 
     def check(self) -> None:
-        """Refuses a change of a message (UserError)."""
+        """Refuses a change of a message (ChangedInPlace)."""
         for message, before in self._before:
             now = _noted(message)
             if now != before:
                 names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-                raise UserError(
+                raise ChangedInPlace(
                     f"{self._by} changed {type(message).__name__}.{names[0]}, which others read, too: work on a copy "
                     "(x = message.x.clone(), or .copy())"
                 )

@@ -210,7 +210,7 @@ class Rounds:
                 columns |= dict(numbers(each))
                 self.recorder.describe(described(each))
         if evaluates:
-            _check_arrays(state)
+            check_arrays(state)
             name = f"evaluation after round {r + 1}"
             self.progress.step(name)
             begin = time.perf_counter()
@@ -280,7 +280,7 @@ def _check_state(state: Any, like: dict[str, Any]) -> None:
         ) from exc
 
 
-def _check_arrays(state: Any) -> None:
+def check_arrays(state: Any) -> None:
     """Refuses a state with an array that is not finite, which no field need declare; its numbers may be NaN."""
     for path, value in messages.leaves(state):
         is_array = (isinstance(value, np.ndarray) and value.dtype.kind in "fc") or (

@@ -1,0 +1,168 @@
+"""Runs in processes of their own, one or several under mpirun, of methods that this process knows; for `check_method`.
+
+What a run is given is pickled by value, into a folder that only this user reads. Many runs are one start: a start of
+Python costs more than a small run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+from zofl_mpi.api import ranks
+from zofl_mpi.api.simulation import simulate
+from zofl_mpi.engine.world import RANKS
+from zofl_mpi.errors import RunFailed, UserError, mistake
+
+RUN = """import json, sys
+sys.path[:] = json.load(open(sys.argv[1] + "/path.json"))
+from zofl_mpi.api.processes import perform
+perform(sys.argv[1])"""
+LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "SLURM_", "HYDI_", "HYDRA_", "PALS_", "FLUX_")
+"""Beginnings of a launcher's variables, which the processes that this one starts must not inherit."""
+OPEN_MPI = {
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+}
+"""More ranks than cores, for Open MPI; other MPIs need nothing for that."""
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+PATIENCE, GRACE = 300.0, 5.0
+"""Seconds that a run may take, and those between a polite signal and the last one."""
+
+
+@final
+@dataclass(frozen=True)
+class Call:
+    """A run as `simulate` is given it: its arguments without flags, and flags."""
+
+    method: Any
+    problem: Any
+    data: Any
+    family: str
+    flags: Mapping[str, Any] = field(default_factory=dict)
+
+
+def mpirun() -> str | None:
+    """The path of mpirun: this Python's own, else the first of PATH; None: there is none."""
+    return shutil.which("mpirun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+
+
+class Outcome(NamedTuple):
+    """What became of a run."""
+
+    fault: str = ""  # why it failed
+    unsent: bool = False  # whether it never began: what it is given cannot be sent, or no process starts
+
+
+def run_all(calls: Sequence[Call], count: int, folder: Path) -> list[Outcome]:
+    """Makes the runs one after the other on `count` ranks (1: one process).
+
+    After a run that ends its processes the next ones get new ones. `folder` must exist; files in it are this call's.
+    """
+    outcomes = [Outcome()] * len(calls)
+    waiting = list[int]()
+    (folder / "path.json").write_text(json.dumps(sys.path))
+    for k, call in enumerate(calls):
+        try:
+            _refuse_main(call)
+            content = ranks.sent((call.method, call.problem, call.data, call.family, count > 1, dict(call.flags)))
+        except UserError as exc:
+            outcomes[k] = Outcome(str(exc), unsent=True)
+        else:
+            (folder / f"{k}.pickle").write_bytes(content)
+            waiting.append(k)
+    while waiting:
+        (folder / "waiting.json").write_text(json.dumps(waiting))
+        said = _start(count, folder, PATIENCE * len(waiting))
+        while waiting and (done := folder / f"{waiting[0]}.json").exists():
+            outcomes[waiting.pop(0)] = Outcome(*json.loads(done.read_text()))
+        if waiting and (folder / f"{waiting[0]}.begun").exists():
+            outcomes[waiting.pop(0)] = Outcome(said)  # which has ended its processes
+        else:
+            for k in waiting:
+                outcomes[k] = Outcome(f"no {count} processes can be started: {said}", unsent=True)
+            break
+    return outcomes
+
+
+def perform(folder: str) -> None:
+    """Makes the waiting runs of a folder, on every rank of this start."""
+    is_first = next((os.environ[name] for name in RANKS if name in os.environ), "0") == "0"
+    for k in json.loads((Path(folder) / "waiting.json").read_text()):
+        outcome = Outcome()
+        if is_first:
+            (Path(folder) / f"{k}.begun").touch()
+        try:
+            method, problem, data, family, mpi, flags = ranks.received((Path(folder) / f"{k}.pickle").read_bytes())
+        except Exception as exc:  # whatever a module of somebody's own raises
+            outcome = Outcome(f"it cannot be loaded in another process: {mistake(exc)}", unsent=True)
+        else:
+            try:
+                simulate(method, problem, data, family=family, mpi=mpi, **flags)
+            except RunFailed as exc:
+                outcome = Outcome(exc.cause)
+            except UserError as exc:
+                outcome = Outcome(str(exc))
+        if is_first:
+            whole = Path(folder) / f"{k}.json.part"
+            whole.write_text(json.dumps(outcome))
+            whole.rename(whole.with_suffix(""))
+
+
+def _refuse_main(call: Call) -> None:
+    """Refuses a class of the script itself where it cannot go by value (UserError)."""
+    own = [each for each in (call.method, call.problem) if getattr(each, "__module__", "") == "__main__"]
+    if own and not ranks.by_value():
+        name = getattr(own[0], "__qualname__", type(own[0]).__name__)
+        raise UserError(
+            f"{name} is of the script itself: define it in a module, or install cloudpickle: "
+            "pip install 'zofl_mpi[script]'"
+        )
+
+
+def _start(count: int, folder: Path, patience: float) -> str:
+    """Starts the processes and waits for their end; the last words of processes that fail."""
+    launcher = mpirun()
+    command = [sys.executable, "-c", RUN, str(folder)]
+    if count > 1:
+        assert launcher is not None
+        command = [launcher, "-n", str(count), *command]
+    with (folder / "said.txt").open("w+", errors="replace") as said:
+        process = subprocess.Popen(
+            command, env=_environment(), stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+        )
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            return f"no end after {patience:.0f} s"
+        finally:
+            _end(process)
+        said.seek(0)
+        lines = [line.strip() for line in said.read().splitlines() if line.strip(" -")]
+    ours = [line.removeprefix("zofl_mpi: ") for line in lines if line.startswith("zofl_mpi: ")]
+    return (ours or lines or [f"its processes ended with status {process.returncode}"])[-1]
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    """Ends what is still there: first by a polite signal, since mpirun ends its ranks only if it may."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, number)
+            process.wait(GRACE)
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+    return kept | OPEN_MPI | (AS_ROOT if os.geteuid() == 0 else {})

@@ -1,0 +1,51 @@
+"""Check of a method of your own: small runs that find its mistakes.
+
+    python -m zofl_mpi.check mymethod:FedSGD
+    python -m zofl_mpi.check mymethod:FedSGD --family fedrzo --problem mlp --data digits --m 3
+
+A line for each check: passed, failed with what to do, or not checked with the reason. Flags are those of a run;
+--family (zo_hfl, fedrzo or heron_sfl) says whose. Exit status 1 if a check fails, 2 for a mistake in the flags. From
+Python: `zofl_mpi.check_method`.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from zofl_mpi.errors import UserError, plain, printing, refused
+from zofl_mpi.run import flags
+
+
+@printing
+def main(words: Sequence[str] | None = None) -> None:
+    """Prints the findings."""
+    words = sys.argv[1:] if words is None else list(words)
+    if not words or words[0] in ("-h", "--help"):
+        print(__doc__)
+        return
+    try:
+        from zofl_mpi.api.checking import check_method
+
+        found = check_method(words[0], **_given(words[1:]))
+    except UserError as error:
+        raise SystemExit(refused(error)) from error
+    print("\n".join(map(plain, str(found).splitlines())))
+    raise SystemExit(int(not found.ok))
+
+
+def _given(words: Sequence[str]) -> dict[str, Any]:
+    """The flags as `check_method` takes them (UserError: a word that belongs to none)."""
+    found = dict[str, Any]()
+    for typed, values in flags.split(words):
+        if not typed.startswith("--"):
+            raise UserError(f"{typed}: only flags follow the method, as --data digits")
+        name = flags.field_of(typed.removeprefix("--"))
+        if values:
+            found[name] = values[0] if len(values) == 1 else values
+        else:
+            found[name.removeprefix("no_")] = not name.startswith("no_")
+    return found
+
+
+if __name__ == "__main__":
+    main()
