@@ -12,6 +12,7 @@ A method, a problem or a script of your own may import these names; everything e
 - `Dataset`, `Federation`: samples; who holds which of them.
 - `Loads`: the work that a method plans for each client, by which they are placed on ranks.
 - `Directions`: how many directions a zeroth-order method draws, and their length.
+- `TorchProblem`, `SplitProblem`: a torch module, or a network cut in two, and a loss, as a problem.
 - `UserError`, `demand`: a mistake of the user, in one sentence; a check of a flag.
 - `records`: results and checkpoints; `records.load(path)` reads a result.
 """
@@ -27,6 +28,8 @@ from zofl_mpi.errors import UserError, demand
 if TYPE_CHECKING:
     from zofl_mpi.data import Dataset, Federation
     from zofl_mpi.run import records
+    from zofl_mpi.settings.heron_sfl import SplitProblem
+    from zofl_mpi.settings.networks import TorchProblem
 
 __version__ = "1.0.0"
 __all__ = [
@@ -39,7 +42,9 @@ __all__ = [
     "Loads",
     "Purpose",
     "Setting",
+    "SplitProblem",
     "Step",
+    "TorchProblem",
     "UserError",
     "above",
     "at_least",
@@ -59,6 +64,14 @@ def __getattr__(name: str) -> Any:
         from zofl_mpi.run import records
 
         return records
+    if name == "TorchProblem":
+        from zofl_mpi.settings.networks import TorchProblem
+
+        return TorchProblem
+    if name == "SplitProblem":
+        from zofl_mpi.settings.heron_sfl import SplitProblem
+
+        return SplitProblem
     if name in ("Dataset", "Federation"):
         from zofl_mpi import data
 

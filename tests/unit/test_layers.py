@@ -48,7 +48,7 @@ LONGEST = 400
 TORCH_AT_TOP = (
     *(
         f"problems/{name}.py"
-        for name in ("counting", "flat", "frozen", "layers", "models", "module", "network", "signs")
+        for name in ("counting", "flat", "frozen", "layers", "models", "module", "network", "objective", "signs")
     ),
     *(
         f"problems/{name}.py"

@@ -378,7 +378,7 @@ def test_constants_that_differ_between_ranks_are_refused(written: Written, capsy
     [
         ("raise KeyError('width')", "failed: KeyError: 'width'"),
         ("self.head = nn.LazyLinear(classes)", "lazy"),
-        ("self.forward = lambda inputs: (inputs, 1)", "it returns a tuple, not logits"),
+        ("self.forward = lambda inputs: (inputs, 1)", "it returns a tuple, not one tensor"),
         ("self.forward = lambda inputs: inputs.nothing", "does not take inputs of shape (1, 8, 8)"),
         ("self.head = nn.Linear(8, 3)", "to an output of shape (3,), not to 10 logits"),
     ],

@@ -52,6 +52,11 @@ class Problem(Backend, Protocol):
         return None
 
     @attribute
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the scores that a user has given the problem, beside its own."""
+        return ()
+
+    @attribute
     def client_memory(self) -> str:
         """How a backward pass holds its activations, see `problems.saving`."""
         return "none"

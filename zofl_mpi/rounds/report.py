@@ -44,16 +44,20 @@ class HeldOut:
     clients_asked: int = column("1", "clients that this evaluation asked; means and sums over clients are over these")
     validation_accuracy: float | None = column("1", "test_accuracy on the validation samples in place of test's", None)
     validation_loss: float | None = column("nat", "test_loss on the validation samples in place of test's", None)
+    further: Mapping[str, float] = field(default_factory=dict)  # {column: number} of the problem's other scores
 
 
-def held_out(report: type[HeldOut], setting: Setting[Any], *point: Array) -> dict[str, float]:
-    """{column of the report: score} of a model; see `all_scores`."""
+def by_column(report: type[HeldOut], scores: Mapping[str, float]) -> dict[str, Any]:
+    """Arguments of a report: the scores that are its columns, and all others as `further`."""
     columns = {f.name for f in fields(report)}
-    return {name: value for name, value in all_scores(setting, *point).items() if name in columns}
+    known = {name: value for name, value in scores.items() if name in columns}
+    return {**known, "further": {name: value for name, value in scores.items() if name not in columns}}
 
 
 def all_scores(setting: Setting[Any], *point: Array) -> dict[str, float]:
-    """{column: score} of x (n,), and y (n_lower,), on the test samples; accuracy and loss on the validation samples."""
+    """{column: score} of x (n,), and y (n_lower,), on the test samples, and on the validation samples: accuracy, loss
+    and the metrics that a user has given.
+    """
 
     def score(data: Any, of: str) -> dict[str, float]:
         found = setting.problem.score(*point, data) if data else {}
@@ -63,7 +67,8 @@ def all_scores(setting: Setting[Any], *point: Array) -> dict[str, float]:
     scores = {f"test_{name}": value for name, value in score(setting.test, "test").items()}
     if setting.validation is not None:
         own = score(setting.validation, "validation")
-        scores |= {f"validation_{name}": value for name, value in own.items() if name in NO_SCORE}
+        kept = {*NO_SCORE, *setting.problem.metric_names}
+        scores |= {f"validation_{name}": value for name, value in own.items() if name in kept}
     return scores
 
 
@@ -100,11 +105,18 @@ class Report(HeldOut):
 
 
 def accuracies(setting: Setting[Any], i: int, y: Array) -> dict[str, float]:
-    """The accuracies of client i's personal model y (n,), by column; nan where no held-out sample counts."""
+    """The accuracies of client i's personal model y (n,), by column; nan where no held-out sample counts.
+
+    And the metrics that a user has given, on the samples as they are.
+    """
     own, of_all = _weighted(setting, i, y, setting.test)
     columns = {"personal_accuracy": own, "personal_accuracy_global": of_all}
     if setting.validation is not None:
         columns["validation_personal_accuracy"] = _weighted(setting, i, y, setting.validation)[0]
+    for prefix, samples in (("personal", setting.test), ("validation_personal", setting.validation)):
+        if samples and setting.problem.metric_names:
+            scores = setting.problem.score(y, samples)
+            columns |= {f"{prefix}_{name}": scores[name] for name in setting.problem.metric_names if name in scores}
     return columns
 
 
@@ -166,7 +178,7 @@ class Reporting:
         """The report on the model x (n,) after round r, by the objective's {i: w_i} and the replies to `measure`."""
         setting = self.setting
         asked = clients.ask(measure or self.measure, GlobalModel(x, r), to=setting.eval_participants(r), counted=False)
-        scores = held_out(Report, setting, x)  # while the clients compute
+        scores = all_scores(setting, x)  # while the clients compute
         f1 = setting.problem.loss(x, eval_data(setting, setting.server)) if has_samples(setting) else math.nan
         replies = dict(asked)
         shares = scaled_to_one(weights, replies)
@@ -178,8 +190,7 @@ class Reporting:
             objective=math.fsum(shares[i] * p.loss for i, p in replies.items()),
             objective_nonsmooth=math.fsum(shares[i] * p.nonsmooth for i, p in replies.items()) if twin else None,
             clients_asked=len(replies),
-            **scores,
-            **column_means([p.means for p in replies.values()]),
+            **by_column(Report, scores | column_means([p.means for p in replies.values()])),
         )
 
     def measure(self, client: Client, message: GlobalModel) -> Measured:
@@ -245,7 +256,7 @@ def hierarchical_report(
 ) -> HierarchicalReport:
     """The report on x (n,) after round r, from the clients' replies to `step`."""
     asked = clients.ask(step, GlobalModel(x, r), to=setting.eval_participants(r), counted=False)
-    scores = held_out(HierarchicalReport, setting, x)  # while the clients compute
+    scores = all_scores(setting, x)  # while the clients compute
     server = eval_data(setting, setting.server)
     own = setting.problem.score(x, server).get("loss", math.nan)
     f1 = setting.problem.f1(x, server)
@@ -256,6 +267,5 @@ def hierarchical_report(
         f1=f1,
         objective=f1 + means["f2"],
         clients_asked=len(replies),
-        **scores,
-        **means,
+        **by_column(HierarchicalReport, scores | means),
     )
