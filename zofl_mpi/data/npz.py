@@ -87,10 +87,11 @@ def _check_finite(path: Path, field: str, values: Array) -> None:
 
 def _labels(path: Path, x: Array, y: Array) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
     """The labels (N,), and the targets (N, ...) of samples whose labels are all 0 (UserError: y is neither)."""
-    if y.dtype.kind not in "biuf" or y.ndim < 1 or (y.ndim > 1 and (y.dtype.kind != "f" or y[:1].size < 2)):
+    allowed = 1 if y.dtype.kind != "f" or y[:1].size < 2 else max(1, y.ndim)
+    if y.dtype.kind not in "biuf" or y.ndim != allowed:
         raise UserError(
-            f"{path}: y is {y.dtype} of shape {y.shape}, it must be one integer (a class) a sample, shape (samples,), or "
-            "floats (targets), shape (samples,) or (samples, 2 or more)"
+            f"{path}: y is {y.dtype} of shape {y.shape}, it must be one integer (a class) a sample, shape "
+            "(samples,), or floats (targets), shape (samples,) or (samples, 2 or more)"
         )
     if len(y) != len(x):
         what = "targets" if y.dtype.kind == "f" else "labels"

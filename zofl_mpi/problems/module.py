@@ -179,12 +179,12 @@ class Function:
         return inputs, targets.view(*positions.shape, *targets.shape[1:])
 
     def flops(self, batch_size: int) -> float:
-        """FLOPs of a forward and a backward pass on a batch of this size."""
+        """FLOPs of a forward and a backward pass on a batch of this size; as if the loss had a gradient."""
         from zofl_mpi.problems.counting import Products  # 0.3 s
 
         with Products() as counted:
             self._step_of_zeros(batch_size)
-        return float(counted.flops)
+        return float(counted.flops) * (1 if self.objective.differentiable else 3)
 
     def client_bytes(self, batch_size: int, gradient: bool) -> float:
         """Bytes live at once in a step at 0 on samples of zeros, both included; `gradient`: with a backward pass."""
@@ -199,7 +199,7 @@ class Function:
         inputs = torch.zeros((batch_size, *self.input_shape), dtype=self.input_dtype, device=self.device)
         point = torch.zeros(self.n, dtype=self.dtype, device=self.device)
         with self.at(point):
-            if gradient:
+            if gradient and self.objective.differentiable:
                 self.gradient(inputs, torch.zeros_like(self._targets(batch_size), device=self.device))
             else:
                 self.outputs(inputs)

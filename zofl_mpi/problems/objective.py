@@ -32,6 +32,7 @@ class Objective:
         classifies: whether it is a cross-entropy of classes, so that a largest output is a hit.
         plain: whether it is the cross-entropy without further terms, whose gradient is softmax - y.
         separate: whether it is the mean of the samples' own losses; known after `check`.
+        differentiable: whether it has a gradient; known after `check`.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Objective:
         self.classifies = isinstance(own, nn.CrossEntropyLoss)
         smooth = getattr(own, "label_smoothing", 0.0), getattr(own, "ignore_index", 0), getattr(own, "weight", None)
         self.plain = type(own) is nn.CrossEntropyLoss and smooth == (0.0, -100, None) and weight is None
+        self.differentiable = True
         self.separate, self._wide_works, self._sums, self._joins = True, True, True, False
         self._floats = False  # whether whole targets are given as floats
         self._forms = {dtype: _Form(own, dtype) for dtype in (torch.float32, torch.float64)}
@@ -130,6 +132,8 @@ class Objective:
     def check(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> None:
         """Tries the loss on the first model's outputs, in their dtype (UserError: what it gives is no mean loss)."""
         outputs = outputs.detach()
+        if self.classifies and outputs.dim() < 2:
+            raise UserError(f"loss {self.name} needs outputs of shape (B, C), one a class; they are {outputs.dim()}-D")
         value = self._first(outputs, targets)
         targets, form = self._given(targets, outputs.dtype), self._form(outputs)
         shapes = f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"
@@ -171,7 +175,8 @@ class Objective:
         with torch.enable_grad():
             leaf = outputs.clone().requires_grad_()
             value = self._form(outputs).loss(leaf, targets)
-            if isinstance(value, Tensor) and value.requires_grad and value.dim() == 0:
+            self.differentiable = isinstance(value, Tensor) and value.requires_grad
+            if self.differentiable and value.dim() == 0:
                 torch.autograd.grad(value, leaf)
         return value.detach() if isinstance(value, Tensor) else value
 
