@@ -92,7 +92,8 @@ class Constructor:
 
     def _hints(self) -> dict[str, Any]:
         try:
-            return typing.get_type_hints(self.make.__init__ if isinstance(self.make, type) else self.make)
+            own = self.make.__init__ if isinstance(self.make, type) else self.make  # type: ignore[misc]
+            return typing.get_type_hints(own)
         except Exception:  # an annotation of the user's that names nothing, or an object that has none
             return {}
 
