@@ -215,3 +215,17 @@ def test_augmented_steps_are_keyed_by_their_samples_and_their_start() -> None:
     near = x + 1e-9
     shift = ours.descend(REAL, x, full, gammas[:2]) - ours.descend(REAL, near, full, gammas[:2])
     assert np.abs(shift).max() > 1e-3  # of the same samples in another round other numbers
+
+
+@pytest.mark.parametrize("name", [name for name in MEANS if name != "softmax"])
+def test_many_clients_at_once_take_the_steps_of_one(name: str) -> None:
+    """By --kernel torch. Mutations: targets of other samples; the plain cross-entropy of another loss."""
+    data, make = MEANS[name]
+    alone, many = make(kernel="serial"), make(kernel="torch", batched_sizes=(5,))
+    x, positions, gammas = start(alone), batches(6, 5), np.full(6, 0.1)
+    shift = 0.1 * points(1, alone.n, 3)[0]
+    assert many.uses_torch and many.batches(data, 5)
+    pair = [each.descend(data, x, positions, gammas, mu=0.7, shift=shift) for each in (many, alone)]
+    close(*pair, 1e-9)
+    ends = np.stack([x, pair[0]])
+    close(many.losses(0, ends, data, positions[0]), alone.losses(0, ends, data, positions[0]), 1e-9)

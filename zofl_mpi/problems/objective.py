@@ -30,7 +30,8 @@ class Objective:
     Attributes:
         name: of the loss, for messages.
         classifies: whether it is a cross-entropy of classes, so that a largest output is a hit.
-        plain: whether it is the cross-entropy without further terms, whose gradient is softmax - y.
+        plain: whether it is the cross-entropy of one class a sample, without further terms: its gradient is
+            softmax - y.
         separate: whether it is the mean of the samples' own losses; known after `check`.
         differentiable: whether it has a gradient; known after `check`.
     """
@@ -134,6 +135,7 @@ class Objective:
         outputs = outputs.detach()
         if self.classifies and outputs.dim() < 2:
             raise UserError(f"loss {self.name} needs outputs of shape (B, C), one a class; they are {outputs.dim()}-D")
+        self.plain = self.plain and outputs.dim() == 2 and targets.dim() == 1 and not targets.is_floating_point()
         value = self._first(outputs, targets)
         targets, form = self._given(targets, outputs.dtype), self._form(outputs)
         shapes = f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"
