@@ -1,6 +1,7 @@
 """A torch loss as problems need it: means over mini-batches, sums in float64, each sample's; weights and metrics."""
 
 import copy
+import inspect
 import math
 import re
 import warnings
@@ -51,9 +52,10 @@ class Objective:
             if not re.fullmatch(r"[A-Za-z]\w*", str(name)) or name == "loss" or not callable(metric):
                 allowed = "{name: function (outputs, targets) -> number}, names of letters, digits and _, not loss"
                 raise UserError(f"metrics: {name!r}: {metric!r} must be {allowed}")
-        self.classifies = isinstance(own, nn.CrossEntropyLoss)
-        smooth = getattr(own, "label_smoothing", 0.0), getattr(own, "ignore_index", 0), getattr(own, "weight", None)
-        self.plain = type(own) is nn.CrossEntropyLoss and smooth == (0.0, -100, None) and weight is None
+        self.classifies = self.plain = isinstance(own, nn.CrossEntropyLoss)
+        if isinstance(own, nn.CrossEntropyLoss):
+            bare = type(own) is nn.CrossEntropyLoss and own.weight is None and weight is None
+            self.plain = bare and own.label_smoothing == 0 and own.ignore_index == -100
         self.differentiable = True
         self.separate, self._wide_works, self._sums, self._joins = True, True, True, False
         self._floats = False  # whether whole targets are given as floats
@@ -261,7 +263,8 @@ def called(function: Any) -> str:
     """Name of a function, a module or an object that is called: the same on every rank."""
     if isinstance(function, nn.Module):
         return repr(function).removesuffix("()")
-    return str(getattr(function, "__qualname__", type(function).__qualname__))
+    named = inspect.isclass(function) or inspect.isroutine(function)
+    return str((function if named else type(function)).__qualname__)
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

@@ -119,7 +119,7 @@ class Personalised(Problem, ABC):
     def descend(
         self, data: Dataset, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
     ) -> Array:
-        """See `Smooth.descend`; `terms` play no part in it, positions must be valid."""
+        """See `Problem.descend`; `terms` play no part in it, positions must be valid."""
         if len(stepsizes) == 0:
             return y.copy()
         check_positions(data, batches)

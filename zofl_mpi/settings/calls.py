@@ -36,7 +36,8 @@ class Constructor:
     @property
     def name(self) -> str:
         """A name for messages."""
-        return str(getattr(self.make, "__name__", type(self.make).__name__))
+        named = inspect.isclass(self.make) or inspect.isroutine(self.make)
+        return str((self.make if named else type(self.make)).__name__)
 
     def bind(self, values: Mapping[str, Any]) -> Constructor:
         """The same with these arguments bound (UserError: it has no such argument)."""
