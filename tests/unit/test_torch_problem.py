@@ -3,6 +3,7 @@
 import functools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 from zofl_mpi.settings.calls import Constructor, flag_group
+from zofl_mpi.settings.networks import shape_of
 
 Written = Callable[..., str]
 FAMILIES = {"fedavg": "zofl_mpi.zo_hfl", "zo_hfl": "zofl_mpi.zo_hfl", "fedrzo_nn": "zofl_mpi.fedrzo"}
@@ -299,6 +301,7 @@ def test_problems_in_memory_make_their_setting() -> None:
     whole = Dataset(X, np.zeros(N, np.int64), 1, targets=y)
     parts = [whole.subset(np.arange(k, N, 4)) for k in range(4)]
     data = Federation(parts[0], (parts[1], parts[2]), parts[3], shape=(5,))
+    assert shape_of(replace(data, shape=(1, 5, 1, 1))) == (1, 5, 1, 1) and shape_of(replace(data, shape=())) == (5,)
     net = zofl_mpi.TorchProblem(lambda shape, width=3: nn.Sequential(nn.Linear(5, width), nn.Linear(width, 2)))
     choice = zofl_mpi.TorchProblem(net.module, nn.BCEWithLogitsLoss())(width=4).choice()
     groups = {title: cls for title, cls in choice.groups.items() if title != "data"}

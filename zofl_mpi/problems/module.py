@@ -1,16 +1,14 @@
 """A torch module with a loss, as a function of a flat vector, with the samples of a `Dataset` as its inputs."""
 
 import copy
-import warnings
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
-from torch.nn.functional import log_softmax
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
@@ -21,7 +19,8 @@ from zofl_mpi.problems.objective import Objective
 from zofl_mpi.problems.saving import PLAIN, Saving, grouped
 from zofl_mpi.problems.terms import check_positions
 
-Named = dict[str, Tensor]  # by the names of a module's parameters, with a first axis for the models of many
+LOCK = threading.RLock()
+"""Held while torch computes with a module, since ranks may be threads of one process."""
 
 
 @final
@@ -34,7 +33,6 @@ class Function:
         classes: C.
         n: length of the vector.
         input_dtype: of the module's inputs: `dtype`, or int64 for a module that takes no floats.
-        obstacle: why many models cannot be computed at once, in torch's words; "" where they can, or it was not tried.
     """
 
     def __init__(
@@ -45,14 +43,12 @@ class Function:
         objective: Objective,
         dtype: Any,
         device: str,
-        many: bool = False,
         saving: Saving = PLAIN,
         examples: tuple[Array, Array] | None = None,
     ) -> None:
         """Tries the module and the loss.
 
         Args:
-            many: try whether many models can be computed at once, see `obstacle`.
             saving: of backward passes.
             examples: inputs (k, p) and targets (k, ...) of real samples to try them with; None: numbers from -1 to 1,
                 of class 0.
@@ -66,12 +62,11 @@ class Function:
         self.input_dtype = self.dtype
         self.module.to(self.dtype)
         self._try()
-        self.obstacle = self._obstacle() if many else ""
         self.device = torch.device(device)
         self.module.to(self.device)
         self.objective.to(self.device)
-        self._flat = Flat([self.module])
-        self.n = self._flat.n
+        self.flat = Flat([self.module])
+        self.n = self.flat.n
         if self.n == 0:
             raise UserError(f"{type(module).__name__} has no parameter with requires_grad: there is nothing to train")
         # Convolutions are a quarter faster on images whose channels lie side by side: 5.3 ms for 7.4 a step of `CNN`.
@@ -80,7 +75,7 @@ class Function:
 
     def initial(self) -> Array:
         """(n,) the parameters that the module came with."""
-        return self._flat.initial()[0].cpu().numpy()
+        return self.flat.initial()[0].cpu().numpy()
 
     def vector(self, x: Array) -> Tensor:
         """(n,) a copy of x on the device."""
@@ -89,7 +84,7 @@ class Function:
     @contextmanager
     def at(self, y: Tensor) -> Iterator[list[Tensor]]:
         """Context manager: the module computes with views of y (n,); yields these, without requires_grad."""
-        with self._flat.at(y) as parameters:
+        with self.flat.at(y) as parameters:
             yield [parameter.data for parameter in parameters]
 
     def gradient(self, inputs: Tensor, targets: Tensor, of_sum: bool = False) -> tuple[Tensor, ...]:
@@ -104,52 +99,7 @@ class Function:
             if not loss.requires_grad:
                 fault = f"loss {self.objective.name} has no gradient: it leaves torch's operations"
                 raise UserError(f"{fault}; take a method that needs values alone, as fedrzo_nn")
-            yield 1.0 if of_sum else len(wanted) / len(targets), gradients(loss, self._flat.parameters)
-
-    def slopes(self) -> Callable[[Named, Tensor, Tensor], Named]:
-        """The gradients of the mean losses of R models, each on its own mini-batch, in one computation.
-
-        A function of the parameters (R, *shape), inputs (R, B, *input_shape) and targets (R, B, ...), of the plain
-        cross-entropy (R, B, C), 1 for the true class and else 0. By products: torch's own would gather and scatter, in
-        a dozen operations more.
-        """
-
-        def loss(parameters: Named, inputs: Tensor, targets: Tensor) -> Tensor:
-            outputs: Tensor = functional_call(self.module, parameters, (inputs,))
-            if self.objective.plain:
-                return -(targets * log_softmax(outputs, dim=-1)).sum(dim=-1).mean()
-            return self.objective.mean(outputs, targets, inputs)
-
-        return vmap(grad(loss), randomness="different")  # no random number is drawn (`_try`), but of a dropout's 0
-
-    def costs(self) -> Callable[[Named, Tensor, Tensor], Tensor]:
-        """(R,) float64 the sums of the losses of R models, each on its own mini-batch; see `slopes`."""
-
-        def cost(parameters: Named, inputs: Tensor, targets: Tensor) -> Tensor:
-            outputs: Tensor = functional_call(self.module, parameters, (inputs,))
-            if self.objective.plain:
-                return -(targets * log_softmax(outputs.to(torch.float64), dim=-1)).sum()
-            return self.objective.total(outputs, targets, inputs)
-
-        return vmap(cost, randomness="different")
-
-    def places(self) -> list[tuple[str, slice, torch.Size]]:
-        """Of each parameter its name, where it lies in the vector, and its shape; in the vector's order."""
-        known = self._flat.places()
-        return [(name, *known[id(p)]) for name, p in self.module.named_parameters() if p.requires_grad]
-
-    def step_bytes(self, batch_size: int) -> int:
-        """Memory of a step, about: the point, its gradient, the step, the inputs, twice what a backward pass keeps."""
-        kept = 0
-
-        def noted(tensor: Tensor) -> Tensor:
-            nonlocal kept
-            kept += tensor.nbytes
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(noted, lambda tensor: tensor), torch.enable_grad():
-            inputs, point = self._step_of_zeros(batch_size)
-        return 3 * point.nbytes + inputs.nbytes + 2 * kept
+            yield 1.0 if of_sum else len(wanted) / len(targets), gradients(loss, self.flat.parameters)
 
     @torch.no_grad()
     def outputs(self, inputs: Tensor) -> Tensor:
@@ -183,7 +133,7 @@ class Function:
         from zofl_mpi.problems.counting import Products  # 0.3 s
 
         with Products() as counted:
-            self._step_of_zeros(batch_size)
+            self.step_of_zeros(batch_size)
         return float(counted.flops) * (1 if self.objective.differentiable else 3)
 
     def client_bytes(self, batch_size: int, gradient: bool) -> float:
@@ -191,33 +141,19 @@ class Function:
         from zofl_mpi.problems.counting import Allocations
 
         with Allocations() as made:
-            self._step_of_zeros(batch_size, gradient)
+            self.step_of_zeros(batch_size, gradient)
         return float(made.peak)
 
-    def _step_of_zeros(self, batch_size: int, gradient: bool = True) -> tuple[Tensor, Tensor]:
+    def step_of_zeros(self, batch_size: int, gradient: bool = True) -> tuple[Tensor, Tensor]:
         """Computes the gradient, or the outputs, at 0 on samples of zeros; returns these inputs and that point."""
         inputs = torch.zeros((batch_size, *self.input_shape), dtype=self.input_dtype, device=self.device)
         point = torch.zeros(self.n, dtype=self.dtype, device=self.device)
         with self.at(point):
             if gradient and self.objective.differentiable:
-                self.gradient(inputs, torch.zeros_like(self._targets(batch_size), device=self.device))
+                self.gradient(inputs, torch.zeros_like(self.targets(batch_size), device=self.device))
             else:
                 self.outputs(inputs)
         return inputs, point
-
-    def _obstacle(self) -> str:
-        """See `obstacle`: from one computation of two models, on the CPU. A loop over the models is none."""
-        trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
-        both = {name: torch.stack([p.detach()] * 2) for name, p in trained.items()}
-        plain, targets = self.objective.plain, self._targets(4)
-        own = torch.ones((2, 2, self.classes), dtype=self.dtype) if plain else targets.view(2, 2, *targets.shape[1:])
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("error", message="There is a performance drop")
-                self.slopes()(both, self.trial(4).view(2, 2, *self.input_shape), own)
-        except Exception as error:  # the user's code, or an operation that has no batched form
-            return str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
-        return ""
 
     def trial(self, count: int) -> Tensor:
         """(count, *input_shape) inputs to try the module with."""
@@ -228,7 +164,7 @@ class Function:
             numbers = torch.from_numpy(np.asarray(self._examples[0], self._dtype)[chosen])
         return numbers.view(count, *self.input_shape).to(self.input_dtype)
 
-    def _targets(self, count: int) -> Tensor:
+    def targets(self, count: int) -> Tensor:
         """(count, ...) targets to try the loss with."""
         if self._examples is None:
             return torch.zeros(count, dtype=torch.int64)
@@ -262,7 +198,7 @@ class Function:
                 reason = str(error).partition("\n")[0]
                 raise UserError(f"{name} does not take inputs of shape {self.input_shape}: {reason}") from error
             drew = not torch.equal(state, torch.random.get_rng_state())
-        targets = self._targets(count)
+        targets = self.targets(count)
         by_class = self.objective.classifies and targets.dim() == 1 and not targets.is_floating_point()
         if outputs.shape[:1] != (count,) or (by_class and outputs.shape != (count, self.classes)):
             want = f"{self.classes} logits, one a class" if by_class else "one for each input"

@@ -26,8 +26,7 @@ from zofl_mpi.engine.streams import Purpose, Streams, seed_torch
 from zofl_mpi.errors import UserError, mistake
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.device_cache import fits
-from zofl_mpi.problems.kernels.module_torch import LOCK, LossRequest, StepsRequest, equal_bits, loss_sums, take_steps
-from zofl_mpi.problems.module import Function, copy_of
+from zofl_mpi.problems.module import LOCK, Function, copy_of
 from zofl_mpi.problems.objective import Metric, Objective, Weight
 from zofl_mpi.problems.saving import PLAIN, saving_of
 from zofl_mpi.problems.sums import blocks, class_weights, positions_of
@@ -108,16 +107,19 @@ class Network(Personalised):
             raise UserError(f"--client-memory {saving}: --kernel torch computes many clients at once; take serial")
         one, dtype = (self.input_shape, self.classes), np.dtype(self.dtype)
         objective = Objective(self.loss_function, self.metrics, self.weight)
-        function = Function(module, *one, objective, dtype, self.device, self.uses_torch, saving, self.examples)
+        function = Function(module, *one, objective, dtype, self.device, saving, self.examples)
+        vars(self).update(_function=function, obstacle=self._obstacle(function) if self.uses_torch else "")
         if self.augment is not None:
-            function.obstacle = function.obstacle or "augment changes each client's inputs by itself"
             self._check_augment(function)
-        if function.obstacle and self.kernel == "torch":
-            raise UserError(
-                f"--kernel torch: {type(module).__name__} cannot be computed for many clients at once: "
-                f"{function.obstacle}; take --kernel serial"
-            )
-        vars(self).update(obstacle=function.obstacle, _function=function)
+        if self.obstacle and self.kernel == "torch":
+            fault = f"{type(module).__name__} cannot be computed for many clients at once: {self.obstacle}"
+            raise UserError(f"--kernel torch: {fault}; take --kernel serial")
+
+    def _obstacle(self, function: Function) -> str:
+        """Why the module cannot be computed for many clients at once; "" where it can."""
+        from zofl_mpi.problems.kernels.functional import obstacle
+
+        return obstacle(function) if self.augment is None else "augment changes each client's inputs by itself"
 
     @property
     def n(self) -> int:
@@ -158,6 +160,8 @@ class Network(Personalised):
         """Whether mini-batches of this size are computed for many clients at once: bits may not depend on which."""
         if not self.uses_torch or self.batched_sizes is not None:
             return self.uses_torch and size in (self.batched_sizes or ())
+        from zofl_mpi.problems.kernels.module_torch import equal_bits
+
         if size not in self._verdicts:
             self._verdicts[size] = fits(data) and equal_bits(self._function, data, size, np.dtype(self.dtype).name)
         return self._verdicts[size]
@@ -205,6 +209,8 @@ class Network(Personalised):
         finite = steps._replace(stepsizes=gammas)
         if not self.batches(steps.data, steps.batches.shape[1]):
             return self._moved(x, y, finite)
+        from zofl_mpi.problems.kernels.module_torch import StepsRequest, take_steps
+
         a, b = (np.asarray(each, self.dtype) for each in (x, y))
         return batched_call(take_steps, StepsRequest(self._function, a, b, finite))
 
@@ -231,6 +237,8 @@ class Network(Personalised):
     def losses(self, i: int, x: Array, data: Dataset, batch: Batch | None = None) -> Vector:
         """(k,) mean losses at the rows of x (k, n), summed in float64 (IndexError: a bad position)."""
         if self.uses_torch and batch is not None and len(batch) <= BLOCK and self.batches(data, len(batch)):
+            from zofl_mpi.problems.kernels.module_torch import LossRequest, loss_sums
+
             check_positions(data, batch)
             request = LossRequest(self._function, np.asarray(x, self.dtype), data, batch)
             return batched_call(loss_sums, request) / len(batch)

@@ -4,7 +4,6 @@ All losses are means over a batch, by default cross-entropies. Images may be aug
 mirrored.
 """
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -304,11 +303,6 @@ class SplitNetwork(TorchSplit):
         """The samples' mean loss ("loss"), and of classes the share that is classified correctly ("accuracy")."""
         accuracy = {"accuracy": sums["hits"] / sums["samples"]} if "hits" in sums else {}
         return {**accuracy, "loss": sums["loss"] / sums["samples"]}
-
-    def module_of(self, theta: Tensor, buffers: Tensor, theta_s: Tensor, buffers_s: Tensor) -> nn.Module:
-        """The whole network, server(client(x)), as a copy on the CPU with these vectors, in evaluation mode."""
-        with self.local.at(theta, buffers), self.top.at(theta_s, buffers_s):
-            return nn.Sequential(copy.deepcopy(self.client), copy.deepcopy(self.server)).to("cpu").eval()
 
 
 def widened(x: Tensor) -> Tensor:

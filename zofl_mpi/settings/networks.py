@@ -176,9 +176,11 @@ def fingerprint_of(module: nn.Module) -> str:
 
 
 def shape_of(federation: Federation) -> tuple[int, ...]:
-    """(channels, height, width) where the inputs are images, else (features,)."""
+    """The shape that the data give an input; else (channels, height, width) of a square image, or (features,)."""
+    if federation.shape:
+        return federation.shape
     try:
-        return features.image_shape(federation.server.features, federation.channels, federation.shape)
+        return features.image_shape(federation.server.features, federation.channels)
     except UserError:
         return (federation.server.features,)
 

@@ -12,7 +12,6 @@ with the rounds; so the tensors that they compute with stay where they are. Loss
 cost a capture.
 """
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
@@ -28,7 +27,9 @@ from zofl_mpi.engine import device
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.device_cache import answer_dtype, on_device
-from zofl_mpi.problems.module import Function, Named
+from zofl_mpi.problems.kernels import functional
+from zofl_mpi.problems.kernels.functional import Named
+from zofl_mpi.problems.module import LOCK, Function
 from zofl_mpi.problems.sums import blocks as in_blocks
 from zofl_mpi.problems.terms import ProximalSteps
 
@@ -40,7 +41,6 @@ CPU_ROWS = 8  # on a CPU, at most: more are no faster, and rows that hold nothin
 CHUNK = 16  # steps of one replay
 LINE = 64  # bytes to whose multiples the parameters of a row are padded
 CACHED = 16  # blocks that are kept with their tensors, each for one shape of calls
-LOCK = threading.RLock()  # held while torch computes, since ranks may be threads of one process
 
 _BLOCKS: OrderedDict[Hashable, Any] = OrderedDict()
 
@@ -198,7 +198,7 @@ class _Rows:
         self._data = data  # keeps the arrays by whose `dataset_key` a block is found
         self.device = str(function.device)
         self._dtype: torch.dtype = getattr(torch, key.dtype)
-        size = rows_of(function.step_bytes(key.batch), STEP_BYTES)
+        size = rows_of(functional.step_bytes(function, key.batch), STEP_BYTES)
         self.size = min(size, CPU_ROWS) if self.device == "cpu" else size
         answers = data.labels if data.targets is None else data.targets
         self._stored, self._answers = on_device(data.inputs, self.device), on_device(answers, self.device)
@@ -211,7 +211,7 @@ class _Rows:
         self._inputs = self.zeros(self.size, key.batch, self._padded(p))[:, :, :p]  # a sample begins on a line
         self._classes = torch.arange(function.classes, device=self.device)
         self._parts, self._width = list[Part](), 0
-        for name, flat, shape in function.places():  # each from the beginning of a line on: they lie alike in all rows
+        for name, flat, shape in functional.places(function):  # each from the start of a line: alike in all rows
             count = flat.stop - flat.start
             self._parts.append(Part(name, shape, flat, slice(self._width, self._width + count)))
             self._width += self._padded(count)
@@ -277,7 +277,7 @@ class _LossBlock:
     def __init__(self, key: BlockKey, data: Dataset) -> None:
         self.rows = _Rows(key, data, 1)
         self._x = self.rows.zeros()
-        self._costs, self._at = key.function.costs(), self.rows.views(self._x)
+        self._costs, self._at = functional.costs(key.function), self.rows.views(self._x)
 
     def run(self, rows: Sequence[tuple[LossRequest, int]]) -> Array:
         """(r,) the sums of these points of requests, at most R."""
@@ -300,7 +300,7 @@ class _StepBlock:
         self._shift = torch.zeros_like(self._x) if key.shifted else None
         self._gammas, self._mu = self.rows.zeros(CHUNK, size, 1), self.rows.zeros(size, 1)
         self._radius = torch.zeros((size, 1), dtype=torch.float64, device=self.rows.device)
-        self._slopes = key.function.slopes()
+        self._slopes = functional.slopes(key.function)
         self._replays = dict[int, Callable[[], None]]()  # {steps: takes so many}
 
     def run(self, rows: Sequence[tuple[StepsRequest, int]]) -> Array:
