@@ -48,7 +48,18 @@ LONGEST = 400
 TORCH_AT_TOP = (
     *(
         f"problems/{name}.py"
-        for name in ("counting", "flat", "frozen", "layers", "models", "module", "network", "objective", "signs")
+        for name in (
+            "counting",
+            "examples",
+            "flat",
+            "frozen",
+            "layers",
+            "models",
+            "module",
+            "network",
+            "objective",
+            "signs",
+        )
     ),
     *(
         f"problems/{name}.py"

@@ -3,7 +3,7 @@
 import copy
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
@@ -14,6 +14,7 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.device_cache import samples_on
+from zofl_mpi.problems.examples import Examples
 from zofl_mpi.problems.flat import Flat, gradients
 from zofl_mpi.problems.objective import Objective
 from zofl_mpi.problems.saving import PLAIN, Saving, grouped
@@ -32,7 +33,6 @@ class Function:
         objective: the loss of outputs and targets.
         classes: C.
         n: length of the vector.
-        input_dtype: of the module's inputs: `dtype`, or int64 for a module that takes no floats.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Function:
             examples: inputs (k, p) and targets (k, ...) of real samples to try them with; None: numbers from -1 to 1,
                 of class 0.
         """
-        self.module, self.objective, self._saving, self._examples = module, objective, saving, examples
+        self.module, self.objective, self._saving = module, objective, saving
         self._blocks = grouped(module) if saving.checkpoint else []
         saving.check(self._blocks, [module])
         self.input_shape, self.classes = input_shape, classes
         self._dtype = np.dtype(dtype).name
         self.dtype: torch.dtype = getattr(torch, self._dtype)
-        self.input_dtype = self.dtype
+        self.examples = Examples(examples, input_shape, self.dtype)
         self.module.to(self.dtype)
         self._try()
         self.device = torch.device(device)
@@ -120,7 +120,7 @@ class Function:
         inputs, targets = samples_on(str(self.device), data, positions.ravel(), self._dtype)
         layout = torch.channels_last if self.channels_last else torch.preserve_format
         # a copy in memory that torch allocated: NumPy's may begin anywhere, and products then round differently
-        inputs = inputs.view(-1, *self.input_shape).to(self.input_dtype, memory_format=layout, copy=True)
+        inputs = inputs.view(-1, *self.input_shape).to(self.examples.input_dtype, memory_format=layout, copy=True)
         inputs = inputs.view((*positions.shape, *self.input_shape))
         if self.channels_last:  # for one channel torch itself writes strides that take slow paths
             channels, _, width = self.input_shape
@@ -146,60 +146,31 @@ class Function:
 
     def step_of_zeros(self, batch_size: int, gradient: bool = True) -> tuple[Tensor, Tensor]:
         """Computes the gradient, or the outputs, at 0 on samples of zeros; returns these inputs and that point."""
-        inputs = torch.zeros((batch_size, *self.input_shape), dtype=self.input_dtype, device=self.device)
+        inputs, targets = self.examples.zeros(batch_size, self.device)
         point = torch.zeros(self.n, dtype=self.dtype, device=self.device)
         with self.at(point):
             if gradient and self.objective.differentiable:
-                self.gradient(inputs, torch.zeros_like(self.targets(batch_size), device=self.device))
+                self.gradient(inputs, targets)
             else:
                 self.outputs(inputs)
         return inputs, point
-
-    def trial(self, count: int) -> Tensor:
-        """(count, *input_shape) inputs to try the module with."""
-        if self._examples is None:
-            numbers = torch.linspace(-1, 1, count * int(np.prod(self.input_shape)), dtype=self.dtype)
-        else:
-            chosen = np.resize(np.arange(len(self._examples[0])), count)
-            numbers = torch.from_numpy(np.asarray(self._examples[0], self._dtype)[chosen])
-        return numbers.view(count, *self.input_shape).to(self.input_dtype)
-
-    def targets(self, count: int) -> Tensor:
-        """(count, ...) targets to try the loss with."""
-        if self._examples is None:
-            return torch.zeros(count, dtype=torch.int64)
-        return torch.from_numpy(self._examples[1][np.resize(np.arange(len(self._examples[1])), count)])
-
-    def _first_outputs(self, count: int) -> Tensor:
-        """The first model's outputs; of whole inputs as int64 where the module, as an embedding, takes no floats."""
-        whole = self._examples is not None and bool((self._examples[0] == np.floor(self._examples[0])).all())
-        try:
-            return self.outputs(self.trial(count))
-        except Exception:  # the user's code
-            if not whole:
-                raise
-            self.input_dtype = torch.int64
-            with suppress(Exception):
-                return self.outputs(self.trial(count))
-            self.input_dtype = self.dtype
-            raise
 
     def _try(self) -> None:
         """Refuses a module that takes no such inputs, returns no outputs that the loss takes, changes its buffers or
         draws random numbers, and is then no function of its parameters: by a forward pass of some inputs on the CPU.
         """
-        name, count = type(self.module).__name__, 2 if self._examples is None else max(2, len(self._examples[0]))
+        name, count = type(self.module).__name__, self.examples.count
         before = [buffer.clone() for buffer in self.module.buffers()]
         with torch.random.fork_rng(devices=()):
             state = torch.random.get_rng_state()
             try:
-                outputs = self._first_outputs(count)
+                outputs = self.examples.taken_by(self.outputs)
             except Exception as error:  # the user's code
                 reason = str(error).partition("\n")[0]
                 raise UserError(f"{name} does not take inputs of shape {self.input_shape}: {reason}") from error
             drew = not torch.equal(state, torch.random.get_rng_state())
-        targets = self.targets(count)
-        by_class = self.objective.classifies and targets.dim() == 1 and not targets.is_floating_point()
+        targets = self.examples.targets()
+        by_class = self.objective.by_class(targets)
         if outputs.shape[:1] != (count,) or (by_class and outputs.shape != (count, self.classes)):
             want = f"{self.classes} logits, one a class" if by_class else "one for each input"
             got = tuple(outputs.shape[1:])
@@ -214,7 +185,7 @@ class Function:
                 f"{name} draws random numbers in a forward pass (dropout?), so it is no function of its parameters: "
                 "take probability 0, or .eval()"
             )
-        self.objective.check(outputs, targets, self.trial(count))
+        self.objective.check(outputs, targets, self.examples.inputs())
         if self._saving.parts > 1 and not self.objective.separate:
             fault = f"loss {self.objective.name} is no mean of samples' own"
             raise UserError(f"--client-memory {self._saving}: {fault}, so parts have another gradient; take none")

@@ -349,7 +349,7 @@ class Network(Personalised):
 
     def _check_augment(self, function: Function) -> None:
         """Refuses an `augment` that changes its inputs in place, another shape, or torch's random numbers."""
-        inputs = function.trial(2).to(function.device)
+        inputs = function.examples.inputs(2).to(function.device)
         version, state = inputs._version, torch.random.get_rng_state()
         self._augmented(inputs, Streams(0)(Purpose.AUGMENT))
         if not torch.equal(state, torch.random.get_rng_state()):

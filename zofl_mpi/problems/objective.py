@@ -106,6 +106,10 @@ class Objective:
         each = self._each(self._form(outputs), outputs, targets).double()
         return each if self.weight is None else each * self._weights(inputs, targets)
 
+    def by_class(self, targets: Tensor) -> bool:
+        """Whether each sample has one class, and the loss takes an output for each."""
+        return self.classifies and targets.dim() == 1 and not targets.is_floating_point()
+
     def hits(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """(B,) 1 where a sample's class has the largest output, else 0; of several classes a sample their share."""
         if not self.classifies or targets.is_floating_point():
@@ -137,7 +141,7 @@ class Objective:
         outputs = outputs.detach()
         if self.classifies and outputs.dim() < 2:
             raise UserError(f"loss {self.name} needs outputs of shape (B, C), one a class; they are {outputs.dim()}-D")
-        self.plain = self.plain and outputs.dim() == 2 and targets.dim() == 1 and not targets.is_floating_point()
+        self.plain = self.plain and outputs.dim() == 2 and self.by_class(targets)
         value = self._first(outputs, targets)
         targets, form = self._given(targets, outputs.dtype), self._form(outputs)
         shapes = f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"

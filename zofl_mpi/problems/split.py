@@ -5,7 +5,7 @@ mirrored.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, final
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from zofl_mpi.data import Array, Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split, device_cache
+from zofl_mpi.problems.examples import Examples
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.layers import head_gradient, linear_of
 from zofl_mpi.problems.objective import Objective
@@ -79,12 +80,12 @@ class SplitNetwork(TorchSplit):
     smashed_bytes: int = field(init=False, compare=False)  # of a sample, as it travels
     takes_one: bool = field(init=False, compare=False)
     _objective: Objective = field(init=False, repr=False, compare=False)
-    _input_dtype: torch.dtype = field(init=False, repr=False, compare=False)
+    _examples: Examples = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._check()
-        vars(self).update(_objective=Objective(self.loss), _input_dtype=getattr(torch, self.dtype))
         kind = getattr(torch, self.dtype)
+        vars(self).update(_objective=Objective(self.loss), _examples=Examples(self.examples, self.input_shape, kind))
         for part in self._parts():
             part.to("cpu", kind, memory_format=torch.channels_last)  # type: ignore[call-overload]
             part.train()
@@ -114,14 +115,14 @@ class SplitNetwork(TorchSplit):
         """
         buffers = [b for part in self._parts() for b in part.buffers()]
         kept = [b.clone() for b in buffers]
-        inputs, targets = self._trial()
+        targets = self._examples.targets()
         with torch.no_grad(), self.precision("cpu"), torch.random.fork_rng(devices=()):
             state = torch.random.get_rng_state()
-            inputs = self._as_taken(inputs)
-            smashed = self.narrowed(self._through("client", self.client, inputs))
+            smashed = self.narrowed(self._examples.taken_by(partial(self._through, "client", self.client)))
+            inputs = self._examples.inputs()
             for name, part in (("auxiliary", self.auxiliary), ("server", self.server)):
                 outputs = self._through(name, part, smashed)
-                if self._by_class(targets) and outputs.shape != (len(targets), self.classes):
+                if self._objective.by_class(targets) and outputs.shape != (len(targets), self.classes):
                     raise UserError(
                         f"the {name} part maps smashed samples of shape {tuple(smashed.shape[1:])} to "
                         f"{tuple(outputs.shape[1:])}; it must give {self.classes} logits"
@@ -142,30 +143,6 @@ class SplitNetwork(TorchSplit):
             b.copy_(value)
         own = {"smashed_shape": tuple(smashed.shape[1:]), "smashed_bytes": smashed[0].nbytes, "takes_one": takes_one}
         vars(self).update(own)
-
-    def _trial(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of some samples, two at least."""
-        if self.examples is None:
-            inputs = torch.zeros(2, *self.input_shape, dtype=self._input_dtype)
-            return inputs, torch.zeros(2, dtype=torch.int64)
-        some = np.resize(np.arange(len(self.examples[0])), max(2, len(self.examples[0])))
-        inputs, targets = (torch.from_numpy(each[some]) for each in self.examples)
-        return inputs.view(-1, *self.input_shape).to(self._input_dtype), targets
-
-    def _as_taken(self, inputs: Tensor) -> Tensor:
-        """The inputs as the client's part takes them: whole ones as int64 where it takes no floats, as an embedding."""
-        if not torch.equal(inputs, inputs.floor()):
-            return inputs
-        with suppress(Exception):  # which the client's part raises again
-            self.client(inputs)
-            return inputs
-        with suppress(Exception):
-            self.client(inputs.long())
-            vars(self)["_input_dtype"] = torch.int64
-        return inputs.to(self._input_dtype)
-
-    def _by_class(self, targets: Tensor) -> bool:
-        return self._objective.classifies and targets.dim() == 1 and not targets.is_floating_point()
 
     def _through(self, name: str, part: nn.Module, x: Tensor) -> Tensor:
         version = x._version
@@ -203,16 +180,15 @@ class SplitNetwork(TorchSplit):
 
     def samples(self, data: Dataset, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         inputs, targets = device_cache.samples_on(self.device, data, positions, self.dtype)
-        return _channels_last(inputs.reshape(-1, *self.input_shape).to(self._input_dtype)), targets
+        return _channels_last(inputs.reshape(-1, *self.input_shape).to(self._examples.input_dtype)), targets
 
     def sensed(self, inputs: Tensor, i: int) -> Tensor:
         return SENSORS[self.sensors[i % len(self.sensors)]](inputs) if self.sensors else inputs
 
     def example(self, count: int) -> tuple[Tensor, Tensor]:
         """Zeros (count, *input_shape), and targets (count, ...) of zeros, as class 0."""
-        x = torch.zeros(count, *self.input_shape, dtype=self._input_dtype, device=self.device)
-        target = self._trial()[1][:1].to(self.device)
-        return _channels_last(x), torch.zeros_like(target).repeat(count, *[1] * (target.dim() - 1))
+        x, targets = self._examples.zeros(count, torch.device(self.device))
+        return _channels_last(x), targets
 
     def augmentation(self, kind: str) -> Callable[[Tensor, np.random.Generator], Tensor]:
         """`crop_flip`, the only kind, for images."""

@@ -32,7 +32,7 @@ ROLES: Mapping[str, Groups] = {"Hierarchical": HIERARCHY, "Smooth": {}, "Lipschi
 """The roles of `Network`; written out, since its file imports torch."""
 Factory = Callable[[Site, tuple[int, ...], int], "nn.Module"]
 """A torch module from the flags, the shape of an input and the number of classes."""
-EXAMPLES = 32
+EXAMPLES = 8
 """Samples of a client on which module and loss are tried before a run."""
 
 

@@ -67,11 +67,11 @@ def obstacle(function: Function) -> str:
 
     A loop over the models is no such computation.
     """
-    targets = function.targets(4)
+    targets = function.examples.targets(4)
     own = targets.view(2, 2, *targets.shape[1:])
     if function.objective.plain:
         own = torch.ones((2, 2, function.classes), dtype=function.dtype)
-    inputs = function.trial(4).view(2, 2, *function.input_shape)
+    inputs = function.examples.inputs(4).view(2, 2, *function.input_shape)
     try:
         with warnings.catch_warnings(), function.at(function.vector(function.initial())):
             trained = {name: p for name, p in function.module.named_parameters() if p.requires_grad}

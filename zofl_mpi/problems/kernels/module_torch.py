@@ -260,7 +260,7 @@ class _Rows:
         if self._factors:
             self._inputs.mul_(self._factors[0]).add_(self._factors[1])
         own = self._key.function
-        return self._inputs.reshape(self.size, self._key.batch, *own.input_shape).to(own.input_dtype)
+        return self._inputs.reshape(self.size, self._key.batch, *own.input_shape).to(own.examples.input_dtype)
 
     def targets(self, steps: int) -> Tensor:
         """(steps, R, B, ...) of the first steps; of the plain cross-entropy (steps, R, B, C), 1 for the true class."""
