@@ -289,7 +289,7 @@ class Network(Personalised):
         with function.at(function.vector(x)):
             for block, (inputs, targets) in zip(blocks(positions, BLOCK), self._blocks(data, positions), strict=True):
                 outputs = function.outputs(inputs)
-                values = objective.each(outputs, targets, inputs), objective.hits(outputs, targets)
+                values = objective.each(outputs, targets, inputs, exact=False), objective.hits(outputs, targets)
                 labels = data.labels[data.rows_of(block)].astype(np.int64, copy=False)
                 evaluated.append((labels, *(value.cpu().numpy() for value in values)))
                 if self.metrics:

@@ -30,7 +30,7 @@ class Objective:
 
     Attributes:
         name: of the loss, for messages.
-        classifies: whether it is a cross-entropy of classes, so that a largest output is a hit.
+        classifies: whether it is a cross-entropy of classes, not of shares, so that a largest output is a hit.
         plain: whether it is the cross-entropy of one class a sample, without further terms: its gradient is
             softmax - y.
         separate: whether it is the mean of the samples' own losses; known after `check`.
@@ -66,11 +66,6 @@ class Objective:
         for form in self._forms.values():
             form.to(device)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the scores beside the loss."""
-        return tuple(dict.fromkeys([*(["accuracy"] if self.classifies else []), *self.metrics]))
-
     # --- in training, with a graph
 
     def mean(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
@@ -97,13 +92,16 @@ class Objective:
         """() the sum over a mini-batch, in float64."""
         return self.sum(self.wide(outputs), targets, inputs).double()
 
-    def each(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
-        """(B,) each sample's, in float64; the mean for each where the loss is no mean of samples' own."""
+    def each(self, outputs: Tensor, targets: Tensor, inputs: Tensor, exact: bool = True) -> Tensor:
+        """(B,) each sample's, in float64; the mean for each where the loss is no mean of samples' own, or, unless it
+        must be `exact`, a function that would be called for each.
+        """
         outputs = self.wide(outputs)
+        form = self._form(outputs)
+        if not self.separate or (form.apart is None and not exact):
+            return (self.total(outputs, targets, inputs) / len(outputs)).expand(len(outputs))
         targets = self._given(targets, outputs.dtype)
-        if not self.separate:
-            return self._form(outputs).loss(outputs, targets).double().expand(len(outputs))
-        each = self._each(self._form(outputs), outputs, targets).double()
+        each = self._each(form, outputs, targets).double()
         return each if self.weight is None else each * self._weights(inputs, targets)
 
     def by_class(self, targets: Tensor) -> bool:
@@ -112,7 +110,7 @@ class Objective:
 
     def hits(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """(B,) 1 where a sample's class has the largest output, else 0; of several classes a sample their share."""
-        if not self.classifies or targets.is_floating_point():
+        if not self.classifies:
             return torch.zeros(len(outputs), dtype=torch.float64, device=outputs.device)
         return (outputs.argmax(dim=1) == targets).double().reshape(len(outputs), -1).mean(dim=1)
 
@@ -142,6 +140,7 @@ class Objective:
         if self.classifies and outputs.dim() < 2:
             raise UserError(f"loss {self.name} needs outputs of shape (B, C), one a class; they are {outputs.dim()}-D")
         self.plain = self.plain and outputs.dim() == 2 and self.by_class(targets)
+        self.classifies = self.classifies and not targets.is_floating_point()
         value = self._first(outputs, targets)
         targets, form = self._given(targets, outputs.dtype), self._form(outputs)
         shapes = f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"
@@ -172,7 +171,7 @@ class Objective:
                 try:
                     return self._differentiated(outputs, self._given(targets, outputs.dtype))
                 except Exception as exc:  # the user's code, or torch's refusal of shapes and dtypes
-                    if self._floats or targets.is_floating_point() or self.classifies:
+                    if self._floats or targets.is_floating_point():
                         shapes = f"{tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"
                         fault = f"loss {self.name} does not take outputs of shape {shapes}"
                         raise UserError(f"{fault}: {mistake(exc)}") from exc

@@ -109,14 +109,11 @@ def accuracies(setting: Setting[Any], i: int, y: Array) -> dict[str, float]:
 
     And the metrics that a user has given, on the samples as they are.
     """
-    own, of_all = _weighted(setting, i, y, setting.test)
-    columns = {"personal_accuracy": own, "personal_accuracy_global": of_all}
+    columns = {f"personal_{name}": value for name, value in _of_personal(setting, i, y, setting.test).items()}
     if setting.validation is not None:
-        columns["validation_personal_accuracy"] = _weighted(setting, i, y, setting.validation)[0]
-    for prefix, samples in (("personal", setting.test), ("validation_personal", setting.validation)):
-        if samples and setting.problem.metric_names:
-            scores = setting.problem.score(y, samples)
-            columns |= {f"{prefix}_{name}": scores[name] for name in setting.problem.metric_names if name in scores}
+        found = _of_personal(setting, i, y, setting.validation)
+        del found["accuracy_global"]
+        columns |= {f"validation_personal_{name}": value for name, value in found.items()}
     return columns
 
 
@@ -125,19 +122,22 @@ def column_means(replies: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: math.fsum(reply[name] for reply in replies) / len(replies) for name in replies[0]}
 
 
-def _weighted(setting: Setting[Any], i: int, y: Array, held_out: Any) -> tuple[float, float]:
-    """The accuracy of y (n,) on samples weighted to client i's own classes, and as they are."""
-    problem, counts = setting.problem, setting.counts
-    hits = problem.hits
-    if hits is None or counts is None:
-        mix = None if counts is None else counts[i] / counts[i].sum()
-        of_mix, of_all = (problem.score(y, held_out, m).get("accuracy", math.nan) for m in (mix, None))
-        return of_mix, of_all
+def _of_personal(setting: Setting[Any], i: int, y: Array, held_out: Any) -> dict[str, float]:
+    """The accuracy of y (n,) on samples weighted to client i's own classes, and as they are, and the metrics."""
+    problem, counts, names = setting.problem, setting.counts, setting.problem.metric_names
+    hits = None if counts is None else problem.hits
+    scores = problem.score(y, held_out) if names or hits is None else {}
+    metrics = {name: scores[name] for name in names if name in scores}
+    if counts is None or hits is None:
+        of_mix = of_all = scores.get("accuracy", math.nan)
+        if counts is not None and counts.shape[1] > 1:
+            of_mix = problem.score(y, held_out, counts[i] / counts[i].sum()).get("accuracy", math.nan)
+        return {"accuracy": of_mix, "accuracy_global": of_all, **metrics}
     right, there = hits(y, held_out), held_out.counts()  # (classes,)
     shares = np.where(there > 0, counts[i] / counts[i].sum(), 0.0)
     total = shares.sum()  # 0: the samples have none of the client's classes
     weighted = float(shares @ (right / np.maximum(there, 1)) / total) if total else math.nan
-    return weighted, float(right.sum() / there.sum())
+    return {"accuracy": weighted, "accuracy_global": float(right.sum() / there.sum()), **metrics}
 
 
 @final
