@@ -2,6 +2,7 @@
 
 import functools
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -286,6 +287,23 @@ def test_a_loss_without_a_gradient_serves_methods_that_need_values_alone(written
     assert launch.here("zofl_mpi.zo_hfl", *own, "--method", "fedavg", "--tau", "1", "--out", "b.h5") != 0
     told = capsys.readouterr().err
     assert "has no gradient: it leaves torch's operations; take a method that needs values alone" in told
+
+
+def test_a_run_does_not_go_on_with_another_loss(written: Written, capsys: Capsys) -> None:
+    """Mutations: a fingerprint of the module alone; one without augmentation or weights."""
+    others = "TorchProblem(Net, nn.L1Loss())", "TorchProblem(Net, nn.MSELoss(), augment=noisy)"
+    name = written(NETS + "".join(f"\nother{k} = {other}" for k, other in enumerate(others)))
+    own = ["--method", "fedavg", "--data", "regression.npz"]
+    begun = [*own, *FEW, "--problem", f"{name}:regression", "--tau", "1", "--rounds", "1", "--out", "a.h5"]
+    assert launch.here("zofl_mpi.zo_hfl", *begun) == 0
+    for k in range(len(others)):
+        source = Path(f"{name}.py").read_text()
+        Path(f"{name}.py").write_text(f"{source}\nregression = other{k}\n# {k}")
+        sys.modules.pop(name)
+        again = ["--resume", "a.h5", *own, "--problem", f"{name}:regression", "--rounds", "2"]
+        assert "data or network are not those that the run began with" in launch.refused(
+            capsys, "zofl_mpi.zo_hfl", *again
+        )
 
 
 def test_problems_in_memory_make_their_setting() -> None:
