@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.device_cache import samples_on
+from zofl_mpi.problems.device_cache import in_kind, samples_on
 from zofl_mpi.problems.examples import Examples
 from zofl_mpi.problems.flat import Flat, gradients
 from zofl_mpi.problems.objective import Objective
@@ -120,7 +120,7 @@ class Function:
         inputs, targets = samples_on(str(self.device), data, positions.ravel(), self._dtype)
         layout = torch.channels_last if self.channels_last else torch.preserve_format
         # a copy in memory that torch allocated: NumPy's may begin anywhere, and products then round differently
-        inputs = inputs.view(-1, *self.input_shape).to(self.examples.input_dtype, memory_format=layout, copy=True)
+        inputs = in_kind(inputs.view(-1, *self.input_shape), self.examples.input_dtype, memory_format=layout)
         inputs = inputs.view((*positions.shape, *self.input_shape))
         if self.channels_last:  # for one channel torch itself writes strides that take slow paths
             channels, _, width = self.input_shape
@@ -161,6 +161,7 @@ class Function:
         """
         name, count = type(self.module).__name__, self.examples.count
         before = [buffer.clone() for buffer in self.module.buffers()]
+        versions = [p._version for p in self.module.parameters()]
         with torch.random.fork_rng(devices=()):
             state = torch.random.get_rng_state()
             try:
@@ -175,6 +176,8 @@ class Function:
             want = f"{self.classes} logits, one a class" if by_class else "one for each input"
             got = tuple(outputs.shape[1:])
             raise UserError(f"{name} maps an input to an output of shape {got}, not to {want}")
+        if [p._version for p in self.module.parameters()] != versions:
+            raise UserError(f"{name} changes its parameters in a forward pass (max_norm of an embedding?)")
         if not all(map(torch.equal, before, self.module.buffers())):
             raise UserError(
                 f"{name} changes its buffers in a forward pass (BatchNorm's running statistics?), so it is no function "

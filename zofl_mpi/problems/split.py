@@ -61,6 +61,9 @@ class TorchSplit(Split):
         return smashed.bfloat16() if self.bf16 else smashed
 
 
+PARTS = ("client", "auxiliary", "server")
+
+
 @final
 @dataclass(frozen=True)
 class SplitNetwork(TorchSplit):
@@ -111,10 +114,11 @@ class SplitNetwork(TorchSplit):
     def _try(self) -> None:
         """Passes two samples through all parts on the CPU, and notes how they are smashed; the parts stay as they were.
 
-        A part that does not fit its inputs, or draws random numbers, is refused.
+        A part that does not fit its inputs, draws random numbers, or changes its parameters is refused.
         """
         buffers = [b for part in self._parts() for b in part.buffers()]
         kept = [b.clone() for b in buffers]
+        versions = [[p._version for p in part.parameters()] for part in self._parts()]
         targets = self._examples.targets()
         with torch.no_grad(), self.precision("cpu"), torch.random.fork_rng(devices=()):
             state = torch.random.get_rng_state()
@@ -139,6 +143,9 @@ class SplitNetwork(TorchSplit):
                 takes_one = True
             except ValueError:  # a BatchNorm that is left with one number of each channel
                 takes_one = False
+        for name, part, before in zip(PARTS, self._parts(), versions, strict=True):
+            if [p._version for p in part.parameters()] != before:
+                raise UserError(f"the {name} part changes its parameters in a forward pass (max_norm of an embedding?)")
         for b, value in zip(buffers, kept, strict=True):
             b.copy_(value)
         own = {"smashed_shape": tuple(smashed.shape[1:]), "smashed_bytes": smashed[0].nbytes, "takes_one": takes_one}
@@ -180,7 +187,9 @@ class SplitNetwork(TorchSplit):
 
     def samples(self, data: Dataset, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         inputs, targets = device_cache.samples_on(self.device, data, positions, self.dtype)
-        return _channels_last(inputs.reshape(-1, *self.input_shape).to(self._examples.input_dtype)), targets
+        if not self._examples.input_dtype.is_floating_point:
+            inputs = device_cache.in_kind(inputs, self._examples.input_dtype)
+        return _channels_last(inputs.reshape(-1, *self.input_shape)), targets
 
     def sensed(self, inputs: Tensor, i: int) -> Tensor:
         return SENSORS[self.sensors[i % len(self.sensors)]](inputs) if self.sensors else inputs
