@@ -337,3 +337,26 @@ def test_problems_in_memory_make_their_setting() -> None:
     assert problem.loss(x, data.test) == pytest.approx(loss.item(), rel=1e-5)
     with pytest.raises(UserError, match="targets, not classes"):
         net.choice().make(site)
+
+
+@pytest.mark.parametrize("method", FAMILIES)
+def test_a_network_and_data_in_memory_are_a_run(method: str) -> None:
+    """By `simulate`; the module has the final model. Mutations: the argument's default; a metric that is no column."""
+    halves = {"A": slice(0, 50), "B": slice(50, 80)}
+    parts = {name: (X[own], (X[own, :2] > 0).astype(np.float32)) for name, own in halves.items()}
+    rest, held = (X[80:100], X[80:100, :2] > 0), (X[100:], X[100:, :2] > 0)
+    data = Federation.of_clients(parts, server=rest, test=held, validation=held)
+    metrics = {"right": lambda outputs, targets: ((outputs > 0) == (targets > 0.5)).double().mean()}
+    net = zofl_mpi.TorchProblem(layers, nn.BCEWithLogitsLoss(), metrics=metrics)(width=7)
+    found = zofl_mpi.simulate(method, net, data, rounds=2, out="a.h5", quiet=True)
+    assert found.status == "done" and found.config["width"] == 7
+    module = found.module()
+    with torch.no_grad():
+        outputs = module(torch.from_numpy(held[0]))
+    right = ((outputs > 0).numpy() == held[1]).mean()
+    assert found.row["test_right"] == found.row["validation_right"] == pytest.approx(right)
+    assert len(found.final["x"]) == 7 * 6 + 2 * 8
+
+
+def layers(shape: Any, width: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Linear(shape[0], width), nn.Tanh(), nn.Linear(width, 2))
