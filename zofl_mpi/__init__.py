@@ -14,6 +14,7 @@ A method, a problem or a script of your own may import these names; everything e
 - `Dataset`, `Federation`: samples; who holds which of them.
 - `Loads`: the work that a method plans for each client, by which they are placed on ranks.
 - `Directions`: how many directions a zeroth-order method draws, and their length.
+- `TorchProblem`, `SplitProblem`: a torch module, or a network cut in two, and a loss, as a problem.
 - `UserError`, `demand`: a mistake of the user, in one sentence; a check of a flag.
 - `simulate`, `plan`, `Simulation`: a run from Python, what it would be, and a run step by step.
 - `Result`, `load`: what a run has left; that of an earlier one.
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from zofl_mpi.api.simulation import Simulation, plan, simulate
     from zofl_mpi.data import Dataset, Federation
     from zofl_mpi.run import records
+    from zofl_mpi.settings.heron_sfl import SplitProblem
+    from zofl_mpi.settings.networks import TorchProblem
 
 __version__ = "1.0.0"
 __all__ = [
@@ -67,8 +70,10 @@ __all__ = [
     "RunFailed",
     "Setting",
     "Simulation",
+    "SplitProblem",
     "Step",
     "TensorBoard",
+    "TorchProblem",
     "UserError",
     "above",
     "at_least",
@@ -101,6 +106,8 @@ LAZY = {
     "OptunaPruning": "zofl_mpi.api.callbacks",
     "TensorBoard": "zofl_mpi.api.callbacks",
     "check_method": "zofl_mpi.api.checking",
+    "SplitProblem": "zofl_mpi.settings.heron_sfl",
+    "TorchProblem": "zofl_mpi.settings.networks",
 }
 """{public name: its module}, imported when it is asked for: ranks that need none of them start sooner."""
 

@@ -90,7 +90,7 @@ def own() -> dict[str, str]:
     """{module: code} of the snippets that commands name as MODULE:CLASS."""
     named = re.findall(r"--(?:method|problem) (\w+):(\w+)", ALL)
     codes = blocks(ALL, "python")
-    return {module: code for module, name in named for code in codes if re.search(rf"^class {name}\b", code, re.M)}
+    return {module: code for module, name in named for code in codes if re.search(rf"^(class )?{name}\b", code, re.M)}
 
 
 def test_every_command_names_what_is_there(here: Path, capsys: Any) -> None:
@@ -229,7 +229,7 @@ def test_every_snippet_is_run_here(here: Path, capsys: Any) -> None:
     """A module by the commands that name it, as above and below; all others after one another, beside a result."""
     assert len(TEXT["README.md"].splitlines()) <= 130 and len(own()["fedsgd"].splitlines()) <= 40
     scripts = [code for code in blocks(ALL, "python") if code not in own().values()]
-    assert set(own()) == {"fedsgd", "feedsign", "mynet", "mysplit", "risk", "ridge"} and len(scripts) == 3
+    assert set(own()) == {"fedsgd", "feedsign", "mynet", "myloss", "mysplit", "risk", "ridge"} and len(scripts) == 3
     performed([["zofl_mpi.zo_hfl", "--rounds", "2", "--checkpoint-every", "1", "--quiet", "--out", "mnist.h5"]])
     (here / "table.npz").unlink()
     for code in scripts:

@@ -14,7 +14,7 @@ from zofl_mpi.engine.batching import MANY
 from zofl_mpi.engine.setting import Work
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import device_cache
-from zofl_mpi.problems import network as networks
+from zofl_mpi.problems.kernels import functional
 from zofl_mpi.problems.module import Function
 from zofl_mpi.run.plan import understand
 
@@ -85,7 +85,7 @@ COMPANY = {
 @pytest.mark.parametrize(("patch", "equal"), COMPANY.values(), ids=COMPANY)
 def test_the_check_finds_whether_company_matters(patch: Any, equal: bool, monkeypatch: Patch) -> None:
     """Mutations: one order alone; nobody alone; steps so short that the slopes' last bits are rounded away."""
-    monkeypatch.setattr(Function, "slopes", patch(Function.slopes))
+    monkeypatch.setattr(functional, "slopes", patch(functional.slopes))
     monkeypatch.setattr(module_torch, "loss_sums", lambda asked: [own.x[:, 0] for own in asked])
     monkeypatch.setattr(module_torch, "_BLOCKS", type(module_torch._BLOCKS)())
     some = requests("one sample", "float32", "cpu", 1)[0]
@@ -108,17 +108,17 @@ def test_losses_are_checked_too(equal: bool, monkeypatch: Patch) -> None:
 def test_clients_are_batched_only_where_the_check_has_passed(name: str, equal: bool, monkeypatch: Patch) -> None:
     """Mutations: batched all the same; never batched; checked anew for each call; losses left out."""
     checked, batched = list[int](), list[Any]()
-    monkeypatch.setattr(networks, "equal_bits", lambda *given: checked.append(given[2]) or equal)
+    monkeypatch.setattr(module_torch, "equal_bits", lambda *given: checked.append(given[2]) or equal)
     for compute in ("take_steps", "loss_sums"):
-        plain = getattr(networks, compute)
-        monkeypatch.setattr(networks, compute, lambda asked, plain=plain: batched.append(asked) or plain(asked))
+        plain = getattr(module_torch, compute)
+        monkeypatch.setattr(module_torch, compute, lambda asked, plain=plain: batched.append(asked) or plain(asked))
     compared(local(method(name, "mlp", "torch")), serial(name, "mlp", "as stored"), name)
     assert checked == [8] and bool(batched) is equal
 
 
 def test_sizes_that_were_not_checked_are_computed_one_client_after_the_other(monkeypatch: Patch) -> None:
     """Mutations: a check in the middle of a run, whose verdict other ranks may not share."""
-    monkeypatch.setattr(networks, "equal_bits", lambda *given: pytest.fail("checked"))
+    monkeypatch.setattr(module_torch, "equal_bits", lambda *given: pytest.fail("checked"))
     problem = made(MLP(p, C, (3,)), "torch").with_kernel("torch", Work(8))
     assert problem.batches(SAMPLES, 8) and not problem.batches(SAMPLES, 9)
     x = problem.initial(START)
@@ -135,7 +135,7 @@ def test_sizes_that_were_not_checked_are_computed_one_client_after_the_other(mon
 def test_a_computation_is_always_of_the_same_shape(monkeypatch: Patch) -> None:
     """Libraries choose their ways by shapes and by where arrays lie. Mutation: the last block is not filled up."""
     asked, shapes = requests("odd cnn", "float32", "cpu", 40), set()
-    plain = Function.slopes
+    plain = functional.slopes
 
     def noted(self: Any) -> Any:
         slopes = plain(self)
@@ -147,7 +147,7 @@ def test_a_computation_is_always_of_the_same_shape(monkeypatch: Patch) -> None:
 
         return seen
 
-    monkeypatch.setattr(Function, "slopes", noted)
+    monkeypatch.setattr(functional, "slopes", noted)
     monkeypatch.setattr(module_torch, "_BLOCKS", type(module_torch._BLOCKS)())
     for count in (1, 3, 4, 5, 40):
         module_torch.take_steps(asked[:count])
@@ -159,12 +159,12 @@ def test_a_block_follows_from_a_rows_step(monkeypatch: Patch) -> None:
     """Mutations: a block that ignores what the backward pass keeps; one that is larger than its limit allows."""
     function = gpu_networks.network("mlp", "float32", "cpu")._function
     least = 4 * (3 * function.n + 16 * (784 + 200))
-    assert least < function.step_bytes(16) < 4 * least
-    assert function.step_bytes(64) > function.step_bytes(16) + 48 * 4 * 784
+    assert least < functional.step_bytes(function, 16) < 4 * least
+    assert functional.step_bytes(function, 64) > functional.step_bytes(function, 16) + 48 * 4 * 784
     asked = requests("mlp", "float32", "cpu", 1)
     monkeypatch.setattr(module_torch, "CPU_ROWS", 16)
     for rows, limit in ((16, 32), (8, 15), (4, 4), (1, 0.5)):
-        monkeypatch.setattr(module_torch, "STEP_BYTES", int(limit * function.step_bytes(16)))
+        monkeypatch.setattr(module_torch, "STEP_BYTES", int(limit * functional.step_bytes(function, 16)))
         assert module_torch._StepBlock(asked[0].key, asked[0].data).rows.size == rows
 
 
@@ -195,7 +195,7 @@ def recordings(monkeypatch: Patch) -> tuple[list[Callable[[], None]], list[int]]
 def test_steps_are_replayed_in_chunks_and_one_by_one(monkeypatch: Patch) -> None:
     """Mutations: buffers filled before a recording that writes into them; new tensors in place of the recorded ones."""
     recorded, played = recordings(monkeypatch)
-    monkeypatch.setattr(networks, "equal_bits", lambda *given: True)
+    monkeypatch.setattr(module_torch, "equal_bits", lambda *given: True)
     compared(local(method("fedprox", "mlp", "torch")), serial("fedprox", "mlp", "as stored"), "fedprox")
     assert played == [0, 1, 1] * ROUNDS  # 18 steps: 16, and two by themselves
     assert len(recorded) == 2
@@ -229,7 +229,7 @@ def test_a_block_has_as_many_rows_as_fit() -> None:
 def test_data_lie_on_the_device_once(monkeypatch: Patch) -> None:
     """Mutations: a copy a client, or a call; one that stays when the data are gone."""
     monkeypatch.setattr(module_torch, "_BLOCKS", type(module_torch._BLOCKS)())
-    monkeypatch.setattr(networks, "equal_bits", lambda *given: True)
+    monkeypatch.setattr(module_torch, "equal_bits", lambda *given: True)
     gc.collect()
     before = set(device_cache._PLACED)
     data = Dataset(PIXELS.copy(), LABELS.copy(), C)

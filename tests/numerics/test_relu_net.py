@@ -85,7 +85,7 @@ def test_numbers_that_are_large_or_not_finite_give_no_warning():
     assert not np.isfinite(net().gradient(x[0], UNIT)).all()
     assert not math.isfinite(net().score(x[0], UNIT)["loss"])
     moved = net(dtype=np.float32).descend(
-        UNIT, points(1, net().n)[0], BATCH[None], np.array([1e60])
+        UNIT, points(1, net().n, dtype=np.float32)[0], BATCH[None], np.array([1e60])
     )  # no float32 holds it
     assert not np.isfinite(moved).all()
 

@@ -52,13 +52,29 @@ LONGEST = 400
 TORCH_AT_TOP = (
     *(
         f"problems/{name}.py"
-        for name in ("counting", "flat", "frozen", "layers", "models", "module", "network", "signs")
+        for name in (
+            "counting",
+            "examples",
+            "flat",
+            "frozen",
+            "layers",
+            "models",
+            "module",
+            "network",
+            "objective",
+            "signs",
+        )
     ),
     *(
         f"problems/{name}.py"
         for name in ("adapters", "device_cache", "lm", "lm_checks", "lm_models", "sensors", "split")
     ),
-    *("problems/split_lm.py", "problems/tangents.py", "problems/kernels/module_torch.py"),
+    *(
+        "problems/split_lm.py",
+        "problems/tangents.py",
+        "problems/kernels/module_torch.py",
+        "problems/kernels/functional.py",
+    ),
 )
 """Files that are about torch modules. Elsewhere it is imported where it is needed: that costs each rank a second."""
 

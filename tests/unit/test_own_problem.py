@@ -283,7 +283,7 @@ OFFERS = " and offers Smooth; --method fedavg takes it"
     ("kind", "function", "lacks"),
     [
         ("smooth", "", UPPER + OFFERS),
-        ("smooth", "descend", UPPER),
+        ("smooth", "gradient", UPPER),
         ("hierarchical", "f2", "f2"),
         ("both", "f2", "f2" + OFFERS),
         ("both", "score", "score"),
@@ -297,11 +297,22 @@ def test_a_problem_that_lacks_a_member_hears_what_its_method_needs(
     flags = name.split()
     told = f"--method zo_hfl needs a Hierarchical problem; {name} lacks {lacks}"
     assert refused(capsys, *flags, "--method", "zo_hfl") == told
-    if function == "descend":
-        told = f"--method fedavg needs a Smooth problem; {name} lacks descend"
+    if function == "gradient":
+        told = f"--method fedavg needs a Smooth problem; {name} lacks gradient"
         assert refused(capsys, *flags, "--method", "fedavg") == told
-        told = f"{name}: to be a Smooth problem, the nearest, it lacks descend"
+        told = f"{name}: to be a Smooth problem, the nearest, it lacks gradient"
         assert refused(capsys, *flags, "--method", f"{written(SILENT)}:Silent") == told
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "scaffold"])
+def test_local_steps_follow_from_the_gradient(here: Path, written: Written, method: str) -> None:
+    """Mutations: a problem without `descend` is refused; no shift, no mu; float64 on the way."""
+    for name, source in (("own.h5", KINDS["smooth"]), ("left.h5", without("smooth", "descend"))):
+        own = ["--method", method, "--problem", f"{written(source)}:Squares", "--gamma-local", "0.05", "--out", name]
+        assert done_here(*RUN, *own) == 0
+    own, left = (records.load(name).final["x"] for name in ("own.h5", "left.h5"))
+    assert left.dtype == own.dtype == np.float32
+    np.testing.assert_allclose(left, own, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("field", "method"), [("mu", "fedprox"), ("m", "fedavg"), ("seed", "fedavg")])
@@ -378,7 +389,7 @@ def test_constants_that_differ_between_ranks_are_refused(written: Written, capsy
     [
         ("raise KeyError('width')", "failed: KeyError: 'width'"),
         ("self.head = nn.LazyLinear(classes)", "lazy"),
-        ("self.forward = lambda inputs: (inputs, 1)", "it returns a tuple, not logits"),
+        ("self.forward = lambda inputs: (inputs, 1)", "it returns a tuple, not one tensor"),
         ("self.forward = lambda inputs: inputs.nothing", "does not take inputs of shape (1, 8, 8)"),
         ("self.head = nn.Linear(8, 3)", "to an output of shape (3,), not to 10 logits"),
     ],

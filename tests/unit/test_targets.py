@@ -57,7 +57,7 @@ def test_floats_are_targets_of_samples_of_one_class(tmp_path: Path, dtype: Any) 
         (np.r_[V[:3], np.nan, V[4:]], "y is NaN or infinite (first in sample 3)"),
         (np.r_[V[:5], -np.inf, np.nan], "y is NaN or infinite (first in sample 5)"),
         (np.array([0, np.longdouble("1e4000")]), "y is NaN or infinite (first in sample 1)"),
-        (V[:, None], "y is float64 of shape (40, 1), it must be one integer (a class) or one float (a target of"),
+        (V[:, None], "y is float64 of shape (40, 1), it must be one integer (a class) a sample, shape"),
         (V + 1j, "y is complex128"),
     ],
 )

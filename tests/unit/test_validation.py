@@ -46,7 +46,7 @@ def test_a_report_has_the_scores_on_the_validation_part(cls: Any) -> None:
     assert score["loss"] != without["test_loss"]
     assert (told.pop("validation_personal_accuracy", None) is not None) == (cls is ZOHFL)
     assert told == pytest.approx(without, nan_ok=True, rel=0, abs=0)
-    twin = SimpleNamespace(score=lambda x, data: {"loss": 1.0, "smooth_loss": 2.0, "accuracy": 0.5})
+    twin = SimpleNamespace(metric_names=(), score=lambda x, data: {"loss": 1.0, "smooth_loss": 2.0, "accuracy": 0.5})
     of_twin = all_scores(replace(setting, problem=twin, validation=part), point(setting))
     assert of_twin.keys() - {"test_loss", "test_smooth_loss", "test_accuracy"} == {
         "validation_loss",

@@ -29,7 +29,7 @@ class Raw:
     official_test: int = 0  # how many samples at the end are the official test part; 0 if there is none
     levels: int | None = None  # divisor that brings bytes to [0, 1] (255; 16 for the digits); None for floats
     channels: int = 1  # equal blocks of features stored one after the other (3 colour planes, else 1)
-    targets: NDArray[np.float64] | None = None  # (N,) of a regression, all of class 0; None where there are classes
+    targets: Array | None = None  # (N, ...) of samples that are all of class 0; None where there are classes
     official_validation: int = 0  # how many samples before the official test part are an official validation part
     tokens: NDArray[np.int64] | None = None  # (V,) of encoded texts: tokens that their numbers 0 to V - 1 stand for
     shape: tuple[int, ...] = ()  # of one input: (channels, height, width), (p,) of a table; () by p, square images
@@ -86,7 +86,8 @@ class Dataset:
         classes: C.
         rows: (k,) which of the N samples belong to this data set; None stands for all.
         scale, shift: numbers, or (p,) one per feature.
-        targets: (N,) of a regression, whose samples are all of class 0; None where there are classes.
+        targets: (N, ...) numbers that a model should give, of samples that are all of class 0: floats of a regression
+            or of several labels, whole numbers as tokens; None where there are classes.
     """
 
     inputs: Array
@@ -95,7 +96,7 @@ class Dataset:
     rows: NDArray[np.int64] | None = None
     scale: float | NDArray[np.float64] = 1.0
     shift: float | NDArray[np.float64] = 0.0
-    targets: NDArray[np.float64] | None = None
+    targets: Array | None = None
 
     def __len__(self) -> int:
         return len(self.labels) if self.rows is None else len(self.rows)
@@ -136,10 +137,15 @@ class Dataset:
         return inputs, labels
 
     def target(self, positions: NDArray[np.int64], dtype: Any) -> Array:
-        """(B,) the targets in `dtype` of the samples at `positions` (UserError: the data set is no regression)."""
+        """(B, ...) the targets in `dtype` of the samples at `positions` (UserError: the data set has classes)."""
         if self.targets is None:
             raise UserError("these data have classes, not targets: --data must be a .npz file whose y are floats")
         return self.targets[self.rows_of(positions)].astype(dtype)
+
+    def answers(self, positions: NDArray[np.int64], dtype: Any) -> Array:
+        """(B, ...) numbers that a model should give: labels and whole targets as int64, other targets in `dtype`."""
+        stored = self.labels if self.targets is None else self.targets
+        return stored[self.rows_of(positions)].astype(np.int64 if stored.dtype.kind in "iu" else dtype, copy=False)
 
     @property
     def factor(self) -> float | NDArray[np.float64]:

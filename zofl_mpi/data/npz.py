@@ -20,8 +20,8 @@ def read_npz(path: Path) -> Raw:
 
     x is a table (N, p), or images (N, height, width) or (N, channels, height, width) with 1 or 3 channels.
 
-    Integers y >= 0 (or booleans) are labels, classes = max y + 1. Floats y are the targets of a regression,
-    all samples of one class. An array client (N,) of integers >= 0 or of texts says whose each sample is. Any other
+    Integers y >= 0 (or booleans) are labels, classes = max y + 1. Floats y (N, ...) are targets, all samples of one
+    class. An array client (N,) of integers >= 0 or of texts says whose each sample is. Any other
     file is refused by a UserError.
     """
     x, y, client = _arrays(path)
@@ -86,11 +86,12 @@ def _check_finite(path: Path, field: str, values: Array) -> None:
 
 
 def _labels(path: Path, x: Array, y: Array) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
-    """The labels, and the targets of a regression, whose labels are all 0 (UserError: y is neither)."""
-    if y.dtype.kind not in "biuf" or y.ndim != 1:
+    """The labels (N,), and the targets (N, ...) of samples whose labels are all 0 (UserError: y is neither)."""
+    allowed = 1 if y.dtype.kind != "f" or y[:1].size < 2 else max(1, y.ndim)
+    if y.dtype.kind not in "biuf" or y.ndim != allowed:
         raise UserError(
-            f"{path}: y is {y.dtype} of shape {y.shape}, it must be one integer (a class) or one float (a target of a "
-            "regression) a sample, shape (samples,)"
+            f"{path}: y is {y.dtype} of shape {y.shape}, it must be one integer (a class) a sample, shape "
+            "(samples,), or floats (targets), shape (samples,) or (samples, 2 or more)"
         )
     if len(y) != len(x):
         what = "targets" if y.dtype.kind == "f" else "labels"

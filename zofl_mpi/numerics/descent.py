@@ -24,7 +24,7 @@ def descend(
 
 
 def local_descent(y: Array, gradient: Gradient, stepsizes: Array, mu: float, shift: Array | None) -> Array:
-    """Takes the local steps of `problems.Smooth.descend` from y (n,), by the gradient at z (n,) in step t."""
+    """Takes the local steps of `problems.base.Problem.descend` from y (n,), by the gradient at z (n,) in step t."""
 
     def direction(z: Array, t: int) -> Array:
         g = gradient(z, t)

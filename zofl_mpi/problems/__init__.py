@@ -65,23 +65,16 @@ class Hierarchical(Problem, Protocol):
 
 
 class Smooth(Problem, Protocol):
-    """min_x sum_i w_i F_i(x), F_i the mean loss over client i's data: the role in first-order methods."""
+    """min_x sum_i w_i F_i(x), F_i the mean loss over client i's data: the role in first-order methods.
+
+    Local steps follow from `gradient` (`Problem.descend`).
+    """
 
     def loss(self, x: Array, data: Any) -> float:
         """F(x): the mean loss over all of `data`."""
 
     def gradient(self, x: Array, data: Any, batch: Batch | None = None) -> Array:
         """(n,) the gradient at x of the mean loss over the samples at positions `batch` (B,); None: over all."""
-
-    def descend(
-        self, data: Any, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
-    ) -> Array:
-        """From y_0 = y (n,) take the steps y <- y - stepsizes[t] (gradient(y; batches[t]) + mu (y - y_0) + shift).
-
-        All local steps of a client's round in one call, so that a fast kernel can run them, with batches (H, B)
-        positions in `data` and stepsizes (H,); mu > 0 is FedProx's proximal term, shift (n,) the correction of
-        SCAFFOLD and Scaffnew. Returns a new (n,).
-        """
 
     def flops(self, batch_size: int) -> float:
         """FLOPs of a step; a multiplication and an addition count two."""

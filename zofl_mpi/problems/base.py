@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.roles import Backend, attribute
+from zofl_mpi.numerics.descent import local_descent
 
 Array = NDArray[Any]
 Vector = NDArray[np.float64]
@@ -43,6 +45,19 @@ class Problem(Backend, Protocol):
         """Quality of a model on data, by name; see the `score` of each role. None is reported by default."""
         return {}
 
+    def descend(
+        self, data: Any, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
+    ) -> Array:
+        """From y_0 = y (n,) take the steps y <- y - stepsizes[t] (gradient(y; batches[t]) + mu (y - y_0) + shift).
+
+        All local steps of a client's round in one call, so that a fast kernel can run them, with batches (H, B)
+        positions in `data` and stepsizes (H,); mu > 0 is FedProx's proximal term, shift (n,) the correction of
+        SCAFFOLD and Scaffnew. Returns a new (n,). By default along a `Smooth` problem's `gradient`.
+        """
+        slope, own = cast(Any, self).gradient, None if shift is None else np.asarray(shift, y.dtype)
+        with without_warnings():
+            return local_descent(y, lambda z, t: np.asarray(slope(z, data, batches[t]), y.dtype), stepsizes, mu, own)
+
     @attribute
     def hits(self) -> Callable[..., Any] | None:
         """hits(x, data): (C,) how many samples of each class the model x (n,) classifies correctly.
@@ -50,6 +65,11 @@ class Problem(Backend, Protocol):
         With it both accuracies of a personal model take one pass, without losses.
         """
         return None
+
+    @attribute
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the scores that a user has given the problem, beside its own."""
+        return ()
 
     @attribute
     def client_memory(self) -> str:

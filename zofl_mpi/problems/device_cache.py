@@ -50,19 +50,25 @@ def fits(data: Dataset) -> bool:
 
 
 def samples_on(device: str, data: Dataset, positions: Batch, dtype: str) -> tuple[Tensor, Tensor]:
-    """Inputs (B, p), scaled and shifted, and labels (B,) of the samples at `positions`: the bits of `Dataset.take`,
-    gathered on a GPU itself.
+    """Inputs (B, p), scaled and shifted, and `Dataset.answers` (B, ...) of the samples at `positions`: the bits of
+    `Dataset.take`, gathered on a GPU itself.
     """
-    if is_host(device) or not fits(data) or not {data.inputs.dtype.name, data.labels.dtype.name} <= KINDS:
-        inputs, labels = map(torch.from_numpy, data.take(positions, np.dtype(dtype)))
-        return to_device(inputs, device), to_device(labels, device)
+    stored = data.labels if data.targets is None else data.targets
+    if is_host(device) or not fits(data) or not {data.inputs.dtype.name, stored.dtype.name} <= KINDS:
+        inputs, answers = data.take(positions, np.dtype(dtype))[0], data.answers(positions, np.dtype(dtype))
+        return to_device(torch.from_numpy(inputs), device), to_device(torch.from_numpy(answers), device)
     at = to_device(torch.from_numpy(np.asarray(data.rows_of(positions), np.int64)), device)
     x = on_device(data.inputs, device).index_select(0, at).to(getattr(torch, dtype))
     if np.any(data.scale != 1.0):
         x *= _factor(data.scale, dtype, device)
     if np.any(data.shift != 0.0):
         x += _factor(data.shift, dtype, device)
-    return x, on_device(data.labels, device).index_select(0, at).long()
+    return x, on_device(stored, device).index_select(0, at).to(getattr(torch, answer_dtype(data, dtype)))
+
+
+def answer_dtype(data: Dataset, dtype: str) -> str:
+    """Name of the dtype of `Dataset.answers`."""
+    return str(data.answers(np.zeros(0, np.int64), np.dtype(dtype)).dtype.name)
 
 
 def in_kind(inputs: Tensor, kind: torch.dtype, **layout: Any) -> Tensor:

@@ -1,42 +1,44 @@
-"""Any torch module that classifies: `Hierarchical` ([A]), `Smooth` (FedAvg's) and `Lipschitz` ([B]).
+"""Any torch module with any loss: `Hierarchical` ([A]), `Smooth` (FedAvg's) and `Lipschitz` ([B]).
 
-F(x) is the mean cross-entropy of the module with the parameters x; `Personalised` adds [A]'s terms. With a module the
-clients' problems are not convex: the methods run, their theorems do not apply.
+F(x) is the mean loss of the module with the parameters x; `Personalised` adds [A]'s terms. With a module the clients'
+problems are not convex: the methods run, their theorems do not apply.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
+from hashlib import blake2b
 from typing import Any, ClassVar, Literal, TypeVar, cast, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.batching import MANY, batched_call
 from zofl_mpi.engine.fields import given
 from zofl_mpi.engine.roles import KernelChoice
 from zofl_mpi.engine.setting import Work
-from zofl_mpi.engine.streams import seed_torch
-from zofl_mpi.errors import UserError
+from zofl_mpi.engine.streams import Purpose, Streams, seed_torch
+from zofl_mpi.errors import UserError, mistake
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.device_cache import fits
-from zofl_mpi.problems.kernels.module_torch import LOCK, LossRequest, StepsRequest, equal_bits, loss_sums, take_steps
-from zofl_mpi.problems.module import Function, copy_of
+from zofl_mpi.problems.module import LOCK, Function, copy_of
+from zofl_mpi.problems.objective import Metric, Objective, Weight
 from zofl_mpi.problems.saving import PLAIN, saving_of
-from zofl_mpi.problems.sums import blocks, positions_of
-from zofl_mpi.problems.terms import Personalised, ProximalSteps, check_positions
+from zofl_mpi.problems.sums import blocks, class_weights, positions_of
+from zofl_mpi.problems.terms import Personalised, ProximalSteps, check_positions, weighted_means
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 Labels = NDArray[np.int64]
+Augment = Callable[[Tensor, np.random.Generator], Tensor]
 BLOCK = 256  # samples of one evaluation block; losses of mini-batches up to this size are batched
 BLOCK_BYTES = 2**22  # of inputs made ready at once in a local solve
+TRIED = 1024  # held-out samples on which metrics are tried
 BATCHED = "abreast"
 """The last word of the kernel's name where the local steps of many clients are batched; results have it."""
 
@@ -71,10 +73,10 @@ class Network(Personalised):
     """
 
     x0: ClassVar[str] = "random"  # at 0 most gradients of a network vanish
-    # maps inputs (B, *input_shape) to logits (B, classes). A copy of this `dtype` is computed with
+    # maps inputs (B, *input_shape) to outputs (B, ...). A copy of this `dtype` is computed with
     module: nn.Module = given()
     input_shape: tuple[int, ...] = given()  # shape that an input (p,) is given, such as (1, 28, 28)
-    classes: int = given()  # C
+    classes: int = given()  # C, of the data
     device: str = given("cpu")  # where the module computes, as torch calls it
     # code that computes the local steps, and losses on mini-batches: serial (one client after the other), torch (many
     # clients at once), auto (torch on a GPU, if the module can be computed so; else serial)
@@ -84,8 +86,15 @@ class Network(Personalised):
     # sizes of mini-batches with which, as all ranks measured, a client's bits do not depend on the clients batched with
     # it; others are computed one client after the other. None: each is tried when it comes
     batched_sizes: tuple[int, ...] | None = given(None)
-    # (k, p) inputs of real samples to try the module with; None: numbers from -1 to 1
-    examples: Array | None = given(None)
+    # inputs (k, p) and targets (k, ...) of real samples to try the module with; None: numbers from -1 to 1, of class 0
+    examples: tuple[Array, Array] | None = given(None)
+    # a mean over samples of outputs (B, ...) and targets (B, ...); None: the cross-entropy
+    loss_function: Any = given(None)
+    metrics: Mapping[str, Metric] | None = given(None)  # {name: of all outputs and targets}, beside the loss
+    weight: Weight | None = given(None)  # of inputs and targets: (B,) factors of the samples' losses
+    # of the inputs (B, *input_shape) of a training step, by random numbers that the samples key; None: none
+    augment: Augment | None = given(None)
+    streams: Streams | None = given(None)  # of the run, for `augment`
     # why the module cannot be computed for many clients at once, in torch's words; "" where it can
     obstacle: str = field(default="", init=False, repr=False, compare=False)
     _function: Function = field(init=False, repr=False, compare=False)
@@ -97,13 +106,20 @@ class Network(Personalised):
         if saving != PLAIN and self.kernel == "torch":
             raise UserError(f"--client-memory {saving}: --kernel torch computes many clients at once; take serial")
         one, dtype = (self.input_shape, self.classes), np.dtype(self.dtype)
-        function = Function(module, *one, dtype, self.device, self.uses_torch, saving, self.examples)
-        if function.obstacle and self.kernel == "torch":
-            raise UserError(
-                f"--kernel torch: {type(module).__name__} cannot be computed for many clients at once: "
-                f"{function.obstacle}; take --kernel serial"
-            )
-        vars(self).update(obstacle=function.obstacle, _function=function)
+        objective = Objective(self.loss_function, self.metrics, self.weight)
+        function = Function(module, *one, objective, dtype, self.device, saving, self.examples)
+        vars(self).update(_function=function, obstacle=self._obstacle(function) if self.uses_torch else "")
+        if self.augment is not None:
+            self._check_augment(function)
+        if self.obstacle and self.kernel == "torch":
+            fault = f"{type(module).__name__} cannot be computed for many clients at once: {self.obstacle}"
+            raise UserError(f"--kernel torch: {fault}; take --kernel serial")
+
+    def _obstacle(self, function: Function) -> str:
+        """Why the module cannot be computed for many clients at once; "" where it can."""
+        from zofl_mpi.problems.kernels.functional import obstacle
+
+        return obstacle(function) if self.augment is None else "augment changes each client's inputs by itself"
 
     @property
     def n(self) -> int:
@@ -144,6 +160,8 @@ class Network(Personalised):
         """Whether mini-batches of this size are computed for many clients at once: bits may not depend on which."""
         if not self.uses_torch or self.batched_sizes is not None:
             return self.uses_torch and size in (self.batched_sizes or ())
+        from zofl_mpi.problems.kernels.module_torch import equal_bits
+
         if size not in self._verdicts:
             self._verdicts[size] = fits(data) and equal_bits(self._function, data, size, np.dtype(self.dtype).name)
         return self._verdicts[size]
@@ -165,14 +183,23 @@ class Network(Personalised):
     def initial(self, generator: np.random.Generator) -> Array:
         return self._function.initial()
 
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return tuple(self.metrics or ())
+
+    @serialized
+    def module_of(self, x: Array) -> nn.Module:
+        """A copy of the module on the CPU, with the parameters x (n,)."""
+        return self._function.module_at(x)
+
     @serialized
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
         positions = positions_of(data, batch)
         total = np.zeros(self.n)
         function = self._function
         with function.at(function.vector(x)):
-            for inputs, labels in self._blocks(data, positions):
-                parts = function.gradient(inputs, labels, "sum")
+            for inputs, targets in self._blocks(data, positions, augmented=batch is not None):
+                parts = function.gradient(inputs, targets, of_sum=True)
                 total += torch.cat([part.reshape(-1) for part in parts]).cpu().numpy()
         return np.asarray(total / len(positions), self.dtype)
 
@@ -182,6 +209,8 @@ class Network(Personalised):
         finite = steps._replace(stepsizes=gammas)
         if not self.batches(steps.data, steps.batches.shape[1]):
             return self._moved(x, y, finite)
+        from zofl_mpi.problems.kernels.module_torch import StepsRequest, take_steps
+
         a, b = (np.asarray(each, self.dtype) for each in (x, y))
         return batched_call(take_steps, StepsRequest(self._function, a, b, finite))
 
@@ -190,10 +219,10 @@ class Network(Personalised):
         function, gammas = self._function, steps.stepsizes.tolist()
         centres, points = [function.vector(row) for row in x], [function.vector(row) for row in y]
         shift = None if steps.shift is None else function.vector(steps.shift)
-        for t, inputs, labels in self._minibatches(steps.data, steps.batches):
+        for t, inputs, targets in self._minibatches(steps.data, steps.batches, y[0]):
             for centre, point in zip(centres, points, strict=True):
                 with function.at(point) as parts:
-                    for gamma, *batch in zip(gammas[t : t + len(inputs)], inputs, labels, strict=True):
+                    for gamma, *batch in zip(gammas[t : t + len(inputs)], inputs, targets, strict=True):
                         gradient = function.gradient(*batch)
                         if steps.mu:
                             point.lerp_(centre, gamma * steps.mu)  # y <- y - gamma mu (y - x)
@@ -206,8 +235,10 @@ class Network(Personalised):
         return np.stack([point.cpu().numpy() for point in points])
 
     def losses(self, i: int, x: Array, data: Dataset, batch: Batch | None = None) -> Vector:
-        """(k,) mean cross-entropy at the rows of x (k, n), summed in float64 (IndexError: a bad position)."""
+        """(k,) mean losses at the rows of x (k, n), summed in float64 (IndexError: a bad position)."""
         if self.uses_torch and batch is not None and len(batch) <= BLOCK and self.batches(data, len(batch)):
+            from zofl_mpi.problems.kernels.module_torch import LossRequest, loss_sums
+
             check_positions(data, batch)
             request = LossRequest(self._function, np.asarray(x, self.dtype), data, batch)
             return batched_call(loss_sums, request) / len(batch)
@@ -217,38 +248,114 @@ class Network(Personalised):
     def _losses(self, x: Array, data: Dataset, batch: Batch | None) -> Vector:
         positions = positions_of(data, batch)
         function, sums = self._function, np.zeros(len(x))
-        kept = [] if batch is None else list(self._blocks(data, positions))  # of a mini-batch, for all k points
+        # of a mini-batch, for all k points
+        kept = [] if batch is None else list(self._blocks(data, positions, augmented=True))
         for k, row in enumerate(x):
             with function.at(function.vector(row)):
-                for inputs, labels in kept or self._blocks(data, positions):
-                    sums[k] += float(cross_entropy(function.logits(inputs), labels, reduction="sum"))
+                for inputs, targets in kept or self._blocks(data, positions):
+                    sums[k] += float(function.objective.total(function.outputs(inputs), targets, inputs))
         return sums / len(positions)
 
+    def score(self, x: Array, data: Dataset, mix: Vector | None = None) -> dict[str, float]:
+        """The mean loss, of classes the accuracy, and the metrics, in which classes count as in `data`."""
+        return self._score(x, data, mix, known=False)
+
+    def check_metrics(self, data: Dataset) -> None:
+        """Tries the metrics on held-out samples at the first model (UserError: one gives no number)."""
+        if self.metrics and len(data):
+            self._score(self._function.initial(), data.subset(np.arange(min(len(data), TRIED))), None, known=True)
+
+    def _score(self, x: Array, data: Dataset, mix: Vector | None, known: bool) -> dict[str, float]:
+        objective, seen = self._function.objective, list[tuple[Tensor, Tensor]]()
+        found = weighted_means(self._evaluated(x, data, seen), class_weights(data, mix))
+        if not objective.classifies:
+            del found["accuracy"]
+        if seen:
+            outputs, targets = (torch.cat(each) for each in zip(*seen, strict=True))
+            found |= objective.measured(outputs, targets, known)
+        return found
+
+    def evaluated(self, x: Array, data: Dataset) -> list[tuple[Labels, Vector, Vector]]:
+        """Outputs in `dtype`, losses in float64; see `Personalised.evaluated`."""
+        return self._evaluated(x, data, [])
+
     @serialized
-    def evaluated(self, x: Array, data: Dataset) -> list[tuple[Labels, Vector, NDArray[np.bool]]]:
-        """Logits in `dtype`, losses in float64; see `Personalised.evaluated`."""
-        evaluated, function = list[Any](), self._function
+    def _evaluated(
+        self, x: Array, data: Dataset, seen: list[tuple[Tensor, Tensor]]
+    ) -> list[tuple[Labels, Vector, Vector]]:
+        """As `evaluated`; outputs and targets are added to `seen` where there are metrics."""
+        evaluated, function, positions = list[Any](), self._function, np.arange(len(data))
+        objective = function.objective
         with function.at(function.vector(x)):
-            for inputs, labels in self._blocks(data, np.arange(len(data))):
-                logits = function.logits(inputs)
-                values = labels, cross_entropy(logits, labels, reduction="none"), logits.argmax(dim=1) == labels
-                evaluated.append(tuple(value.cpu().numpy() for value in values))
+            for block, (inputs, targets) in zip(blocks(positions, BLOCK), self._blocks(data, positions), strict=True):
+                outputs = function.outputs(inputs)
+                values = objective.each(outputs, targets, inputs, exact=False), objective.hits(outputs, targets)
+                labels = data.labels[data.rows_of(block)].astype(np.int64, copy=False)
+                evaluated.append((labels, *(value.cpu().numpy() for value in values)))
+                if self.metrics:
+                    seen.append((outputs.cpu(), targets.cpu()))
         return evaluated
 
-    def hits(self, x: Array, data: Dataset) -> Labels:
-        each = [labels[hits] for labels, _, hits in self.evaluated(x, data)]
-        return np.bincount(np.concatenate(each), minlength=self.classes)
+    @property
+    def hits(self) -> Callable[[Array, Dataset], Vector] | None:
+        """hits(x, data): (C,) the hits of each class; None where the loss is none of classes, or a metric has the name.
 
-    def _blocks(self, data: Dataset, positions: Batch) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs (b, *input_shape) and labels (b,) of the samples at `positions`, in turn."""
+        Of samples with several classes their shares.
+        """
+        return self._hits if "accuracy" not in self.metric_names and self._function.objective.classifies else None
+
+    def _hits(self, x: Array, data: Dataset) -> Vector:
+        labels, _, hits = (np.concatenate(each) for each in zip(*self.evaluated(x, data), strict=True))
+        return np.asarray(np.bincount(labels, weights=hits, minlength=self.classes), np.float64)
+
+    def _blocks(self, data: Dataset, positions: Batch, augmented: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs (b, *input_shape) and targets (b, ...) of the samples at `positions`, in turn."""
+        generator = self._generator(data, positions) if augmented else None
         for block in blocks(positions, BLOCK):
-            yield self._function.samples(data, block)
+            inputs, targets = self._function.samples(data, block)
+            yield inputs if generator is None else self._augmented(inputs, generator), targets
 
-    def _minibatches(self, data: Dataset, batches: Batch) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """The number of the first step, inputs (S, B, *input_shape) and labels (S, B) of S steps, in turn."""
+    def _minibatches(self, data: Dataset, batches: Batch, y: Array) -> Iterator[tuple[int, Any, Tensor]]:
+        """The number of the first step, inputs (S, B, *input_shape) and targets (S, B, ...) of S steps, in turn."""
+        generator = self._generator(data, batches, y)
         steps = max(1, BLOCK_BYTES // max(1, batches.shape[1] * data.features * np.dtype(self.dtype).itemsize))
         for t in range(0, len(batches), steps):
-            yield t, *self._function.samples(data, batches[t : t + steps])
+            inputs, targets = self._function.samples(data, batches[t : t + steps])
+            yield t, inputs if generator is None else [self._augmented(x, generator) for x in inputs], targets
+
+    def _generator(self, data: Dataset, positions: Batch, *start: Array) -> np.random.Generator | None:
+        """Random numbers of `augment`, as a function of the seed, the samples and the model that steps start from.
+
+        The streams of the run drew the samples, by round and client; so no rank and no order of calls matters.
+        """
+        if self.augment is None:
+            return None
+        rows = np.asarray(data.rows_of(positions), np.int64)
+        digest = blake2b(b"".join(np.ascontiguousarray(a).tobytes() for a in (rows, *start)), digest_size=24).digest()
+        r, i, t = (int.from_bytes(digest[k : k + 8], "little") for k in (0, 8, 16))
+        return (self.streams or Streams(0))(Purpose.AUGMENT, r=r, i=i, t=t)
+
+    def _augmented(self, inputs: Tensor, generator: np.random.Generator) -> Tensor:
+        """The inputs of a training step, changed (UserError: not into as many of their shape)."""
+        needs = "a function (inputs, generator) -> inputs of the same shape and dtype"
+        try:
+            changed = self.augment(inputs, generator)  # type: ignore[misc]
+            same = changed.shape == inputs.shape and changed.dtype == inputs.dtype
+        except Exception as exc:  # the user's code
+            raise UserError(f"augment must be {needs}: {mistake(exc)}") from exc
+        if not same:
+            raise UserError(f"augment gives {changed.dtype} of shape {tuple(changed.shape)}; it must be {needs}")
+        return changed
+
+    def _check_augment(self, function: Function) -> None:
+        """Refuses an `augment` that changes its inputs in place, another shape, or torch's random numbers."""
+        inputs = function.examples.inputs(2).to(function.device)
+        version, state = inputs._version, torch.random.get_rng_state()
+        self._augmented(inputs, Streams(0)(Purpose.AUGMENT))
+        if not torch.equal(state, torch.random.get_rng_state()):
+            raise UserError("augment draws torch's own random numbers, which no seed reaches; take its generator's")
+        if inputs._version != version:
+            raise UserError("augment changes its inputs in place, which other points use too; return new ones")
 
 
 def seeded(factory: Callable[[], T], generator: np.random.Generator) -> T:

@@ -19,7 +19,6 @@ from numpy.typing import DTypeLike
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.fields import above, at_least, given
-from zofl_mpi.numerics.descent import local_descent
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.base import NumPyProblem
 from zofl_mpi.problems.sums import QUIET, TARGETS, class_weights, positions_of, unscaled
@@ -111,13 +110,6 @@ class ReLUNet(NumPyProblem):
             by_Z += (w[0, :, None] * s * r).astype(self.dtype) @ inputs
         total = np.concatenate([(by_Z * factor).ravel(), by_w])
         return np.asarray(self._weight(data, positions) * total + self.lam * x, self.dtype)
-
-    @QUIET
-    def descend(
-        self, data: Dataset, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
-    ) -> Array:
-        start, own = np.asarray(y, self.dtype), None if shift is None else np.asarray(shift, self.dtype)
-        return local_descent(start, lambda z, t: self.gradient(z, data, batches[t]), stepsizes, mu, own)
 
     @QUIET
     def score(self, x: Array, data: Dataset, mix: Vector | None = None) -> dict[str, float]:

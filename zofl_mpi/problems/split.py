@@ -1,6 +1,7 @@
 """A network in three parts: a client's, its auxiliary head, and the server's ([C], SplitFed, CSE-FSL); see `Split`.
 
-All losses are mean cross-entropies over a batch. Images may be augmented: padded by 4, cropped back, mirrored.
+All losses are means over a batch, by default cross-entropies. Images may be augmented: padded by 4, cropped back,
+mirrored.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,13 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
-from zofl_mpi.data import Dataset
+from zofl_mpi.data import Array, Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split, device_cache
+from zofl_mpi.problems.examples import Examples
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.layers import head_gradient, linear_of
+from zofl_mpi.problems.objective import Objective
 from zofl_mpi.problems.sensors import SENSORS
 
 
@@ -65,30 +67,35 @@ PARTS = ("client", "auxiliary", "server")
 @final
 @dataclass(frozen=True)
 class SplitNetwork(TorchSplit):
-    """A `Split` problem of three torch modules that classify. The methods that train it hold all vectors."""
+    """A `Split` problem of three torch modules with a loss. The methods that train it hold all vectors."""
 
     alike: ClassVar[bool] = True
     client: nn.Module
     auxiliary: nn.Module
     server: nn.Module
     input_shape: tuple[int, ...]  # shape that an input (p,) is given
-    classes: int  # C
+    classes: int  # C, of the data
+    loss: Any = None  # a mean over samples of outputs (B, ...) and targets (B, ...); None: the cross-entropy
+    # inputs (k, p) and targets (k, ...) of real samples to try the parts with; None: zeros, of class 0
+    examples: tuple[Array, Array] | None = None
     sensors: tuple[str, ...] = ()  # of the clients, in turn (`problems.sensors`); () where all see images as they are
-    examples: NDArray[Any] | None = None  # (k, p) real inputs to try the parts with; None: zeros
     smashed_shape: tuple[int, ...] = field(init=False, compare=False)
     smashed_bytes: int = field(init=False, compare=False)  # of a sample, as it travels
-    input_dtype: torch.dtype = field(init=False, compare=False)  # `dtype`, or int64 for a part that takes no floats
     takes_one: bool = field(init=False, compare=False)
+    _objective: Objective = field(init=False, repr=False, compare=False)
+    _examples: Examples = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._check()
         kind = getattr(torch, self.dtype)
+        vars(self).update(_objective=Objective(self.loss), _examples=Examples(self.examples, self.input_shape, kind))
         for part in self._parts():
             part.to("cpu", kind, memory_format=torch.channels_last)  # type: ignore[call-overload]
             part.train()
         self._try()
         for part in self._parts():
             part.to(torch.device(self.device))
+        self._objective.to(torch.device(self.device))
         local, top = (Flat(own, tf32=self.tf32) for own in ([self.client, self.auxiliary], [self.server]))
         vars(self).update(local=local, top=top)
 
@@ -112,17 +119,19 @@ class SplitNetwork(TorchSplit):
         buffers = [b for part in self._parts() for b in part.buffers()]
         kept = [b.clone() for b in buffers]
         versions = [[p._version for p in part.parameters()] for part in self._parts()]
+        targets = self._examples.targets()
         with torch.no_grad(), self.precision("cpu"), torch.random.fork_rng(devices=()):
             state = torch.random.get_rng_state()
-            inputs, found = self._first()
-            smashed = self.narrowed(found)
+            smashed = self.narrowed(self._examples.taken_by(partial(self._through, "client", self.client)))
+            inputs = self._examples.inputs()
             for name, part in (("auxiliary", self.auxiliary), ("server", self.server)):
-                logits = self._through(name, part, smashed)
-                if logits.shape != (2, self.classes):
+                outputs = self._through(name, part, smashed)
+                if self._objective.by_class(targets) and outputs.shape != (len(targets), self.classes):
                     raise UserError(
                         f"the {name} part maps smashed samples of shape {tuple(smashed.shape[1:])} to "
-                        f"{tuple(logits.shape[1:])}; it must give {self.classes} logits"
+                        f"{tuple(outputs.shape[1:])}; it must give {self.classes} logits"
                     )
+                self._objective.check(widened(outputs), targets, inputs)
             if not torch.equal(state, torch.random.get_rng_state()):
                 raise UserError(
                     "a part draws random numbers in a forward pass (dropout?), which no seed of the run reaches: "
@@ -140,23 +149,7 @@ class SplitNetwork(TorchSplit):
         for b, value in zip(buffers, kept, strict=True):
             b.copy_(value)
         own = {"smashed_shape": tuple(smashed.shape[1:]), "smashed_bytes": smashed[0].nbytes, "takes_one": takes_one}
-        vars(self).update(own, input_dtype=inputs.dtype)
-
-    def _first(self) -> tuple[Tensor, Tensor]:
-        """Two inputs, and what the client's part makes of them; in whole numbers where it takes no others."""
-        kind = getattr(torch, self.dtype)
-        if self.examples is None:
-            inputs = torch.zeros(2, *self.input_shape, dtype=kind)
-        else:
-            rows = np.resize(np.arange(len(self.examples)), 2)
-            inputs = torch.from_numpy(self.examples[rows]).to(kind).view(2, *self.input_shape)
-        try:
-            return inputs, self._through("client", self.client, inputs)
-        except UserError:
-            whole = inputs.long()
-            if not torch.equal(whole.to(kind), inputs):
-                raise
-            return whole, self._through("client", self.client, whole)
+        vars(self).update(own)
 
     def _through(self, name: str, part: nn.Module, x: Tensor) -> Tensor:
         version = x._version
@@ -187,23 +180,24 @@ class SplitNetwork(TorchSplit):
         return len(positions) * self.smashed_bytes
 
     def label_bytes(self, data: Dataset, positions: NDArray[np.int64]) -> int:
-        return 8 * len(positions)
+        one = data.answers(positions[:1], np.dtype(self.dtype))
+        return one.nbytes * len(positions)
 
     # --- batches
 
     def samples(self, data: Dataset, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        inputs, labels = device_cache.samples_on(self.device, data, positions, self.dtype)
-        if not self.input_dtype.is_floating_point:
-            inputs = device_cache.in_kind(inputs, self.input_dtype)
-        return _channels_last(inputs.reshape(-1, *self.input_shape)), labels
+        inputs, targets = device_cache.samples_on(self.device, data, positions, self.dtype)
+        if not self._examples.input_dtype.is_floating_point:
+            inputs = device_cache.in_kind(inputs, self._examples.input_dtype)
+        return _channels_last(inputs.reshape(-1, *self.input_shape)), targets
 
     def sensed(self, inputs: Tensor, i: int) -> Tensor:
         return SENSORS[self.sensors[i % len(self.sensors)]](inputs) if self.sensors else inputs
 
     def example(self, count: int) -> tuple[Tensor, Tensor]:
-        """Zeros (count, *input_shape), and labels (count,) that are all class 0."""
-        x = torch.zeros(count, *self.input_shape, dtype=self.input_dtype, device=self.device)
-        return _channels_last(x), torch.zeros(count, dtype=torch.int64, device=self.device)
+        """Zeros (count, *input_shape), and targets (count, ...) of zeros, as class 0."""
+        x, targets = self._examples.zeros(count, torch.device(self.device))
+        return _channels_last(x), targets
 
     def augmentation(self, kind: str) -> Callable[[Tensor, np.random.Generator], Tensor]:
         """`crop_flip`, the only kind, for images."""
@@ -222,30 +216,41 @@ class SplitNetwork(TorchSplit):
         return self.narrowed(self._output(self.client, inputs))
 
     def local_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        return loss_of(self._output(self.auxiliary, smashed), labels)
+        return self._loss(self._output(self.auxiliary, smashed), labels)
 
-    def local_losses(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        """In float64, without a graph."""
+    @property
+    def local_losses(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """In float64, without a graph; None for a loss that is no mean of samples' own."""
+        return self._local_losses if self._objective.separate else None
+
+    def _local_losses(self, smashed: Tensor, labels: Tensor) -> Tensor:
         with torch.no_grad():
-            logits = self._output(self.auxiliary, smashed)
-        return cross_entropy(logits.double(), labels, reduction="none") / len(labels)
+            outputs = self._output(self.auxiliary, smashed)
+        return self._objective.each(outputs, labels, smashed) / len(labels)
 
     @property
     def head_gradient(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
         """(smashed, labels) -> the local loss () and its gradient (n_a,) in theta_a, within `local.at`, forward only.
 
-        None for a head that is not a linear layer with nothing to train before it.
+        None for another loss than the cross-entropy, and a head that is not a linear layer with nothing to train before
+        it.
         """
-        linear = linear_of(self.auxiliary)
+        linear = linear_of(self.auxiliary) if self._objective.plain else None
         return None if linear is None else partial(self._head_gradient, linear)
 
     def _head_gradient(self, linear: nn.Linear, smashed: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad(), self.precision():
             logits, g = head_gradient(self.auxiliary, linear, smashed, labels)
-        return loss_of(logits, labels), g
+        return self._loss(logits, labels), g
 
     def server_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        return loss_of(self._output(self.server, smashed), labels)
+        return self._loss(self._output(self.server, smashed), labels)
+
+    def _loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Mean loss: with a graph in the outputs' own precision (at least float32), else summed in float64."""
+        if not outputs.requires_grad:
+            outputs = self._objective.wide(outputs)
+        return self._objective.mean(widened(outputs), labels, outputs)
 
     def logits(self, inputs: Tensor) -> Tensor:
         """(B, classes) logits of the server's part on the inputs, within `local.at` and `top.at`."""
@@ -269,24 +274,20 @@ class SplitNetwork(TorchSplit):
                 part.train()
 
     def score(self, inputs: Tensor, labels: Tensor) -> dict[str, float | Tensor]:
-        """Number of samples, () sum of their cross-entropies, () how many are classified correctly; on the device."""
-        logits = self.logits(inputs)
-        return {
+        """Number of samples, () sum of their losses, and of classes () how many are hits; on the device."""
+        outputs = widened(self.logits(inputs))
+        sums: dict[str, float | Tensor] = {
             "samples": len(labels),
-            "loss": cross_entropy(logits.double(), labels, reduction="sum"),
-            "hits": (logits.argmax(dim=1) == labels).sum().double(),
+            "loss": self._objective.total(outputs, labels, inputs),
         }
+        if self._objective.classifies:
+            sums["hits"] = self._objective.hits(outputs, labels).sum()
+        return sums
 
     def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Share of the samples that are classified correctly ("accuracy"), and their mean cross-entropy ("loss")."""
-        return {"accuracy": sums["hits"] / sums["samples"], "loss": sums["loss"] / sums["samples"]}
-
-
-def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy: with a graph in the logits' own precision (at least float32), else summed in float64."""
-    if logits.requires_grad:
-        return cross_entropy(widened(logits), labels)
-    return cross_entropy(logits.double(), labels)
+        """The samples' mean loss ("loss"), and of classes the share that is classified correctly ("accuracy")."""
+        accuracy = {"accuracy": sums["hits"] / sums["samples"]} if "hits" in sums else {}
+        return {**accuracy, "loss": sums["loss"] / sums["samples"]}
 
 
 def widened(x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -77,7 +77,7 @@ class Personalised(Problem, ABC):
         return len(self.weights)
 
     @abstractmethod
-    def evaluated(self, x: Array, data: Dataset) -> Iterable[tuple[NDArray[np.int64], Vector, NDArray[np.bool]]]:
+    def evaluated(self, x: Array, data: Dataset) -> Iterable[tuple[NDArray[np.int64], Vector, NDArray[Any]]]:
         """Labels (b,), losses (b,) at x (n,), and whether x classifies correctly (b,), of all of `data` by blocks."""
 
     @abstractmethod
@@ -88,17 +88,12 @@ class Personalised(Problem, ABC):
     def moved(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
         """(k, n) the points after the steps from the rows of y (k, n), with the rows of x (k, n) as centres."""
 
-    @QUIET
     def score(self, x: Array, data: Dataset, mix: Vector | None = None) -> dict[str, float]:
         """The mean loss F(x) ("loss"), summed in float64, and the share of `data` classified correctly ("accuracy").
 
         A class that `data` lacks counts nothing in `mix`; both are not-a-number where no sample counts.
         """
-        each = class_weights(data, mix)
-        sums = np.zeros(3)  # of the weights, the losses, the hits
-        for labels, losses, hits in self.evaluated(x, data):
-            sums += np.stack([np.ones_like(losses), losses, hits]) @ each[labels]
-        return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
+        return weighted_means(self.evaluated(x, data), class_weights(data, mix))
 
     def loss(self, x: Array, data: Dataset) -> float:
         return self.score(x, data)["loss"]
@@ -124,7 +119,7 @@ class Personalised(Problem, ABC):
     def descend(
         self, data: Dataset, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
     ) -> Array:
-        """See `Smooth.descend`; `terms` play no part in it, positions must be valid."""
+        """See `Problem.descend`; `terms` play no part in it, positions must be valid."""
         if len(stepsizes) == 0:
             return y.copy()
         check_positions(data, batches)
@@ -143,6 +138,17 @@ class Personalised(Problem, ABC):
 
     def solution(self, i: int, data: Dataset, x: Array) -> None:
         return None
+
+
+@QUIET
+def weighted_means(
+    evaluated: Iterable[tuple[NDArray[np.int64], Vector, NDArray[Any]]], each: Vector
+) -> dict[str, float]:
+    """Means of losses ("loss") and hits ("accuracy") of `Personalised.evaluated`, with weights `each` (C,)."""
+    sums = np.zeros(3)  # of the weights, the losses, the hits
+    for labels, losses, hits in evaluated:
+        sums += np.stack([np.ones_like(losses), losses, hits]) @ each[labels]
+    return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
 
 
 def check_positions(data: Dataset, batches: Batch, who: str = "") -> None:

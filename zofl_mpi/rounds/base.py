@@ -36,7 +36,7 @@ def shaped(value: Any, shape: tuple[int, ...], what: str) -> Array:
 
 
 def descended(problem: Smooth, data: Any, y: Array, batches: Batch, stepsizes: Vector, **terms: Any) -> Array:
-    """(n,) y after the local steps of `Smooth.descend`, which is refused in another shape."""
+    """(n,) y after the local steps of `Problem.descend`, which is refused in another shape."""
     new = problem.descend(data, y, batches, stepsizes, **terms)
     return shaped(new, y.shape, "descend(data, y, batches, stepsizes)")
 

@@ -17,7 +17,7 @@ from zofl_mpi.problems import Bilevel, SecondOrder
 from zofl_mpi.rounds import base
 from zofl_mpi.rounds.base import GRADIENT, Costed, Effort, OnProblem, eval_data, scaled_to_one, shaped
 from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
-from zofl_mpi.rounds.report import GlobalModel, HeldOut, all_scores, held_out
+from zofl_mpi.rounds.report import GlobalModel, HeldOut, all_scores, by_column
 from zofl_mpi.rounds.zeroth_order import Local, Report, Stepped, directions, report, schedule_lines
 
 B = TypeVar("B", bound=Bilevel)
@@ -316,7 +316,7 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
             clients_asked=len(self.setting.eval_participants(r)),
             objective_exact=None if exact is None else float(f[1]),
             lower_error=None if exact is None else float(np.linalg.norm(state.y.astype(np.float64) - exact)),
-            **held_out(HypergradientReport, self.setting, state.x, state.y),
+            **by_column(HypergradientReport, all_scores(self.setting, state.x, state.y)),
         )
 
     def loads(self) -> Loads:

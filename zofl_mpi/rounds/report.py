@@ -44,16 +44,20 @@ class HeldOut:
     clients_asked: int = column("1", "clients that this evaluation asked; means and sums over clients are over these")
     validation_accuracy: float | None = column("1", "test_accuracy on the validation samples in place of test's", None)
     validation_loss: float | None = column("nat", "test_loss on the validation samples in place of test's", None)
+    further: Mapping[str, float] = field(default_factory=dict)  # {column: number} of the problem's other scores
 
 
-def held_out(report: type[HeldOut], setting: Setting[Any], *point: Array) -> dict[str, float]:
-    """{column of the report: score} of a model; see `all_scores`."""
+def by_column(report: type[HeldOut], scores: Mapping[str, float]) -> dict[str, Any]:
+    """Arguments of a report: the scores that are its columns, and all others as `further`."""
     columns = {f.name for f in fields(report)}
-    return {name: value for name, value in all_scores(setting, *point).items() if name in columns}
+    known = {name: value for name, value in scores.items() if name in columns}
+    return {**known, "further": {name: value for name, value in scores.items() if name not in columns}}
 
 
 def all_scores(setting: Setting[Any], *point: Array) -> dict[str, float]:
-    """{column: score} of x (n,), and y (n_lower,), on the test samples; accuracy and loss on the validation samples."""
+    """{column: score} of x (n,), and y (n_lower,), on the test samples, and on the validation samples: accuracy, loss
+    and the metrics that a user has given.
+    """
 
     def score(data: Any, of: str) -> dict[str, float]:
         found = setting.problem.score(*point, data) if data else {}
@@ -63,7 +67,8 @@ def all_scores(setting: Setting[Any], *point: Array) -> dict[str, float]:
     scores = {f"test_{name}": value for name, value in score(setting.test, "test").items()}
     if setting.validation is not None:
         own = score(setting.validation, "validation")
-        scores |= {f"validation_{name}": value for name, value in own.items() if name in NO_SCORE}
+        kept = {*NO_SCORE, *setting.problem.metric_names}
+        scores |= {f"validation_{name}": value for name, value in own.items() if name in kept}
     return scores
 
 
@@ -100,11 +105,15 @@ class Report(HeldOut):
 
 
 def accuracies(setting: Setting[Any], i: int, y: Array) -> dict[str, float]:
-    """The accuracies of client i's personal model y (n,), by column; nan where no held-out sample counts."""
-    own, of_all = _weighted(setting, i, y, setting.test)
-    columns = {"personal_accuracy": own, "personal_accuracy_global": of_all}
+    """The accuracies of client i's personal model y (n,), by column; nan where no held-out sample counts.
+
+    And the metrics that a user has given, on the samples as they are.
+    """
+    columns = {f"personal_{name}": value for name, value in _of_personal(setting, i, y, setting.test).items()}
     if setting.validation is not None:
-        columns["validation_personal_accuracy"] = _weighted(setting, i, y, setting.validation)[0]
+        found = _of_personal(setting, i, y, setting.validation)
+        del found["accuracy_global"]
+        columns |= {f"validation_personal_{name}": value for name, value in found.items()}
     return columns
 
 
@@ -113,19 +122,22 @@ def column_means(replies: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: math.fsum(reply[name] for reply in replies) / len(replies) for name in replies[0]}
 
 
-def _weighted(setting: Setting[Any], i: int, y: Array, held_out: Any) -> tuple[float, float]:
-    """The accuracy of y (n,) on samples weighted to client i's own classes, and as they are."""
-    problem, counts = setting.problem, setting.counts
-    hits = problem.hits
-    if hits is None or counts is None:
-        mix = None if counts is None else counts[i] / counts[i].sum()
-        of_mix, of_all = (problem.score(y, held_out, m).get("accuracy", math.nan) for m in (mix, None))
-        return of_mix, of_all
+def _of_personal(setting: Setting[Any], i: int, y: Array, held_out: Any) -> dict[str, float]:
+    """The accuracy of y (n,) on samples weighted to client i's own classes, and as they are, and the metrics."""
+    problem, counts, names = setting.problem, setting.counts, setting.problem.metric_names
+    hits = None if counts is None else problem.hits
+    scores = problem.score(y, held_out) if names or hits is None else {}
+    metrics = {name: scores[name] for name in names if name in scores}
+    if counts is None or hits is None:
+        of_mix = of_all = scores.get("accuracy", math.nan)
+        if counts is not None and counts.shape[1] > 1:
+            of_mix = problem.score(y, held_out, counts[i] / counts[i].sum()).get("accuracy", math.nan)
+        return {"accuracy": of_mix, "accuracy_global": of_all, **metrics}
     right, there = hits(y, held_out), held_out.counts()  # (classes,)
     shares = np.where(there > 0, counts[i] / counts[i].sum(), 0.0)
     total = shares.sum()  # 0: the samples have none of the client's classes
     weighted = float(shares @ (right / np.maximum(there, 1)) / total) if total else math.nan
-    return weighted, float(right.sum() / there.sum())
+    return {"accuracy": weighted, "accuracy_global": float(right.sum() / there.sum()), **metrics}
 
 
 @final
@@ -166,7 +178,7 @@ class Reporting:
         """The report on the model x (n,) after round r, by the objective's {i: w_i} and the replies to `measure`."""
         setting = self.setting
         asked = clients.ask(measure or self.measure, GlobalModel(x, r), to=setting.eval_participants(r), counted=False)
-        scores = held_out(Report, setting, x)  # while the clients compute
+        scores = all_scores(setting, x)  # while the clients compute
         f1 = setting.problem.loss(x, eval_data(setting, setting.server)) if has_samples(setting) else math.nan
         replies = dict(asked)
         shares = scaled_to_one(weights, replies)
@@ -178,8 +190,7 @@ class Reporting:
             objective=math.fsum(shares[i] * p.loss for i, p in replies.items()),
             objective_nonsmooth=math.fsum(shares[i] * p.nonsmooth for i, p in replies.items()) if twin else None,
             clients_asked=len(replies),
-            **scores,
-            **column_means([p.means for p in replies.values()]),
+            **by_column(Report, scores | column_means([p.means for p in replies.values()])),
         )
 
     def measure(self, client: Client, message: GlobalModel) -> Measured:
@@ -238,7 +249,7 @@ def hierarchical_report(
 ) -> HierarchicalReport:
     """The report on x (n,) after round r, from the clients' replies to `step`."""
     asked = clients.ask(step, GlobalModel(x, r), to=setting.eval_participants(r), counted=False)
-    scores = held_out(HierarchicalReport, setting, x)  # while the clients compute
+    scores = all_scores(setting, x)  # while the clients compute
     server = eval_data(setting, setting.server)
     own = setting.problem.score(x, server).get("loss", math.nan)
     f1 = setting.problem.f1(x, server)
@@ -249,6 +260,5 @@ def hierarchical_report(
         f1=f1,
         objective=f1 + means["f2"],
         clients_asked=len(replies),
-        **scores,
-        **means,
+        **by_column(HierarchicalReport, scores | means),
     )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, final
@@ -17,7 +17,7 @@ from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.numerics.zo import gradient_squared
 from zofl_mpi.problems import Bilevel, Lipschitz
 from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, Shares, draw_batches, eval_data, scaled_to_one, shaped
-from zofl_mpi.rounds.report import GlobalModel, HeldOut, all_scores
+from zofl_mpi.rounds.report import GlobalModel, HeldOut, all_scores, by_column
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,6 @@ class Report(HeldOut):
     lower_residual: float | None = column(
         "1", "|(1/m) sum_i grad_y h_i(x, y)| on all samples, y of that call; with Y(x), |y - P(y - grad)|", None
     )
-    further: Mapping[str, float] = field(default_factory=dict)  # other scores of a problem of a user's own
 
 
 def directions(local: Local, r: int) -> Array:
@@ -199,7 +198,7 @@ def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[s
 
     From (N,) central differences of f along `directions`, and scores by column; others than `Report`'s are `further`.
     """
-    shares, columns = local.shares(), {f.name for f in fields(Report)}
+    shares = local.shares()
     pull = sum((shares[i] * local.pull(x, own) for i, own in enumerate(local.sets)), np.zeros(len(x)))
     g = (len(x) / (2 * local.eta) * differences)[:, None] * directions(local, r).astype(np.float64)
     squared = gradient_squared(g, pull)
@@ -207,8 +206,7 @@ def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[s
         set_distance=max(local.eta * float(np.linalg.norm(local.pull(x, own))) for own in local.sets),
         gradient_squared=squared.value,
         gradient_squared_error=squared.error,
-        further={name: value for name, value in scores.items() if name not in columns},
-        **{name: value for name, value in scores.items() if name in columns},
+        **by_column(Report, scores),
     )
 
 

@@ -286,7 +286,7 @@ READ: dict[str, int] = {}
 
 
 def _imported(name: str, flag: str) -> type[Any]:
-    """The class that module:Class names."""
+    """The class that module:Class names; of a problem also an object that has a `choice`, as a `TorchProblem`."""
     module, _, cls = name.partition(":")
     here = os.getcwd()
     sys.path.insert(0, here)  # as `python -m` would find it
@@ -305,9 +305,9 @@ def _imported(name: str, flag: str) -> type[Any]:
     finally:
         with suppress(ValueError):  # the module may have changed the path, too
             sys.path.remove(here)
-    if not isinstance(found, type):
+    if not isinstance(found, type) and not (flag == "--problem" and hasattr(found, "choice")):
         raise UserError(f"{flag} {name}: {cls} is a {type(found).__name__}; it must be a class")
-    return found
+    return found  # type: ignore[no-any-return]
 
 
 def _named(table: Mapping[str, T], name: str, flag: str) -> T:

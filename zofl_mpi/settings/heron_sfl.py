@@ -1,20 +1,25 @@
 """The split networks that a command line can name. All data are the clients' here."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, final
 
+import numpy as np
+
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError, mistake
+from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.split_images import ConvNet, ResNet, SplitMLP
 from zofl_mpi.run.family import Choice, Site
 from zofl_mpi.run.flags import Groups
 from zofl_mpi.settings import split_lm
 from zofl_mpi.settings.adaptation import Adaptation
-from zofl_mpi.settings.networks import fingerprint_of, first_samples, shape_of
+from zofl_mpi.settings.calls import Constructor, flag_group
+from zofl_mpi.settings.networks import examples_of, fingerprint_of, shape_of
 from zofl_mpi.settings.samples import ClientSamples, Samples, setting_on
 from zofl_mpi.settings.split_lm import LM
 from zofl_mpi.settings.texts import Texts
@@ -37,20 +42,22 @@ class Precision:
     tf32: bool = False
 
 
-def _setting(factory: Factory, same: Sequence[type[Any]], site: Site) -> Setting[Any]:
+def _setting(factory: Factory, same: Sequence[type[Any]], site: Site, loss: Any = None) -> Setting[Any]:
     from zofl_mpi.problems.network import seeded  # imports torch
+    from zofl_mpi.problems.objective import called
     from zofl_mpi.problems.split import SplitNetwork
 
-    federation, adaptation = site.samples(Samples), site.group(Adaptation)
+    federation, adaptation = site.samples(Samples, classifies=loss is None), site.group(Adaptation)
     shape, classes = shape_of(federation), federation.test.classes
     sensors = adaptation.sensors(site, shape)
     parts = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))
     adaptation.fill(site, same, parts)
     adaptation.choose(parts[0])
-    fingerprint = ", ".join(map(fingerprint_of, parts))  # before the problem takes their values over
+    named = [f"loss {called(loss)}"] if loss is not None else []
+    fingerprint = ", ".join([*map(fingerprint_of, parts), *named])  # before the problem takes their values over
     own: dict[str, Any] = {name: bool(site.values.get(name, False)) for name in ("bf16", "tf32")}
-    own["examples"] = first_samples(federation, site.dtype)
-    problem: Split = SplitNetwork(*parts, shape, classes, sensors, dtype=site.dtype, device=site.device, **own)
+    own |= {"dtype": site.dtype, "device": site.device, "examples": examples_of(federation, np.dtype(site.dtype))}
+    problem: Split = SplitNetwork(*parts, shape, classes, loss, sensors=sensors, **own)
     return setting_on(site, problem, federation, fingerprint)
 
 
@@ -61,34 +68,75 @@ def _network(cls: type[Any]) -> Choice:
     return Choice(groups, setting, {"Split": {}}, gpu=True)
 
 
-def own_split(name: str, cls: type[Any]) -> Choice:
-    """A user's own network in parts, --problem module:Class.
+@final
+@dataclass(frozen=True)
+class SplitProblem:
+    """A network in three parts and a loss, as a problem of split learning; see `problems.Split`.
 
-    The class is called with the shape of an input, (channels, height, width) or (features,), and the number of classes;
-    its instance has the attributes client, auxiliary and server, three torch modules.
+        net = SplitProblem(client, auxiliary, server, nn.MSELoss())
+
+    Attributes:
+        client: a class or a function that makes a torch module, or a module, as `TorchProblem.module`; or, alone, a
+            class whose instances have the attributes client, auxiliary and server.
+        auxiliary: the client's head likewise.
+        server: the server's part likewise.
+        loss: of both outputs, as `TorchProblem.loss`; None: the cross-entropy.
+        bound: {argument of a part: value}.
     """
-    groups: Groups = {"data": ClientSamples, "adaptation": Adaptation}
-    return Choice(groups, partial(_setting, partial(_own, name, cls), (ClientSamples,)), {"Split": {}}, gpu=True)
+
+    client: Any
+    auxiliary: Any = None
+    server: Any = None
+    loss: Any = None
+    bound: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, **arguments: Any) -> SplitProblem:
+        """The same with these arguments of its parts (UserError: no part has such an argument)."""
+        for name, value in arguments.items():
+            takers = [call for call in self._constructors() if name in call.arguments]
+            (takers or self._constructors())[0].bind({name: value})
+        return replace(self, bound={**self.bound, **arguments})
+
+    def choice(self, samples: type[Any] = ClientSamples) -> Choice:
+        """The problem as a run takes it; `samples` are the flags of data that are not in memory."""
+        flags = flag_group(self._constructors())
+        groups: Groups = {"data": samples, **({"problem": flags} if flags else {}), **_FURTHER}
+        same = (samples, flags) if flags else (samples,)
+        return Choice(groups, partial(_setting, self._parts, same, loss=self.loss), {"Split": {}}, gpu=True)
+
+    def _constructors(self) -> list[Constructor]:
+        parts = [part for part in (self.client, self.auxiliary, self.server) if part is not None]
+        calls = [Constructor(part) for part in parts]
+        return [call.bind({k: v for k, v in self.bound.items() if k in call.arguments}) for call in calls]
+
+    def _parts(self, site: Site, *sizes: Any) -> tuple[Any, Any, Any]:
+        """Client, auxiliary and server (UserError: one is missing, or no torch module)."""
+        from torch import nn
+
+        made = [call(site.values, *sizes) for call in self._constructors()]
+        name, needed = self._constructors()[0].name, "client, auxiliary and server"
+        if len(made) == 1:
+            try:
+                made = [getattr(made[0], part) for part in ("client", "auxiliary", "server")]
+            except AttributeError as exc:
+                raise UserError(f"--problem {name}: an instance must have {needed}: {exc}") from exc
+        if len(made) < 3:
+            raise UserError(f"a SplitProblem has {needed}, or a class alone whose instances have these")
+        for part, module in zip(("client", "auxiliary", "server"), made, strict=True):
+            which = f"--problem {name}: the {part} part"
+            if not isinstance(module, nn.Module):
+                raise UserError(f"{which} is a {type(module).__name__}; it must be a torch module")
+            if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
+                raise UserError(f"{which} has lazy modules: give each its sizes")
+        return made[0], made[1], made[2]
 
 
-def _own(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], classes: int) -> tuple[Any, Any, Any]:
-    from torch import nn
+_FURTHER: Groups = {"adaptation": Adaptation}
 
-    try:
-        found = cls(shape, classes)
-        parts = {part: getattr(found, part) for part in ("client", "auxiliary", "server")}
-    except Exception as exc:  # the user's code
-        needed = "client, auxiliary and server"
-        raise UserError(
-            f"--problem {name}: {cls.__name__}({shape}, {classes}) must have {needed}: {mistake(exc)}"
-        ) from exc
-    for part, module in parts.items():
-        which = f"--problem {name}: the {part} part"
-        if not isinstance(module, nn.Module):
-            raise UserError(f"{which} is a {type(module).__name__}; it must be a torch module")
-        if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
-            raise UserError(f"{which} has lazy modules: give each its sizes")
-    return parts["client"], parts["auxiliary"], parts["server"]
+
+def own_split(name: str, cls: Any) -> Choice:
+    """A user's own network in parts, --problem module:Class, or an object that is a `SplitProblem`."""
+    return (cls if isinstance(cls, SplitProblem) else SplitProblem(cls)).choice()
 
 
 PROBLEMS = {

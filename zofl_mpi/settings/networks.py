@@ -1,24 +1,25 @@
-"""Torch modules as problems: the MLP, the CNN, and a user's own class, module or problem."""
+"""Torch modules as problems: `TorchProblem`, the MLP, the CNN, and a user's own class, module or problem."""
 
 from __future__ import annotations
 
 import math
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 
-from zofl_mpi.data import Array, Federation, features
+from zofl_mpi.data import Federation, features
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError, mistake
+from zofl_mpi.errors import UserError
 from zofl_mpi.problems.split_images import demand_images
 from zofl_mpi.run.family import Choice, Site
 from zofl_mpi.run.flags import Groups
+from zofl_mpi.settings.calls import Constructor, flag_group, is_module_class
 from zofl_mpi.settings.given import GIVEN, HIERARCHY, adapted, given_to, lacking, on_samples, terms_of
 from zofl_mpi.settings.samples import Samples, setting_on
 
@@ -31,6 +32,8 @@ ROLES: Mapping[str, Groups] = {"Hierarchical": HIERARCHY, "Smooth": {}, "Lipschi
 """The roles of `Network`; written out, since its file imports torch."""
 Factory = Callable[[Site, tuple[int, ...], int], "nn.Module"]
 """A torch module from the flags, the shape of an input and the number of classes."""
+EXAMPLES = 8
+"""Samples of a client on which module and loss are tried before a run."""
 
 
 @final
@@ -62,29 +65,106 @@ class Kernel:
     client_memory: str = "none"
 
 
-def classifier(factory: Factory, flags: type[Any] | None = None, samples: type[Any] = Samples) -> Choice:
-    """A torch module that classifies, as a problem; `flags` are the module's, `samples` the data set's."""
+@final
+@dataclass(frozen=True)
+class TorchProblem:
+    """A network as a problem: a torch module and a loss, on any data.
+
+        net = TorchProblem(lambda width=16: Net(width), nn.BCEWithLogitsLoss(), metrics={"macro_f1": f1})
+
+    `net(width=32)` is the same with another width. x is the flat vector of the module's trainable parameters.
+
+    Attributes:
+        module: a class or a function that makes a torch module, or a module. Its arguments `shape` (of an input) and
+            `classes` are the data's; those with a default that is a number, a text or a tuple of these are flags.
+        loss: a torch loss, or a function (outputs (B, ...), targets (B, ...)) -> scalar tensor, a mean over samples;
+            None: the cross-entropy.
+        metrics: {name: function (outputs (N, ...), targets (N, ...)) -> number}: columns test_NAME, validation_NAME
+            and, of personal models, personal_NAME. A cross-entropy of classes has the accuracy by itself.
+        augment: function (inputs, generator) -> inputs of the same shape, in training steps alone; its random numbers
+            must be those of the generator, which is NumPy's.
+        weight: function (inputs, targets) -> (B,) factors of the samples' losses.
+        bound: {argument of the module: value}.
+    """
+
+    module: Any
+    loss: Any = None
+    metrics: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    augment: Callable[..., Any] | None = None
+    weight: Callable[..., Any] | None = None
+    bound: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, **arguments: Any) -> TorchProblem:
+        """The same with these arguments of the module (UserError: it has no such argument)."""
+        return replace(self, bound=self._constructor.bind(arguments).bound)
+
+    def choice(self, samples: type[Any] = Samples) -> Choice:
+        """The problem as a run takes it; `samples` are the flags of data that are not in memory."""
+        make = self._constructor
+        return network_on(lambda site, *sizes: make(site.values, *sizes), flag_group([make]), samples, self)
+
+    @property
+    def _constructor(self) -> Constructor:
+        return Constructor(self.module, self.bound)
+
+
+CLASSIFIER = TorchProblem(None)
+
+
+def network_on(
+    factory: Factory, flags: type[Any] | None = None, samples: type[Any] = Samples, given: TorchProblem = CLASSIFIER
+) -> Choice:
+    """A torch module as a problem with the loss, metrics and so on of `given`.
+
+    Args:
+        flags: of the module.
+        samples: flags of the data set.
+    """
     own = {"problem": flags} if flags else {}
-    return Choice({"data": samples, **own, "local steps": Kernel}, partial(_setting, factory), ROLES, gpu=True)
+    return Choice({"data": samples, **own, "local steps": Kernel}, partial(_setting, factory, given), ROLES, gpu=True)
 
 
-def _setting(factory: Factory, site: Site) -> Setting[Network]:
+def _setting(factory: Factory, given: TorchProblem, site: Site) -> Setting[Network]:
     from zofl_mpi.problems.network import Network, seeded  # imports torch
 
-    federation = site.samples(Samples)
-    shape, classes = shape_of(federation), federation.server.classes
+    federation = site.samples(Samples, classifies=given.loss is None)
+    shape, classes, dtype = shape_of(federation), federation.test.classes, np.dtype(site.dtype)
     module = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))
-    own: dict[str, Any] = {"weights": federation.weights, "terms": terms_of(site), "dtype": np.dtype(site.dtype)}
     steps = site.group(Kernel)
-    own["examples"] = first_samples(federation, site.dtype)
-    problem = Network(module, shape, classes, site.device, steps.kernel, steps.client_memory, **own)
-    return setting_on(site, problem, federation, fingerprint_of(module))
+    problem = Network(
+        module,
+        shape,
+        classes,
+        site.device,
+        steps.kernel,
+        steps.client_memory,
+        examples=examples_of(federation, dtype),
+        loss_function=given.loss,
+        metrics=given.metrics,
+        weight=given.weight,
+        augment=given.augment,
+        streams=site.streams,
+        weights=federation.weights,
+        terms=terms_of(site),
+        dtype=dtype,
+    )
+    problem.check_metrics(federation.test)
+    return setting_on(site, problem, federation, ", ".join([fingerprint_of(module), *_names(given)]))
 
 
-def first_samples(federation: Federation, dtype: str) -> Array:
-    """(k, p) up to four inputs of the first client."""
+def examples_of(federation: Federation, dtype: Any) -> tuple[Any, Any]:
+    """Inputs (k, p) and targets (k, ...) of some samples of the first client."""
     first = federation.clients[0]
-    return first.take(np.arange(min(4, len(first))), np.dtype(dtype))[0]
+    some = np.linspace(0, len(first) - 1, min(EXAMPLES, len(first))).astype(np.int64)
+    return first.take(some, dtype)[0], first.answers(some, dtype)
+
+
+def _names(given: TorchProblem) -> list[str]:
+    """What of a problem decides its steps beside the module, in words that are the same on every rank."""
+    from zofl_mpi.problems.objective import called
+
+    own = {"loss": given.loss, "augment": given.augment, "weight": given.weight}
+    return [f"{name} {called(value)}" for name, value in own.items() if value is not None]
 
 
 def fingerprint_of(module: nn.Module) -> str:
@@ -96,9 +176,11 @@ def fingerprint_of(module: nn.Module) -> str:
 
 
 def shape_of(federation: Federation) -> tuple[int, ...]:
-    """(channels, height, width) where the inputs are images, else (features,)."""
+    """The shape that the data give an input; else (channels, height, width) of a square image, or (features,)."""
+    if federation.shape:
+        return federation.shape
     try:
-        return features.image_shape(federation.server.features, federation.channels, federation.shape)
+        return features.image_shape(federation.server.features, federation.channels)
     except UserError:
         return (federation.server.features,)
 
@@ -116,18 +198,21 @@ def _cnn(site: Site, shape: tuple[int, ...], classes: int) -> nn.Module:
     return CNN((shape[0], shape[1], shape[2]), classes)
 
 
-def own_problem(name: str, cls: type[Any], samples: type[Any] = Samples) -> Choice:
+def own_problem(name: str, cls: Any, samples: type[Any] = Samples) -> Choice:
     """A user's own class, --problem module:Class, as a problem (UserError: it is of neither kind).
 
-    Either a torch module, which is called with the shape of an input, (channels, height, width) or (features,), and the
-    number of classes. Or a dataclass with a field `federation` (`zofl_mpi.data.Federation`) or with fields that the run
-    gives (`settings.given.GIVEN`); its other fields are flags, and it offers the roles whose members it has.
+    Either a torch module, with arguments as those of `TorchProblem.module`, or a `TorchProblem`. Or a dataclass with a
+    field `federation` (`zofl_mpi.data.Federation`) or with fields that the run gives (`settings.given.GIVEN`), whose
+    other fields are flags; it offers the roles whose members it has.
     """
-    if any(base.__name__ == "Module" and base.__module__.startswith("torch.nn") for base in cls.__mro__):
-        return classifier(partial(_own_module, name, cls), samples=samples)
-    if not is_dataclass(cls) or not given_to(cls):
+    if isinstance(cls, TorchProblem):
+        return cls.choice(samples)
+    if is_module_class(cls):
+        return TorchProblem(cls).choice(samples)
+    called = name.partition(":")[2]
+    if not isinstance(cls, type) or not is_dataclass(cls) or not given_to(cls):
         raise UserError(
-            f"--problem {name}: {cls.__name__} must be a torch module, or a dataclass with a field named federation "
+            f"--problem {name}: {called} must be a torch module, or a dataclass with a field named federation "
             "(its data)"
         )
     unknown = [field for field in given_to(cls) if field not in GIVEN]
@@ -137,13 +222,5 @@ def own_problem(name: str, cls: type[Any], samples: type[Any] = Samples) -> Choi
     return replace(on_samples(adapted(cls), samples, classifies=False), lacks=lacking(cls))
 
 
-def _own_module(name: str, cls: type[Any], site: Site, shape: tuple[int, ...], classes: int) -> nn.Module:
-    try:
-        return cls(shape, classes)  # type: ignore[no-any-return]
-    except Exception as exc:  # the user's code
-        call = f"{cls.__name__}({shape}, {classes})"
-        raise UserError(f"--problem {name}: {call} failed: {mistake(exc)}") from exc
-
-
-MLP = classifier(_mlp, Widths)
-CNN = classifier(_cnn)
+MLP = network_on(_mlp, Widths)
+CNN = network_on(_cnn)

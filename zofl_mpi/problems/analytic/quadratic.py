@@ -9,7 +9,6 @@ import numpy as np
 
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.numerics.descent import local_descent
 from zofl_mpi.numerics.projections import ball
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.analytic.known import KnownHierarchical, Noisy, Random, Vector
@@ -73,11 +72,6 @@ class SmoothBowls(NumPyProblem, Protocol):
 
     def gradient(self, x: Array, data: Bowl, batch: Batch | None = None) -> Array:
         return data.gradient(x, batch)
-
-    def descend(
-        self, data: Bowl, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
-    ) -> Array:
-        return local_descent(y, lambda z, t: data.gradient(z, batches[t]), stepsizes, mu, shift)
 
     def flops(self, batch_size: int) -> float:
         return 2.0 * self.n**2

@@ -12,7 +12,6 @@ with the rounds; so the tensors that they compute with stay where they are. Loss
 cost a capture.
 """
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
@@ -27,8 +26,10 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.engine import device
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch, Vector
-from zofl_mpi.problems.device_cache import on_device
-from zofl_mpi.problems.module import Function, Named
+from zofl_mpi.problems.device_cache import answer_dtype, on_device
+from zofl_mpi.problems.kernels import functional
+from zofl_mpi.problems.kernels.functional import Named
+from zofl_mpi.problems.module import LOCK, Function
 from zofl_mpi.problems.sums import blocks as in_blocks
 from zofl_mpi.problems.terms import ProximalSteps
 
@@ -40,7 +41,6 @@ CPU_ROWS = 8  # on a CPU, at most: more are no faster, and rows that hold nothin
 CHUNK = 16  # steps of one replay
 LINE = 64  # bytes to whose multiples the parameters of a row are padded
 CACHED = 16  # blocks that are kept with their tensors, each for one shape of calls
-LOCK = threading.RLock()  # held while torch computes, since ranks may be threads of one process
 
 _BLOCKS: OrderedDict[Hashable, Any] = OrderedDict()
 
@@ -98,7 +98,7 @@ def take_steps(requests: list[StepsRequest]) -> list[Array]:
 
 
 def loss_sums(requests: list[LossRequest]) -> list[Vector]:
-    """(k,) the sums of the cross-entropies of each request: logits in the models' dtype, then float64."""
+    """(k,) the sums of the losses of each request: outputs in the models' dtype, then float64."""
     sums = [np.empty(len(request.x)) for request in requests]
     _run_blocks(_LossBlock, requests, [1] * len(requests), sums)
     return sums
@@ -181,7 +181,7 @@ def rows_of(each: int, limit: int) -> int:
 def dataset_key(data: Dataset) -> tuple[Any, ...]:
     """Key that is equal for subsets of the same stored samples, scaled alike."""
     factors = (a if isinstance(a, int | float) else id(a) for a in (data.scale, data.shift))
-    return (id(data.inputs), id(data.labels), *factors)
+    return (id(data.inputs), id(data.labels), id(data.targets), *factors)
 
 
 @final
@@ -198,9 +198,11 @@ class _Rows:
         self._data = data  # keeps the arrays by whose `dataset_key` a block is found
         self.device = str(function.device)
         self._dtype: torch.dtype = getattr(torch, key.dtype)
-        size = rows_of(function.step_bytes(key.batch), STEP_BYTES)
+        size = rows_of(functional.step_bytes(function, key.batch), STEP_BYTES)
         self.size = min(size, CPU_ROWS) if self.device == "cpu" else size
-        self._stored, self._labels = on_device(data.inputs, self.device), on_device(data.labels, self.device)
+        answers = data.labels if data.targets is None else data.targets
+        self._stored, self._answers = on_device(data.inputs, self.device), on_device(answers, self.device)
+        self._kind: torch.dtype = getattr(torch, answer_dtype(data, key.dtype))
         self.positions = torch.zeros((steps, self.size, key.batch), dtype=torch.int32, device=self.device)
         rescale = bool(np.any(data.scale != 1.0) or np.any(data.shift != 0.0))
         factors = (data.scale, data.shift) if rescale else ()
@@ -209,7 +211,7 @@ class _Rows:
         self._inputs = self.zeros(self.size, key.batch, self._padded(p))[:, :, :p]  # a sample begins on a line
         self._classes = torch.arange(function.classes, device=self.device)
         self._parts, self._width = list[Part](), 0
-        for name, flat, shape in function.places():  # each from the beginning of a line on: they lie alike in all rows
+        for name, flat, shape in functional.places(function):  # each from the start of a line: alike in all rows
             count = flat.stop - flat.start
             self._parts.append(Part(name, shape, flat, slice(self._width, self._width + count)))
             self._width += self._padded(count)
@@ -258,23 +260,24 @@ class _Rows:
         if self._factors:
             self._inputs.mul_(self._factors[0]).add_(self._factors[1])
         own = self._key.function
-        return self._inputs.reshape(self.size, self._key.batch, *own.input_shape).to(own.input_dtype)
+        return self._inputs.reshape(self.size, self._key.batch, *own.input_shape).to(own.examples.input_dtype)
 
-    def labels(self, steps: int) -> Tensor:
-        """(steps, R, B, C) of the first steps: 1 for the true class, else 0."""
+    def targets(self, steps: int) -> Tensor:
+        """(steps, R, B, ...) of the first steps; of the plain cross-entropy (steps, R, B, C), 1 for the true class."""
         rows = self.positions[:steps]
-        labels = self._labels.index_select(0, rows.view(-1)).to(torch.int64).view(rows.shape)
-        return (labels[..., None] == self._classes).to(self._dtype)
+        found = self._answers.index_select(0, rows.view(-1)).to(self._kind)
+        found = found.view(*rows.shape, *found.shape[1:])
+        return (found[..., None] == self._classes).to(self._dtype) if self._key.function.objective.plain else found
 
 
 @final
 class _LossBlock:
-    """Sums of the cross-entropies of one block of rows at a time, in tensors that stay where they are."""
+    """Sums of the losses of one block of rows at a time, in tensors that stay where they are."""
 
     def __init__(self, key: BlockKey, data: Dataset) -> None:
         self.rows = _Rows(key, data, 1)
         self._x = self.rows.zeros()
-        self._costs, self._at = key.function.costs(), self.rows.views(self._x)
+        self._costs, self._at = functional.costs(key.function), self.rows.views(self._x)
 
     def run(self, rows: Sequence[tuple[LossRequest, int]]) -> Array:
         """(r,) the sums of these points of requests, at most R."""
@@ -282,7 +285,7 @@ class _LossBlock:
             self.rows.fill(self._x, [request.x[k] for request, k in rows])
             positions = [request.data.rows_of(request.positions)[None] for request, _ in rows]
             copy_steps(self.rows.positions, self.rows.sent(positions, torch.int32))
-            sums = self._costs(self._at, self.rows.inputs(0), self.rows.labels(1)[0])
+            sums = self._costs(self._at, self.rows.inputs(0), self.rows.targets(1)[0])
         return sums[: len(rows)].cpu().numpy()
 
 
@@ -297,7 +300,7 @@ class _StepBlock:
         self._shift = torch.zeros_like(self._x) if key.shifted else None
         self._gammas, self._mu = self.rows.zeros(CHUNK, size, 1), self.rows.zeros(size, 1)
         self._radius = torch.zeros((size, 1), dtype=torch.float64, device=self.rows.device)
-        self._slopes = key.function.slopes()
+        self._slopes = functional.slopes(key.function)
         self._replays = dict[int, Callable[[], None]]()  # {steps: takes so many}
 
     def run(self, rows: Sequence[tuple[StepsRequest, int]]) -> Array:
@@ -334,10 +337,10 @@ class _StepBlock:
 
     def _take(self, steps: int) -> None:
         """Takes the first steps of the mini-batches and `_gammas`."""
-        labels = self.rows.labels(steps)
+        targets = self.rows.targets(steps)
         at, slopes = self.rows.views(self._y), self.rows.views(self._slope)
         for t in range(steps):
-            for name, slope in self._slopes(at, self.rows.inputs(t), labels[t]).items():
+            for name, slope in self._slopes(at, self.rows.inputs(t), targets[t]).items():
                 slopes[name].copy_(slope)
             direction = self._slope if self._shift is None else self._slope + self._shift
             if self._key.pulled:

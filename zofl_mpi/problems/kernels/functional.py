@@ -1,0 +1,83 @@
+"""Gradients and losses of many models of one module at once, by torch.func, and whether a module can be computed so."""
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import log_softmax
+
+from zofl_mpi.problems.module import Function
+
+Named = dict[str, Tensor]  # by the names of a module's parameters, with a first axis for the models of many
+
+
+def slopes(function: Function) -> Callable[[Named, Tensor, Tensor], Named]:
+    """The gradients of the mean losses of R models, each on its own mini-batch, in one computation.
+
+    A function of the parameters (R, *shape), inputs (R, B, *input_shape) and targets (R, B, ...), of the plain
+    cross-entropy (R, B, C), 1 for the true class and else 0. By products: torch's own would gather and scatter, in
+    a dozen operations more.
+    """
+
+    def loss(parameters: Named, inputs: Tensor, targets: Tensor) -> Tensor:
+        outputs: Tensor = functional_call(function.module, parameters, (inputs,))
+        if function.objective.plain:
+            return -(targets * log_softmax(outputs, dim=-1)).sum(dim=-1).mean()
+        return function.objective.mean(outputs, targets, inputs)
+
+    return vmap(grad(loss), randomness="different")  # no random number is drawn (`_try`), but of a dropout's 0
+
+
+def costs(function: Function) -> Callable[[Named, Tensor, Tensor], Tensor]:
+    """(R,) float64 the sums of the losses of R models, each on its own mini-batch; see `slopes`."""
+
+    def cost(parameters: Named, inputs: Tensor, targets: Tensor) -> Tensor:
+        outputs: Tensor = functional_call(function.module, parameters, (inputs,))
+        if function.objective.plain:
+            return -(targets * log_softmax(outputs.to(torch.float64), dim=-1)).sum()
+        return function.objective.total(outputs, targets, inputs)
+
+    return vmap(cost, randomness="different")
+
+
+def places(function: Function) -> list[tuple[str, slice, torch.Size]]:
+    """Of each parameter its name, where it lies in the vector, and its shape; in the vector's order."""
+    known = function.flat.places()
+    return [(name, *known[id(p)]) for name, p in function.module.named_parameters() if p.requires_grad]
+
+
+def step_bytes(function: Function, batch_size: int) -> int:
+    """Memory of a step, about: the point, its gradient, the step, the inputs, twice what a backward pass keeps."""
+    kept = 0
+
+    def noted(tensor: Tensor) -> Tensor:
+        nonlocal kept
+        kept += tensor.nbytes
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(noted, lambda tensor: tensor), torch.enable_grad():
+        inputs, point = function.step_of_zeros(batch_size)
+    return 3 * point.nbytes + inputs.nbytes + 2 * kept
+
+
+def obstacle(function: Function) -> str:
+    """Why many models cannot be computed at once, in torch's words, by a computation of two; "" where they can.
+
+    A loop over the models is no such computation.
+    """
+    targets = function.examples.targets(4)
+    own = targets.view(2, 2, *targets.shape[1:])
+    if function.objective.plain:
+        own = torch.ones((2, 2, function.classes), dtype=function.dtype)
+    inputs = function.examples.inputs(4).view(2, 2, *function.input_shape)
+    try:
+        with warnings.catch_warnings(), function.at(function.vector(function.initial())):
+            trained = {name: p for name, p in function.module.named_parameters() if p.requires_grad}
+            both = {name: torch.stack([p.detach()] * 2) for name, p in trained.items()}
+            warnings.filterwarnings("error", message="There is a performance drop")
+            slopes(function)(both, inputs.to(function.device), own.to(function.device))
+    except Exception as error:  # the user's code, or an operation that has no batched form
+        return str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
+    return ""

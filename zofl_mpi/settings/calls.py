@@ -1,0 +1,146 @@
+"""Constructors of networks whose arguments are flags: a class, a function or a module of a user's own."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass, replace
+from typing import Any, Literal, final, get_args, get_origin
+
+from zofl_mpi.errors import UserError, mistake
+
+SIZES = ("shape", "classes")
+"""Names of the arguments that the data give: the shape of an input, and the number of classes."""
+KINDS = (int, float, str, bool)
+
+
+@final
+@dataclass(frozen=True)
+class Constructor:
+    """A call whose arguments are the data's sizes, flags, and values that the user has bound.
+
+    Arguments with a default that is an int, a float, a str, a bool or a tuple of these are flags, by their annotation
+    or else by the default. `shape` and `classes` are the data's, and so are the first two arguments without a default,
+    whatever their names.
+
+    Attributes:
+        make: a class or a function, or a torch module, which is returned as a copy.
+        bound: {argument: value}.
+    """
+
+    make: Any
+    bound: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """A name for messages."""
+        named = inspect.isclass(self.make) or inspect.isroutine(self.make)
+        return str((self.make if named else type(self.make)).__name__)
+
+    def bind(self, values: Mapping[str, Any]) -> Constructor:
+        """The same with these arguments bound (UserError: it has no such argument)."""
+        known = self.arguments
+        unknown = [name for name in values if name not in known or name in SIZES]
+        if unknown:
+            allowed = ", ".join(name for name in known if name not in SIZES) or "none"
+            raise UserError(f"{self.name} has no argument {unknown[0]} to bind; it has {allowed}")
+        return replace(self, bound={**self.bound, **values})
+
+    def flags(self) -> dict[str, tuple[Any, Any]]:
+        """{argument: (type, default)} of those that are flags; what is bound is the default."""
+        hints, found = self._hints(), dict[str, tuple[Any, Any]]()
+        for name, parameter in self.arguments.items():
+            default = self.bound.get(name, parameter.default)
+            if name in SIZES or default is inspect.Parameter.empty:
+                continue
+            if (kind := _kind(hints.get(name), default)) is not None:
+                found[name] = kind, default
+        return found
+
+    def __call__(self, values: Mapping[str, Any], *sizes: Any) -> Any:
+        """What it makes of the flags' values and the sizes (UserError: it fails)."""
+        if not callable(self.make) or _is_module(self.make):
+            return copy.deepcopy(self.make)
+        parameters, known = self.arguments, dict(zip(SIZES, sizes, strict=True))
+        given = {name: values[name] for name in self.flags()}
+        own = {**self.bound, **given, **{name: known[name] for name in parameters if name in SIZES}}
+        rest = [value for name, value in known.items() if name not in own]
+        without = [name for name, p in parameters.items() if p.default is p.empty and name not in own]
+        own |= dict(zip(without, rest, strict=False))
+        if len(without) > len(rest):
+            raise UserError(f"{self.name} needs {', '.join(without[len(rest) :])}: give each a default, or bind it")
+        try:
+            return self.make(**own)
+        except UserError:
+            raise
+        except Exception as exc:  # the user's code
+            call = f"{self.name}({', '.join(f'{name}={value!r}' for name, value in own.items())})"
+            raise UserError(f"{call} failed: {mistake(exc)}") from exc
+
+    @property
+    def arguments(self) -> dict[str, inspect.Parameter]:
+        """The arguments that can be given by name."""
+        if not callable(self.make) or _is_module(self.make):
+            return {}
+        try:
+            found = inspect.signature(self.make).parameters
+        except (TypeError, ValueError):  # of code in C
+            return {}
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        return {name: p for name, p in found.items() if p.kind in kinds}
+
+    def _hints(self) -> dict[str, Any]:
+        try:
+            own = self.make.__init__ if isinstance(self.make, type) else self.make  # type: ignore[misc]
+            return typing.get_type_hints(own)
+        except Exception:  # an annotation of the user's that names nothing, or an object that has none
+            return {}
+
+
+def flag_group(calls: Sequence[Constructor]) -> type[Any] | None:
+    """A dataclass of the flags of these calls, which share those of one name; None where they have none."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for call in calls:
+        for name, own in call.flags().items():
+            if found.setdefault(name, own) != own:
+                raise UserError(f"{call.name}: argument {name} has another type or default than in a part before it")
+    constructors = [vars(call.make).get("__init__") for call in calls if isinstance(call.make, type)]
+    texts = [text for each in (*(call.make for call in calls), *constructors) if (text := each.__doc__)]
+    fields = [(name, kind, field(default=default)) for name, (kind, default) in found.items()]
+    return (
+        make_dataclass("Arguments", fields, frozen=True, namespace={"__doc__": _documented(texts)}) if fields else None
+    )
+
+
+def _documented(texts: Sequence[str]) -> str:
+    """The sections of arguments and attributes of docstrings, as those of one."""
+    import docstring_parser
+
+    google = docstring_parser.DocstringStyle.GOOGLE
+    found = {p.arg_name: p.description for text in texts for p in docstring_parser.parse(text, style=google).params}
+    lines = (f"    {name}: {' '.join((text or '').split())}" for name, text in found.items())
+    return "\n".join(["Arguments of a network.", "", "Attributes:", *lines])
+
+
+def _kind(hint: Any, default: Any) -> Any:
+    """The type of a flag with this annotation and default; None: it is none."""
+    if hint in KINDS or get_origin(hint) is Literal:
+        return hint
+    if isinstance(default, tuple):
+        inner = (
+            get_args(hint)[0] if get_origin(hint) is tuple and get_args(hint) else type(default[0]) if default else None
+        )
+        return tuple[inner, ...] if inner in KINDS else None  # type: ignore[valid-type]
+    return type(default) if hint in (None, typing.Any) and type(default) in KINDS else None
+
+
+def _is_module(value: Any) -> bool:
+    """Whether a value is an instance of torch's Module, without importing torch."""
+    return is_module_class(type(value))
+
+
+def is_module_class(cls: type[Any]) -> bool:
+    """Whether a class is one of torch's modules, without importing torch."""
+    return any(base.__name__ == "Module" and base.__module__.startswith("torch.nn") for base in cls.__mro__)
