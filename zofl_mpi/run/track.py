@@ -32,18 +32,18 @@ class TensorBoard:
         _check_installed()
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(os.fspath(self._folder))  # type: ignore[no-untyped-call]
-        self._writer.add_text("plan", "\n".join(f"    {k} = {v}" for k, v in run.plan.items()))  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(os.fspath(self._folder))
+        self._writer.add_text("plan", "\n".join(f"    {k} = {v}" for k, v in run.plan.items()))
 
     def on_round(self, run: Run, row: Mapping[str, float]) -> None:
         """Writes a row; the step is the round."""
         for name, value in row.items():
             if name != "round" and not math.isnan(value):
-                self._writer.add_scalar(name, value, int(row["round"]))  # type: ignore[no-untyped-call]
+                self._writer.add_scalar(name, value, int(row["round"]))
 
     def on_end(self, run: Run) -> None:
         """Closes the file."""
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
 
 def tracked(text: str) -> TensorBoard | None:

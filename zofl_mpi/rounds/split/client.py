@@ -120,8 +120,8 @@ class Joined:
         """Context manager: see `problems.flat.Flat.at`; the auxiliary head holds nothing."""
         problem, b, key = self._problem, self._problem.local.b, id(theta)
         if key not in self._halves:  # kept, since `Flat` keeps the views of each
-            halves = theta.data.tensor_split([problem.n_client])
-            self._halves[key] = weakref.ref(theta, lambda _: self._halves.pop(key, None)), *halves
+            first, last = theta.data.tensor_split([problem.n_client])
+            self._halves[key] = weakref.ref(theta, lambda _: self._halves.pop(key, None)), first, last
         _, first, last = self._halves[key]
         client, server = (None, None) if buffers is None else (buffers[:b], buffers[b:])
         with problem.local.at(first, client, running) as below, problem.top.at(last, server, running) as top:
