@@ -9,6 +9,7 @@ A method, a problem or a script of your own may import these names; everything e
 - `column`, `part`, `given`: fields of states and reports, of groups of flags, and fields that the run gives.
 - `at_least`, `above`, `fraction`: flags with a range, checked by the command line.
 - `finite`: a field of a message whose value must be finite, with the sentence that ends the run otherwise.
+- `change`: such a field by which a client changes something; clipping, noise and robust means are about it.
 - `Dataset`, `Federation`: samples; who holds which of them.
 - `Loads`: the work that a method plans for each client, by which they are placed on ranks.
 - `Directions`: how many directions a zeroth-order method draws, and their length.
@@ -19,7 +20,7 @@ A method, a problem or a script of your own may import these names; everything e
 from typing import TYPE_CHECKING, Any
 
 from zofl_mpi.engine.clients import Client, Clients, Step
-from zofl_mpi.engine.fields import Array, above, at_least, column, finite, fraction, given, part
+from zofl_mpi.engine.fields import Array, above, at_least, change, column, finite, fraction, given, part
 from zofl_mpi.engine.setting import Directions, Loads, Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
@@ -43,6 +44,7 @@ __all__ = [
     "UserError",
     "above",
     "at_least",
+    "change",
     "column",
     "demand",
     "finite",

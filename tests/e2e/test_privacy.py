@@ -5,7 +5,7 @@ import sys
 
 from tests.e2e.made import *
 from tests.fates import Death, Fate
-from zofl_mpi.rounds.privacy import Privacy
+from zofl_mpi.clients.privacy import Privacy
 from zofl_mpi.run.grid import __main__ as grid
 from zofl_mpi.run.signals import STATUS
 

@@ -99,6 +99,11 @@ class ClientProgram(Protocol):
         return HOST
 
     @attribute
+    def between(self) -> tuple[Any, ...]:
+        """What stands between the program and its clients; see `engine.between`."""
+        return ()
+
+    @attribute
     def grows_with(self) -> tuple[str, ...]:
         """Flags with which the memory of a step grows, beside `memory.GROWS`."""
         return ()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar, final, get_type_hints
 
+from zofl_mpi import clients
 from zofl_mpi.engine.fields import at_least, between, check_ranges, parts_of
 from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Budget, Directions, Loads, Method, PlansLoads, PlansWork, Work
@@ -212,7 +213,7 @@ def groups_of(family: Family, method: str, problem: str) -> dict[str, type[Any]]
     groups = {"choice of method and problem": which, "run": RunFlags, **choice.groups}
     for further in _roles(family, method, problem, choice):
         groups |= further
-    return {**groups, "method": method_class}
+    return {**groups, **clients.groups_for(method_class), "method": method_class}
 
 
 def owners_of(family: Family, name: str, method: str) -> list[str]:
@@ -221,13 +222,17 @@ def owners_of(family: Family, name: str, method: str) -> list[str]:
     def has(classes: Iterable[type[Any]]) -> bool:
         return any(leaf.name == name for cls in classes for leaf in flags.leaves(cls))
 
-    methods = [f"--method {method}" for method, cls in family.METHODS.items() if has([cls])]
+    def classes_of(cls: type[Any]) -> list[type[Any]]:
+        return [cls, *clients.groups_for(with_base(cls, Method)).values()]
+
+    methods = [f"--method {method}" for method, cls in family.METHODS.items() if has(classes_of(cls))]
     groups = {problem: (choice.groups, *choice.roles.values()) for problem, choice in family.PROBLEMS.items()}
     problems = [f"--problem {problem}" for problem, all_of in groups.items() if any(has(g.values()) for g in all_of)]
-    owners = {leaf.owner for cls in family.METHODS.values() for leaf in flags.leaves(cls) if leaf.name == name}
-    sent = method_of(family, method).uploads
-    protect = sent and any(issubclass(owner, Budget) for owner in owners)
-    why = [f"{sent} leave this method's clients as they are"] if protect else []
+    owner = next((cls for cls in clients.GROUPS.values() if has([cls])), None)
+    own = method_of(family, method)
+    why = [f"{own.uploads} leave this method's clients as they are"] if owner and owner.protects and own.uploads else []
+    if owner and ":" in method:
+        why = [f"no step of {own.__name__} says what its reply changes (zofl_mpi.change)"]
     return [*methods[:-1], "; ".join([methods[-1], *why]), *problems] if why else [*methods, *problems]
 
 

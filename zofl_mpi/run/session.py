@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.between import composed
 from zofl_mpi.engine.clients import Clients
 from zofl_mpi.engine.ledger import bytes_in_words
 from zofl_mpi.engine.setting import Loads, Method
@@ -58,7 +59,7 @@ def lead(
     schedule = loop.Schedule(flags["rounds"], flags["eval_every"], flags["checkpoint_every"])
     try:
         with bar:
-            totals, done = loop.Rounds(method, clients, schedule, recorder, bar).run(resumed)
+            totals, done = loop.Rounds(method, composed(clients, method), schedule, recorder, bar).run(resumed)
     except UserError as exc:
         remedy = f"; {watch.remedy()}" if watch.has_checkpoint else ""
         if isinstance(exc, records.WriteError) or isinstance(exc.__cause__, records.WriteError):

@@ -60,8 +60,6 @@ def here(size: int, tokens: Any, kept: bool, **given: Any) -> tuple[Step, int]:
     from zofl_mpi.numerics.optimisers import Optimiser
     from zofl_mpi.problems import lm
     from zofl_mpi.problems.split_lm import SplitLM
-    from zofl_mpi.rounds.privacy import Privacy
-    from zofl_mpi.rounds.robust import Robust
     from zofl_mpi.rounds.split import unsplit
     from zofl_mpi.rounds.split.training import Training
 
@@ -72,13 +70,13 @@ def here(size: int, tokens: Any, kept: bool, **given: Any) -> tuple[Step, int]:
     SplitLM.samples = lambda *_: (tokens[:, :-1], tokens[:, 1:])  # type: ignore[method-assign]
     setting = Setting(problem, Streams(1), (data,))
     training = Training(setting, batch=TEXTS, h=1, lr_client=RATE, optimiser=Optimiser("sgd"), weights="uniform")
-    shared: dict[str, Any] = {"training": training, "robust": Robust(setting), "privacy": Privacy(setting)}
-    of = DeComFL(setting, **shared, mu=RADIUS, **given)
+    of = DeComFL(setting, training=training, mu=RADIUS, **given)
     assert bool(of.kept_steps) is kept, "there is no room to keep the directions"
     x, client, rounds = of.loss.flat.initial()[0], Client(0, data), iter(range(10**6))
 
     def step() -> None:
-        message = unsplit.ModelBroadcast(x, {}, torch.zeros(0), next(rounds))
+        ends = of.rule.span, of.problem.arithmetic
+        message = unsplit.ModelBroadcast(x, {}, torch.zeros(0), next(rounds), *ends)
         of.replay(x, {}, message.r, of.train(client, message).differences)
 
     return step, len(x)

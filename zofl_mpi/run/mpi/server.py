@@ -84,21 +84,39 @@ class MPIClients(Clients):
         return self._replies(name, {i: messages.size(each[i]) for i in to}, counted)
 
     def mean(
-        self, step: Step, message: Any, *, to: Participants = None, weights: Weights = None, counted: bool = True
+        self,
+        step: Step,
+        message: Any,
+        *,
+        to: Participants = None,
+        weights: Weights = None,
+        counted: bool = True,
+        booked: Booked = None,
+        nobody: Any = None,
     ) -> Any:
         mean.refuse_stream(step)
         to = sorted(self._participants(to))
         shares, own = mean.normalised(to, weights), mean.Contribution()  # the server has no client
         self._send_one("mean", step, message, to, shares=shares)
-        return self._combined(step.__name__, message, own, shares, counted)
+        return self._combined(step.__name__, message, own, shares, counted, booked)
 
-    def sum(self, step: Step, message: Any, term: Any, *, to: Participants = None) -> Callable[[], Any]:
+    def sum(
+        self,
+        step: Step,
+        message: Any,
+        term: Any,
+        *,
+        to: Participants = None,
+        booked: Booked = None,
+        stretch: float | None = None,
+        nobody: Any = None,
+    ) -> Callable[[], Any]:
         to = sorted(self._participants(to))
         if len(to) < mean.MANY:
-            return super().sum(step, message, term, to=to)
+            return super().sum(step, message, term, to=to, booked=booked)
         mean.refuse_stream(step, "sum")
         self._send_one("sum", step, message, to, term=term.__name__)
-        return lambda: self._combined(step.__name__, message, mean.Sum(m=self.m), {}, counted=True)
+        return lambda: self._combined(step.__name__, message, mean.Sum(m=self.m), {}, True, booked)
 
     def holders(self) -> list[int]:
         if self._survival is not None:
@@ -178,7 +196,9 @@ class MPIClients(Clients):
             self._touched.update(chosen)
         return chosen
 
-    def _combined(self, name: str, message: Any, own: Contribution, shares: dict[int, float], counted: bool) -> Any:
+    def _combined(
+        self, name: str, message: Any, own: Contribution, shares: dict[int, float], counted: bool, booked: Booked
+    ) -> Any:
         """The mean or the sum of what the ranks have; ends the question."""
         with self._questions.clock.time(name, "wait"):
             contributions = self._wire.allgather_objects(own)
@@ -192,7 +212,7 @@ class MPIClients(Clients):
             result = mean.combined(contributions, own, shares, self._wire.reduce_sum)
         down = messages.size(message)
         for i, size in sorted(pair for c in contributions for pair in c.sizes.items()) if counted else ():
-            self.ledger.sent(name, i, down)
+            self.ledger.sent(name, i, booked[i] if booked else down)
             self.ledger.received(name, i, size)
         return result
 
