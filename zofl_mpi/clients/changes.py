@@ -108,32 +108,24 @@ def example(kind: type[Any], message: Any) -> Any:
     return kind(**{f.name: starts.get(f.name) for f in fields(kind) if f.init})
 
 
-def steps(cls: Any) -> dict[str, type[Any]]:
-    """{step: class of its replies} of a method's steps whose replies are changes of their messages, by annotations."""
-    return _steps(cls)
-
-
-@lru_cache(maxsize=64)
-def _steps(cls: Any) -> dict[str, type[Any]]:
-    found = dict[str, type[Any]]()
-    for name in dir(cls):
-        member = inspect.getattr_static(cls, name)
-        if inspect.isfunction(member) and len(inspect.signature(member).parameters) == 3:
-            kind = reply_of(member)
-            if kind is not None:
-                found[name] = kind
-    return found
+def steps(method: Any) -> dict[str, type[Any]]:
+    """{step: class of its replies} of a class's steps whose replies are changes of their messages, by annotations."""
+    found = ((name, _reply_of(method, name)) for name in dir(method))
+    return {name: kind for name, kind in found if kind is not None}
 
 
 def reply_of(step: Any) -> type[Any] | None:
     """The class of a step's replies that are changes, by its annotations; None: it says of none."""
-    return _reply_of(step.__func__ if inspect.ismethod(step) else step)
+    return _reply_of(type(step.__self__), step.__name__) if inspect.ismethod(step) else None
 
 
-@lru_cache(maxsize=256)
-def _reply_of(step: Any) -> type[Any] | None:
+@lru_cache(maxsize=4096)
+def _reply_of(cls: Any, name: str) -> type[Any] | None:
+    """By the first class of the method that annotates the step: one that replaces a base's has the base's types."""
+    members = (vars(base).get(name) for base in cls.__mro__)
+    steps = (step for step in members if inspect.isfunction(step) and len(inspect.signature(step).parameters) == 3)
     try:
-        hints = typing.get_type_hints(step)
+        hints = next((hints for step in steps if (hints := typing.get_type_hints(step))), {})
     except (NameError, TypeError):  # a name that only type checkers import
         return None
     told = hints.pop("return", None)

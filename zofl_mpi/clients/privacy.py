@@ -132,12 +132,12 @@ class Privacy(Between):
         kinds = changes.steps(type(method)).values()
         scalars = bool(kinds) and all(c.scalar for kind in kinds for c in changes.of(kind))
         self._known["along"] = {kind for kind in kinds if changes.along(kind)}
-        if self.active and method.example_reply is not None:
-            _refuse_others(method.example_reply)
         if self.active and not isinstance(method.sampling, Participation):
             own = f"{type(method).__name__} has no `sampling: Sampling = part()` (zofl_mpi.rounds.base)"
             raise UserError(f"--clip {self.clip:g}: the account needs who takes part, and {own}")
         self.bind(method, method.sampling, scalars)
+        if self.active and method.example_reply is not None:
+            _refuse_others(method.example_reply)
 
     def bind(self, method: Any, sampling: Any, scalars: bool = False) -> None:
         """Takes part in a method with these participants (UserError: flags contradict each other or protect nobody).
