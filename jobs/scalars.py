@@ -15,6 +15,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, at_least, change, column, part
+from zofl_mpi.clients.privacy import Privacy
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, Shares, shaped
 from zofl_mpi.rounds.report import GlobalModel, Report, Reporting
@@ -63,7 +64,8 @@ class Scalars(Costed[Smooth]):
         nobody, message = Derivatives(np.zeros(self.n_p)), GlobalModel(state.x, r)
         s = clients.mean(self.derive, message, to=self.sampling(r), nobody=nobody).scalars
         x = state.x - self.step * (s @ self.directions_of(r))
-        return State(x.astype(state.x.dtype), self.setting.context.of("privacy").get("signal", math.nan))
+        signals = (each.signal for each in self.setting.between if isinstance(each, Privacy))
+        return State(x.astype(state.x.dtype), next(signals, math.nan))
 
     def derive(self, client: Client, message: GlobalModel) -> Derivatives:
         """Takes the derivatives of F_i at x along the round's directions, on all of the client's samples."""

@@ -466,7 +466,7 @@ def test_membership_is_plain_in_models_without_privacy_and_hidden_with_it() -> N
                 if clip == "none":
                     x = clients.mean(private.train, GlobalModel(x, r), to=to).y
                 else:
-                    private.setting.context.of("privacy")["sampling"] = Given(to)
+                    privacy_of(private)._known["sampling"] = Given(to)
                     x = clients.mean(private.train, GlobalModel(x, r), to=to).y
             scores[member].append(float(x[0]))
         present, absent = (np.array(scores[member]) for member in (True, False))

@@ -116,7 +116,8 @@ def steps(method: Any) -> dict[str, type[Any]]:
 
 def reply_of(step: Any) -> type[Any] | None:
     """The class of a step's replies that are changes, by its annotations; None: it says of none."""
-    return _reply_of(type(step.__self__), step.__name__) if inspect.ismethod(step) else None
+    owner: Any = type(step.__self__) if inspect.ismethod(step) else None
+    return None if owner is None else _reply_of(owner, step.__name__)
 
 
 @lru_cache(maxsize=4096)

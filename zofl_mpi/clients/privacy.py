@@ -119,6 +119,11 @@ class Privacy(Between):
         return self.participation == "poisson"
 
     @property
+    def signal(self) -> float:
+        """Norm of the last round's mean clipped reply over C, before noise: not published."""
+        return float(self._known.get("signal", math.nan))
+
+    @property
     def C(self) -> float:
         """The norm to which a reply is clipped."""
         return float(self.clip)
@@ -126,7 +131,7 @@ class Privacy(Between):
     @property
     def _known(self) -> dict[str, Any]:
         """The participants, their counts, and the share that this round clipped."""
-        return self.setting.context.of("privacy")
+        return self.setting.context.of(self)
 
     def check(self, method: Any) -> None:
         kinds = changes.steps(type(method)).values()

@@ -71,7 +71,7 @@ class Robust(Between):
         """Refuses means that nothing can be said of, and so few replies a round that none, or no more, would count."""
         if not self.active:
             return
-        self.setting.context.of("robust").update(replies=_replies(method), size=_reply_bytes(method))
+        self.setting.context.of(self).update(replies=_replies(method), size=_reply_bytes(method))
         (kind, share), replies = _parsed(self.aggregate), _replies(method)
         each = map(changes.along, changes.steps(type(method)).values())
         allowed = "mean, trimmed:F or clip:C: each client's direction is its own, no two share one"
@@ -126,7 +126,7 @@ class Robust(Between):
         """What the server holds, and who lies."""
         if not self.active:
             return {}
-        replies, size = (self.setting.context.of("robust")[name] for name in ("replies", "size"))
+        replies, size = (self.setting.context.of(self)[name] for name in ("replies", "size"))
         liars = f"{len(self.liars)} of {self.setting.m} clients ({self.attack})" if self.attackers else "nobody"
         held = f"{replies * size:,} bytes, {replies} replies of {size:,} bytes: the server holds all of a round's"
         return {"aggregate": self.aggregate, "lie in what they send": liars, "memory of the aggregate": held}

@@ -149,21 +149,6 @@ def given(default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"given": True})
 
 
-def cache() -> Any:
-    """A field that is an empty dictionary for what can be computed again: no flag, no state, not compared.
-
-    Values in it are lost when a run is continued: no bit may depend on whether they are there (`engine.hidden`).
-    """
-    return dataclasses.field(
-        init=False, repr=False, compare=False, default_factory=dict, kw_only=True, metadata={"cache": True}
-    )
-
-
-def is_cache(f: dataclasses.Field[Any]) -> bool:
-    """Whether a field is declared by `cache`."""
-    return bool(f.metadata.get("cache"))
-
-
 def is_flag(f: dataclasses.Field[Any]) -> bool:
     """Whether the command line sets a field, or the fields of its dataclass."""
     return f.init and f.name not in GIVEN_NAMES and not f.metadata.get("given")

@@ -89,8 +89,9 @@ class ZOHFL(Costed[Hierarchical]):
 
     def direction(self, i: int, r: int) -> Array:
         """v_{i,r}, uniform on the unit sphere (the text's eta S would make n/(2 eta) wrong); both ends draw it."""
-        streams, n, dtype = self.setting.streams, self.problem.n, self.setting.dtype
-        return streams.drawn_for_two(Purpose.DIRECTION, zo.direction, n, dtype, r=r, i=i)
+        setting, n = self.setting, self.problem.n
+        draw_once = setting.context.draw_once_for_both_ends
+        return draw_once(setting.streams, Purpose.DIRECTION, zo.direction, n, setting.dtype, r=r, i=i)
 
     def pair(self, x: Array, v: Array) -> Array:
         """(2, n) x + eta v and x - eta v."""

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi import Client, Clients, Step, above, change, demand, part
-from zofl_mpi.engine.fields import cache
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.memory import room
 from zofl_mpi.engine.messages import APART, EACH
@@ -101,7 +100,11 @@ class UnsplitMethod(SplitMethod):
     estimate: Literal["one-sided", "central"] = "one-sided"
     draw: Draw = "device"
     rule: Piecewise = field(init=False, repr=False, compare=False)
-    _held: dict[str, Any] = cache()
+
+    @property
+    def _held(self) -> dict[str, Any]:
+        """The model as one vector, the last message, and directions."""
+        return self.setting.context.of(self)
 
     # --- the server
 
