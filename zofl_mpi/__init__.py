@@ -2,6 +2,7 @@
 
 A method, a problem or a script of your own may import these names; everything else may move:
 
+- `Method`: base of a method, with the members that it may leave out.
 - `Setting`: a method's problem, data of server and clients, and random numbers.
 - `Client`, `Clients`: a client as its steps see it; all clients, as the server asks them. `Step`: the type of a step.
 - `Array`: the type of a NumPy array of numbers.
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from zofl_mpi.engine.clients import Client, Clients, Step
 from zofl_mpi.engine.fields import Array, above, at_least, change, column, finite, fraction, given, part
-from zofl_mpi.engine.setting import Directions, Loads, Setting
+from zofl_mpi.engine.setting import Directions, Loads, Method, Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError, demand
 
@@ -38,6 +39,7 @@ __all__ = [
     "Directions",
     "Federation",
     "Loads",
+    "Method",
     "Purpose",
     "Setting",
     "Step",

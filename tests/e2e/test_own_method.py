@@ -7,7 +7,7 @@ MINE = '''
 from dataclasses import dataclass
 import numpy as np
 import torch
-from zofl_mpi import Array, Client, Clients, Setting, change, part
+from zofl_mpi import Array, Client, Clients, Method, Setting, change, part
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.rounds.base import Sampling
 from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, State
@@ -55,7 +55,7 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class FedSGD:
+class FedSGD(Method):
     """A method without a base: what its replies change stands on their fields."""
 
     setting: Setting

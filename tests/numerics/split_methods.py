@@ -22,8 +22,7 @@ from zofl_mpi.engine.between import composed
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.context import RunContext
 from zofl_mpi.engine.fields import check_ranges
-from zofl_mpi.engine.roles import with_base
-from zofl_mpi.engine.setting import Method, Setting
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.fsl_sage import FSLSAGE
@@ -160,12 +159,12 @@ def method(cls: Any, plan: Training, **flags: Any) -> Any:
         check_ranges(Estimation, values)
         flags["estimation"] = Estimation(**values)
     between, own = list[Any](), replace(plan.setting, context=RunContext())
-    for group in groups_for(with_base(cls, Method)).values():
+    for group in groups_for(cls).values():
         values = {f.name: flags.pop(f.name) for f in fields(group) if f.name in flags}
         between.append(group(own, **values))
     own = replace(own, between=tuple(between))
     check_ranges(cls, flags)
-    made = with_base(cls, Method)(own, training=replace(plan, setting=own), **flags)
+    made = cls(own, training=replace(plan, setting=own), **flags)
     for each in between:
         each.check(made)
     return made

@@ -191,7 +191,7 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     The state's numbers are recorded after every round, its tensors at the end of the run; units and meanings of both,
     and of the report of `evaluate`, stand on the fields (`engine.fields.column`).
 
-    A class must have `setting`, `start`, `round` and `evaluate`; the other members have defaults (`roles.with_base`).
+    A class must have `setting`, `start`, `round` and `evaluate`; the other members have defaults here.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Loads, Purpose, Setting, UserError, at_least, fraction, given
+from zofl_mpi import Array, Loads, Method, Purpose, Setting, UserError, at_least, fraction, given
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.setting import Drawable, P, Passes, Work
@@ -216,7 +216,7 @@ class Effort:
 
 
 @dataclass(frozen=True)
-class OnProblem(Generic[P]):
+class OnProblem(Method[Any], Generic[P]):
     """Base of a method on problems of one role."""
 
     setting: Setting[P]

@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, cast, get
 from zofl_mpi import clients
 from zofl_mpi.engine.context import RunContext
 from zofl_mpi.engine.fields import check_ranges, is_flag
-from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.errors import UserError, nearest, plain
 from zofl_mpi.paths import check_text, user_path
@@ -84,7 +83,6 @@ def _with_between(cls: type[Any], values: Mapping[str, Any], setting: Any) -> An
 
 def built(cls: type[T], setting: Any, **values: Any) -> T:
     """A method as the command line would make it, from its flags (TypeError: unknown; UserError: out of range)."""
-    cls = with_base(cls, Method) if cls not in clients.GROUPS.values() else cls
     defaults = {leaf.name: leaf.default for each in (cls, *clients.groups_for(cls).values()) for leaf in leaves(each)}
     if unknown := values.keys() - defaults.keys():
         raise TypeError(f"{cls.__name__} has no flag {', '.join(sorted(unknown))}")

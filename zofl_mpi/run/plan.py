@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeVar, final, get_type_hints
 
 from zofl_mpi import clients
 from zofl_mpi.engine.fields import at_least, between, check_ranges, parts_of
-from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Budget, Directions, Loads, Method, PlansLoads, PlansWork, Work
 from zofl_mpi.engine.world import launched
 from zofl_mpi.errors import UserError, mistake, nearest, place_of, plain
@@ -223,7 +222,7 @@ def owners_of(family: Family, name: str, method: str) -> list[str]:
         return any(leaf.name == name for cls in classes for leaf in flags.leaves(cls))
 
     def classes_of(cls: type[Any]) -> list[type[Any]]:
-        return [cls, *clients.groups_for(with_base(cls, Method)).values()]
+        return [cls, *clients.groups_for(cls).values()]
 
     methods = [f"--method {method}" for method, cls in family.METHODS.items() if has(classes_of(cls))]
     groups = {problem: (choice.groups, *choice.roles.values()) for problem, choice in family.PROBLEMS.items()}
@@ -267,15 +266,18 @@ def _roles(family: Family, method: str, problem: str, choice: Choice) -> list[fl
 def method_of(family: Family, name: str) -> type[Method[Any]]:
     """One of the family's METHODS or a user's class, with all members (UserError: it does not exist, or lacks some)."""
     if ":" not in name:
-        return with_base(_named(family.METHODS, name, "--method"), Method)
+        return _named(family.METHODS, name, "--method")
     found = _imported(name, "--method")
+    if Method not in found.__mro__:
+        base = f"class {found.__name__}(zofl_mpi.Method): it has the members that a method may leave out"
+        raise UserError(f"--method {name}: {found.__name__} is no method, it must inherit one: {base}")
     members = {name for base in found.__mro__ if base not in Method.__mro__ for name in vars(base)}
     missing = [f"the function {part}" for part in ("start", "round", "evaluate") if part not in members]
     if not is_dataclass(found) or "setting" not in (f.name for f in fields(found)):
         missing.insert(0, "a field named setting (it must be a dataclass)")
     if missing:
         raise UserError(f"--method {name}: {found.__name__} is no method, it lacks {', '.join(missing)}")
-    return with_base(found, Method)
+    return found
 
 
 def problem_of(family: Family, name: str) -> Choice:
