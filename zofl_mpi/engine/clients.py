@@ -109,7 +109,7 @@ class Clients(Protocol):
         """The weighted mean of the participants' replies, field by field, exact in any order (`engine.mean`).
 
         Of a field without a mean (`messages.EACH`) the result has {client: value}. `nobody` is the reply that changes
-        nothing, which stands for the mean where `to` is empty.
+        nothing, for rounds in which nobody takes part (--participation poisson).
 
         Raises:
             TypeError: a step that streams, or a reply with a field that has no mean.
@@ -131,8 +131,8 @@ class Clients(Protocol):
 
         The sum is exact in any order: with many participants their ranks do this work of the server's. `term`, a method
         of the running method, depends on nothing else and returns a new array. The ledger counts replies. A term is at
-        most `stretch` times as long as the change that the reply declares, which those need who add noise; `nobody` is
-        the sum where `to` is empty.
+        most `stretch` times as long as the change that the reply declares, which noise depends on; `nobody` is the sum
+        of a round in which nobody takes part.
 
         Raises:
             TypeError: a step that streams.
