@@ -48,7 +48,7 @@ def of_grids(flags: argparse.Namespace) -> dict[str, list[records.Run]]:
     found: dict[str, list[records.Run]] = {}
     missing: list[str] = []
     for path in flags.grid:
-        known = grid.read(path, flags.results)
+        known = grid.read(path, flags.results, trust=True)
         for (data, alpha), members in partitions(known).items():
             tried = [grid.finished(known, member) for member in members]
             runs = [run for run in tried if isinstance(run, records.Run)]

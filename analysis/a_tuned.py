@@ -40,7 +40,7 @@ def main(words: list[str] | None = None) -> None:
     flags = command.parser("a_tuned", __doc__, ["a_tuned.toml"]).parse_args(words)
     with command.refusals("a_tuned"):
         for path in flags.grid:
-            if not any(map(is_step, grid.read(path, flags.results).axes)):
+            if not any(map(is_step, grid.read(path, flags.results, trust=True).axes)):
                 raise UserError(f"{path} has no axis of steps, only such of {', '.join(COMMON)} and seed")
         axes = choosing.step_axes(flags, is_step)
         groups = read("a_tuned", flags, (*COMMON, *axes), ("method",))

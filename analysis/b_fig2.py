@@ -19,8 +19,9 @@ import numpy as np
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from shared import command, figures, files, wording
 from shared.groups import Array, Group, entries, series, split
-from shared.intervals import half_width
 from shared.reading import read
+
+from zofl_mpi.report.groups import half_width
 
 PANELS = {
     "hyperparameter": ("test_loss", "test loss (nat)", "hyper-parameters"),
@@ -40,12 +41,6 @@ def main(words: list[str] | None = None) -> None:
     with command.refusals("b_fig2"):
         groups = read("b_fig2", flags, ("H", "goal"), ("H",))
         files.publish(flags.out, f"{text(groups)}\n\n{captions(groups)}", figure=draw(groups))
-
-
-def interval(values: Array) -> Array:
-    """(k,) half the width of the 95 % interval of the mean of (seeds, k) values; nan for one seed."""
-    sds = values.std(axis=0, ddof=min(1, len(values) - 1))
-    return np.array([half_width(float(sd), len(values)) for sd in sds])
 
 
 def problem_of(group: Group) -> str:
@@ -93,7 +88,7 @@ def text(groups: Sequence[Group]) -> str:
 
 def ends(values: Array) -> list[str]:
     """Mean of (seeds, k) values at the first and last evaluation, interval of the latter, number of seeds."""
-    numbers = wording.digits(float(values[:, 0].mean()), float(values[:, -1].mean()), float(interval(values)[-1]))
+    numbers = wording.digits(float(values[:, 0].mean()), float(values[:, -1].mean()), float(half_width(values)[-1]))
     return [*numbers, str(len(values))]
 
 
@@ -165,7 +160,7 @@ def line(panel: Any, group: Group, column: str, label: str, k: int) -> None:
     if not group.runs:
         return
     rounds, values = group.curve(column)
-    mean, half, look = values.mean(axis=0), interval(values), figures.look(k)
+    mean, half, look = values.mean(axis=0), half_width(values), figures.look(k)
     panel.plot(rounds, mean, label=label, **(look | {"markevery": max(len(rounds) // 6, 1)}))
     if problem_of(group) in SCATTERED:
         panel.plot(rounds, values.T, color=look["color"], alpha=0.4, linewidth=0.6)

@@ -52,7 +52,7 @@ def main(words: list[str] | None = None) -> None:
         folders = flags.results or [None] * len(flags.grid)
         if len(folders) != len(flags.grid):
             raise UserError(f"--results: {len(folders)} folders for {len(flags.grid)} grids, must be one for each")
-        studies = [grid.read(path, folder) for path, folder in zip(flags.grid, folders, strict=True)]
+        studies = [grid.read(path, folder, trust=True) for path, folder in zip(flags.grid, folders, strict=True)]
         runs = [run for study in studies for run in reached(study)]
         if not runs:
             raise UserError("there is no result of these grids")

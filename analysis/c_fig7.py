@@ -27,7 +27,7 @@ from typing import Any, final
 import numpy as np
 from shared import command, figures, files, wording
 from shared.groups import Array
-from shared.restore import OWN, setting_of
+from shared.restore import OWN, setting_of, unfinished
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.setting import Setting
@@ -151,7 +151,7 @@ def models_of(path: Path, given: argparse.Namespace) -> Iterator[Model]:
         known = " and ".join(NAMES)
         raise UserError(f"{path} is of --method {method}, which does not train on the local loss; {known} do")
     if not run.final:
-        raise UserError(f"{path} holds no last model: the run is not finished (--resume {path} continues it)")
+        raise UserError(unfinished(run))
     setting, start = rebuilt(run, given)
     last = [torch.from_numpy(np.array(run.final[key])).to(start.theta) for key in ("theta", "buffers")]
     if not all(bool(torch.isfinite(value).all()) for value in last):

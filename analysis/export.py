@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shared.restore import OWN, setting_of
+from shared.restore import OWN, setting_of, unfinished
 
 from zofl_mpi.errors import UserError, refused
 from zofl_mpi.problems.lm_files import TOKENISERS
@@ -51,7 +51,7 @@ def last_of(result: Path, data_dir: str | None, own: Sequence[str]) -> tuple[rec
     if run.config.get("problem") != "split_lm":
         raise UserError(f"{result} is no result of --problem split_lm")
     if "theta_s" not in run.final:
-        raise UserError(f"{result} holds no last model: the run is not finished (--resume {result} continues it)")
+        raise UserError(unfinished(run))
     setting, method = setting_of(run, FAMILY, own=own, data_dir=data_dir)
     state = method.start()
     theta, theta_s = (torch.from_numpy(run.final[key]).to(state.theta) for key in ("theta", "theta_s"))

@@ -35,7 +35,7 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.rounds.split.client import NetworkLoss
-from zofl_mpi.run import cli, plan
+from zofl_mpi.run import build, plan
 from zofl_mpi.run.family import family_of
 
 FOLDER = "results/l_lm"
@@ -143,7 +143,7 @@ def setting_of(row: dict[str, Any]) -> Setting[Any]:
         "label-smoothing": 0,
     }
     words = [word for name, value in named.items() for word in (f"--{name}", str(value))]
-    return cli.build_setting(SingleProcess(), family, plan.understand(family, words), device.select("cpu"))
+    return build.build_setting(SingleProcess(), family, plan.understand(family, words), device.select("cpu"))
 
 
 @contextmanager

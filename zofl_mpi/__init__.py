@@ -15,18 +15,34 @@ A method, a problem or a script of your own may import these names; everything e
 - `Loads`: the work that a method plans for each client, by which they are placed on ranks.
 - `Directions`: how many directions a zeroth-order method draws, and their length.
 - `UserError`, `demand`: a mistake of the user, in one sentence; a check of a flag.
+- `simulate`, `plan`, `Simulation`: a run from Python, what it would be, and a run step by step.
+- `Result`, `load`: what a run has left; that of an earlier one.
+- `lead`: lets rank 0 alone run a function, whose simulations the other ranks serve.
+- `RunFailed`: a run that failed in one of its rounds.
 - `records`: results and checkpoints; `records.load(path)` reads a result.
 """
 
+import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from zofl_mpi import errors
+from zofl_mpi.errors import RunFailed, UserError, demand
+
+errors.end_quietly_when_interrupted()  # before the imports that take long
+if sys.platform == "win32":  # whose Python has no fcntl and no resource
+    raise UserError("zofl_mpi runs on Linux: on Windows start it within WSL (wsl --install, then pip install there)")
+
+# ruff: noqa: E402
 from zofl_mpi.engine.clients import Client, Clients, Step
 from zofl_mpi.engine.fields import Array, above, at_least, change, column, finite, fraction, given, part
 from zofl_mpi.engine.setting import Directions, Loads, Method, Setting
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError, demand
 
 if TYPE_CHECKING:
+    from zofl_mpi.api.ranks import lead
+    from zofl_mpi.api.result import Result, load
+    from zofl_mpi.api.simulation import Simulation, plan, simulate
     from zofl_mpi.data import Dataset, Federation
     from zofl_mpi.run import records
 
@@ -41,7 +57,10 @@ __all__ = [
     "Loads",
     "Method",
     "Purpose",
+    "Result",
+    "RunFailed",
     "Setting",
+    "Simulation",
     "Step",
     "UserError",
     "above",
@@ -52,19 +71,32 @@ __all__ = [
     "finite",
     "fraction",
     "given",
+    "lead",
+    "load",
     "part",
+    "plan",
     "records",
+    "simulate",
 ]
 
 
+LAZY = {
+    "records": "zofl_mpi.run.records",
+    "Dataset": "zofl_mpi.data",
+    "Federation": "zofl_mpi.data",
+    "simulate": "zofl_mpi.api.simulation",
+    "plan": "zofl_mpi.api.simulation",
+    "Simulation": "zofl_mpi.api.simulation",
+    "Result": "zofl_mpi.api.result",
+    "load": "zofl_mpi.api.result",
+    "lead": "zofl_mpi.api.ranks",
+}
+"""{public name: its module}, imported when it is asked for: ranks that need none of them start sooner."""
+
+
 def __getattr__(name: str) -> Any:
-    """Imports HDF5 and the data sets when they are asked for: ranks that need neither start sooner."""
-    if name == "records":
-        from zofl_mpi.run import records
-
-        return records
-    if name in ("Dataset", "Federation"):
-        from zofl_mpi import data
-
-        return getattr(data, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """A name of `LAZY`."""
+    if name not in LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(LAZY[name])
+    return module if name == "records" else getattr(module, name)

@@ -19,7 +19,7 @@ import numpy as np
 from zofl_mpi.engine import device
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.world import World, speaks_first
-from zofl_mpi.errors import UserError, refused
+from zofl_mpi.errors import UserError, output_fails, plain, plain_lines, printing, refused
 from zofl_mpi.run import binding
 from zofl_mpi.run.mpi.world import MPIWorld, connect
 
@@ -44,6 +44,7 @@ class Echo:
         return message
 
 
+@printing
 def main(words: list[str] | None = None) -> int:
     """Prints the findings; exit status 2 if the ranks cannot work together."""
     parser = argparse.ArgumentParser(prog="python -m zofl_mpi.doctor", description=(__doc__ or "").split("\n")[0])
@@ -53,20 +54,35 @@ def main(words: list[str] | None = None) -> int:
         places = binding.bind(world, "auto", gpu=True)
     except UserError as exc:
         return refused(exc, speaks_first())
+    try:
+        _examine(world, places)
+    except (OSError, UserError) as exc:
+        if world.size == 1:
+            raise
+        if output_fails():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        world.abort(f"zofl_mpi: the check cannot go on: {plain(exc)}")  # the other ranks would wait for this one
+    return 0
+
+
+def _examine(world: World, places: Sequence[binding.Place]) -> None:
+    """Prints what was found, then tries exchanges."""
     names = world.allgather(device.describe(places[world.rank].device))
     lacking = world.allgather([name for name in ("squeue", "scontrol") if shutil.which(name) is None])
     if world.rank == 0:
-        print(f"zofl_mpi {metadata.version('zofl_mpi')}, Python {platform.python_version()}, MPI: {world.library}")
+        versions = f"zofl_mpi {metadata.version('zofl_mpi')}, Python {platform.python_version()}"
+        print(plain(f"{versions}, MPI: {world.library}"))
         others = [{"name": name, "blas": place.blas} for name, place in zip(names, places, strict=True)]
-        print(binding.listed([place.row(rank, int(place.client)) | others[rank] for rank, place in enumerate(places)]))
+        rows = [place.row(rank, int(place.client)) | others[rank] for rank, place in enumerate(places)]
+        print(plain_lines(binding.listed(rows)))
         for sentence in binding.warnings_of(places):
-            print(f"warning: {sentence}")
-        print(slurm(os.environ, [place.host for place in places], lacking))
+            print(plain(f"warning: {sentence}"))
+        print(plain(slurm(os.environ, [place.host for place in places], lacking)))
         if world.size == 1:
             print("one process: no exchange to try; start it with mpirun -n 4")
+        sys.stdout.flush()  # an exchange may hang
     if world.size > 1:
         _exchange(world)
-    return 0
 
 
 def slurm(environment: Mapping[str, str], hosts: Sequence[str], lacking: Sequence[Sequence[str]]) -> str:

@@ -5,6 +5,7 @@ import os
 import sys
 import sysconfig
 import traceback
+import types
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
@@ -12,6 +13,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 LONGEST = 4000
 """Characters of a text on its way out."""
+SCRIPTS = ("zo-hfl", "fedrzo", "heron-sfl", "zofl-doctor", "zofl-grid", "zofl-report", "zofl-same")
+"""The package's console scripts."""
 
 
 def plain(text: object, most: int = LONGEST) -> str:
@@ -29,6 +32,11 @@ def plain(text: object, most: int = LONGEST) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
 
 
+def plain_lines(text: str) -> str:
+    """`plain` of each line of a text that has several, as a traceback or a table."""
+    return "\n".join(map(plain, text.split("\n")))
+
+
 class UserError(Exception):
     """A clear sentence to a user: the fault, the value, the allowed range, the remedy.
 
@@ -39,6 +47,35 @@ class UserError(Exception):
 
     def __init__(self, *sentences: object) -> None:
         super().__init__("\n".join(map(plain, sentences)))  # a line each
+
+
+class RunFailed(UserError):
+    """A run that failed in one of its rounds; the rounds before it are in its result.
+
+    Attributes:
+        round: the one that failed, counted from 1; 0: none of them, as where the result cannot be written.
+        client, step, rank: where, if a client's step failed; else None.
+        cause: the failure, without its place.
+        kept: the rounds that are kept, and where.
+        trace: a traceback as text; "" where the sentence suffices.
+    """
+
+    status = 1
+
+    def __init__(
+        self,
+        *sentences: object,
+        round_: int = 0,
+        cause: str = "",
+        kept: str = "",
+        trace: str = "",
+        client: int | None = None,
+        step: str | None = None,
+        rank: int | None = None,
+    ) -> None:
+        super().__init__(*sentences)
+        self.round, self.client, self.step, self.rank = round_, client, step, rank
+        self.cause, self.kept, self.trace = cause or str(self), kept, trace
 
 
 def mistake(exc: BaseException) -> str:
@@ -63,6 +100,8 @@ def printing(main: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(main)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  (None if the shell closed it)
+        sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
         try:
             try:
                 return main(*args, **kwargs)
@@ -77,6 +116,24 @@ def printing(main: Callable[P, R]) -> Callable[P, R]:
             raise SystemExit(1 if closed else refused(full)) from None
 
     return guarded
+
+
+def end_quietly_when_interrupted() -> None:
+    """In a command of the package: Ctrl-C ends it without a traceback, also while its modules are imported.
+
+    Python then ends the process by the signal, which a shell reports as status 130. A script of a user's keeps its own.
+    """
+    names, (program, *_) = sys.orig_argv, getattr(sys, "argv", []) or [""]  # while `python -m` imports, it is "-m"
+    ours = program == "-m" and any(name.partition(".")[0] in ("zofl_mpi", "-mzofl_mpi") for name in names)
+    if ours or os.path.basename(program) in SCRIPTS:
+        sys.excepthook = _shown_unless_interrupted
+
+
+def _shown_unless_interrupted(
+    kind: type[BaseException], exc: BaseException, trace: types.TracebackType | None, /
+) -> None:
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, exc, trace)
 
 
 def output_fails() -> bool:

@@ -9,7 +9,8 @@ from zofl_mpi.engine import device
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import cli, flags, plan, records, stored
+from zofl_mpi.report.facts import resumed_by
+from zofl_mpi.run import build, flags, plan, records, stored
 from zofl_mpi.run.family import family_of
 
 OWN = "a class (module:Class), file or folder of your own that a result names; it is used only if it is named here"
@@ -39,8 +40,14 @@ def setting_of(
     known = flags.flags_of(groups)
     words = flags.to_arguments(config, known, str(run.path))
     understood = plan.understand(module, words)
-    setting = cli.build_setting(SingleProcess(), module, understood, device.select(where))
+    setting = build.build_setting(SingleProcess(), module, understood, device.select(where))
     if setting.fingerprint != run.attrs.get("data"):
         told = f"({run.attrs.get('data')} then, {setting.fingerprint} now)"
         raise UserError(f"{run.path}: data or network are not those that the run was made with {told}")
     return setting, flags.made(plan.method_of(module, config["method"]), understood.values, setting=setting)
+
+
+def unfinished(run: records.Run) -> UserError:
+    """The refusal of a result without a last model, with the command that continues it, if one does."""
+    more = f"; this continues it: {command}" if (command := resumed_by(run)) else ""
+    return UserError(f"{run.path} holds no last model: the run is not finished{more}")

@@ -4,16 +4,16 @@ A file begins with its page. A comment quotes the page, with # for each number; 
 by row, without its nulls. A column k is none of them: it orders the rows, and leaves out those where it is null.
 A comment without # is a claim: every number is 1. A comment that begins like the header of a table stands for that
 table: the query's first column is the beginning of a line, its other columns, of all its rows, are the line's numbers.
-Queries without a comment make views. half(sd, n) and half_apart(sd, other, n) are half the 95 % intervals of
-`analysis/shared/intervals.py`. Every CSV file of analysis/results is a table, and every text as NAME_txt, a row for
-each line with at least two spaces between cells c1, c2, ...
+Queries without a comment make views. half(sd, n) and half_apart(sd, other, n) are half the 95 % t intervals of a mean
+of n values, and of the difference of two independent ones (pooled variance). Every CSV file of analysis/results is a
+table, and every text as NAME_txt, a row for each line with at least two spaces between cells c1, c2, ...
 
 `python -m tests.analysis.quotes` writes the numbers that differ into the pages.
 """
 
 import csv
+import math
 import re
-import runpy
 import sqlite3
 import statistics
 from collections.abc import Iterator
@@ -23,10 +23,9 @@ from functools import cache
 from pathlib import Path
 
 from tests.conftest import ROOT
+from zofl_mpi.report.groups import t_half_width
 
 KEPT = ROOT / "analysis/results"
-INTERVALS = runpy.run_path(str(ROOT / "analysis/shared/intervals.py"))
-HALF, HALF_APART = INTERVALS["half_width"], INTERVALS["half_width_of_difference"]
 NUMBER = r"([-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)"
 
 
@@ -52,6 +51,11 @@ class Median:
         return statistics.median(self.values)
 
 
+def half(sd: float, n: int, freedom: int | None = None) -> float:
+    """`t_half_width` as SQL takes it."""
+    return float(t_half_width(sd, n, freedom))
+
+
 def nth(entry: str, listed: str) -> int | None:
     """The place of an entry in a list `a | b | c`, from 1; None where it has none."""
     names = listed.split(" | ")
@@ -70,8 +74,8 @@ def tables() -> sqlite3.Connection:
     found = sqlite3.connect(":memory:")
     found.create_function("nth", 2, nth)
     found.create_function("after", 2, after)
-    found.create_function("half", 2, lambda sd, n: None if sd is None else HALF(sd, int(n)))
-    found.create_function("half_apart", 3, lambda sd, other, n: HALF_APART(sd, other, int(n)))
+    found.create_function("half", 2, lambda sd, n: None if sd is None else half(sd, int(n)))
+    found.create_function("half_apart", 3, lambda sd, other, n: half(math.hypot(sd, other), int(n), 2 * int(n) - 2))
     found.create_aggregate("median", 1, Median)  # type: ignore[arg-type]
     for path in KEPT.rglob("*.csv"):
         with path.open(newline="", encoding="utf-8") as file:

@@ -38,7 +38,7 @@ def test_figure_2_draws_means_with_students_intervals_or_single_seeds(made: Grid
         assert line.get_ydata() == pytest.approx(np.mean(values, axis=0), rel=1e-12)
         if stem.startswith("hyper"):
             last = [v[-1] for v in values]
-            half = 4.303 * statistics.stdev(last) / math.sqrt(3)
+            half = 4.302652729911275 * statistics.stdev(last) / math.sqrt(3)
             heights = [y for x, y in bands[k].get_paths()[0].vertices if x == 3]
             assert min(heights) == pytest.approx(statistics.mean(last) - half, rel=1e-9)
             assert max(heights) == pytest.approx(statistics.mean(last) + half, rel=1e-9)
@@ -56,7 +56,7 @@ def test_figure_2_tells_and_writes_its_numbers(made: Grids, wrote: Any) -> None:
     check_figure(told.stem)
     body = [line.split() for line in told.out.split("\n")]
     values = column(made("b_levels"), "hyper-5", "test_loss")
-    half = 4.303 * statistics.stdev([v[-1] for v in values]) / math.sqrt(3)
+    half = 4.302652729911275 * statistics.stdev([v[-1] for v in values]) / math.sqrt(3)
     means = np.mean(values, axis=0)
     level = np.mean(column(made("b_levels"), "hyper-1", "test_loss"), axis=0)[-1]
     first = 1 + int(np.flatnonzero(means <= level)[0])
@@ -86,4 +86,4 @@ def test_figure_2_refuses_a_grid_without_local_steps(made: Grids, tmp_path: Path
 
 
 def test_one_seed_has_no_interval(script: Any) -> None:
-    assert np.isnan(script("b_fig2").interval(np.ones((1, 4)))).all()
+    assert np.isnan(script("b_fig2").half_width(np.ones((1, 4)))).all()

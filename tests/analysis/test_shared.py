@@ -5,6 +5,7 @@ import math
 
 from tests.analysis.made import *
 from zofl_mpi.errors import UserError
+from zofl_mpi.report.groups import half_width, t_half_width
 
 NAN = math.nan
 
@@ -117,16 +118,16 @@ def test_a_strangers_grid_does_not_write_over_the_published_results(script: Any,
 
 
 @pytest.mark.parametrize(("n", "t"), [(2, 12.706), (3, 4.303), (11, 2.228), (12, 2.201), (31, 2.042), (1001, 1.962)])
-def test_the_intervals_are_students(script: Any, n: int, t: float) -> None:
+def test_the_intervals_are_students(n: int, t: float) -> None:
     """Mutations: n for n - 1 degrees of freedom; sd/n; the normal's 1.96."""
-    module = script("shared.intervals")
-    assert module.half_width(2.0, n) == pytest.approx(2 * t / math.sqrt(n), rel=2e-3)
-    assert math.isnan(module.half_width(2.0, 1))
+    assert t_half_width(2.0, n) == pytest.approx(2 * t / math.sqrt(n), rel=2e-3)
+    values = np.linspace(0.0, 1.0, n)[:, None]
+    assert half_width(values) == pytest.approx(t * values.std(ddof=1) / math.sqrt(n), rel=2e-3)
+    assert math.isnan(t_half_width(2.0, 1)) and np.isnan(half_width(values[:1])).all()
 
 
-def test_a_difference_of_independent_means_has_the_freedom_of_both(script: Any) -> None:
+def test_a_difference_of_independent_means_has_the_freedom_of_both() -> None:
     """Two means of three values each: t of 4 degrees of freedom, 2.776, times sqrt((3^2 + 4^2)/3).
 
     Mutations: the seeds' own 2 degrees; one deviation alone."""
-    module = script("shared.intervals")
-    assert module.half_width_of_difference(3.0, 4.0, 3) == pytest.approx(2.776 * 5 / math.sqrt(3))
+    assert t_half_width(math.hypot(3.0, 4.0), 3, 4) == pytest.approx(2.776 * 5 / math.sqrt(3), rel=2e-4)

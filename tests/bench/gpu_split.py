@@ -12,8 +12,8 @@ import torch
 from tests.gpu.clock import nothing_waits
 from tests.numerics import lm_toy
 from tests.numerics.split_methods import (
-    ALL,
     SGD,
+    SPLIT,
     C,
     Make,
     groups,
@@ -56,7 +56,7 @@ DRAWN: dict[str, dict[str, Any]] = {
 
 
 VARIANTS: dict[str, tuple[Any, Make, dict[str, Any]]] = {
-    **{cls.__name__: (cls, resnet, {}) for cls in [*ALL, SplitLoRA]},
+    **{cls.__name__: (cls, resnet, {}) for cls in SPLIT},
     **{f"HERON {name}": (HERON, resnet, flags) for name, flags in DRAWN.items() if name != "jvp"},
     **{f"HOSFL {name}": (HOSFL, resnet, flags) for name, flags in DRAWN.items() if name != "jvp"},
     "HERON jvp": (HERON, groups, DRAWN["jvp"]),
@@ -109,7 +109,7 @@ def stepping(device: str, own: Mapping[Any, Setting[Any]] | None = None) -> Iter
         own: {how a network is made, or None for texts: a setting with it}; on the device where it is missing.
     """
     for which, (cls, make, flags) in {**VARIANTS, **TEXTS}.items():
-        if cls is not DeComFL and (own is None or make in own):
+        if cls is not DeComFL:
             host = {"draw": "host"} if cls in (HERON, HOSFL) else {}
             given = own[make] if own else on(device, make)
             yield which, steps_of(method(cls, training(given, Optimiser(), h=STEPS), **flags, **host))

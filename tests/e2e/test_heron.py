@@ -6,10 +6,12 @@ from tests.e2e.made import *
 from tests.launch import Runs
 from zofl_mpi import heron_sfl
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
+from zofl_mpi.rounds.split.method import LockstepMethod
+from zofl_mpi.rounds.split.unsplit import UnsplitMethod
 from zofl_mpi.run.records.hdf5 import set_attributes
 
 FAMILY = "zofl_mpi.heron_sfl"
-METHODS = {
+METHODS: dict[str, list[str]] = {name: [] for name in heron_sfl.METHODS} | {
     "heron": ["--k", "2", "--n-p", "2", "--mu", "0.01"],
     "heron+seeds": ["--k", "2", "--n-p", "2", "--mu", "0.01", "--uplink", "seeds"],
     "heron+average": ["--state", "average", "--k", "2", "--freeze", "auxiliary"],
@@ -38,10 +40,14 @@ METHODS["heron+adamw"] += ["--schedule", "linear", "--warmup", "3", "--decay-ste
 PROCESSES, FIVE = ["heron+adamw", "fsl_sage"], ["heron", "sflv2", "heron+own"]
 """PROCESSES begin in one process and go on on three ranks under mpirun; the others begin on three threads, or on five,
 and go on in one process: two of three rounds before, where heads are aligned in rounds 0 and 2."""
-RETURNING = ("sflv1", "sflv2", "sflv2+own", "sflv2+merge", "splitlora", "ho_sfl", "ho_sfl+seeds", "ho_sfl+exact")
-"""Methods whose server returns a gradient for every mini-batch."""
-UNSPLIT = ("decomfl", "hiso", "fedkseed")
-"""Methods whose clients hold the whole network."""
+
+
+def of_kind(base: type[object]) -> list[str]:
+    return [name for name in METHODS if issubclass(heron_sfl.METHODS[name.partition("+")[0]], base)]
+
+
+RETURNING, UNSPLIT = of_kind(LockstepMethod), of_kind(UnsplitMethod)
+"""Methods whose server returns a gradient for every mini-batch, and those whose clients hold the whole network."""
 USUAL = [
     "--problem",
     "split_resnet",

@@ -7,7 +7,7 @@ MINE = '''
 from dataclasses import dataclass
 import numpy as np
 import torch
-from zofl_mpi import Array, Client, Clients, Method, Setting, change, part
+from zofl_mpi import Array, Client, Clients, Method, Setting, change, column, part
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.rounds.base import Sampling
 from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, State
@@ -107,6 +107,20 @@ class Nan(Mine):
 
 
 @dataclass(frozen=True)
+class Scored:
+    """A report of its own."""
+
+    test_loss: float = column("nat", "mean loss")
+    loss: float = column("nat", "the same", 0.0)
+
+
+class Blind(Mine):
+    """An evaluation of its own, whose losses nobody else has seen."""
+
+    def evaluate(self, state, r, clients):
+        return Scored(1.0, np.nan if r else 1.0)
+
+
 class Habit(Mine):
     """torch's way of a step, in place."""
 
@@ -137,8 +151,11 @@ WRONG = {
     "Everybody --weights uniform --clip 1 --beta 0.5": "--clip 1: step 'train' goes to other clients than",
     "Twice --weights uniform --clip 1": "--clip 1: step 'train' asks for a second reply in round 1, and the account is",
     "Mine --tau 3": "--tau 3.0: no round of Mine uses it",
+    "Mine --eta-g 0.5 --beta 0.5 --weights uniform": "--eta-g 0.5: no round of Mine uses it",
+    "Mine --gamma 0.1": "--gamma 0.1: no round of Mine uses it",
     "Plain --compress topk:0.5": "--compress topk:0.5: no round of Plain uses it",
     "Nan": "the state's x is not finite: the run has diverged",
+    "Blind": "the loss is nan: the run has diverged",
     "Habit": "step 'train' changed GlobalModel.x, which others read, too: work on a copy",
     "Counting": "a round changed the attribute count of Counting, which no checkpoint has",
     "Wider": r"round returned a state that is not like the one of start \(its x is ndarray of float64",

@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -24,19 +24,23 @@ from zofl_mpi.engine.context import RunContext
 from zofl_mpi.engine.fields import check_ranges
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.methods.cse_fsl import CSEFSL
+from zofl_mpi.heron_sfl import METHODS
+from zofl_mpi.methods.cse_fsl import CSEFSL as CSEFSL
 from zofl_mpi.methods.fsl_sage import FSLSAGE
-from zofl_mpi.methods.heron import HERON
-from zofl_mpi.methods.splitfed import SFLV1, SFLV2
+from zofl_mpi.methods.heron import HERON as HERON
+from zofl_mpi.methods.splitfed import SFLV1 as SFLV1
+from zofl_mpi.methods.splitfed import SFLV2 as SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_images import ResNet
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.estimates import Estimation
+from zofl_mpi.rounds.split.estimating import EstimatingMethod
 from zofl_mpi.rounds.split.messages import Model
+from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.rounds.split.unsplit import ModelBroadcast
+from zofl_mpi.rounds.split.unsplit import ModelBroadcast, UnsplitMethod
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.loop import finite_round
 
@@ -53,7 +57,13 @@ Parts = tuple[nn.Module, nn.Module, nn.Module]
 Make = Callable[[], Parts]
 SGD = Optimiser("sgd", momentum=0.5, weight_decay=0.01)
 RULES = pytest.mark.parametrize("rule", [SGD, Optimiser()], ids=["sgd", "adam"])
-ALL = [HERON, CSEFSL, SFLV1, SFLV2, FSLSAGE]
+UNSPLIT = [cls for cls in METHODS.values() if issubclass(cls, UnsplitMethod)]
+SPLIT = [cls for cls in METHODS.values() if cls not in UNSPLIT]
+ESTIMATING = [cls for cls in SPLIT if issubclass(cls, EstimatingMethod)]
+LOCKSTEP = [cls for cls in SPLIT if issubclass(cls, LockstepMethod)]
+LOCAL = [cls for cls in SPLIT if cls not in LOCKSTEP]
+"""Of all methods: those whose clients have the whole network, or a part of it; of these those whose clients estimate,
+wait for the server in each step, or have a loss of their own."""
 
 
 def resnet(cut: int = 1, width: int = 2) -> Parts:
@@ -309,3 +319,44 @@ def estimate_of(rule: Any, local: LocalSteps, q: int, x: Tensor, labels: Tensor)
     found = rule(local, rule.forward(local, x, labels), labels, local.key(q)).parts[0]
     assert found is not None
     return found
+
+
+VOCABULARY, LONG = 5, 6
+"""Tokens that there are, and those of a sample."""
+
+
+class SharedMatrix(nn.Module):
+    """An embedding whose matrix is a linear layer's, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.inner = nn.Embedding(VOCABULARY, 3), nn.Linear(3, 3)
+        self.output = nn.Linear(3, VOCABULARY, bias=False)
+        self.output.weight = self.embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.output(torch.tanh(self.inner(self.embedding(x)))))
+
+
+def embedded(client: Callable[[], nn.Module], width: int) -> Make:
+    def head() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(LONG * width, C))
+
+    return lambda: (client(), head(), head())
+
+
+EMBEDDINGS: dict[str, Make] = {
+    "bare": embedded(lambda: nn.Embedding(VOCABULARY, 3), 3),
+    "first": embedded(lambda: nn.Sequential(nn.Embedding(VOCABULARY, 3, sparse=True), nn.Linear(3, 4), nn.Tanh()), 4),
+    "tied": embedded(SharedMatrix, VOCABULARY),
+}
+"""Networks of whole numbers."""
+TOKENS = STREAMS(Purpose.SYNTHETIC, t=5).integers(0, VOCABULARY, (60, LONG)).astype(np.float64)
+
+
+def worded(make: Make) -> Setting:
+    """As `setting`, of a table of tokens."""
+    data = Dataset(TOKENS, LABELS, C)
+    *parts, test = (data.subset(np.arange(a, b)) for a, b in pairwise(EDGES))
+    problem = SplitNetwork(*seeded(make), (LONG,), C, examples=TOKENS[:4], dtype="float64")
+    return Setting(problem, STREAMS, tuple(parts), None, test, None, np.dtype(np.float64))

@@ -195,7 +195,7 @@ def scalar() -> Parts:
 
 
 @pytest.mark.parametrize("flags", KINDS, ids=str)
-@pytest.mark.parametrize("cls", [HERON, HOSFL])
+@pytest.mark.parametrize("cls", ESTIMATING)
 def test_in_one_dimension_an_estimate_is_the_derivative(cls: Any, flags: dict[str, Any]) -> None:
     """The sphere of one dimension is {-1, 1}, so (L(x + mu u) - L(x)) / mu u is L'(x), for each sample, too, as mu -> 0
     (HO-SFL's product with lambda is linear: for all mu). Three rounds beside backpropagation. Mutations: a mean for a
@@ -237,7 +237,7 @@ def test_the_sphere_with_mu_is_the_larger_sphere_with_mu_over_its_radius(
     assert apart(found[0].theta, method(cls, plan).start().theta)
 
 
-@pytest.mark.parametrize("cls", [HERON, HOSFL])
+@pytest.mark.parametrize("cls", ESTIMATING)
 def test_each_direction_of_each_step_has_signs_of_its_own(monkeypatch: Patch, cls: Any) -> None:
     """Steps of three clients in two rounds, three directions each: all signs differ, within a batch and between them.
     Else the estimates of two steps, or of two samples, share what should make their errors independent. Mutations:

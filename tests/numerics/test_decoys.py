@@ -11,7 +11,7 @@ from zofl_mpi.engine import messages
 from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.run import flags, plan
-from zofl_mpi.run.cli import build_setting
+from zofl_mpi.run.build import build_setting
 from zofl_mpi.run.family import family_of
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.loop import finite_round

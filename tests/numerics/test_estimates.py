@@ -147,7 +147,7 @@ def of_client(cls: type[nn.Module], width: int) -> Make:
     return lambda: (cls(), nn.Linear(width, C), nn.Linear(width, C))
 
 
-@pytest.mark.parametrize("cls", [HERON, HOSFL])
+@pytest.mark.parametrize("cls", ESTIMATING)
 @pytest.mark.parametrize(
     ("make", "flags", "words"),
     [
@@ -196,7 +196,7 @@ def test_the_derivative_is_that_of_the_gradient(make: Make, freeze: str) -> None
         assert all(module._parameters[name] is p for name, p in parameters)
 
 
-@pytest.mark.parametrize("cls", [HERON, HOSFL])
+@pytest.mark.parametrize("cls", ESTIMATING)
 @pytest.mark.parametrize("flags", [{}, {"state": "average", "beta": 0.7}])
 def test_it_is_the_limit_of_central_differences_and_comes_back_by_seeds(cls: Any, flags: dict[str, Any]) -> None:
     """Mutations: other directions than theirs; derivatives lost on their way up."""
@@ -235,7 +235,7 @@ def lacking() -> Parts:
     return Lacking(), nn.Linear(4, C), nn.Linear(4, C)
 
 
-@pytest.mark.parametrize("cls", [HERON, HOSFL])
+@pytest.mark.parametrize("cls", ESTIMATING)
 def test_a_network_without_forward_derivatives_is_refused_before_the_run(cls: Any) -> None:
     with pytest.raises(
         UserError, match=r"^--estimate jvp: this network has no forward-mode derivative \(.+\); take one"

@@ -59,8 +59,8 @@ def test_the_heads_gradient_costs_as_much_as_its_forward_pass() -> None:
         assert [sent[kind][1] for kind in (PARTS, HEADS)] == [8 * count for count in up]
 
 
-EXACT: dict[Any, dict[str, Any]] = {HERON: HEAD, HOSFL: {}}
-BOTH = pytest.mark.parametrize("cls", [HERON, HOSFL])
+EXACT: dict[Any, dict[str, Any]] = {cls: {} if cls in LOCKSTEP else HEAD for cls in ESTIMATING}
+BOTH = pytest.mark.parametrize("cls", ESTIMATING)
 LAYERS = {small: 1, convolutions: 4, groups: 6, resnet: 6}
 """Layers with parameters of their own: convolutions, norms, linear ones."""
 

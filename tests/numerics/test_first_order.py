@@ -3,6 +3,7 @@
 import math
 
 from tests.numerics.first_order import *
+from zofl_mpi import fedrzo, zo_hfl
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.engine.fields import reported
 from zofl_mpi.errors import UserError
@@ -14,6 +15,8 @@ from zofl_mpi.methods.scaffnew import Scaffnew
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
+from zofl_mpi.problems import Smooth
+from zofl_mpi.rounds.local_sgd import FirstOrder
 from zofl_mpi.rounds.report import Reporting
 
 # --- what travels
@@ -68,8 +71,10 @@ def test_bytes_are_those_of_the_formulas(
 # --- evaluations
 
 
-EVERY = [FedAvg, FedProx, Scaffold, FedMSPP, Scaffnew, ServerSGD]
-WRITTEN = {Scaffold: {"c_i"}, Scaffnew: {"h", "xt"}}
+METHODS = {**zo_hfl.METHODS, **fedrzo.METHODS}.values()
+EVERY = [cls for cls in METHODS if cls.needs is Smooth]
+LOCAL = [cls for cls in EVERY if issubclass(cls, FirstOrder)]
+WRITTEN = {Scaffold: {"c_i"}, Scaffnew: {"h", "xt"}, Ditto: {"v"}, PFedMe: {"y"}}
 
 
 def either(cls: Any, setting: Setting, **flags: Any) -> Any:
@@ -112,7 +117,7 @@ def test_what_needs_the_servers_samples_is_refused_without_them(make: Make) -> N
     """When the method is made, so by --dry-run too. Mutation: a draw among no samples, told by NumPy."""
     setting = without_server(make())
     sentence = "^--server-fraction 0: the server has no samples of its own, needed for "
-    for cls in (FedAvg, FedProx, Scaffold):
+    for cls in LOCAL:
         with pytest.raises(UserError, match=sentence + "--gamma$"):
             method(cls, setting, gamma=0.1)
     with pytest.raises(UserError, match=sentence + "--method server_sgd$"):
@@ -137,24 +142,25 @@ def test_evaluations_leave_no_trace(make: Make, cls: Any) -> None:
 # --- what cannot be
 
 
-ALL = (FedAvg, FedProx, Scaffold)
-
-
 @pytest.mark.parametrize(
     ("classes", "flags", "words"),
     [
-        (ALL, {"tau": (1.0, 2.0)}, "--tau 1.0 2.0: must be one number, or 4, one for each client"),
-        (ALL, {"tau": (-1.0,)}, "--tau -1.0: must be a number of local steps, at least 0"),
-        (ALL, {"tau": (math.inf,)}, "--tau inf"),
-        (ALL, {"beta": 0.0}, "--beta 0.0: must be a fraction of the clients, above 0 and at most 1"),
-        (ALL, {"eta_g": -0.5}, "--eta-g -0.5: must be a step size, at least 0"),
-        (ALL, {"gamma": -1.0}, "--gamma -1.0: must be a step size, at least 0"),
-        (ALL, {"gamma_local": math.inf}, "--gamma-local inf"),
-        (ALL, {"batch": -1}, "--batch -1: must be a whole number, at least 0 .0: all samples of the client, in every"),
-        (ALL, {"server_batch": 0}, "--server-batch 0"),
-        (ALL, {"schedule": "linear"}, "--schedule 'linear': allowed are constant, sqrt"),
-        (ALL, {"schedule_local": "power:2"}, "--schedule-local 'power:2'"),
-        (ALL, {"tau_g": 0.0}, "--tau-g 0.0: must be a number above 0"),
+        (LOCAL, {"tau": (1.0, 2.0)}, "--tau 1.0 2.0: must be one number, or 4, one for each client"),
+        (LOCAL, {"tau": (-1.0,)}, "--tau -1.0: must be a number of local steps, at least 0"),
+        (LOCAL, {"tau": (math.inf,)}, "--tau inf"),
+        (LOCAL, {"beta": 0.0}, "--beta 0.0: must be a fraction of the clients, above 0 and at most 1"),
+        (LOCAL, {"eta_g": -0.5}, "--eta-g -0.5: must be a step size, at least 0"),
+        (LOCAL, {"gamma": -1.0}, "--gamma -1.0: must be a step size, at least 0"),
+        (LOCAL, {"gamma_local": math.inf}, "--gamma-local inf"),
+        (
+            LOCAL,
+            {"batch": -1},
+            "--batch -1: must be a whole number, at least 0 .0: all samples of the client, in every",
+        ),
+        (LOCAL, {"server_batch": 0}, "--server-batch 0"),
+        (LOCAL, {"schedule": "linear"}, "--schedule 'linear': allowed are constant, sqrt"),
+        (LOCAL, {"schedule_local": "power:2"}, "--schedule-local 'power:2'"),
+        ((FedAvg, FedProx, Scaffold), {"tau_g": 0.0}, "--tau-g 0.0: must be a number above 0"),
         *(
             ((FedAvg,), {"compress": kind}, "choose none, topk:FRACTION")
             for kind in ("topk", "topk:0", "topk:1.5", "topk:nan", "quantise:1", "quantise:2.5", "gzip")
@@ -193,7 +199,6 @@ def test_no_step_at_all_is_allowed_where_it_has_a_meaning() -> None:
 # Not a warning from NumPy but a sentence: pytest makes a warning of the ones below an error.
 
 DIVERGING = pytest.mark.parametrize("make", [toy, lambda: softmax(np.float32)], ids=["toy", "float32"])
-LOCAL = [FedAvg, FedProx, Scaffold, FedMSPP]
 
 
 @DIVERGING
@@ -201,7 +206,7 @@ LOCAL = [FedAvg, FedProx, Scaffold, FedMSPP]
 def test_a_local_model_that_is_not_finite_names_the_client(cls: Any, make: Make) -> None:
     of = method(cls, make(), schedule_local="constant", gamma_local=1e200, beta=0.25)
     (i,) = of.local.sampling(0)
-    words = rf"client {i} .*failed in step 'train', item 0: the local model is not finite; smaller --gamma-local"
+    words = rf"client {i} .*failed in step 'train', item 0: the (local|personal) model is not finite; (a )?smaller"
     with pytest.raises(ClientError, match=words):
         one(of)
 

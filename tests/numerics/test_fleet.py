@@ -6,12 +6,12 @@ from typing import get_args, get_type_hints
 from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL
-from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.problems.sensors import SENSORS
 from zofl_mpi.rounds.split.messages import Report
 from zofl_mpi.settings.adaptation import Adaptation
 
 SEEN = ("invert", "gain", "blur")
+OWN_PARTS = [cls for cls in SPLIT if cls is not FSLSAGE]  # which aligns the heads that it sends, and refuses them
 OWN: dict[str, Any] = {"client_parts": "own", "lr_server": 0.0}
 
 
@@ -76,7 +76,7 @@ def alone(plan: Training, i: int, rounds: int, local: bool) -> nn.Module:
     return nn.Sequential(client, server)
 
 
-@pytest.mark.parametrize("cls", [CSEFSL, SFLV2, SFLV1])
+@pytest.mark.parametrize("cls", [cls for cls in OWN_PARTS if cls not in ESTIMATING])
 @RULES
 def test_own_parts_train_apart_and_each_is_tested_on_what_it_sees(cls: Any, rule: Optimiser) -> None:
     """The networks, accuracies and losses by hand; nothing travels down. Mutations: parts that are averaged, or begin
@@ -105,7 +105,7 @@ def test_own_parts_train_apart_and_each_is_tested_on_what_it_sees(cls: Any, rule
     assert report.test_accuracy_tint is None
 
 
-@pytest.mark.parametrize("cls", [HERON, HOSFL, CSEFSL, SFLV1, SFLV2])
+@pytest.mark.parametrize("cls", OWN_PARTS)
 def test_own_parts_never_travel_and_the_plan_says_so(cls: Any) -> None:
     """With statistics, too. Mutations: a model that goes down or up; a plan that counts it."""
     own = fleet(resnet)
@@ -167,7 +167,7 @@ def normalised(norm: Any = nn.GroupNorm) -> Parts:
     return client, nn.Sequential(nn.Flatten(), nn.Linear(8, C)), nn.Sequential(nn.Flatten(), nn.Linear(8, C))
 
 
-@pytest.mark.parametrize("cls", [HERON, HOSFL, CSEFSL, SFLV2])
+@pytest.mark.parametrize("cls", SPLIT)
 @pytest.mark.parametrize(("trainable", "names"), [("norm", ["0.1", "1.1"]), ("first", ["0.0", "0.1"])])
 @pytest.mark.parametrize("norm", [nn.GroupNorm, nn.BatchNorm2d])
 def test_what_does_not_train_stays_to_the_bit(cls: Any, trainable: str, names: list[str], norm: Any) -> None:

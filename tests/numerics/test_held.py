@@ -14,7 +14,8 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fedkseed import FedKSeed
 from zofl_mpi.methods.ho_sfl import HOSFL
-from zofl_mpi.methods.splitfed import SplitLoRA
+from zofl_mpi.problems.models import CNN, MLP
+from zofl_mpi.problems.network import Network
 from zofl_mpi.rounds.split import costs, pieces, unsplit
 from zofl_mpi.rounds.split.costs import HELD_BYTES, STEP_BYTES, WITHOUT, frozen_bytes
 from zofl_mpi.rounds.split.unsplit import UnsplitMethod
@@ -67,10 +68,12 @@ PROBLEMS: dict[str, Callable[[], Setting]] = {
     "batchnorm": lambda: setting(resnet),
     "frozen layers": lambda: fleet(normalised, "first", ()),
     "texts": longest_texts,
+    "embedding": lambda: worded(EMBEDDINGS["bare"]),
+    "tied": lambda: worded(EMBEDDINGS["tied"]),
 }
 EXACT = {"head_gradient": "exact", "exact_layers": 1}
 STEPS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
-    **{cls.__name__: (cls, {}, {}) for cls in [*ALL, SplitLoRA, HOSFL, FedKSeed]},
+    **{cls.__name__: (cls, {}, {}) for cls in METHODS.values()},
     **{cls.__name__: (cls, {"n_p": 3}, {}) for cls in [DeComFL, HiSo]},
     "SFLV2, checkpoint": (SFLV2, {}, {"client_memory": "checkpoint"}),
     "SFLV2, accumulate": (SFLV2, {}, {"client_memory": "accumulate:3"}),
@@ -165,6 +168,26 @@ def test_a_device_holds_what_torch_allocates_in_a_real_step(problem: str) -> Non
         within = problem == "convolutions" and "jvp" not in name
         slack = FEW + (0 if within else 8 * BATCH * maps.get(problem, 0))
         assert -slack <= count - known <= numpys + slack, (name, count, known)
+
+
+@pytest.mark.parametrize("memory", ["none", "checkpoint", "accumulate:3"])
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_a_whole_network_holds_what_torch_allocates_in_a_real_step(name: str, memory: str) -> None:
+    """Of `descend`, beside the first model, and of a loss. Labels are NumPy's; a convolution's inputs unrolled and a
+    map in another layout are a kernel's. Mutations: without the gradient, the mini-batch, or the model; the plain step
+    for all; a graph kept for a loss."""
+    make, maps, unrolled = {
+        "mlp": (lambda: MLP(SIDE * SIDE, C, (90, 80)), 0, ()),
+        "cnn": (lambda: CNN((1, SIDE, SIDE), C, (3, 5)), 3 * SIDE * SIDE, (25 * SIDE * SIDE, 75 * SIDE * SIDE // 4)),
+    }[name]
+    problem = Network(seeded(make), (1, SIDE, SIDE), C, client_memory=memory, weights=np.ones(1), dtype=np.float64)
+    ignored = {8 * count * size for count in range(1, BATCH + 1) for size in unrolled}
+    data, x = Dataset(PIXELS, LABELS, C), problem.initial(STREAMS(Purpose.START))
+    batch = np.arange(BATCH)
+    step = allocated(lambda: problem.descend(data, x, batch[None], np.full(1, 0.1)), ignored)
+    loss = allocated(lambda: problem.losses(0, x[None], data, batch), ignored)
+    for gradient, known in ((True, step - x.nbytes), (False, loss)):
+        assert abs(problem.client_bytes(BATCH, gradient) - known) <= FEW + 8 * BATCH * maps, known
 
 
 def test_frozen_weights_are_those_of_the_parts_that_a_client_holds() -> None:

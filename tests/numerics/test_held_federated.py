@@ -8,10 +8,16 @@ from zofl_mpi.engine import messages
 from zofl_mpi.methods.ditto import Ditto
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.fedmspp import FedMSPP
+from zofl_mpi.methods.fednest import FedNest
+from zofl_mpi.methods.fedrzo_bl import FedRZOBL
+from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.methods.pfedme import PFedMe
 from zofl_mpi.methods.scaffnew import Scaffnew
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.zo_hfl import ZOHFL
+from zofl_mpi.problems.fair import Fair, FairSoftmax
+from zofl_mpi.problems.hyperparameter import Hyperparameter
+from zofl_mpi.problems.relu_net import ReLUNet
 
 WIDE, CLASSES = 500, 10
 CASES: dict[str, tuple[Any, dict[str, Any], str, int]] = {
@@ -29,6 +35,31 @@ CASES: dict[str, tuple[Any, dict[str, Any], str, int]] = {
     "ZO-HFL, one after the other": (ZOHFL, {"samples": "separate"}, "solve", 3),
 }
 """A method, its flags, a client's step, and its vectors beside the model that it moves, its gradient and the step."""
+
+
+HIDDEN, BATCH = 6, 8
+TWO: dict[str, tuple[Any, str, dict[str, Any], int]] = {
+    "ReLU": (FedRZONN, "relu_net", {}, 4 * HIDDEN * (WIDE + 1) + BATCH * (WIDE + HIDDEN + 1)),
+    "ReLU, two directions": (FedRZONN, "relu_net", {"n_p": 2}, 5 * HIDDEN * (WIDE + 1) + BATCH * (WIDE + HIDDEN + 1)),
+    "ridge": (FedRZOBL, "hyperparameter", {}, 3 * 4 + 3 * WIDE + BATCH * (WIDE + 2)),
+    "ridge, FedAC": (FedRZOBL, "hyperparameter", {"lower": "fedac1"}, 3 * 4 + 5 * WIDE + BATCH * (WIDE + 2)),
+    "ridge, exact": (FedRZOBL, "hyperparameter", {"lower": "exact"}, 4 * 4 + 2 * WIDE + BATCH * (WIDE + 2)),
+    "fair": (FedRZOBL, "fair", {}, 4 * HIDDEN * (WIDE + 1) + 2 * CLASSES + BATCH * (WIDE + HIDDEN + 1)),
+    "softmax": (FedRZOBL, "fair_softmax", {}, 4 * CLASSES * WIDE + 2 * CLASSES + BATCH * (WIDE + 2 * CLASSES)),
+    "FedNest": (FedNest, "hyperparameter", {}, 4 + 6 * WIDE + BATCH * (WIDE + 2)),
+}
+"""A method, a problem, flags, and the numbers of its largest step. x (n,), x + eta v or x_i, the estimate, v; y, its
+gradient and the step; of FedNest y at the start, its gradient there and the mean one, too."""
+STEPS_OF_TWO = ("step", "lower", "inner", "hypergradient", "outer", "product")
+
+
+def problem_of(name: str, own: Setting) -> Any:
+    return {
+        "relu_net": lambda: ReLUNet(WIDE, HIDDEN, dtype=np.float64),
+        "hyperparameter": lambda: Hyperparameter.of(own.data, dtype=np.float64),
+        "fair": lambda: Fair(WIDE, own.counts, hidden=HIDDEN, dtype=np.float64),
+        "fair_softmax": lambda: FairSoftmax(WIDE, own.counts, dtype=np.float64),
+    }[name]()
 
 
 def federation() -> Setting:
@@ -72,3 +103,41 @@ def test_vectors_are_those_that_a_step_holds(which: str) -> None:
     known = max(found) / 8
     models = 2 if cls is ZOHFL and of.local.samples == "shared" else 1  # that take a step at once
     assert numbers - batch * WIDE <= known <= numbers + 4 * models * n + 4 * batch * WIDE, known / n
+
+
+@pytest.mark.parametrize("which", TWO)
+def test_a_step_on_two_levels_holds_its_vectors_of_both(which: str) -> None:
+    """By hand; no more than the largest real step has, and at most NumPy's copies of points and of a batch below it.
+    Mutations: not known; the smaller of both levels; x_r or v left out; one of both y; FedAC's second sequence."""
+    cls, name, flags, numbers = TWO[which]
+    own = federation()
+    own = replace(own, problem=problem_of(name, own))
+    lower = {} if cls is FedRZONN else {"batch_lower": BATCH, "exact": False}
+    eta = {} if cls is FedNest else {"eta": 0.005, "gamma": 1e-4}
+    T = {"T_lower": "3"} if cls is FedRZOBL else {}
+    of = built(cls, own, batch=BATCH, **lower, **eta, **T, **flags)
+    (needs,) = of.device_needs()
+    assert needs.bytes == 8 * numbers
+    found = list[int]()
+
+    def watched(call: Any) -> Any:
+        @functools.wraps(call)
+        def measured(self: Any, client: Any, message: Any) -> Any:
+            before = sum(value.nbytes for value in client.memory.values() if isinstance(value, np.ndarray))
+            tracemalloc.start()
+            try:
+                return call(self, client, message)
+            finally:
+                found.append(tracemalloc.get_traced_memory()[1] + messages.size(message) + before)
+                tracemalloc.stop()
+
+        return measured
+
+    with pytest.MonkeyPatch.context() as patched:
+        for step in STEPS_OF_TWO:
+            if hasattr(cls, step):
+                patched.setattr(cls, step, watched(getattr(cls, step)))
+        finite_round(of, of.start(), 0, clients_of(of))
+    known, n = max(found) / 8, max(of.problem.n, getattr(of.problem, "n_lower", 0))
+    copies = 4 * flags.get("n_p", 1)
+    assert numbers - BATCH * WIDE <= known <= numbers + copies * n + BATCH * WIDE, known

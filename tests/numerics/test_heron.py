@@ -210,7 +210,7 @@ class Signs(GradientRule):
         return Gradient((None if g is None else g.sign(),))
 
 
-@pytest.mark.parametrize("cls", [HERON, HOSFL])
+@pytest.mark.parametrize("cls", ESTIMATING)
 def test_a_rule_of_ones_own_takes_the_steps_of_both_losses(monkeypatch: Patch, cls: Any) -> None:
     """Every entry of theta_c moves by the step size, or not at all. Mutation: a method that knows its rules by name."""
     plan = training(setting(mlp, (0,)), Optimiser("sgd"), h=1, lr_client=0.01)

@@ -110,7 +110,7 @@ def test_a_pass_draws_each_piece_once(monkeypatch: Patch) -> None:
 
 
 @pytest.mark.parametrize("flags", [{}, {"estimate": "central"}, {"distribution": "sphere", "mu": 0.1}], ids=str)
-@pytest.mark.parametrize("cls", [DeComFL, HiSo, FedKSeed])
+@pytest.mark.parametrize("cls", UNSPLIT)
 def test_directions_are_kept_where_there_is_room_to_the_same_bits(
     monkeypatch: Patch, cls: Any, flags: dict[str, Any]
 ) -> None:

@@ -478,3 +478,11 @@ def test_membership_is_plain_in_models_without_privacy_and_hidden_with_it() -> N
     delta, allowed = m**-1.1, 4 * math.sqrt(0.25 / 200)
     assert epsilon < 1 and right < (math.exp(epsilon) + delta) / (1 + math.exp(epsilon)) + allowed
     assert right < 0.7 and lower_bound(present, absent, delta) < epsilon
+
+
+@pytest.mark.parametrize("asked", [1, 9])
+def test_the_most_noise_has_an_account_too(asked: int) -> None:
+    """Mutation: dp-accounting takes the logarithm of 0, a traceback."""
+    pytest.importorskip("dp_accounting")
+    account = Account(10, asked, False, 1e-5)
+    assert 0 <= account.epsilon(2.0**30, 100) <= account.epsilon(2.0**20, 100)

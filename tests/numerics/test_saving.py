@@ -14,7 +14,7 @@ from zofl_mpi.problems.network import Network
 from zofl_mpi.problems.saving import PLAIN, Saving, saving_of
 from zofl_mpi.rounds.split.costs import STEP_COUNTED, STEP_MACS, macs, peak_bytes, step_macs
 
-FIRST_ORDER = [CSEFSL, FSLSAGE, SFLV1, SFLV2]
+FIRST_ORDER = [cls for cls in SPLIT if cls not in ESTIMATING]
 
 
 @pytest.mark.parametrize("cls", FIRST_ORDER)

@@ -51,17 +51,17 @@ def sizes(monkeypatch: pytest.MonkeyPatch, cls: Any, plan: Training, rounds: int
     return found
 
 
-@pytest.mark.parametrize("cls", [HERON, CSEFSL, SFLV1, SFLV2, FSLSAGE])
+@pytest.mark.parametrize("cls", SPLIT)
 def test_each_side_counts_its_own_steps_where_clients_rest(monkeypatch: pytest.MonkeyPatch, cls: Any) -> None:
     """Clients of 2, 3 and 4 local steps, two of which take part in a round; SFLV1's replicas count for themselves.
     Mutations: rounds for the rounds that a client took part in; the server's steps of one client; of every step where
     every second one goes up; a replica that counts the others' steps; one length for both sides."""
-    k = 1 if cls in (SFLV1, SFLV2) else 2
+    k = 1 if cls in LOCKSTEP else 2
     plan = training(setting(mlp), beta=0.6, k=k, pace=LINEAR)
     more = {"align_epochs": 0} if cls is FSLSAGE else {}
     found = sizes(monkeypatch, cls, plan, 4, **more)
     n = plan.problem
-    own, top = (found[length] for length in (n.n_client if cls in (SFLV1, SFLV2, FSLSAGE) else n.local.n, n.top.n))
+    own, top = (found[length] for length in (n.n_client if cls in (*LOCKSTEP, FSLSAGE) else n.local.n, n.top.n))
     steps, met, expected, served = [0, 0, 0], [0, 0, 0], [], []
     for r in range(4):
         for i in plan.participants(r):

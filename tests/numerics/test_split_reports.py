@@ -9,7 +9,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.methods.ho_sfl import HOSFL
 
 
-@pytest.mark.parametrize("cls", ALL)
+@pytest.mark.parametrize("cls", SPLIT)
 def test_a_report_is_of_the_whole_network_in_evaluation_mode(cls: Any) -> None:
     """29 test samples over 3 clients. Mutations: batch statistics; the head's logits; a mean of means."""
     of = method(cls, training(setting()))
@@ -29,7 +29,7 @@ def test_a_report_is_of_the_whole_network_in_evaluation_mode(cls: Any) -> None:
 
 
 @pytest.mark.parametrize("beta", [1.0, 0.6])
-@pytest.mark.parametrize("cls", [HERON, CSEFSL, FSLSAGE])
+@pytest.mark.parametrize("cls", LOCAL)
 def test_the_local_loss_is_the_mean_over_clients_and_their_local_steps(cls: Any, beta: float) -> None:
     """In plain torch, of clients that do not step: 2, 3 and 4 batches. FSL-SAGE with and without an alignment.
     Mutations: a sum over clients or steps in place of either mean; a mean over all batches, or over clients that
@@ -47,7 +47,7 @@ def test_the_local_loss_is_the_mean_over_clients_and_their_local_steps(cls: Any,
         assert run(of, 1, r).local_loss == pytest.approx(np.mean(losses), rel=1e-12)
 
 
-@pytest.mark.parametrize("cls", [HERON, CSEFSL, SFLV2, FSLSAGE])
+@pytest.mark.parametrize("cls", SPLIT)
 def test_a_model_that_is_not_finite_ends_the_run_in_a_sentence(cls: Any) -> None:
     """The server's part, or a client's, whichever is found first."""
     with pytest.raises((UserError, ClientError), match="not finite"):

@@ -108,7 +108,7 @@ def texts_setting(clients: int = 3) -> Setting[Split]:
     return Setting(Words(), STREAMS, tuple(data[:clients]), None, test, None, np.dtype(np.float64))
 
 
-@pytest.mark.parametrize("cls", ALL)
+@pytest.mark.parametrize("cls", SPLIT)
 def test_the_bytes_of_padded_batches_are_announced(cls: Any) -> None:
     """Round by round they differ. Mutations: every batch as long as the longest text; the lengths of round 0, kept."""
     of = method(cls, training(texts_setting(), h=0))
@@ -132,7 +132,7 @@ def test_the_bytes_of_padded_batches_are_announced(cls: Any) -> None:
     assert len(set(labels)) > 1
 
 
-@pytest.mark.parametrize("cls", ALL)
+@pytest.mark.parametrize("cls", SPLIT)
 def test_a_report_weighs_every_token_alike(cls: Any) -> None:
     """Texts of 1 to 8 predicted tokens over three clients. Mutations: a mean over clients, batches or texts."""
     of = method(cls, training(texts_setting()))

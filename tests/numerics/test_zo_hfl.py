@@ -19,7 +19,7 @@ from zofl_mpi.engine.clients import Client, ClientError
 from zofl_mpi.engine.fields import described, reported
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import RunFailed, UserError
 from zofl_mpi.methods.zo_hfl import ZOHFL, Report, Solutions, State, Values
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
@@ -277,7 +277,7 @@ def test_a_model_that_is_not_finite_ends_the_run_at_the_server(tmp_path: Path) -
     zohfl = method(toy(server=None, lam=0.0), gamma=1.7e308)
     recorder = records.Recorder.create(tmp_path / "a.h5", attrs={}, m=m, ranks=1, rounds=5)
     words = "x is not finite after the server's step"
-    with pytest.raises(loop.RunError, match=words) as caught:
+    with pytest.raises(RunFailed, match=words) as caught:
         loop.Rounds(zohfl, clients_of(zohfl), loop.Schedule(5, 10, 0), recorder, Progress()).run(None)
     assert re.findall(r"round (\d+)", str(caught.value)) == ["1"]
 

@@ -1,9 +1,18 @@
 """`python -m zofl_mpi` lists what can be typed."""
 
+import os
+import signal
+import subprocess
+import sys
+import tomllib
 from importlib import import_module
+from pathlib import Path
+
+import pytest
 
 from tests.conftest import ROOT
 from zofl_mpi.__main__ import FAMILIES, TOOLS, lines, table
+from zofl_mpi.errors import SCRIPTS
 
 PACKAGE = ROOT / "zofl_mpi"
 
@@ -38,3 +47,21 @@ def test_the_page_has_the_table_of_the_code() -> None:
     assert sorted(listed) == sorted(names)
     assert all(cell.strip() for row in rows[2:] for cell in row.split("|")[1:-1])
     assert f"Commands for {len(names)} methods" in next(lines())
+
+
+@pytest.mark.parametrize("command", [*FAMILIES, "zofl_mpi.run.grid", "zofl_mpi.doctor"])
+def test_ctrl_c_while_modules_are_imported_ends_a_command_without_a_traceback(command: str, tmp_path: Path) -> None:
+    """Mutations: the hook is set after the imports; for a part of the commands; also for scripts of a user's."""
+    (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt")
+    (tmp_path / "own.py").write_text(f"import {command}")
+    where = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    for words, is_quiet in ((["-m", command], True), (["own.py"], False)):
+        done = subprocess.run([sys.executable, *words], env=where, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == -signal.SIGINT
+        assert ("Traceback" not in done.stderr) == is_quiet
+
+
+def test_the_console_scripts_are_known() -> None:
+    """A new one would show a traceback at Ctrl-C."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert sorted(SCRIPTS) == sorted(project["scripts"])

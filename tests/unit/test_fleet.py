@@ -226,6 +226,7 @@ def test_the_classes_of_the_package_are_read(name: str) -> None:
     [
         ("[class.a]\nspeed = 1\nshare = 0.5\n", "add up to 0.5; they must add up to 1"),
         ("[class.a]\nspeed = -1\nshare = 1\n", "speed = -1; must be a number above 0"),
+        ("[class.a]\nspeed = 1" + "0" * 400 + "\nshare = 1\n", "; must be a number above 0, at most 1e+30"),
         ("[class.a]\nspeed = nan\nshare = 1\n", "speed = nan; must be a number above 0"),
         ("[class.a]\nspeed = 'x'\nshare = 1\n", "speed = x; must be a number above 0"),
         ("[class.a]\nspeed = true\nshare = 1\n", "speed = True; must be a number above 0"),

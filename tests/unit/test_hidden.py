@@ -16,14 +16,20 @@ from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.engine.clients import Client, ClientError, Clients
 from zofl_mpi.engine.fields import column
 from zofl_mpi.engine.hidden import Unchanged
+from zofl_mpi.engine.setting import Method
+from zofl_mpi.errors import RunFailed
 from zofl_mpi.run import loop, records
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.loop import RunError, Schedule
+from zofl_mpi.run.loop import Schedule
 from zofl_mpi.run.progress import Progress
+from zofl_mpi.run.totals import Totals
 
 M = 4
 COUNT = 0
 GENERATOR = np.random.default_rng(3)
+COUNTS, BY_NAME = [0, 0], {"rounds": 0.0}
+KNOWN: dict[int, float] = {}
+"""Of what can be computed again: each step adds an entry."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,7 @@ class Counting:
     history: list[int] = field(default_factory=list)
     table: dict[str, Any] = field(default_factory=lambda: {"deep": [np.zeros(2), torch.zeros(2)]})
     helper: Any = field(default_factory=Helper)
+    ends = Method.ends
 
     @cached_property
     def made(self) -> dict[str, Any]:
@@ -79,6 +86,7 @@ class Counting:
     def step(self, client: Client, message: Message) -> Message:
         self.hide(self)
         self.made["sum"] = float(self.large.sum())  # which can be computed again
+        KNOWN[len(KNOWN)] = 1.0
         return Message(message.x + np.float32(client.i))
 
     def evaluate(self, state: State, r: int, clients: Clients) -> Report:
@@ -103,6 +111,8 @@ HIDDEN: dict[str, Callable[[Any], Any]] = {
     "attribute helper of Undecorated": lambda method: vars(method.helper).update(calls=1),
     "class's attribute seen of Undecorated": lambda method: setattr(Undecorated, "seen", Undecorated.seen + 1),
     f"COUNT of the module {__name__}": count,
+    f"COUNTS of the module {__name__}": lambda method: COUNTS.__setitem__(1, COUNTS[1] + 1),
+    f"BY_NAME of the module {__name__}": lambda method: BY_NAME.__setitem__("rounds", BY_NAME["rounds"] + 1),
     f"GENERATOR of the module {__name__}": lambda method: GENERATOR.random(),
     "Python's own random numbers": lambda method: random.random(),
     "NumPy's own random numbers": lambda method: np.random.random(),  # noqa: NPY002
@@ -110,7 +120,7 @@ HIDDEN: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def run(path: Path, method: Any, rounds: int = 3) -> loop.Totals:
+def run(path: Path, method: Any, rounds: int = 3) -> Totals:
     recorder = records.Recorder.create(path, attrs={"config": {"m": M}}, m=M, ranks=1, rounds=rounds)
     clients, schedule = LocalClients([None] * M, method), Schedule(rounds, 9, 0)
     return loop.Rounds(method, clients, schedule, recorder, Progress()).run(None)[0]
@@ -121,7 +131,7 @@ def test_state_that_hides_ends_the_run_and_is_named(where: str, tmp_path: Path) 
     """Mutations: attributes alone; identities without contents; a class's, a module's, a generator's; in one process or
     on ranks alone."""
     hide = HIDDEN[where]
-    with pytest.raises(RunError, match=f"round 1: a round changed [a-z ]*{where.strip()}.*no checkpoint") as told:
+    with pytest.raises(RunFailed, match=f"round 1: a round changed [a-z ]*{where.strip()}.*no checkpoint") as told:
         run(tmp_path / "run.h5", Undecorated(hide=hide))
     assert not told.value.trace and "\n" not in str(told.value)
 
@@ -155,7 +165,7 @@ def test_what_can_be_computed_again_is_no_state(tmp_path: Path) -> None:
 )
 def test_a_state_unlike_the_first_is_refused_in_its_round(end: Callable[[Any], Any], told: str, tmp_path: Path) -> None:
     """It ran, and --resume refused it. Mutations: classes, dtypes or shapes not compared; further entries refused."""
-    with pytest.raises(RunError, match=f"round 1: round returned a state that is not like the one of start .{told}"):
+    with pytest.raises(RunFailed, match=f"round 1: round returned a state that is not like the one of start .{told}"):
         run(tmp_path / "run.h5", Counting(end=end))
 
 

@@ -221,7 +221,7 @@ def test_attributes_of_groups_are_checked_too(made: Path, tmp_path: Path, monkey
     long = refused(made, tmp_path, "a.h5", lambda f: f["rounds"].attrs.create("a", np.zeros(60_000, np.uint8)))
     assert "rounds has an attribute of another type" in long
     monkeypatch.setattr(layout, "OBJECTS", 3)
-    assert "or one too many" in refused(made, tmp_path, "a.h5", lambda f: None)
+    assert "more than 3 groups and data sets" in refused(made, tmp_path, "a.h5", lambda f: None)
 
 
 def test_rows_that_are_claimed_and_not_stored_are_refused(made: Path, tmp_path: Path) -> None:

@@ -25,11 +25,11 @@ def test_a_clock_books_the_time_under_step_and_kind(hands: Hands) -> None:
     with clock.time("solve", "comm"):
         hands.now += 0.5
     clock.seconds["solve", "staging"] += 0.25  # apart from the others
-    table = clock.report("SIGUSR1").table([SERVER, "solve"])
-    assert table[:2, :4].tolist() == [[0, 0, 0, 0], [4, 0, 0.5, 0.25]]
-    assert (table[:2, 4] > 0).all() and table[2].tolist() == [1.0] * 5
+    costs = clock.report("SIGUSR1").costs([SERVER, "solve"])
+    assert costs["seconds"].tolist() == [[[0, 0, 0, 0], [4, 0, 0.5, 0.25]]]
+    assert costs["peak_bytes"] > 0 and costs["stops"].tolist() == [True]
     later = clock.report("")
-    assert later.seconds == {} and later.table([]).tolist() == [[0.0] * 5]
+    assert later.seconds == {} and later.costs([])["stops"].tolist() == [False]
 
 
 def test_overlap_is_what_both_times_exceed_the_clock_by() -> None:

@@ -21,14 +21,16 @@ from tests.conftest import Patch
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import column
 from zofl_mpi.engine.ledger import Row
+from zofl_mpi.engine.setting import Method
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import RunFailed, UserError
 from zofl_mpi.run import loop, records
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.loop import RunError, Schedule, Totals
+from zofl_mpi.run.loop import Schedule
 from zofl_mpi.run.progress import Progress
 from zofl_mpi.run.saving import LOST, Saving
 from zofl_mpi.run.session import astray, closing
+from zofl_mpi.run.totals import Totals, note
 
 M = 3
 
@@ -61,6 +63,7 @@ class Counting:
 
     setting: Any = field(default_factory=lambda: SimpleNamespace(m=M, fleet=None))
     fails_in: int = -1
+    ends = Method.ends
 
     @cached_property
     def made(self) -> dict[str, list[int]]:
@@ -252,11 +255,12 @@ def test_a_run_that_goes_on_has_the_state_and_the_memories(tmp_path: Path, toget
 
 def test_a_failing_round_says_which_and_what_is_safe(tmp_path: Path) -> None:
     with pytest.raises(
-        RunError, match=r"round 4: smaller --gamma helps; the 3 finished rounds are in .*a\.h5"
+        RunFailed, match=r"round 4: smaller --gamma helps; the 3 finished rounds are in .*a\.h5"
     ) as caught:
         run(tmp_path / "a.h5", Counting(fails_in=3))
     assert caught.value.trace == ""
-    with pytest.raises(RunError, match=r"round 3: client 2 \(rank 0\) failed in step 'count', item 0: Arith") as caught:
+    words = r"round 3: client 2 \(rank 0\) failed in step 'count', item 0: Arith"
+    with pytest.raises(RunFailed, match=words) as caught:
         run(tmp_path / "b.h5", Counting(fails_in=102))
     assert "in count" in caught.value.trace
 
@@ -275,11 +279,11 @@ NO_DATACLASS = r"round 1: TypeError: evaluate returned a \w+: it must return a d
 def test_a_mistake_in_a_report_is_told_with_its_round(tmp_path: Path, report: Any, words: str) -> None:
     method = Counting()
     method.evaluate = lambda *_: report()  # type: ignore[method-assign]
-    with pytest.raises(RunError, match=words) as caught:
+    with pytest.raises(RunFailed, match=words) as caught:
         run(tmp_path / "a.h5", method)
     assert "ZeroDiv" not in words or "Traceback" in caught.value.trace
     method.evaluate = lambda state, r, clients: next(clients.ask(method.count, Add(np.zeros(1), 0))) and Report(0.0)
-    with pytest.raises(RunError, match="the round ended while replies to 'count' are unread"):
+    with pytest.raises(RunFailed, match="the round ended while replies to 'count' are unread"):
         run(tmp_path / "b.h5", method)
 
 
@@ -310,10 +314,10 @@ def test_a_run_that_went_astray_is_told_so(course: list[float], words: str) -> N
     told = astray([(1 + 10 * k, value) for k, value in enumerate(course)], "objective")
     assert told.startswith(words) and bool(told) == bool(words)
     totals = Totals(4, last={"objective": 4.79e118, "test_accuracy": 0.25}, measured=4)
-    assert loop.note(totals) == "test accuracy 0.2500  objective 4.79e+118"
+    assert note(totals) == "test accuracy 0.2500  objective 4.79e+118"
     totals.round = 9  # mutation: an accuracy of round 4 shown at round 9 as if it were new
-    assert loop.note(totals) == "test accuracy 0.2500 (round 4)  objective 4.79e+118"
-    assert loop.note(Totals(3)) == ""
+    assert note(totals) == "test accuracy 0.2500 (round 4)  objective 4.79e+118"
+    assert note(Totals(3)) == ""
 
 
 def test_the_state_of_a_run_that_is_not_done_is_its_last_checkpoints(tmp_path: Path) -> None:
@@ -371,7 +375,7 @@ def test_a_state_that_is_not_finite_ends_the_run_where_it_is_evaluated(
             new = super().round(state, r, clients)
             return replace(new, x=state.x, kept=state.kept) if r > self.at else new
 
-    with pytest.raises(RunError, match=f"^round {round_}: the state's {name} is not finite: the run has diverged"):
+    with pytest.raises(RunFailed, match=f"^round {round_}: the state's {name} is not finite: the run has diverged"):
         run(tmp_path / "run.h5", Lasting(of=of, value=value, at=at))
     assert records.load(tmp_path / "run.h5").rounds["round"].size == round_ - 1
 
@@ -391,7 +395,8 @@ def test_an_objective_of_nan_ends_the_run_though_the_state_is_finite(tmp_path: P
         def evaluate(self, state: Sum, r: int, clients: Clients) -> Report:
             return replace(super().evaluate(state, r, clients), objective=self.value if r > 2 else 1.0)
 
-    with pytest.raises(RunError, match=r"^round 4: the objective is nan: the run has diverged; smaller steps may help"):
+    words = r"^round 4: the objective is nan: the run has diverged; smaller steps may help"
+    with pytest.raises(RunFailed, match=words):
         run(tmp_path / "run.h5", Measuring())
     assert records.load(tmp_path / "run.h5").rounds["round"].size == 3
     assert run(tmp_path / "infinite.h5", Measuring(value=math.inf))[1]

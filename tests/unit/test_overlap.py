@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Patch
-from tests.numerics.split_methods import method, setting, small, training
-from zofl_mpi.methods.fsl_sage import FSLSAGE
-from zofl_mpi.methods.heron import HERON
+from tests.numerics.split_methods import LOCAL, method, setting, small, training
 from zofl_mpi.rounds.split.messages import Smashed
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.run import local
@@ -17,7 +15,7 @@ from zofl_mpi.run.local import LocalClients
 H, M = 20, 2
 
 
-@pytest.mark.parametrize("cls", [HERON, FSLSAGE])
+@pytest.mark.parametrize("cls", LOCAL)
 def test_an_upload_is_trained_on_before_the_next_one_is_read(cls: Any, monkeypatch: Patch) -> None:
     """In a round in which no head is aligned. Mutation: the server reads all uploads before it trains."""
     noted: list[str] = []

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from zofl_mpi.data import sources
+from zofl_mpi.engine.world import Ended, SingleProcess
 from zofl_mpi.errors import LONGEST, UserError, plain, refused, warn
 from zofl_mpi.problems.lm_models import SIZES
-from zofl_mpi.report import facts, watch
+from zofl_mpi.report import charts, facts, watch
+from zofl_mpi.report.groups import Group
 from zofl_mpi.run import devices, stored
 from zofl_mpi.run.records import Run
 
@@ -73,6 +76,26 @@ def test_texts_of_a_result_reach_table_and_page_as_they_are_read() -> None:
     assert all(text.isprintable() and len(text) < LONGEST + 100 for text in texts)
 
 
+def test_names_of_columns_and_steps_reach_the_page_as_they_are_read() -> None:
+    """Mutations: a column's name, unit or description raw; another name in the menu than at the curve."""
+    one = {"bytes_down": np.zeros((2, 1, 1)), "bytes_up": np.zeros((2, 1, 1))}
+    told = {FORGED: f"{FORGED} {10_000 * 'x'}"}
+    run = SimpleNamespace(
+        rounds={FORGED: np.ones(2)}, length=2, clients=one, units=told, descriptions=told, steps=[FORGED]
+    )
+    found = charts.curves([cast(Group, SimpleNamespace(runs=[run], label="a"))])
+    texts = [*found["columns"][0].values(), *charts.step_bytes(cast(Run, run))["data"][0]["x"]]
+    assert all(text.isprintable() and len(text) < LONGEST + 100 for text in texts)
+    assert found["columns"][0]["name"] in found["groups"][0]["y"]
+
+
+def test_a_traceback_of_a_client_is_shown_plainly(capsys: pytest.CaptureFixture[str]) -> None:
+    """Mutations: raw; all of it in one line."""
+    with pytest.raises(Ended):
+        SingleProcess().abort("Traceback\n  File x\nKeyError: \x1b[2J\u202e\n")
+    assert capsys.readouterr().err == "Traceback\n  File x\nKeyError: \\x1b[2J\\u202e\n"
+
+
 def test_values_that_zofl_mpi_knows_by_name_are_all_that_a_file_may_choose() -> None:
     """Mutations: a name that is missing or no more; .jsonl, a bare folder's name or random:FOLDER taken for known."""
     assert stored.KNOWN["data"] == (*sources.NAMES, "e2e")
@@ -117,7 +140,7 @@ def test_a_checkpoints_configuration_is_checked_before_it_is_used(
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-@pytest.mark.parametrize("words", [["zofl_mpi"], ["zofl_mpi.run.grid", "g.toml"]])
+@pytest.mark.parametrize("words", [["zofl_mpi"], ["zofl_mpi.run.grid", "g.toml"], ["zofl_mpi.doctor"]])
 def test_a_full_or_closed_standard_output_is_no_traceback(tmp_path: Path, words: list[str]) -> None:
     """Mutations: a command that catches neither; one that ends with 0."""
     (tmp_path / "g.toml").write_text(
@@ -132,3 +155,5 @@ def test_a_full_or_closed_standard_output_is_no_traceback(tmp_path: Path, words:
     pipe = f"set -o pipefail; {sys.executable} -m {' '.join(words)} | true; exit ${{PIPESTATUS[0]}}"
     closed = subprocess.run(["bash", "-c", pipe], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     assert closed.returncode in (0, 1) and not re.search("Traceback|ignored", closed.stderr)
+    none = f"exec {sys.executable} -m {' '.join(words)} >&-"
+    assert subprocess.run(["bash", "-c", none], capture_output=True, text=True, cwd=tmp_path).stderr == ""

@@ -222,6 +222,10 @@ def test_a_method_says_where_it_computes_by_its_problem() -> None:
 
 
 ALLOWED = {
+    "errors.py": {"argv"},  # of sys, which has none while Python starts
+    "api/arguments.py": {"choice", "name"},  # of whatever a script gives
+    "api/ranks.py": {"__qualname__"},  # of whatever is sent
+    "data/memory.py": {"detach", "column_names", "__len__", "__getitem__"},  # likewise
     "engine/batching.py": {"call"},  # thread-local
     "engine/device.py": {"sched_getaffinity", "mallopt"},  # of this system
     "engine/memory.py": {"features"},  # of the data, of whatever kind

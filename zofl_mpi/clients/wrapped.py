@@ -61,6 +61,9 @@ class Wrapped(Clients):
     def steadily(self, work: Callable[[], T]) -> T:
         return self.inner.steadily(work)
 
+    def give_up(self) -> bool:
+        return self.inner.give_up()
+
     def close(self, status: int = 0) -> None:
         self.inner.close(status)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -193,6 +193,48 @@ class Federation:
     shape: tuple[int, ...] = ()
     fingerprint: str = ""
     scaling: str = ""
+
+    @staticmethod
+    def of_clients(
+        clients: Mapping[Any, Any] | Sequence[Any],
+        *,
+        test: Any,
+        server: Any = None,
+        validation: Any = None,
+        columns: tuple[str, str] | None = None,
+        seed: int = 0,
+    ) -> Federation:
+        """Data in memory, by client: arrays, torch Datasets, or Hugging Face data sets.
+
+        Args:
+            clients: {name: samples}, or a sequence. Samples are a pair (x, y): x of shape (N, ...), numbers; y (N,)
+                whole numbers or words (classes), or floats, or (N, K) (targets). Or a data set whose samples are pairs,
+                or dictionaries of which `columns` names x and y.
+            test: samples that nobody trains on, or the share of each client's that is held out.
+            server: the server's own samples; None: it has none.
+            validation: as `test`, to choose step sizes by; a share is of the server's samples, too.
+            columns: names of x and y, where a sample is a dictionary.
+            seed: of what is held out.
+
+        Raises:
+            UserError: parts of different shapes, no sample, numbers that are not finite.
+        """
+        from zofl_mpi.data.memory import put_together
+
+        found = put_together(clients, test, server, validation, columns, seed)
+        labels = np.zeros(len(found.x), np.int64) if found.is_regression else found.y
+        targets = found.y if found.is_regression else None
+        whole = Dataset(found.x.reshape(len(found.x), -1), labels, found.classes, targets=targets)
+        parts = {what: whole.subset(rows) for what, rows in found.held_by.items()}
+        return Federation(
+            parts.get("server", whole.subset(np.zeros(0, np.int64))),
+            tuple(map(whole.subset, found.clients)),
+            parts["test"],
+            channels=found.shape[0] if len(found.shape) == 3 else 1,
+            validation=parts.get("validation"),
+            shape=found.shape,
+            fingerprint=f"{whole.fingerprint()}, {found.checksum}",
+        )
 
     @property
     def weights(self) -> NDArray[np.float64]:

@@ -52,10 +52,11 @@ class Client:
 class ClientError(Exception):
     """A client's step failed. The run cannot go on: other clients may have run ahead, their memories are undefined.
 
-    `trace` and `short` are those of its `Failure`.
+    `trace` and `short` are those of its `Failure`, `sentence` too; `i`, `rank` and `step` say where.
     """
 
     def __init__(self, i: int, rank: int, step: str, failure: Failure) -> None:
+        self.i, self.rank, self.step, self.sentence = i, rank, step, failure.sentence
         super().__init__(f"client {i} (rank {rank}) failed in step {step!r}, item {failure.item}: {failure.sentence}")
         self.trace, self.short = failure.trace, failure.short
 
@@ -161,6 +162,10 @@ class Clients(Protocol):
         The clients' memories are then as at the last `account`, and the ledger is empty.
         """
         return work()
+
+    def give_up(self) -> bool:
+        """After a failure: lets all ranks come to the end of an open question; returns whether `close` can follow."""
+        return True
 
     def close(self, status: int = 0) -> None:
         """Ends all client ranks normally, with this exit status; raises RuntimeError while a question is open."""

@@ -174,6 +174,16 @@ def demand_known(value: float, what: str) -> None:
         raise UserError(f"{what} is nan: {DIVERGED}")
 
 
+def demand_losses(columns: Mapping[str, float], evaluate: Any) -> None:
+    """Refuses an objective of nan, and a loss of nan that a user's `evaluate` returns: ours look at theirs themselves,
+    and have nan for a score that the problem does not give.
+    """
+    own = evaluate.__module__.partition(".")[0] != "zofl_mpi"
+    for name, value in columns.items():
+        if name == "objective" or (own and name.endswith("loss")):
+            demand_known(value, f"the {name}")
+
+
 def described(state: Any) -> Mapping[str, tuple[str, str]]:
     """{field: (unit, meaning)} of the columns of a state or a report, or of its class."""
     marked = (f for f in dataclasses.fields(state) if "unit" in f.metadata)

@@ -1,9 +1,9 @@
 """State that hides: what a method keeps beside its state and the clients' memories is in no checkpoint.
 
 A run that is continued would go on without it, with other bits and no error. So a method, its parts, their classes and
-the numbers of their modules must be the same after a round as before it. Not looked at: attributes that
-`functools.cached_property` makes and the setting's `RunContext` (both can be computed again), containers of a
-module, closures, iterators, the rest of the setting, the clients' data, and objects of other modules' classes.
+the numbers of their modules must be the same after a round as before it; a module's containers may get new entries, as
+caches do. Not looked at: attributes that `functools.cached_property` makes and the setting's `RunContext` (both can be
+computed again), closures, iterators, the rest of the setting, the clients' data, and objects of other modules' classes.
 """
 
 import functools
@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from itertools import islice
 from typing import Any, final
 
 import numpy as np
@@ -24,9 +25,17 @@ from zofl_mpi.errors import UserError
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 NUMBERS = (bool, int, float, complex, np.ndarray, np.generic, np.random.Generator, random.Random)
+COUNTERS = (bool, int, float, complex)
+LOOKED_AT = 100
+"""First entries of a module's container that are looked at."""
 OURS = "zofl_mpi"
 Marks = dict[str, Any]
 """{what: what tells a change of it}"""
+
+
+@final
+class Entries(dict[str, str]):
+    """Numbers in a container that may get more."""
 
 
 @final
@@ -68,6 +77,10 @@ def _marks(method: Any) -> Iterator[tuple[str, Any]]:
         for name, value in vars(sys.modules[module]).items():
             if isinstance(value, NUMBERS) or is_tensor(value):
                 yield f"{name} of the module {module}", _mark(value, module)
+            elif isinstance(value, dict | list) and not name.startswith("__"):
+                entries = value.items() if isinstance(value, dict) else enumerate(value)
+                held = {repr(key): repr(entry) for key, entry in islice(entries, LOOKED_AT) if type(entry) in COUNTERS}
+                yield f"{name} of the module {module}", Entries(held)
 
 
 def _numpy_state() -> Any:
@@ -111,6 +124,8 @@ def _mark(value: Any, module: str, depth: int = 3) -> Any:
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two marks are of the same: objects by identity, contents by value."""
+    if isinstance(one, Entries) and isinstance(other, Entries):
+        return all(one[key] == other[key] for key in one.keys() & other.keys())
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):

@@ -16,12 +16,21 @@ from numpy.typing import NDArray
 from zofl_mpi.engine.device import peak_bytes
 
 Seconds = NDArray[np.float64]
+Costs = NDArray[np.void]
+"""(ranks,) a rank's costs each, with the fields of `costs_type`."""
 Counts = dict[tuple[str, str], dict[int, int]]  # {(step, kind of count): {client: count}}
 
 SERVER = "server"
 """The pseudo step under which rank 0's own computing is counted: all its time but waiting and communicating."""
 KINDS = ("compute", "wait", "comm", "staging")
-PEAK = len(KINDS)  # the column behind those of KINDS in a rank's table: its peak bytes
+
+
+def costs_type(steps: int) -> np.dtype[np.void]:
+    """The costs of a rank in a round of so many steps, of a size that all ranks know.
+
+    Fields: `seconds` (steps, 4) by KINDS; `peak_bytes`; `stops`, whether a signal asked the rank to end the run.
+    """
+    return np.dtype([("seconds", np.float64, (steps, len(KINDS))), ("peak_bytes", np.int64), ("stops", np.bool_)])
 
 
 @final
@@ -62,11 +71,13 @@ class Report(NamedTuple):
     peak: int  # the most bytes of memory that it has used so far
     stops: bool  # whether a signal asked it to end the run
 
-    def table(self, steps: Sequence[str]) -> NDArray[np.float64]:
-        """(steps + 1, 5) by step: seconds by KINDS and peak bytes; last, whether it must stop."""
-        seconds = self.seconds
-        rows = [[*(seconds.get((step, kind), 0.0) for kind in KINDS), float(self.peak)] for step in steps]
-        return np.array([*rows, [float(self.stops)] * 5])
+    def costs(self, steps: Sequence[str]) -> Costs:
+        """(1,) the report as a rank's costs, of these steps."""
+        costs = np.empty(1, costs_type(len(steps)))
+        for k, step in enumerate(steps):
+            costs["seconds"][0, k] = [self.seconds.get((step, kind), 0.0) for kind in KINDS]
+        costs["peak_bytes"], costs["stops"] = self.peak, self.stops
+        return costs
 
 
 @final
@@ -150,19 +161,18 @@ class Ledger:
         """Drops the counts of a round that is repeated."""
         self._counts.clear()
 
-    def row(self, tables: NDArray[np.float64], transport: NDArray[np.int64] | None = None) -> Row:
+    def row(self, costs: Costs, transport: NDArray[np.int64] | None = None) -> Row:
         """Returns the row of a round and starts the next.
 
         Args:
-            tables: (P + 1, steps, 5) seconds by KINDS, peak bytes.
+            costs: (P + 1,) of all ranks.
             transport: (steps, 2, P + 1) bytes sent and received; None: none were.
         """
         down, up, items = (self._table(what) for what in ("down", "up", "items"))
         self.forget()
-        by_step = tables.transpose(1, 0, 2)
-        peak = by_step[:, :, PEAK].astype(np.int64)
+        peak = np.tile(costs["peak_bytes"], (len(self.steps), 1))
         sent, received = np.zeros((2, *peak.shape), np.int64) if transport is None else transport.swapaxes(0, 1)
-        return Row(list(self.steps), down, up, items, by_step[:, :, :PEAK], peak, sent, received)
+        return Row(list(self.steps), down, up, items, costs["seconds"].swapaxes(0, 1), peak, sent, received)
 
     def _table(self, what: str) -> NDArray[np.int64]:
         table = np.zeros((len(self.steps), self.m), np.int64)

@@ -84,6 +84,10 @@ class Backend(Protocol):
         """Makes a kernel ready before the first round, as by compiling it."""
         return
 
+    def module_of(self, x: Any) -> Any:
+        """A torch module, a copy on the CPU, with the parameters x (n,); None where the problem is none."""
+        return None
+
     @attribute
     def bf16(self) -> bool | None:
         """Whether forward passes run in bfloat16; None where they cannot."""

@@ -273,5 +273,9 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     def round(self, state: S, r: int, clients: Clients) -> S:
         """The state after round r: the server's program."""
 
+    def ends(self, state: S, r: int) -> str:
+        """Why the run ends after round r, before its last one; "": it goes on."""
+        return ""
+
     def evaluate(self, state: S, r: int, clients: Clients) -> Any:
         """The report after round r, a dataclass whose fields are columns. Asks with counted=False."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar, cast, final
 
 from zofl_mpi.engine.processes import Process
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.errors import UserError
+from zofl_mpi.errors import UserError, plain_lines
 
 T = TypeVar("T")
 Faults = tuple[type[Exception], ...]
@@ -48,13 +48,13 @@ class World(Protocol):
     def abort(self, text: str) -> None:
         """Prints the text and ends all ranks at once, with a non-zero status that the launcher chooses."""
         sys.stdout.flush()
-        print(text.rstrip(), file=sys.stderr)
+        print(plain_lines(text.rstrip()), file=sys.stderr)
         raise Ended(1)
 
     def halt(self, text: str, stopped: Sequence[Process] = ()) -> None:
         """Like `abort`, from any thread; ends `stopped` processes, and this one even if others are out of reach."""
         sys.stdout.flush()
-        print(text.rstrip(), file=sys.stderr, flush=True)
+        print(plain_lines(text.rstrip()), file=sys.stderr, flush=True)
         os._exit(1)
 
     def survive(self, watch: Watch) -> None:
@@ -63,6 +63,10 @@ class World(Protocol):
 
     def split(self, server_ranks: int) -> None:
         """Makes the ranks 0..server_ranks - 1 the server; the clients live on the others. All ranks call it."""
+        return
+
+    def free(self) -> None:
+        """Gives back what connecting took, after a script's run; all ranks call it."""
         return
 
     def leave(self, status: int, limit: float = 0.0) -> None:

@@ -28,6 +28,8 @@ FAR = 2e5
 """A Renyi bound from which on no distribution is computed: epsilon is above `MOST`, or not far below."""
 CELLS = 1e5
 """Of a round's loss distribution, at most some; a second of work."""
+FLAT = 2.0**27
+"""Noise above which the package takes the logarithm of 0, where it samples without replacement."""
 ROUNDING = 1e-13
 """Of a Renyi divergence, at most."""
 ORDERS = (*range(2, 17), *range(18, 33, 2), 40, 48, 64, 128, 256, 512)
@@ -108,6 +110,7 @@ def _renyi(z: float, m: int, asked: float, poisson: bool) -> tuple[Any, Any]:
         event = dp.PoissonSampledDpEvent(asked / m, event)
     elif asked < m:
         relation = dp.NeighboringRelation.REPLACE_ONE
+        event = dp.GaussianDpEvent(min(z, FLAT))  # less noise: an upper bound
         event = dp.SampledWithoutReplacementDpEvent(m, round(asked), event)
     accountant = dp.rdp.RdpAccountant(ORDERS, relation).compose(event)
     return accountant.orders, np.maximum(accountant.rdp, ROUNDING)  # one below 0 would count as an epsilon of 0

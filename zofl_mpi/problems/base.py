@@ -77,7 +77,7 @@ class Problem(Backend, Protocol):
 
     def client_bytes(self, batch_size: int, gradient: bool) -> float:
         """Bytes that a client needs for its model and a step on a mini-batch, by gradient or by the loss alone; 0 where
-        it is not known.
+        it is not known. On two levels: for x, and for y and a step of it.
         """
         return 0.0
 

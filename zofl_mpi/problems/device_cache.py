@@ -2,6 +2,7 @@
 
 import weakref
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zofl_mpi.data import Array, Dataset
+from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Batch
 
 MOST = 2**32
@@ -61,6 +63,14 @@ def samples_on(device: str, data: Dataset, positions: Batch, dtype: str) -> tupl
     if np.any(data.shift != 0.0):
         x += _factor(data.shift, dtype, device)
     return x, on_device(data.labels, device).index_select(0, at).long()
+
+
+def in_kind(inputs: Tensor, kind: torch.dtype, **layout: Any) -> Tensor:
+    """A copy of the inputs in another kind of numbers; refused where a part that takes whole ones would get others."""
+    found = inputs.to(kind, copy=True, **layout)
+    if not (kind.is_floating_point or torch.equal(found.to(inputs.dtype), inputs)):
+        raise UserError("the network takes whole numbers, as its first samples are; other samples have fractions")
+    return found
 
 
 def _factor(value: float | NDArray[np.float64], dtype: str, device: str) -> Tensor | float:

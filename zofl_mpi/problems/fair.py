@@ -73,6 +73,16 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
     def hits(self, outputs: Vector, labels: Labels) -> NDArray[np.bool]:
         """(k, b) whether each sample is classified correctly."""
 
+    @property
+    @abstractmethod
+    def sample_numbers(self) -> int:
+        """Numbers that a sample makes in a pass, beside its input."""
+
+    def client_bytes(self, batch_size: int, gradient: bool) -> float:
+        """x and y; a mini-batch and what it makes; with `gradient` that in y, and the step."""
+        numbers = self.n + (3 if gradient else 1) * self.n_lower + batch_size * (self.features + self.sample_numbers)
+        return float(numbers * np.dtype(self.dtype).itemsize)
+
     # --- the classes
 
     @property
@@ -181,6 +191,10 @@ class Fair(ClassWeights):
     def n(self) -> int:
         return self.network.n
 
+    @property
+    def sample_numbers(self) -> int:
+        return self.hidden + 1
+
     def initial(self, generator: np.random.Generator) -> Array:
         return self.network.initial(generator)
 
@@ -208,6 +222,10 @@ class FairSoftmax(ClassWeights):
     @property
     def n(self) -> int:
         return self.classes * self.features
+
+    @property
+    def sample_numbers(self) -> int:
+        return 2 * self.classes  # logits and their logarithms
 
     def outputs(self, x: Array, data: Dataset, positions: Batch) -> Iterator[tuple[Vector, Labels]]:
         models = np.asarray(x, self.dtype).reshape(-1, self.features)

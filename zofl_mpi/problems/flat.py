@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from zofl_mpi.engine import device
 
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 SMALL = 2**16
 """Numbers of small layers, as norms, that a pass keeps beside its largest one."""
 
@@ -39,6 +40,8 @@ class Flat:
         torch is `strict` alone. Parameters `without` which theta is are another's, who binds them, too.
         """
         self.modules, self._strict, self._tf32 = list(modules), strict, tf32
+        for embedding in (m for own in self.modules for m in own.modules() if isinstance(m, EMBEDDINGS)):
+            embedding.sparse = False  # its gradient would be no part of a vector
         others = set(map(id, without))
         own = {id(p): p for m in self.modules for p in m.parameters() if p.requires_grad and id(p) not in others}
         self.parameters = list(own.values())  # empty but in `at`

@@ -93,6 +93,11 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
     def margin(self) -> float:
         return self.mu
 
+    def client_bytes(self, batch_size: int, gradient: bool) -> float:
+        """x and y; a mini-batch, its margins and residuals; with `gradient` that in y, and the step."""
+        numbers = self.n + (3 if gradient else 1) * self.n_lower + batch_size * (self.features + 2)
+        return float(numbers * np.dtype(self.dtype).itemsize)
+
     def initial(self, generator: np.random.Generator) -> Array:
         """(n,) all `x_start`: nothing is drawn."""
         return np.full(self.n, self.x_start, self.dtype)

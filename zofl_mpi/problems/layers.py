@@ -51,7 +51,7 @@ def last_layers(flat: Flat, count: int) -> slice:
     allowed = f"from 0 to {len(starts)}, the client's layers with parameters"
     demand(0 <= count <= len(starts), "exact_layers", count, allowed)
     end = flat.sizes()[0]
-    return slice(starts[-count] if count else end, end)
+    return slice(min(starts[-count:]) if count else end, end)  # the weight of a last layer may be a first one's, too
 
 
 def first_module(client: nn.Module) -> list[nn.Parameter]:

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy, log_softmax
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.device_cache import samples_on
+from zofl_mpi.problems.device_cache import in_kind, samples_on
 from zofl_mpi.problems.flat import Flat, gradients
 from zofl_mpi.problems.saving import PLAIN, Saving, grouped
 from zofl_mpi.problems.terms import check_positions
@@ -153,7 +153,7 @@ class Function:
         inputs, labels = samples_on(str(self.device), data, positions.ravel(), self._dtype)
         layout = torch.channels_last if self.channels_last else torch.preserve_format
         # a copy in memory that torch allocated: NumPy's may begin anywhere, and products then round differently
-        inputs = inputs.view(-1, *self.input_shape).to(self.input_dtype, memory_format=layout, copy=True)
+        inputs = in_kind(inputs.view(-1, *self.input_shape), self.input_dtype, memory_format=layout)
         inputs = inputs.view((*positions.shape, *self.input_shape))
         if self.channels_last:  # for one channel torch itself writes strides that take slow paths
             channels, _, width = self.input_shape
@@ -230,6 +230,7 @@ class Function:
         """
         name = type(self.module).__name__
         before = [buffer.clone() for buffer in self.module.buffers()]
+        versions = [p._version for p in self.module.parameters()]
         with torch.random.fork_rng(devices=()):
             state = torch.random.get_rng_state()
             try:
@@ -241,6 +242,8 @@ class Function:
         if logits.shape != (2, self.classes):
             got, want = tuple(logits.shape[1:]), f"{self.classes} logits, one a class"
             raise UserError(f"{name} maps an input to an output of shape {got}, not to {want}")
+        if [p._version for p in self.module.parameters()] != versions:
+            raise UserError(f"{name} changes its parameters in a forward pass (max_norm of an embedding?)")
         if not all(map(torch.equal, before, self.module.buffers())):
             raise UserError(
                 f"{name} changes its buffers in a forward pass (BatchNorm's running statistics?), so it is no function "

@@ -68,6 +68,12 @@ class ReLUNet(NumPyProblem):
     def flops_evaluation(self, batch_size: int) -> float:
         return 2.0 * batch_size * self.hidden * self.features
 
+    def client_bytes(self, batch_size: int, gradient: bool) -> float:
+        """The model; a mini-batch, its hidden units and outputs; with `gradient` that, the step, the units' slopes."""
+        models, units = (3, 2) if gradient else (1, 1)
+        numbers = models * self.n + batch_size * (self.features + units * self.hidden + 1)
+        return float(numbers * np.dtype(self.dtype).itemsize)
+
     def initial(self, generator: np.random.Generator) -> Array:
         """(n,) Z ~ 0.05 N(0, 1), w ~ 0.5 N(0, 1), independent entries."""
         x = generator.standard_normal(self.n)

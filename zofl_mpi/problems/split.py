@@ -59,6 +59,9 @@ class TorchSplit(Split):
         return smashed.bfloat16() if self.bf16 else smashed
 
 
+PARTS = ("client", "auxiliary", "server")
+
+
 @final
 @dataclass(frozen=True)
 class SplitNetwork(TorchSplit):
@@ -71,8 +74,10 @@ class SplitNetwork(TorchSplit):
     input_shape: tuple[int, ...]  # shape that an input (p,) is given
     classes: int  # C
     sensors: tuple[str, ...] = ()  # of the clients, in turn (`problems.sensors`); () where all see images as they are
+    examples: NDArray[Any] | None = None  # (k, p) real inputs to try the parts with; None: zeros
     smashed_shape: tuple[int, ...] = field(init=False, compare=False)
     smashed_bytes: int = field(init=False, compare=False)  # of a sample, as it travels
+    input_dtype: torch.dtype = field(init=False, compare=False)  # `dtype`, or int64 for a part that takes no floats
     takes_one: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -102,14 +107,15 @@ class SplitNetwork(TorchSplit):
     def _try(self) -> None:
         """Passes two samples through all parts on the CPU, and notes how they are smashed; the parts stay as they were.
 
-        A part that does not fit its inputs, or draws random numbers, is refused.
+        A part that does not fit its inputs, draws random numbers, or changes its parameters is refused.
         """
         buffers = [b for part in self._parts() for b in part.buffers()]
         kept = [b.clone() for b in buffers]
-        inputs = torch.zeros(2, *self.input_shape, dtype=getattr(torch, self.dtype))
+        versions = [[p._version for p in part.parameters()] for part in self._parts()]
         with torch.no_grad(), self.precision("cpu"), torch.random.fork_rng(devices=()):
             state = torch.random.get_rng_state()
-            smashed = self.narrowed(self._through("client", self.client, inputs))
+            inputs, found = self._first()
+            smashed = self.narrowed(found)
             for name, part in (("auxiliary", self.auxiliary), ("server", self.server)):
                 logits = self._through(name, part, smashed)
                 if logits.shape != (2, self.classes):
@@ -128,10 +134,29 @@ class SplitNetwork(TorchSplit):
                 takes_one = True
             except ValueError:  # a BatchNorm that is left with one number of each channel
                 takes_one = False
+        for name, part, before in zip(PARTS, self._parts(), versions, strict=True):
+            if [p._version for p in part.parameters()] != before:
+                raise UserError(f"the {name} part changes its parameters in a forward pass (max_norm of an embedding?)")
         for b, value in zip(buffers, kept, strict=True):
             b.copy_(value)
         own = {"smashed_shape": tuple(smashed.shape[1:]), "smashed_bytes": smashed[0].nbytes, "takes_one": takes_one}
-        vars(self).update(own)
+        vars(self).update(own, input_dtype=inputs.dtype)
+
+    def _first(self) -> tuple[Tensor, Tensor]:
+        """Two inputs, and what the client's part makes of them; in whole numbers where it takes no others."""
+        kind = getattr(torch, self.dtype)
+        if self.examples is None:
+            inputs = torch.zeros(2, *self.input_shape, dtype=kind)
+        else:
+            rows = np.resize(np.arange(len(self.examples)), 2)
+            inputs = torch.from_numpy(self.examples[rows]).to(kind).view(2, *self.input_shape)
+        try:
+            return inputs, self._through("client", self.client, inputs)
+        except UserError:
+            whole = inputs.long()
+            if not torch.equal(whole.to(kind), inputs):
+                raise
+            return whole, self._through("client", self.client, whole)
 
     def _through(self, name: str, part: nn.Module, x: Tensor) -> Tensor:
         version = x._version
@@ -168,6 +193,8 @@ class SplitNetwork(TorchSplit):
 
     def samples(self, data: Dataset, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         inputs, labels = device_cache.samples_on(self.device, data, positions, self.dtype)
+        if not self.input_dtype.is_floating_point:
+            inputs = device_cache.in_kind(inputs, self.input_dtype)
         return _channels_last(inputs.reshape(-1, *self.input_shape)), labels
 
     def sensed(self, inputs: Tensor, i: int) -> Tensor:
@@ -175,7 +202,7 @@ class SplitNetwork(TorchSplit):
 
     def example(self, count: int) -> tuple[Tensor, Tensor]:
         """Zeros (count, *input_shape), and labels (count,) that are all class 0."""
-        x = torch.zeros(count, *self.input_shape, dtype=getattr(torch, self.dtype), device=self.device)
+        x = torch.zeros(count, *self.input_shape, dtype=self.input_dtype, device=self.device)
         return _channels_last(x), torch.zeros(count, dtype=torch.int64, device=self.device)
 
     def augmentation(self, kind: str) -> Callable[[Tensor, np.random.Generator], Tensor]:

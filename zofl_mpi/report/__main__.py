@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     figure.add_argument("--control", metavar="NAME", help=control)
     parts = parser.add_argument_group("grids and groups")
     parts.add_argument("--results", type=Path, metavar="DIR", help="where a grid's results are (default: its folder)")
+    parts.add_argument("--trust", action="store_true", help="read a grid with methods or problems of one's own")
     parts.add_argument("--only", action="append", default=[], metavar="AXIS=ENTRY[,ENTRY]", help="a part of a grid")
     parts.add_argument("--best", metavar="COLUMN", help="only the best steps by a column as validation_accuracy")
     over = "an axis of steps for --best (default: all that set step sizes alone)"
@@ -114,7 +115,7 @@ def read(flags: argparse.Namespace, is_page: bool) -> groups.Groups:
             f"{grids[0]} is a grid and {len(flags.inputs)} files are given; name one grid, or results alone"
         )
     if grids:
-        return groups.of_grid(grids[0], flags.results, flags.only)
+        return groups.of_grid(grids[0], flags.results, flags.only, flags.trust)
     for flag in ("results", "only"):
         if getattr(flags, flag):
             raise UserError(f"--{flag} is for a grid; name a grid (.toml), or the results alone")

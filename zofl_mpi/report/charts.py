@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.errors import plain
+from zofl_mpi.report.facts import CELL
 from zofl_mpi.report.groups import Group, half_width
 from zofl_mpi.run.records import Run
 
@@ -36,7 +38,14 @@ def curves(groups: Sequence[Group]) -> dict[str, Any]:
     shown = first + [name for name in shown if name not in first]
     described = {name: text for run in runs for name, text in run.descriptions.items()}
     units = {name: unit for run in runs for name, unit in run.units.items()}
-    columns = [{"name": name, "unit": units.get(name, ""), "description": described.get(name, "")} for name in shown]
+    columns = [
+        {
+            "name": plain(name, CELL),
+            "unit": plain(units.get(name, ""), CELL),
+            "description": plain(described.get(name, "")),
+        }
+        for name in shown
+    ]
     return {"columns": columns, "groups": [_curve(k, group, common, shown) for k, group in enumerate(groups)]}
 
 
@@ -48,7 +57,7 @@ def _curve(k: int, group: Group, against: Sequence[str], shown: Sequence[str]) -
         for name in shown
         if all(name in run.rounds for run in group.runs)
     }
-    ends = {name: (rows.mean(axis=0), half_width(rows)) for name, rows in values.items()}
+    ends = {plain(name, CELL): (rows.mean(axis=0), half_width(rows)) for name, rows in values.items()}
     of = f" (n = {len(group.runs)})" if len(group.runs) > 1 else ""
     return {
         "label": group.label + of,
@@ -56,8 +65,8 @@ def _curve(k: int, group: Group, against: Sequence[str], shown: Sequence[str]) -
         "dash": DASHES[k % len(DASHES)],
         "x": {name: numbers(np.mean([each[name][:length][at] for each in spent], axis=0)) for name in against},
         "y": {name: numbers(mean) for name, (mean, _) in ends.items()},
-        "low": {name: numbers(mean - half) for name, (mean, half) in ends.items()} if of else {},
-        "high": {name: numbers(mean + half) for name, (mean, half) in ends.items()} if of else {},
+        "low": {name: numbers(mean - half) for name, (mean, half) in ends.items() if of},
+        "high": {name: numbers(mean + half) for name, (mean, half) in ends.items() if of},
     }
 
 
@@ -115,7 +124,7 @@ def rank_bytes(run: Run) -> Chart:
 
 def step_bytes(run: Run) -> Chart:
     """Protocol bytes of the run by step of a round and direction."""
-    steps = [escape(step) for step in run.steps]
+    steps = [escape(plain(step, CELL)) for step in run.steps]
     data = [
         {"type": "bar", "name": word, "x": steps, "y": numbers(run.clients[name].sum((0, 2)) / 2**20)}
         for name, word in (("bytes_down", "down to clients"), ("bytes_up", "up to the server"))

@@ -1,6 +1,7 @@
 """Numbers and sentences about a result, as the page and the terminal show them."""
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -10,9 +11,11 @@ import numpy as np
 from zofl_mpi.engine.ledger import bytes_in_words
 from zofl_mpi.errors import plain
 from zofl_mpi.run.grid.state import held
-from zofl_mpi.run.records import Run
+from zofl_mpi.run.records import Run, checkpoint_path
 
 Facts = dict[str, str]
+FAMILIES = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl")
+"""Commands that a result may name: any other word of it stays a text."""
 LOSSES = ("test_loss", "objective", "loss")
 """Columns that fall as training goes on; the first that a run has is its loss."""
 CELL = 200
@@ -39,8 +42,8 @@ def state(run: Run) -> str:
     """Whether the run is done; the file of a killed run still says "running", but no process holds its lock."""
     status = str(run.attrs.get("status"))
     if status == "running" and not held(run.path):
-        return "killed, or running where the file system has no locks; --resume continues it"
-    return {"interrupted": "interrupted; --resume continues it"}.get(status, plain(status, CELL))
+        return "killed, or running where the file system has no locks"
+    return plain(status, CELL)
 
 
 def summary(run: Run) -> Facts:
@@ -96,9 +99,22 @@ def origin(run: Run) -> Facts:
     return {name: plain(text) for name, text in facts.items() if text}
 
 
+def resumed_by(run: Run) -> str:
+    """The command that continues a run that has ended before its last round; "" if it has no checkpoint, or is done."""
+    module = str(run.attrs.get("command", "")).removeprefix("python -m ").partition(" ")[0]
+    over = state(run) == "interrupted" or state(run).startswith("killed")
+    if not over or module not in FAMILIES or not checkpoint_path(run.path).exists():
+        return ""
+    ranks = int(run.attrs["ranks"])
+    launcher = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
+    return shlex.join([*launcher, "python", "-m", module, "--resume", str(run.path)])
+
+
 def sentences(run: Run) -> list[str]:
-    """Start, times and bytes of a run, in the words of its closing lines."""
-    lines = []
+    """Start, times and bytes of a run, in the words of its closing lines; how it is continued."""
+    lines = [f"This command continues it: {command}"] if (command := resumed_by(run)) else []
+    if "seconds_start" in run.attrs:
+        lines.append(f"Start: {float(run.attrs['seconds_start']):.1f} s from the command to the first round.")
     if run.length:
         compute, wait, comm = (run.ranks[f"seconds_{kind}"].sum((0, 1)) for kind in ("compute", "wait", "comm"))
         S = run.server_ranks
@@ -118,8 +134,6 @@ def sentences(run: Run) -> list[str]:
             f"Its ranks moved {bytes_in_words(moved)} to carry it out (transport); a client's bytes are those of the "
             "method's protocol."
         )
-    if "seconds_start" in run.attrs:
-        lines.insert(0, f"Start: {float(run.attrs['seconds_start']):.1f} s from the command to the first round.")
     explored = run.attrs.get("directions_per_parameter")
     if explored is not None:
         lines.append(f"The run drew {float(explored):.3g} directions per parameter.")

@@ -73,9 +73,9 @@ class Groups:
     files: tuple[Path, ...]
 
 
-def of_grid(path: Path, results: Path | None = None, only: Sequence[str] = ()) -> Groups:
+def of_grid(path: Path, results: Path | None = None, only: Sequence[str] = (), trust: bool = False) -> Groups:
     """The groups of a grid: its runs along the axes that set the seed alone (UserError: none of its runs is usable)."""
-    study = grid.read(path, results)
+    study = grid.read(path, results, trust=trust)
     runs = list(chosen(study, only).values())
     others = [axis for axis, names in study.sets.items() if names != {"seed"}]
     differ = [axis for axis in others if len({run.coordinates[axis] for run in runs}) > 1]
@@ -133,13 +133,20 @@ def of_results(runs: Sequence[Run], whole: bool = True) -> Groups:
 
 
 def half_width(values: NDArray[Any]) -> NDArray[Any]:
-    """(k,) t s/sqrt(n) of (n, k) values, t Student's for two-sided 95 % and n - 1 degrees; nan of one value."""
-    n = len(values)
+    """(k,) half the 95 % t intervals of the means of (n, k) values; nan of one value."""
+    return np.asarray(t_half_width(values.std(axis=0, ddof=min(1, len(values) - 1)), len(values)))
+
+
+def t_half_width(sd: Any, n: int, freedom: int | None = None) -> Any:
+    """t sd/sqrt(n): half the 95 % interval of a mean of n values of this standard deviation; nan for fewer than two.
+
+    Student's t is that of n - 1 degrees of freedom, or of those given, as for a difference of two means.
+    """
     if n < 2:
-        return np.full(values.shape[1], math.nan)
+        return sd * math.nan
     from scipy.special import stdtrit  # scikit-learn brings it; scipy.stats takes a second to import
 
-    return np.asarray(stdtrit(n - 1, 0.975) * values.std(axis=0, ddof=1) / math.sqrt(n))
+    return stdtrit(freedom or n - 1, 0.975) * sd / math.sqrt(n)
 
 
 def split(items: Iterable[Any], key: Callable[[Any], str]) -> dict[str, list[Any]]:

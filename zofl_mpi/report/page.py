@@ -112,8 +112,8 @@ def _section(k: int, run: Run, name: str, drawn: dict[str, charts.Chart] | None,
         drawn[f"run{k}-{n}"] = draw(run)
         title = f"<figcaption>{escape(caption)}</figcaption>"
         shown.append(f"<figure>{title}<div id='run{k}-{n}' class=plot></div></figure>")
-    words = "".join(f"<p>{escape(sentence)}</p>" for sentence in facts.sentences(run))
-    flags = {key: json.dumps(value) for key, value in run.config.items()}
+    words = "".join(f"<p>{escape(plain(sentence))}</p>" for sentence in facts.sentences(run))
+    flags = {plain(key, facts.CELL): plain(json.dumps(value)) for key, value in run.config.items()}
     return (
         f"<details class=run id=run{k}{' open' if is_open else ''}><summary><h2>{escape(name)}</h2></summary>"
         f"{words}<div class=figures>{''.join(shown)}</div>{_listed(facts.origin(run))}"

@@ -52,6 +52,16 @@ class TwoLevels(OnProblem[B]):
         """FLOPs of a pass, taken as those of a product with each entry of x and y."""
         return 2.0 * (self.problem.n + self.problem.n_lower)
 
+    def held(self, batch: int, upper: bool, x: int = 0, y: int = 0) -> float:
+        """Bytes of a pass of f_i if `upper`, else of a step of y, beside so many (n,) and (n_lower,); 0: not known.
+
+        `batch` are the samples, 0 for all of the level's own.
+        """
+        size = batch or max(len(self.problem.parts(data)[not upper]) for data in self.setting.data)
+        own = self.problem.client_bytes(size, not upper)
+        beside = (x * self.problem.n + y * self.problem.n_lower) * np.dtype(self.setting.dtype).itemsize
+        return own and own + beside
+
     def work_of(self, samples: Sequence[float], sizes: Sequence[tuple[int, int]], clients: Any) -> RoundWork:
         """All clients' work in a round: samples (m,) of each, and the bytes of each exchange, down and up."""
         ids = list(range(self.setting.m) if clients is None else clients)
@@ -190,11 +200,14 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
         return self.local.effort(lambda r: range(self.setting.m), 2)
 
     def device_needs(self) -> Sequence[Needs]:
-        """MACs of a sample's two passes; refused where the lower level's steps depend on x."""
+        """MACs of a sample's two passes, bytes of a step; refused where the lower level's steps depend on x."""
         if self.solver.lower != "exact" and not self.solver.T_lower.isdecimal():
             how = f"--T-lower {self.solver.T_lower} takes as many local steps as L_h/mu_h at x asks for"
             raise UserError(f"--devices: {how}, which no one knows before the round; give --T-lower a whole number")
-        return [Needs(self.flops())]
+        upper = self.held(self.local.batch, True, x=3, y=1)  # x_i, the estimate, v; the other of both y
+        further = 2 * (self.solver.sequences - 1)  # FedAC's w_ag and the point of its gradient
+        lower = self.held(self.solver.batch_lower, False, x=2, y=further)  # x_r and v, of which x + eta v is made
+        return [Needs(self.flops(), bytes=upper if self.solver.lower == "exact" else max(upper, lower))]
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
         x, y = np.zeros(self.problem.n, self.setting.dtype), np.zeros(self.problem.n_lower, self.setting.dtype)
@@ -323,8 +336,11 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
         return [outer * f + inner * h for f, h in zip(upper, lower, strict=True)]
 
     def device_needs(self) -> Sequence[Needs]:
-        """MACs of a sample's derivative."""
-        return [Needs(GRADIENT * self.flops() / 2)]
+        """MACs of a sample's derivative; bytes of the step that holds the most."""
+        inner = self.held(self.batch_lower, False, y=3)  # y, its gradient there, the mean one
+        product = self.held(self.batch_lower, False, x=2)  # both parts of a hypergradient
+        outer = self.held(self.batch, True, x=5, y=1)  # both gradients in x, x_r, their mean, the step; one in y
+        return [Needs(GRADIENT * self.flops() / 2, bytes=max(inner, product, outer))]
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
         exchanges = self.exchanges(r)

@@ -10,6 +10,8 @@ from zofl_mpi.run.progress import launcher_words
 
 RESUME, BEGIN = "ZOFL_RESUME", "ZOFL_BEGIN"
 """Variables in which a job script says by which commands its run is continued, and begun again."""
+SCRIPT = "zofl_mpi.simulate"
+"""What the command of a run from Python begins with that no command line can begin."""
 COMMAND_FLAGS = ("server_ranks", "survive", "round_timeout")
 """Flags of one command that the next one is likely to want, too; they are kept in no file."""
 
@@ -24,6 +26,9 @@ class Again(NamedTuple):
 
 def commands(plan: Plan, result: str, ranks: int) -> Again:
     """The commands that continue the run with this result, and that begin it again; rank 0 sees the launcher."""
+    if plan.command.startswith(SCRIPT):  # with objects that no command can name
+        call = f"{SCRIPT}(zofl_mpi.load({result!r}), ...)"
+        return Again(f"{call} with the same method, problem and data", f"{plan.command[:-1]}, force=True)")
     program, arguments = _split(plan)
     started = [*launcher_words(arguments, ranks), *program]
     kept = [word for word in flags.split(arguments) if word[0] not in ("--out", "--force", "--no-force")]

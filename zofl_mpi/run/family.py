@@ -26,6 +26,15 @@ class Site:
     dtype: str  # "float32" or "float64", of all vectors
     device: str  # where this rank computes, as torch calls it
     holds_all: bool = False  # whether each client of a network in parts holds all of them
+    federation: Any = None  # data in memory (`zofl_mpi.data.Federation`), in place of those that flags name
+
+    def samples(self, cls: type[Any], classifies: bool = True) -> Any:
+        """The data in memory, or those of this group of flags (`settings.samples.Samples.federation`)."""
+        if self.federation is None:
+            return cast(Any, self.group(cls)).federation(self.world, self.streams, classifies=classifies)
+        if classifies and self.federation.test.targets is not None:
+            raise UserError("the data in memory have targets, not classes, and this problem classifies")
+        return self.federation
 
     def group(self, cls: type[T]) -> T:
         """A group of flags with its values, checked."""

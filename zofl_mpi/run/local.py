@@ -67,7 +67,11 @@ class LocalClients(Clients):
     def account(self) -> tuple[Row, bool]:
         self._questions.check_closed("the round ended")
         forget_scratch(self._clients, self._asked)
-        return self._questions.row(self._questions.account()[None])
+        return self._questions.row(self._questions.account())
+
+    def give_up(self) -> bool:
+        self._questions.close()
+        return True
 
     def close(self, status: int = 0) -> None:
         self._questions.check_closed("the run ended")
@@ -89,7 +93,7 @@ class LocalClients(Clients):
         for item in in_turn(self._answering(step), self._clients, inbox, self._questions.clock, name, self._batched):
             if item.failed:
                 self._questions.close()
-                raise ClientError(item.i, 0, name, item.failed)
+                raise ClientError(item.i, 0, name, item.failed) from item.exc
             if counted:
                 self.ledger.received(name, item.i, messages.size(item.content))
             yield item.i, item.content

@@ -1,10 +1,9 @@
 """Rounds: run, evaluate, record, checkpoint, stop at a signal."""
 
 import json
-import math
 import time
 import traceback
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -12,14 +11,13 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine import device, memory, messages
 from zofl_mpi.engine.clients import ClientError, Clients
 from zofl_mpi.engine.fields import (
     DIVERGED,
     check_finite,
-    demand_known,
+    demand_losses,
     described,
     is_finite,
     numbers,
@@ -30,25 +28,16 @@ from zofl_mpi.engine.fields import (
 from zofl_mpi.engine.fleet import BY_CLIENT
 from zofl_mpi.engine.hidden import Unchanged
 from zofl_mpi.engine.lazy import is_tensor
-from zofl_mpi.engine.ledger import KINDS, Row, overlap
+from zofl_mpi.engine.ledger import KINDS, Row
 from zofl_mpi.engine.ownership import own_state
-from zofl_mpi.engine.setting import Budget, Directions, Method
-from zofl_mpi.errors import UserError, mistake, warn
+from zofl_mpi.engine.setting import Budget, Method
+from zofl_mpi.errors import RunFailed, UserError
 from zofl_mpi.paths import user_path
 from zofl_mpi.run import records, unread
 from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
 from zofl_mpi.run.progress import Progress, with_progress
 from zofl_mpi.run.saving import Every, Saving
-
-
-class RunError(UserError):
-    """A run that failed; names the failure, its place and the finished rounds. `trace` may be empty."""
-
-    status = 1
-
-    def __init__(self, sentence: str, trace: str = "") -> None:
-        super().__init__(sentence)
-        self.trace = trace
+from zofl_mpi.run.totals import Totals, note
 
 
 @final
@@ -70,74 +59,6 @@ TOGETHER = 1000
 
 
 @final
-@dataclass
-class Totals:
-    """Numbers of this session's rounds for the closing lines."""
-
-    round: int  # the last finished round of the run, 1..R
-    # (P + 1, 3) compute, wait, comm of each rank
-    seconds: NDArray[np.float64] = field(default_factory=lambda: np.zeros((1, 3)))
-    both: float = 0.0  # seconds in which clients and server computed at once, see `Overlap`
-    start: float = 0.0  # seconds from the process's beginning to this session's first round
-    wall: float = 0.0
-    bytes_down: int = 0
-    bytes_up: int = 0
-    transport: int = 0  # bytes that ranks received of others
-    rounds: int = 0
-    last: dict[str, float] = field(default_factory=dict)  # the latest value of each column
-    measured: int = 0  # round of the latest value of those that `note` shows
-    # (round, objective) of each evaluation; the test loss where there is no objective
-    course: list[tuple[int, float]] = field(default_factory=list)
-    losses: list[records.Loss] = field(default_factory=list)  # of client ranks, that were survived
-    server_ranks: int = 1  # S; the clients live on the other ranks
-    # of the estimates in all rounds of the run so far; counted at the end, which costs time at large m
-    directions: Directions | None = None
-    # {client rank: seconds} that the server waited in rounds in which this rank computed longest: at most what it
-    # computed beyond the mean of the client ranks; see `latest_rank`
-    late: dict[int, float] = field(default_factory=dict)
-
-    def explored(self, method: Method[Any]) -> dict[str, float]:
-        """Counts the run's directions; returns the result's attribute `directions_per_parameter`, if there are any."""
-        try:
-            self.directions = method.directions(self.round)
-        except Exception as exc:  # a report of somebody's own costs no run
-            warn(f"directions({self.round}) failed ({mistake(exc)}): the result does not have them")
-        return {"directions_per_parameter": self.directions.per_parameter} if self.directions else {}
-
-    def add(self, row: Row, wall: float, columns: Mapping[str, float]) -> None:
-        """Adds a round."""
-        self.seconds = self.seconds + row.seconds[:, :, :3].sum(axis=0)
-        longest = row.seconds[:, :, 0].max(axis=1)
-        self.both += float(overlap(row.steps, longest[None, :, None], np.array([wall])).both[0])
-        slowest, waited = latest_rank(row, self.server_ranks, {rank for loss in self.losses for rank in loss.ranks})
-        if waited:
-            self.late[slowest] = self.late.get(slowest, 0.0) + waited
-        self.bytes_down += int(row.bytes_down.sum())
-        self.bytes_up += int(row.bytes_up.sum())
-        self.transport += int(row.transport_received.sum())
-        self.wall += wall
-        self.rounds += 1
-        self.round += 1
-        self.last |= {k: v for k, v in columns.items() if not math.isnan(v)}
-        self.measured = self.measured if columns.keys().isdisjoint(NOTED) else self.round
-        values = [columns[name] for name in ("objective", "test_loss") if name in columns]
-        self.course += [(self.round, value) for value in values[:1]]
-
-
-def latest_rank(row: Row, server_ranks: int, lost: Container[int]) -> tuple[int, float]:
-    """The client rank that computed longest in a round, and the seconds that the server waited for it.
-
-    These are at most what it computed beyond the mean of the client ranks; (0, 0.0) where one client rank is left.
-    """
-    compute, wait = row.seconds[:, :, 0].sum(axis=0), float(row.seconds[:, 0, 1].sum())
-    ranks = [rank for rank in range(server_ranks, len(compute)) if rank not in lost]
-    if len(ranks) < 2:
-        return 0, 0.0
-    slowest = max(ranks, key=lambda rank: compute[rank])
-    return slowest, min(wait, float(compute[slowest] - compute[ranks].mean()))
-
-
-@final
 @dataclass(frozen=True)
 class Restored:
     """Contents of a checkpoint: finished rounds, names of the steps so far, the state, {i: memory of client i}."""
@@ -150,37 +71,60 @@ class Restored:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass
 class Rounds:
-    """The rounds of a run, as rank 0 leads them."""
+    """The rounds of a run, as rank 0 leads them.
+
+    Attributes:
+        age: seconds since the run's beginning.
+        totals: of the rounds so far.
+        state: after the last one.
+        ended: done, interrupted (by a signal), stopped (by `stop`, or by the method); "" while the run goes on.
+        reason: why it is stopped; "" where it is not.
+    """
 
     method: Method[Any]
     clients: Clients
     schedule: Schedule
     recorder: records.Recorder
     progress: Progress
+    age: Callable[[], float] = device.age
+    totals: Totals = field(init=False)
+    state: Any = field(default=None, init=False)
+    ended: str = field(default="", init=False)
+    reason: str = field(default="", init=False)
 
     @cached_property
     def _budgets(self) -> list[Budget]:
         """The parts that account for what rounds cost."""
         return [each for each in parts_of(self.method) if isinstance(each, Budget)]
 
-    def run(self, resumed: Restored | None) -> tuple[Totals, bool]:
-        """Runs from the start, or from a checkpoint, to the end, or to a signal; returns whether all rounds are done.
+    def stop(self, reason: str) -> None:
+        """Ends the run after the round in progress, or after that whose row was just given."""
+        self.reason = self.reason or reason or "no reason was given"
 
-        RunError: a round failed, finished ones are in the result file; WriteError: that cannot be written.
+    def run(self, resumed: Restored | None) -> tuple[Totals, bool]:
+        """Runs all rounds, or until a signal or a stop; returns whether the run is done. Raises what `rows` does."""
+        for _ in self.rows(resumed):
+            pass
+        return self.totals, self.ended == "done"
+
+    def rows(self, resumed: Restored | None) -> Iterator[dict[str, float]]:
+        """Runs from the start, or from a checkpoint; yields each round's columns, before a checkpoint is written.
+
+        RunFailed: a round failed, finished ones are in the result file; WriteError: that cannot be written.
         """
         clients, recorder, schedule = self.clients, self.recorder, self.schedule
         parts = unread.begin(self.method) if resumed is None else {}
         with unread.noting(parts):
             done, state = clients.steadily(partial(self._begin, resumed))
-        outline = messages.outline(state) if resumed is None else resumed.outline
+        self.state, outline = state, messages.outline(state) if resumed is None else resumed.outline
         unchanged, first = Unchanged(self.method), done + 1
         self.progress.begin(done, schedule.rounds)
-        totals, since = Totals(done, start=device.age(), server_ranks=clients.sharing.ranks), time.perf_counter()
-        recorder.begins(totals.start)
-        saving = Saving(schedule.checkpoint_every, schedule.rounds)
-        while done < schedule.rounds:
+        self.totals, since = Totals(done, start=self.age(), server_ranks=clients.sharing.ranks), time.perf_counter()
+        recorder.begins(self.totals.start)
+        saving, stop = Saving(schedule.checkpoint_every, schedule.rounds), False
+        while done < schedule.rounds and not (stop or self.reason):
             try:
                 state, columns, (row, stop) = clients.steadily(partial(self._round, state, done, parts))
                 _check_state(state, outline)
@@ -189,33 +133,53 @@ class Rounds:
                     parts = {}
                 if done + 1 == first or schedule.evaluates(done + 1):
                     unchanged.check()
+                if reason := self.method.ends(state, done):
+                    self.stop(f"the method ended it: {reason}")
             except (Exception, SystemExit) as exc:
                 raise _failed(done + 1, exc, self.method, recorder) from exc
             now = time.perf_counter()
             wall, since, done = now - since, now, done + 1  # recording counts for the next round
-            totals.add(row, wall, columns)
-            tables = {name: value for name, value in vars(row).items() if name != "seconds"}
-            tables |= {f"seconds_{kind}": row.seconds[:, :, k] for k, kind in enumerate(KINDS)}
-            recorder.append({"round": float(done), "seconds": wall, **columns}, **tables)
-            self._survived(totals, repeated=True)
-            self.progress.update(done, note(totals), wall)
-            if saving.is_due(done) or (stop and done < schedule.rounds):
+            self.state = state
+            columns = self._record(done, wall, row, columns)
+            began = time.perf_counter()
+            yield columns
+            since += time.perf_counter() - began  # what somebody does with a row counts for no round
+            ends = stop or (bool(self.reason) and saving.every != 0)
+            if saving.is_due(done) or (ends and done < schedule.rounds):
                 saving.save(partial(clients.steadily, partial(self._save, done, state)))
-                self._survived(totals, repeated=False)
-            if stop and done < schedule.rounds:
-                recorder.close("interrupted", **totals.explored(self.method))
-                return totals, False
+                self._survived(repeated=False)
+        if stop and done < schedule.rounds and not self.reason:
+            self.ended = "interrupted"
+            recorder.close("interrupted", **self.totals.explored(self.method))
+            return
+        self._finish(done, state)
+
+    def _record(self, done: int, wall: float, row: Row, columns: dict[str, float]) -> dict[str, float]:
+        """Writes the row of a round that took `wall` seconds; returns its columns, these two among them."""
+        self.totals.add(row, wall, columns)
+        columns = {"round": float(done), "seconds": wall, **columns}
+        tables = {name: value for name, value in vars(row).items() if name != "seconds"}
+        tables |= {f"seconds_{kind}": row.seconds[:, :, k] for k, kind in enumerate(KINDS)}
+        self.recorder.append(columns, **tables)
+        self._survived(repeated=True)
+        self.progress.update(done, note(self.totals), wall)
+        return columns
+
+    def _finish(self, done: int, state: Any) -> None:
+        """Writes the last state, of a run that is done or stopped."""
+        stopped = self.reason if done < self.schedule.rounds else ""
         final = messages.named(messages.leaves(state))
         if fleet := self.method.setting.fleet:
-            recorder.describe({f"clients/{name}": about for name, about in BY_CLIENT.items()})
+            self.recorder.describe({f"clients/{name}": about for name, about in BY_CLIENT.items()})
             final |= {f"clients/{name}": value for name, value in fleet.by_client(done).items()}
+        attrs: dict[str, Any] = {**self.totals.explored(self.method), **({"stopped": stopped} if stopped else {})}
         try:
-            recorder.finish(final, **totals.explored(self.method))
+            self.recorder.finish(final, "stopped" if stopped else "done", **attrs)
         except records.DamagedError:
-            if not schedule.checkpoint_every:  # else its last checkpoint is this one
-                clients.steadily(partial(self._save, done, state))
+            if not self.schedule.checkpoint_every:  # else its last checkpoint is this one
+                self.clients.steadily(partial(self._save, done, state))
             raise
-        return totals, True
+        self.ended = "stopped" if stopped else "done"
 
     def _begin(self, resumed: Restored | None) -> tuple[int, Any]:
         """The number of finished rounds, and the state after them."""
@@ -253,12 +217,13 @@ class Rounds:
                 report = method.evaluate(state, r, with_progress(clients, self.progress, name))
             self.progress.step("")
             columns |= reported(report)
-            demand_known(columns.get("objective", 0.0), "the objective")
+            demand_losses(columns, type(method).evaluate)
             self.recorder.describe(described(report))
         return state, columns, clients.account()
 
-    def _survived(self, totals: Totals, repeated: bool) -> None:
+    def _survived(self, repeated: bool) -> None:
         """Notes in the result which ranks were lost in the round, or in its checkpoint (then nothing is `repeated`)."""
+        totals = self.totals
         if new := self.clients.lost[len(totals.losses) :]:
             totals.losses += [records.Loss(totals.round, tuple(ranks), repeated) for ranks in new]
             self.recorder.survived(totals.losses[-len(new) :])
@@ -266,7 +231,7 @@ class Rounds:
     def _save(self, done: int, state: Any) -> None:
         """Writes a checkpoint: the state, the memories that there are, how many rounds are done; no random state.
 
-        RunError: it cannot be written; DamagedError: it is written, and the result cannot be read any more.
+        RunFailed: it cannot be written; DamagedError: it is written, and the result cannot be read any more.
         """
         clients, recorder = self.clients, self.recorder
         recorder.flush()  # its rows first: what fails there is no checkpoint's failure
@@ -286,7 +251,7 @@ class Rounds:
         except records.DamagedError:
             raise
         except UserError as exc:
-            raise RunError(f"the checkpoint after round {done} failed: {exc}; {_safe(recorder)}") from exc
+            raise RunFailed(f"the checkpoint after round {done} failed: {exc}; {_safe(recorder)}") from exc
 
 
 def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> Any:
@@ -353,33 +318,19 @@ def result_of(text: str) -> Path:
     return path.with_name(path.name.removesuffix(".ckpt.h5") + ".h5") if path.name.endswith(".ckpt.h5") else path
 
 
-NOTED = ("test_accuracy", "objective")
-"""Columns that the progress of a run shows."""
-
-
-def note(totals: Totals) -> str:
-    """The last evaluation in a few words, with its round if that is not the last one."""
-    shown = [f"{name.replace('_', ' ')} {short(totals.last[name])}" for name in NOTED if name in totals.last]
-    if shown and totals.measured < totals.round:
-        shown[0] += f" (round {totals.measured})"
-    return "  ".join(shown)
-
-
-def short(value: float) -> str:
-    """A number for the screen: four decimals, or four digits where it is large."""
-    return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.4g}"
-
-
-def _failed(round_: int, exc: BaseException, method: Method[Any], recorder: records.Recorder) -> RunError:
+def _failed(round_: int, exc: BaseException, method: Method[Any], recorder: records.Recorder) -> RunFailed:
     """The error of a round: of a client, a user's mistake, too little memory, or a mistake in the method."""
-    cause, trace = str(exc), ""
+    cause, trace, place = str(exc), "", dict[str, Any]()
     if isinstance(exc, ClientError):
         cause, trace = f"{exc}; {memory.remedy(method)}" if exc.short else str(exc), exc.trace
+        place = {"client": exc.i, "step": exc.step, "rank": exc.rank}
     elif short := memory.shortage(exc):
         cause = f"the server is {short}; {memory.remedy(method, at_server=True)}"
     elif not isinstance(exc, UserError):
         cause, trace = f"{type(exc).__name__}: {exc}", traceback.format_exc()
-    return RunError(f"round {round_}: {cause}; {_safe(recorder)}", trace)
+    kept = _safe(recorder)
+    sentence = f"round {round_}: {cause}; {kept}"
+    return RunFailed(sentence, round_=round_, cause=cause, kept=kept, trace=trace, **place)
 
 
 def _safe(recorder: records.Recorder) -> str:

@@ -17,7 +17,7 @@ from zofl_mpi import clients
 from zofl_mpi.engine.fields import at_least, between, check_ranges, parts_of
 from zofl_mpi.engine.setting import Budget, Directions, Loads, Method, PlansLoads, PlansWork, Work
 from zofl_mpi.engine.world import launched
-from zofl_mpi.errors import UserError, mistake, nearest, place_of, plain
+from zofl_mpi.errors import UserError, mistake, nearest, place_of, plain, warn
 from zofl_mpi.run import flags, stored
 from zofl_mpi.run.family import Choice, Family
 from zofl_mpi.run.progress import launcher_words
@@ -267,7 +267,7 @@ def method_of(family: Family, name: str) -> type[Method[Any]]:
     """One of the family's METHODS or a user's class, with all members (UserError: it does not exist, or lacks some)."""
     if ":" not in name:
         return _named(family.METHODS, name, "--method")
-    found = _imported(name, "--method")
+    found = family.METHODS.get(name) or _imported(name, "--method")
     if Method not in found.__mro__:
         base = f"class {found.__name__}(zofl_mpi.Method): it has the members that a method may leave out"
         raise UserError(f"--method {name}: {found.__name__} is no method, it must inherit one: {base}")
@@ -282,9 +282,13 @@ def method_of(family: Family, name: str) -> type[Method[Any]]:
 
 def problem_of(family: Family, name: str) -> Choice:
     """One of the family's PROBLEMS, or a class of a user's own module (UserError: it does not exist)."""
-    if ":" not in name:
+    if ":" not in name or name in family.PROBLEMS:
         return _named(family.PROBLEMS, name, "--problem")
     return family.OWN_PROBLEM(name, _imported(name, "--problem"))
+
+
+READ: dict[str, int] = {}
+"""{file of a module of somebody's own: when it was last changed, as this process read it}"""
 
 
 def _imported(name: str, flag: str) -> type[Any]:
@@ -294,6 +298,12 @@ def _imported(name: str, flag: str) -> type[Any]:
     sys.path.insert(0, here)  # as `python -m` would find it
     try:
         found = getattr(importlib.import_module(module), cls)
+        with suppress(OSError):
+            changed = os.stat(path := str(sys.modules[module].__file__)).st_mtime_ns
+            if READ.setdefault(path, changed) != changed:
+                warn(
+                    f"{path} was edited since this process read it, and the run takes what was read: start Python anew"
+                )
     except (Exception, SystemExit) as exc:  # whatever a module of somebody's own raises
         if place_of(exc):
             raise UserError(f"{flag} {name}: {mistake(exc)}") from exc
@@ -315,7 +325,7 @@ def _named(table: Mapping[str, T], name: str, flag: str) -> T:
 
 def check_validation(method: Method[Any], plan: Plan) -> None:
     """Refuses a validation part where the method reports no accuracy on it."""
-    if method.setting.validation is None:
+    if method.setting.validation is None or "validation" not in plan.values:  # or in memory: a script's own affair
         return
     try:
         report = get_type_hints(type(method).evaluate).get("return")
@@ -351,11 +361,8 @@ def check_hooks(method: Method[Any], plan: Plan) -> None:
             raise UserError(f"--method {name}: its function {hook} {fault}; {wanted}: give yours another name")
 
 
-def print_plan(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> None:
-    """--dry-run: the configuration, the expected cost of the run as far as the method knows it, measured `seconds`."""
-    for name, value in plan.config.items():
-        print(f"{flags.flag(name):20} {flags.shown(value)}")
-    print()
+def expected(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> dict[str, Any]:
+    """The expected cost of the run as far as the method knows it, {description: value}, and measured `seconds`."""
     rounds = plan.values["rounds"]
     directions = method.directions(rounds)
     explored = {"explored": str(directions)} if directions else {}
@@ -364,10 +371,17 @@ def print_plan(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> N
     S, uploads = plan.values["server_ranks"], method.server_uploads
     shared = {f"uploads of a step on each of {S} server ranks, at most": -(-uploads // S)} if S > 1 else {}
     accounts = {k: v for each in parts_of(method) if isinstance(each, Budget) for k, v in each.lines(rounds).items()}
-    expected = {**about, **method.plan(rounds), **accounts, **shared, **explored, **evaluated}
-    lines = {**expected, **method.costs(), **seconds}
-    for name, value in lines.items():
-        print(f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}")
+    lines = {**about, **method.plan(rounds), **accounts, **shared, **explored, **evaluated}
+    return {**lines, **method.costs(), **seconds}
+
+
+def in_words(config: Values, lines: Mapping[str, Any]) -> str:
+    """A configuration, and the `expected` lines, as --dry-run prints them."""
+    flags_shown = [f"{flags.flag(name):20} {flags.shown(value)}" for name, value in config.items()]
+    costs = (
+        f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}" for name, value in lines.items()
+    )
+    return "\n".join([*flags_shown, "", *costs])
 
 
 def settled(method: Method[Any], plan: Plan) -> dict[str, Any]:

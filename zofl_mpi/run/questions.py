@@ -13,7 +13,7 @@ from zofl_mpi.engine import messages
 from zofl_mpi.engine.batching import batched
 from zofl_mpi.engine.clients import Client, Failure, Participants, Step, failure, step_of
 from zofl_mpi.engine.fields import check_finite, without_warnings
-from zofl_mpi.engine.ledger import SERVER, Clock, Ledger, Row
+from zofl_mpi.engine.ledger import SERVER, Clock, Costs, Ledger, Row
 from zofl_mpi.engine.ownership import Shared, own_memory
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.client_memory import STEPS
@@ -26,6 +26,7 @@ class Item(NamedTuple):
     last: bool
     content: Any
     failed: Failure | None
+    exc: BaseException | None = None  # that failed, as this process has it: a debugger finds the user's frames by it
 
 
 def in_turn(
@@ -60,7 +61,7 @@ def in_turn(
             except KeyboardInterrupt:
                 raise
             except BaseException as exc:  # SystemExit too: the server must hear of it
-                yield Item(i, True, None, failure(q, exc))
+                yield Item(i, True, None, failure(q, exc), exc)
                 return
             if last:
                 del live[i]
@@ -120,18 +121,19 @@ class Questions:
         if self.question is not None:
             raise RuntimeError(f"{event} while replies to {self.question!r} are unread: read every item of it first")
 
-    def account(self) -> NDArray[np.float64]:
-        """This rank's table of a round; all time but waiting and sending counts as the server's computing."""
+    def account(self) -> Costs:
+        """(1,) this rank's costs of a round; all time but waiting and sending counts as the server's computing."""
         now = time.perf_counter()
-        table = self.clock.report(self._watch.stop()).table(self.ledger.steps)
-        table[self.ledger.steps.index(SERVER), 0] += now - self._since - table[:-1, :3].sum()
+        costs = self.clock.report(self._watch.stop()).costs(self.ledger.steps)
+        seconds = costs["seconds"][0]
+        seconds[self.ledger.steps.index(SERVER), 0] += now - self._since - seconds[:, :3].sum()
         self._since = now
-        return table
+        return costs
 
-    def row(self, tables: NDArray[np.float64], transport: NDArray[np.int64] | None = None) -> tuple[Row, bool]:
-        """Ends a round, given the tables of all ranks and what they moved; see `Clients.account`, `Ledger.row`."""
+    def row(self, costs: Costs, transport: NDArray[np.int64] | None = None) -> tuple[Row, bool]:
+        """Ends a round, given the costs of all ranks and what they moved; see `Clients.account`, `Ledger.row`."""
         self._watch.begins()
-        return self.ledger.row(tables[:, :-1], transport), bool(tables[:, -1].any())
+        return self.ledger.row(costs, transport), bool(costs["stops"].any())
 
     def restart(self) -> None:
         """Restarts the round in progress."""

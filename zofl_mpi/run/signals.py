@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import final
+from typing import Any, final
 
 STATUS = 75
 """Exit status of a run that a signal stopped and that can be resumed (EX_TEMPFAIL): a job script requeues on it."""
@@ -19,16 +19,23 @@ class Stop:
     """Names the signal that has come, "" for none. Blocking MPI calls delay Python's handler until they return."""
 
     def __init__(self) -> None:
-        self._name, self._listens = "", False
+        self._name, self._listens, self._before = "", False, dict[int, Any]()
 
     def __call__(self) -> str:
         return self._name
 
     def listen(self) -> None:
-        """Makes the signals be noted here, and do nothing else."""
+        """Makes the signals be noted here, and do nothing else; without effect in any but the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            return
         self._listens = True
         for number in SIGNALS:
-            signal.signal(number, self._heard)
+            self._before.setdefault(number, signal.signal(number, self._heard))
+
+    def restore(self) -> None:
+        """Makes the signals do again what they did before `listen`."""
+        while self._before:
+            signal.signal(*self._before.popitem())
 
     def tell(self, say: Callable[[str], None]) -> None:
         """Gives the first signal's name to `say` at once, in another thread: the main one may wait in MPI.

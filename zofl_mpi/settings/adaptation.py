@@ -44,7 +44,10 @@ class Adaptation:
         """The sensors for inputs of this shape; () where all are clean (UserError: no images with pixels in [0, 1])."""
         if set(self.shift) == {"clean"}:
             return ()
-        name, samples = f"--shift {' '.join(self.shift)}", site.group(Samples)
+        name = f"--shift {' '.join(self.shift)}"
+        if site.federation is not None:
+            raise UserError(f"{name} changes the images of a data set, not data in memory; change them yourself")
+        samples = site.group(Samples)
         if samples.data == "synthetic" or (len(shape) != 3 and samples.features == "all"):
             columns = math.prod(shape)  # of synthetic data a square number is an image to networks, without pixels
             raise UserError(f"{name}: sensors see images, and --data {samples.data} is a table of {columns} columns")
@@ -63,6 +66,8 @@ class Adaptation:
         """
         if not self.pretrained:
             return
+        if site.federation is not None:
+            raise UserError("--pretrained compares data sets by their flags; with data in memory give your own module")
         from zofl_mpi.run import records  # HDF5
 
         path = user_path(self.pretrained, "--pretrained")

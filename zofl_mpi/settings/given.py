@@ -126,7 +126,7 @@ def on_samples(
     """
 
     def setting(site: Site) -> Setting[Any]:
-        federation = site.group(Samples).federation(site.world, site.streams, classifies=classifies)
+        federation = site.samples(Samples, classifies=classifies)
         problem = make(site, federation) if make else problem_on(cls, site, federation)
         return setting_on(site, problem, federation)
 

@@ -14,7 +14,7 @@ from zofl_mpi.run.family import Choice, Site
 from zofl_mpi.run.flags import Groups
 from zofl_mpi.settings import split_lm
 from zofl_mpi.settings.adaptation import Adaptation
-from zofl_mpi.settings.networks import fingerprint_of, shape_of
+from zofl_mpi.settings.networks import fingerprint_of, first_samples, shape_of
 from zofl_mpi.settings.samples import ClientSamples, Samples, setting_on
 from zofl_mpi.settings.split_lm import LM
 from zofl_mpi.settings.texts import Texts
@@ -41,7 +41,7 @@ def _setting(factory: Factory, same: Sequence[type[Any]], site: Site) -> Setting
     from zofl_mpi.problems.network import seeded  # imports torch
     from zofl_mpi.problems.split import SplitNetwork
 
-    federation, adaptation = site.group(Samples).federation(site.world, site.streams), site.group(Adaptation)
+    federation, adaptation = site.samples(Samples), site.group(Adaptation)
     shape, classes = shape_of(federation), federation.test.classes
     sensors = adaptation.sensors(site, shape)
     parts = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))
@@ -49,6 +49,7 @@ def _setting(factory: Factory, same: Sequence[type[Any]], site: Site) -> Setting
     adaptation.choose(parts[0])
     fingerprint = ", ".join(map(fingerprint_of, parts))  # before the problem takes their values over
     own: dict[str, Any] = {name: bool(site.values.get(name, False)) for name in ("bf16", "tf32")}
+    own["examples"] = first_samples(federation, site.dtype)
     problem: Split = SplitNetwork(*parts, shape, classes, sensors, dtype=site.dtype, device=site.device, **own)
     return setting_on(site, problem, federation, fingerprint)
 

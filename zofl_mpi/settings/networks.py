@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 
-from zofl_mpi.data import Federation, features
+from zofl_mpi.data import Array, Federation, features
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
@@ -71,14 +71,20 @@ def classifier(factory: Factory, flags: type[Any] | None = None, samples: type[A
 def _setting(factory: Factory, site: Site) -> Setting[Network]:
     from zofl_mpi.problems.network import Network, seeded  # imports torch
 
-    federation = site.group(Samples).federation(site.world, site.streams)
+    federation = site.samples(Samples)
     shape, classes = shape_of(federation), federation.server.classes
     module = seeded(lambda: factory(site, shape, classes), site.streams(Purpose.MODULE))
     own: dict[str, Any] = {"weights": federation.weights, "terms": terms_of(site), "dtype": np.dtype(site.dtype)}
-    steps, first = site.group(Kernel), federation.clients[0]
-    own["examples"] = first.take(np.arange(min(4, len(first))), np.dtype(site.dtype))[0]
+    steps = site.group(Kernel)
+    own["examples"] = first_samples(federation, site.dtype)
     problem = Network(module, shape, classes, site.device, steps.kernel, steps.client_memory, **own)
     return setting_on(site, problem, federation, fingerprint_of(module))
+
+
+def first_samples(federation: Federation, dtype: str) -> Array:
+    """(k, p) up to four inputs of the first client."""
+    first = federation.clients[0]
+    return first.take(np.arange(min(4, len(first))), np.dtype(dtype))[0]
 
 
 def fingerprint_of(module: nn.Module) -> str:

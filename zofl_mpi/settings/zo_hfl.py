@@ -7,7 +7,7 @@ from typing import final
 from zofl_mpi.data import features
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.setting import Setting
-from zofl_mpi.errors import demand
+from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems.analytic.caps import Caps
 from zofl_mpi.problems.analytic.quadratic import Corner, Quadratic
 from zofl_mpi.problems.softmax import Softmax
@@ -38,6 +38,8 @@ class Toy:
 
 
 def _features(site: Site) -> Setting[Softmax]:
+    if site.federation is not None:
+        raise UserError("--problem features makes its inputs of a data set's images, not of data in memory")
     samples = site.group(Samples)
     demand(samples.pixels == "unit", "pixels", samples.pixels, "unit: the features are made of [0, 1] and standardised")
     images = samples.federation(site.world, site.streams, features.sources)

@@ -37,7 +37,7 @@ from tests.bench.peers.work import Plan, Work
 from tests.conftest import ROOT
 from zofl_mpi.engine import device
 from zofl_mpi.engine.world import SingleProcess
-from zofl_mpi.run import cli, plan, records
+from zofl_mpi.run import build, plan, records
 from zofl_mpi.run.family import family_of
 
 FAMILY = "zofl_mpi.zo_hfl"
@@ -121,7 +121,7 @@ def words_of(todo: Plan, data: str, data_dir: str) -> list[str]:
 def shared_work(todo: Plan, words: Sequence[str]) -> Work:
     """The data as this package divides them."""
     family = family_of(FAMILY)
-    setting = cli.build_setting(SingleProcess(), family, plan.understand(family, words), device.select("cpu"))
+    setting = build.build_setting(SingleProcess(), family, plan.understand(family, words), device.select("cpu"))
     parts = [each.take(np.arange(len(each)), np.float32) for each in (*setting.data, setting.test)]
     x, y = (np.concatenate(arrays) for arrays in zip(*parts[:-1], strict=True))
     return Work(todo, setting.first_model(), x, y, np.cumsum([len(labels) for _, labels in parts[:-1]]), *parts[-1])

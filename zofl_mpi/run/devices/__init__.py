@@ -34,6 +34,8 @@ NAMES = ("phones", "sensors", "silos")
 CHOICES = ("share", "clients", "labels")
 POSITIVE = ("speed", "memory", "down", "up")
 MOST = 100  # classes
+LARGEST = 1e30
+"""The largest number of a class: sums and products of these are numbers still."""
 
 
 def read(name: str) -> tuple[tuple[DeviceClass, ...], float]:
@@ -135,8 +137,9 @@ def _class(name: str, values: Any, where: str) -> DeviceClass:
 
 def _number(values: Mapping[str, Any], key: str, where: str, usual: float) -> float:
     value, positive = values.get(key, usual), key in POSITIVE
-    if type(value) not in (int, float) or not value >= 0 or (positive and not value):
-        allowed = f"a number {'above' if positive else 'of at least'} 0"
+    fits = type(value) in (int, float) and value >= 0 and (value or not positive)
+    if not fits or (value > LARGEST and value != math.inf):
+        allowed = f"a number {'above' if positive else 'of at least'} 0, at most {LARGEST:g}"
         raise UserError(f"{where}: {key} = {str(value)[:60]}; must be {allowed}")
     return float(value)
 

@@ -6,7 +6,8 @@
 
 The state of a run is read from its result alone: it is finished if its result is, with the configuration of the file.
 A result of another configuration is never touched. Any number of grid runners may work on one folder: who runs a run
-holds the lock of its log, and so does the run itself, should its grid runner be killed.
+holds the lock of its log, and so does the run itself, should its grid runner be killed. A list imports no module or
+class of somebody's own, unless --trust is given; --run does.
 """
 
 import argparse
@@ -105,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("file", type=Path, help="the grid, in TOML; see python -m pydoc zofl_mpi.run.grid.file")
     parser.add_argument("--run", action="store_true", help="run what is not done, and continue what was interrupted")
     parser.add_argument("--index", type=int, metavar="K", help="run only number K of the list, with its exit status")
+    parser.add_argument("--trust", action="store_true", help="list a grid with methods or problems of one's own")
     parser.add_argument("--only", action="append", default=[], metavar="AXIS=ENTRY[,ENTRY]", help="a part of the grid")
     parser.add_argument("--jobs", type=int, default=1, metavar="K", help="runs at the same time (default: 1)")
     parser.add_argument("--ranks", type=int, metavar="N", help="processes of a run (default: the file's)")
@@ -119,7 +121,7 @@ def _read(given: argparse.Namespace) -> tuple[Grid, dict[int, GridRun], list[str
     for name in ("jobs", "ranks"):
         value = getattr(given, name)
         demand(value is None or value >= 1, name, value, "a whole number, at least 1")
-    grid = read(given.file, given.results)
+    grid = read(given.file, given.results, trust=given.trust or given.run or given.index is not None)
     if given.data_dir is not None:
         grid = replace(grid, runs=tuple(_with_data(grid, run, given.data_dir) for run in grid.runs))
     runs = chosen(grid, given.only)

@@ -42,6 +42,7 @@ from zofl_mpi.errors import UserError, check_one_of
 from zofl_mpi.paths import user_path
 from zofl_mpi.run import flags, plan
 from zofl_mpi.run.family import family_of
+from zofl_mpi.run.stored import CLASSES
 
 Flags = dict[str, Any]
 """{field name: value}, as in a file for --config."""
@@ -86,14 +87,17 @@ class Grid:
     sets: dict[str, frozenset[str]]  # {axis: the flags that its entries set}
 
 
-def read(path: str | Path, results: str | Path | None = None) -> Grid:
+def read(path: str | Path, results: str | Path | None = None, *, trust: bool = False) -> Grid:
     """Reads the grid in a file, with a folder `results` in place of its own; checks each run's flags and values' kinds.
 
     UserError: whatever is wrong with the file; it is named.
+
+    Args:
+        trust: modules and classes of somebody's own that it names may be imported, which runs them.
     """
     table, path = flags.read_toml(path, ""), Path(path)
     try:
-        return _grid(table, path.stem, results)
+        return _grid(table, path.stem, results, trust)
     except UserError as exc:
         raise UserError(f"{path}: {exc}") from exc
 
@@ -121,7 +125,7 @@ def _flags_of(module: str, method: str, problem: str) -> Mapping[str, Any]:
     return flags.flags_of(plan.groups_of(family_of(module), method, problem))
 
 
-def _grid(table: Mapping[str, Any], stem: str, results: str | Path | None) -> Grid:
+def _grid(table: Mapping[str, Any], stem: str, results: str | Path | None, trust: bool) -> Grid:
     for key in table:
         check_one_of(KEYS, key, "key")
     module, ranks = _value(table, "module", str, None), _value(table, "ranks", int, 1)
@@ -134,7 +138,7 @@ def _grid(table: Mapping[str, Any], stem: str, results: str | Path | None) -> Gr
     folder = user_path(results, "--results") if results else user_path(own, "folder =")
     if (product := math.prod(map(len, axes.values()))) > MOST:
         raise UserError(f"its axes have {product} runs, at most {MOST} make a grid: divide it into several")
-    runs = tuple(_runs(module, folder, table, axes))
+    runs = tuple(_runs(module, folder, table, axes, trust))
     _check_names(runs)
     names = {axis: tuple(given) for axis, given in axes.items()}
     sets = {axis: frozenset(name for given in axes[axis].values() for name in given) for axis in axes}
@@ -194,7 +198,7 @@ Axes = Mapping[str, Mapping[str, Flags]]
 """{axis: {entry: its flags}}."""
 
 
-def _runs(module: str, folder: Path, table: Mapping[str, Any], axes: Axes) -> Iterator[GridRun]:
+def _runs(module: str, folder: Path, table: Mapping[str, Any], axes: Axes, trust: bool) -> Iterator[GridRun]:
     fixed = _flags_in(table.get("fixed", {}), "fixed")
     optional = [flags.field_of(str(key)) for key in _value(table, "optional", list, [])]
     skips = [entries("skip", skip, axes) for skip in _value(table, "skip", list, [])]
@@ -206,7 +210,10 @@ def _runs(module: str, folder: Path, table: Mapping[str, Any], axes: Axes) -> It
             continue
         name, own = _name(table, where), [given for runs, given in sets if among(where, runs)]
         try:
-            given = _fitted(module, functools.reduce(operator.or_, own, fixed | _chosen(axes, where)), optional)
+            given = functools.reduce(operator.or_, own, fixed | _chosen(axes, where))
+            if not trust:
+                _check_ours(module, given)
+            given = _fitted(module, given, optional)
         except UserError as exc:
             raise UserError(f"run {name}: {exc}") from exc
         used |= given.keys()
@@ -214,6 +221,15 @@ def _runs(module: str, folder: Path, table: Mapping[str, Any], axes: Axes) -> It
     for key in optional:
         if key not in used:
             raise UserError(f"optional: no run has and sets the flag --{flags.flag(key)}; correct or remove it")
+
+
+def _check_ours(module: str, given: Flags) -> None:
+    """Refuses what is somebody's own: its flags are known only to who imports it, which runs whatever it holds."""
+    names = {"module": module} if module.partition(".")[0] != "zofl_mpi" else {}
+    names |= {key: str(given[key]) for key in CLASSES if ":" in str(given.get(key))}
+    if names:
+        listed = " and ".join(f'{key} = "{value}"' for key, value in names.items())
+        raise UserError(f"{listed} is somebody's own, and reading its flags would run it: add --trust if you trust it")
 
 
 def _name(table: Mapping[str, Any], where: Mapping[str, str]) -> str:

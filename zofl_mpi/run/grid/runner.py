@@ -208,12 +208,14 @@ class Screen:
 
     def __init__(self, total: int) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.table import Column
 
         self._total, self._since, self._end, self._draws = total, time.monotonic(), 0.0, sys.stdout.isatty()
-        note = TextColumn("{task.fields[note]}", markup=False)
-        columns = TextColumn("run"), MofNCompleteColumn(), BarColumn(bar_width=24), note
+        rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # a narrow screen cuts off names, not the count
+        note = TextColumn("{task.fields[note]}", markup=False, table_column=rest)
+        columns = TextColumn("run"), MofNCompleteColumn(), BarColumn(bar_width=12), note
         # drawn by `tick`: a process with threads is not forked safely
-        self._bar = Progress(*columns, auto_refresh=False, disable=not self._draws)
+        self._bar = Progress(*columns, auto_refresh=False, disable=not self._draws, expand=True)
         self._bar.add_task("", total=total, note="")
 
     def __enter__(self) -> Self:

@@ -85,7 +85,7 @@ class ClientRank:
             case "keep":
                 self._wire.gather_memories(*changed(self._clients, question.to, self._kept))
             case "account":
-                self._wire.gather_tables(self._clock.report(self._watch.stop()).table(question.steps))
+                self._wire.gather_costs(self._clock.report(self._watch.stop()).costs(question.steps))
                 if self._survival is not None:
                     self._survival.agree()
                 self._watch.begins()

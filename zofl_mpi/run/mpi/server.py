@@ -4,6 +4,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, final
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.clients import Booked, ClientError, Clients, Participants, Replies, Step, Weights
-from zofl_mpi.engine.ledger import PEAK, SERVER, Report, Row, Seconds
+from zofl_mpi.engine.ledger import SERVER, Costs, Report, Row
 from zofl_mpi.engine.mean import Contribution
 from zofl_mpi.engine.messages import Bytes
 from zofl_mpi.engine.setting import Loads
@@ -59,6 +60,7 @@ class MPIClients(Clients):
         self._touched: set[int] = set()
         self._kept: dict[int, Bytes] = {}
         self._reports: list[tuple[int, Report]] = []  # of this round's means, by rank
+        self._rest: Callable[[], None] | None = None  # brings all ranks to the end of the open question, unread
         self._all_reported = False  # whether the client ranks have computed nothing since their `_reports`
 
     def ask(
@@ -116,7 +118,12 @@ class MPIClients(Clients):
             return super().sum(step, message, term, to=to, booked=booked)
         mean.refuse_stream(step, "sum")
         self._send_one("sum", step, message, to, term=term.__name__)
-        return lambda: self._combined(step.__name__, message, mean.Sum(m=self.m), {}, True, booked)
+
+        def read() -> Any:
+            return self._combined(step.__name__, message, mean.Sum(m=self.m), {}, True, booked)
+
+        self._rest = read
+        return read
 
     def holders(self) -> list[int]:
         if self._survival is not None:
@@ -129,33 +136,34 @@ class MPIClients(Clients):
         self._questions.check_closed("the round ended")
         changed = self._changed()
         own = self._questions.account()
-        tables = self._client_tables(own)
+        costs = self._clients_costs(own)
         if self._servers is not None:
-            tables = np.concatenate([self._servers.account(own, self.ledger.steps), tables[1:]])
+            costs = np.concatenate([self._servers.account(own, self.ledger.steps), costs[1:]])
         if self._survival is not None:
-            self._survival.agree()  # RanksLost: the tables may be garbage, and the round does not count
+            self._survival.agree()  # RanksLost: the costs may be garbage, and the round does not count
             self._kept |= changed
             self._touched.clear()
-            by_rank = np.zeros((self._ranks, *tables.shape[1:]))  # as at the start
-            by_rank[self._survival.alive] = tables
-            tables = by_rank
-        return self._questions.row(tables, self._transport())
+            by_rank = np.zeros(self._ranks, costs.dtype)  # as at the start
+            by_rank[self._survival.alive] = costs
+            costs = by_rank
+        return self._questions.row(costs, self._transport())
 
-    def _client_tables(self, own: Seconds) -> Seconds:
-        """(P + 1, ...) the server's table `own` and those of the client ranks: asked for unless all came with means."""
+    def _clients_costs(self, own: Costs) -> Costs:
+        """(P + 1,) the server's costs `own` and the client ranks': asked for unless all came with means."""
         if self._all_reported and self._survival is None:  # the ranks' transfers after it count for the next round
-            tables = np.zeros((self._wire.ranks + 1, *own.shape))
-            tables[0] = own
+            costs = np.zeros(self._wire.ranks + 1, own.dtype)
+            costs[:1] = own
         else:
             with self._questions.clock.time(SERVER, "wait"):  # counts for the next round
                 self._put(Question("account", steps=self.ledger.steps))
-                tables = self._wire.gather_tables(own)
+                costs = self._wire.gather_costs(own)
         for rank, report in self._reports:
-            table = report.table(self.ledger.steps)
-            tables[rank, :-1, :PEAK] += table[:-1, :PEAK]
-            np.maximum(tables[rank, :, PEAK], table[:, PEAK], out=tables[rank, :, PEAK])
+            reported = report.costs(self.ledger.steps)[0]
+            costs["seconds"][rank] += reported["seconds"]
+            costs["peak_bytes"][rank] = max(costs["peak_bytes"][rank], reported["peak_bytes"])
+            costs["stops"][rank] |= reported["stops"]
         self._reports.clear()
-        return tables
+        return costs
 
     def _transport(self) -> Counts:
         """(steps, 2, ranks) bytes that each rank sent and received since the last account.
@@ -177,6 +185,17 @@ class MPIClients(Clients):
                 if self._survival is None or not self._survival.lost(exc):
                     raise
                 self._recover(self._survival)
+
+    def give_up(self) -> bool:
+        if self._questions.question is None:
+            return self._servers is None
+        rest, self._rest = self._rest, None
+        if rest is None or self._servers is not None or self._survival is not None:
+            return False  # a rank may be in the middle of a collective
+        with suppress(ClientError):
+            rest()
+        self._questions.close()
+        return True
 
     def close(self, status: int = 0) -> None:
         self._questions.check_closed("the run ended")
@@ -200,6 +219,7 @@ class MPIClients(Clients):
         self, name: str, message: Any, own: Contribution, shares: dict[int, float], counted: bool, booked: Booked
     ) -> Any:
         """The mean or the sum of what the ranks have; ends the question."""
+        self._rest = None
         with self._questions.clock.time(name, "wait"):
             contributions = self._wire.allgather_objects(own)
         self._reports += [(rank, c.report) for rank, c in enumerate(contributions) if c.report is not None]
@@ -288,34 +308,54 @@ class MPIClients(Clients):
                     raise
                 inbox.put(RanksLost(str(exc)))
 
-        thread = threading.Thread(target=gather, daemon=True)
+        thread, live = threading.Thread(target=gather, daemon=True), [len(down)]
         thread.start()
-        return self._read(name, len(down), room, inbox, thread, counted)
+
+        def rest() -> None:
+            while live[0]:
+                room.release()
+                arrived = inbox.get()
+                assert not isinstance(arrived, RanksLost)  # which is for --survive
+                kinds = [kind for (_, _, kind), _ in arrived]
+                live[0] = 0 if FAILED in kinds else live[0] - kinds.count(REPLY)
+            thread.join()
+
+        self._rest = rest
+        return self._read(name, live, room, inbox, thread, counted)
 
     def _read(
-        self, name: str, live: int, room: threading.Semaphore, inbox: Inbox, thread: threading.Thread, counted: bool
+        self,
+        name: str,
+        live: list[int],
+        room: threading.Semaphore,
+        inbox: Inbox,
+        thread: threading.Thread,
+        counted: bool,
     ) -> Replies:
-        while live:
+        while live[0]:
             with self._questions.clock.time(name, "wait"):
                 arrived = inbox.get()
             if isinstance(arrived, RanksLost):
                 thread.join()
                 raise arrived
+            kinds = [kind for (_, _, kind), _ in arrived]
+            live[0] = 0 if FAILED in kinds else live[0] - kinds.count(REPLY)  # now: the method may stop reading
             arrived.reverse()
             while arrived:  # the memory of an item is free as soon as the method lets go of it
                 (i, rank, kind), piece = arrived.pop()
                 with self._questions.clock.time(name, "comm"):
                     item = messages.unpack(piece)
                 if kind == FAILED:
+                    self._rest = None
                     thread.join()
                     self._questions.close()
                     raise ClientError(i, self._rank_at_start(rank), name, item)
-                live -= int(kind == REPLY)
                 if counted:
                     self.ledger.received(name, i, messages.size(item))
                 yield i, item
                 del item, piece
             room.release()
+        self._rest = None
         with self._questions.clock.time(name, "comm"):
             thread.join()
         self._questions.clock.seconds[name, "staging"] += self._staging.taken()

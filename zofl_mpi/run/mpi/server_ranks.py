@@ -20,7 +20,7 @@ from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.clients import step_of
 from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.engine.ledger import SERVER, Clock, Seconds
+from zofl_mpi.engine.ledger import SERVER, Clock, Costs
 from zofl_mpi.engine.messages import Bytes
 from zofl_mpi.engine.sharing import Begin, Given, Sharing
 from zofl_mpi.run.mpi.wire import Question, Wire
@@ -71,10 +71,10 @@ class ServerRanks(Sharing):
         own = {k: each.reply for k, each in self._parts.items()}
         return means, [own[k] if k in own else messages.unpack(blocks[k]) for k in range(self._count)]
 
-    def account(self, own: Seconds, steps: list[str]) -> Seconds:
-        """(S, ...) the tables of the server's ranks at the end of a round."""
+    def account(self, own: Costs, steps: list[str]) -> Costs:
+        """(S,) the costs of the server's ranks at the end of a round."""
         self._wire.bcast_question(Question("account", steps=steps))
-        return self._wire.gather_tables(own)
+        return self._wire.gather_costs(own)
 
     def wires(self) -> list[tuple[list[int], Wire]]:
         """Each wire with the ranks that it connects."""

@@ -34,6 +34,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.ledger import Costs
 from zofl_mpi.engine.messages import Bytes, padded
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import Staging
@@ -206,12 +207,12 @@ class Wire:
         memories = {i: block[end - sizes[i] : end].copy() for i, end in zip(sizes, ends, strict=True)}
         return memories, [each for _, each in headers if each]
 
-    def gather_tables(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The ranks' tables of one shape, stacked, at the server; empty elsewhere."""
-        stacked = np.empty((self.ranks + 1 if self.rank == 0 else 0, *own.shape))
+    def gather_costs(self, own: Costs) -> Costs:
+        """(P + 1,) all ranks' costs, at the server; empty elsewhere. `own`: (1,)."""
+        gathered = np.empty(self.ranks + 1 if self.rank == 0 else 0, own.dtype)
         self.transport.gathers(self._last[1], [own.nbytes] * (self.ranks + 1))
-        self.comm.Gather(own, stacked if self.rank == 0 else None)
-        return stacked
+        self.comm.Gather(own.view(np.uint8), gathered.view(np.uint8) if self.rank == 0 else None)
+        return gathered
 
     def reduce_sum(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sum over the ranks, at the server; undefined elsewhere. Whole numbers: exact in any order."""

@@ -7,16 +7,17 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self, cast, final
 
 from zofl_mpi.engine.processes import Process, kill, stat
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.engine.world import Faults, SingleProcess, World, launched, refuse_singletons
-from zofl_mpi.errors import UserError
+from zofl_mpi.engine.world import RANKS, Faults, SingleProcess, World, launched, refuse_singletons
+from zofl_mpi.errors import UserError, plain_lines
 from zofl_mpi.run.mpi.communicator import Communicator, Wrapped, wait, wake_in_time
 from zofl_mpi.run.mpi.survival import Survival, end_all, end_stuck
 from zofl_mpi.run.progress import outermost_launcher
@@ -24,6 +25,9 @@ from zofl_mpi.run.progress import outermost_launcher
 FT = "mpirun --with-ft ulfm"  # command that starts ranks that may survive others
 FT_ENABLED = "OMPI_MCA_mpi_ft_enable"  # set to 1 by it
 ALONE = 5  # seconds after which the kernel ends a rank that ends the run: rank 0, which ends all, may be out of reach
+MEETING, MEETING_ENDS = 60.0, 600.0
+"""Seconds after which a script's ranks that have not come to a run are named, and after which all ranks end."""
+TAG = 31_337  # of the message by which a rank says that it has come
 LAST = 3  # seconds that a launcher has to end after its ranks, and once more after SIGTERM
 
 
@@ -46,6 +50,7 @@ class MPIWorld:
         self.missing, self.faults = missing, faults
         self.survival: Survival | None = None
         self.server_ranks, self.clients, self.servers, self.pairs = 1, comm, comm, list[Communicator]()
+        self._hook = threading.excepthook
 
     @classmethod
     def connect(cls) -> Self:
@@ -129,6 +134,12 @@ class MPIWorld:
         self.servers, *self.pairs = (comm.Split(int(rank in group), rank) for group in groups)
         self.clients = comm.Split(int(not 0 < rank < server_ranks), rank)
 
+    def free(self) -> None:
+        for comm in (*self.pairs, *{id(each): each for each in (self.clients, self.servers, self.comm)}.values()):
+            comm.Free()
+        self._node.Free()
+        threading.excepthook = self._hook
+
     def leave(self, status: int, limit: float = 0.0) -> None:
         if self.survival is not None:
             self.survival.leave(status)
@@ -143,6 +154,66 @@ class MPIWorld:
 def connect(environment: Mapping[str, str] = os.environ) -> World:
     """The world of all launched processes; else a `SingleProcess` (UserError: they do not see each other)."""
     return MPIWorld.connect() if launched(environment) else SingleProcess()
+
+
+def connect_script() -> MPIWorld:
+    """The world of all launched processes, for a run of a script, whose ranks may come at different times.
+
+    Ranks that have not come after MEETING seconds are named, and after MEETING_ENDS all are ended. Where they have not
+    even started MPI, whose start waits for all, those that have are.
+    """
+    import mpi4py
+
+    mpi4py.rc.thread_level = "serialized"
+    with _told_from_outside() if "mpi4py.MPI" not in sys.modules else nullcontext():
+        from mpi4py import MPI
+
+    comm, since, told = MPI.COMM_WORLD, time.monotonic(), False
+    ours: list[Any] = (
+        [comm.isend(None, 0, TAG)]
+        if comm.rank
+        else [comm.irecv(source=k, tag=TAG) for k in range(1, comm.size) if not comm.rank]
+    )
+    here = [not comm.rank] * len(ours)
+    all_here = comm.Ibarrier()
+
+    def look() -> None:
+        nonlocal told
+        for k, request in enumerate(ours):
+            here[k] = here[k] and (request is None or not request.test()[0])
+            ours[k] = request if here[k] else None
+        waited = time.monotonic() - since
+        if comm.rank == 0 and waited > (MEETING_ENDS if told else MEETING):
+            absent = ", ".join(str(k + 1) for k, is_absent in enumerate(here) if is_absent)
+            _print(f"zofl_mpi: after {waited:.0f} s ranks {absent} have not called what rank 0 has: all ranks must")
+            if told:
+                comm.Abort(1)
+            told = True
+
+    wait(all_here, look)
+    MPI.Request.waitall([request for request in ours if request is not None])
+    return MPIWorld.connect()
+
+
+@contextmanager
+def _told_from_outside() -> Iterator[None]:
+    """Says after MEETING seconds that this rank waits, and ends it after MEETING_ENDS.
+
+    From another process: while MPI starts, no other thread of this one runs.
+    """
+    rank = next((os.environ[name] for name in RANKS if name in os.environ), "?")
+    text = (
+        f"zofl_mpi: rank {rank} has waited {MEETING:.0f} s for ranks that have not called what it has: all ranks must"
+    )
+    later = f"sleep {MEETING}; echo '{text}' >&2; sleep {MEETING_ENDS - MEETING}; kill -KILL $PPID"
+    nowhere = subprocess.DEVNULL
+    teller = subprocess.Popen(["/bin/sh", "-c", later], stdin=nowhere, stdout=nowhere, start_new_session=True)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(teller.pid, signal.SIGKILL)  # its `sleep`, too
+        teller.wait()
 
 
 def end_launcher() -> None:
@@ -163,7 +234,7 @@ def end_launcher() -> None:
 
 def _print(text: str) -> None:
     if text:
-        print(text.rstrip(), file=sys.stderr, flush=True)
+        print(plain_lines(text.rstrip()), file=sys.stderr, flush=True)
 
 
 def _missing(library: str, comm: Any) -> str:

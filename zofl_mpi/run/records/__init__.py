@@ -1,6 +1,7 @@
 """Results and checkpoints in HDF5: written by rank 0 only, readable while they grow. The only place that imports h5py.
 
-/                attrs: schema, command, config (JSON), seed, git_commit, ..., status = running | done | interrupted
+/                attrs: schema, command, config (JSON), seed, git_commit, ..., status = running | done | interrupted |
+                 stopped (then attr stopped says why; /final is there)
 /rounds/<name>   (R,)     NaN in rounds without the number; attrs unit, description; /rounds has attr done = R
 /clients/bytes_down, bytes_up, messages   (R, steps, m)  of the method's protocol
 /clients and /ranks have attr steps, the names of the steps

@@ -148,6 +148,9 @@ def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:
     seen, groups = {h5py.h5o.get_info(file.id).addr}, [("", file)]
     while groups:
         prefix, group = groups.pop()
+        if len(seen) + len(group) > OBJECTS:  # known at once, and no flush in progress: not worth another look
+            fault = f"{prefix or 'its root'} brings it to more than {OBJECTS:,} groups and data sets"
+            raise UserError(f"{path}: {fault}, as no file of zofl_mpi has; nothing is read")
         for name in group:
             full = prefix + name
             if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
@@ -156,7 +159,7 @@ def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:
             item = group[name]
             _demand(isinstance(item, h5py.Group | h5py.Dataset), path, full, "is neither a group nor a data set")
             place = h5py.h5o.get_info(item.id).addr
-            _demand(place not in seen and len(seen) < OBJECTS, path, full, "has a second name, or one too many")
+            _demand(place not in seen, path, full, "has a second name")
             seen.add(place)
             if isinstance(item, h5py.Group):
                 groups.append((full + "/", item))
@@ -192,6 +195,8 @@ def _fits(value: Any, like: Any, stored: bool = False) -> bool:
     if isinstance(like, type):
         return isinstance(value, KINDS[like])
     if stored:
+        if not isinstance(value, str):
+            return False
         value = json.loads(value or json.dumps(type(like)()))
     if not isinstance(value, type(like)):
         return False

@@ -256,8 +256,8 @@ class Recorder:
             self._failed = True
             raise DamagedError(f"{error}: it was changed while this run wrote it") from error
 
-    def finish(self, state: Mapping[str, Any], **attrs: Any) -> None:
-        """Writes /final/<field> of the last state, `meaning` as given to `describe`; closes the file as "done".
+    def finish(self, state: Mapping[str, Any], status: str = "done", **attrs: Any) -> None:
+        """Writes /final/<field> of the last state, `meaning` as given to `describe`; closes the file with the status.
 
         DamagedError: as `verify`.
         """
@@ -265,7 +265,7 @@ class Recorder:
             for name, value in state.items():
                 self._file[f"final/{name}"] = hdf5.text(value) if isinstance(value, str) else np.asarray(value)
                 set_attributes(self._file[f"final/{name}"], {"meaning": self._columns.get(name, ("", ""))[1]})
-        self.close("done", **attrs)
+        self.close(status, **attrs)
         self.verify()
 
     def close(self, status: str = "interrupted", **attrs: Any) -> None:

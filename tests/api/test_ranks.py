@@ -1,0 +1,92 @@
+"""The same script on three ranks under mpirun: every rank learns the end, whatever it is, and the next run works."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT, start
+from zofl_mpi.run import records
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]], dict[str, Any]]:
+    """The folder, what each of three ranks saw, and what a process alone saw."""
+    folder, alone = tmp_path_factory.mktemp("ranks"), tmp_path_factory.mktemp("alone")
+    program = ["-m", "tests.api.program"]
+    done = start(3, *program, folder)
+    assert done.returncode == 0, done.stderr
+    subprocess.run([sys.executable, *program, alone], cwd=ROOT, check=True, timeout=300)
+    ranks = [json.loads((folder / f"seen-{k}.json").read_text()) for k in range(3)]
+    return folder, ranks, json.loads((alone / "seen-0.json").read_text()) | {"folder": str(alone)}
+
+
+def test_all_ranks_learn_the_end_and_the_bits_are_those_of_one_process(seen: Any) -> None:
+    """Mutations: a status of rank 0's alone; data that are not spread."""
+    folder, ranks, alone = seen
+    for name in ("run", "again", "at rank 0 alone"):
+        for k, each in enumerate(ranks):
+            assert each[name] == [k, *alone["run"][1:]] and each[name][1] == "done", name
+    for name in ("run", "spread", "early", "lead-1"):
+        mine, other = (records.load(Path(each) / f"{name}.h5") for each in (folder, alone["folder"]))
+        np.testing.assert_array_equal(mine.final["x"], other.final["x"])
+    assert [each["early"][:2] for each in ranks] == [["stopped", "the script ended it"]] * 3
+    assert ranks[0]["table"] == 4 and ranks[1]["table"].startswith("UserError: rank 1 has no tables")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("refused", "UserError: unknown flag --tua"),
+        ("different", "UserError: ranks 0 and 1 call simulate with different arguments: 0.1 and 1.1"),
+        ("other data", "UserError: the ranks hold different data or networks"),
+        ("client", "round 1: client 0 (rank 1) failed in step 'train'"),
+        ("unread", "round 2: LookupError: planted after client 0"),
+        ("unsummed", "round 1: LookupError: planted before the sum"),
+    ],
+)
+def test_what_fails_is_raised_on_all_ranks(seen: Any, name: str, words: str) -> None:
+    """And the next runs have their bits (above). Mutations: MPI_Abort; a rank that waits; replies left in flight."""
+    _, ranks, alone = seen
+    for k, each in enumerate(ranks):
+        assert words in each[name], (k, each[name])
+    assert ranks[0][name].split(":")[0] == ranks[1][name].split(":")[0]
+    if name not in ("different", "other data", "client"):  # which need ranks
+        assert words in alone[name]
+
+
+def test_a_scripts_exception_ends_the_run_everywhere(seen: Any) -> None:
+    folder, ranks, _ = seen
+    assert ranks[0]["broken"] == "ValueError: of the script"
+    assert [each["broken"] for each in ranks[1:]] == ["RunFailed: rank 0: ValueError: of the script"] * 2
+    assert records.load(folder / "broken.h5").length == 3
+
+
+def test_rank_0_leads_and_the_others_serve(seen: Any) -> None:
+    """A class made in a function goes by value. Mutations: others that run the function, too; a failed run that ends
+    the serving."""
+    _, ranks, alone = seen
+    assert ranks[0]["lead"] == alone["lead"] and len(ranks[0]["lead"]) == 3 and ranks[0]["lead"][2] == "round 2:"
+    assert [each["lead"] for each in ranks[1:]] == [None, None]
+    assert ranks[0]["lead fails"] == "ZeroDivisionError: division by zero"
+    assert [each["lead fails"] for each in ranks[1:]] == ["RunFailed: rank 0: ZeroDivisionError: division by zero"] * 2
+
+
+@pytest.mark.parametrize(
+    ("when", "words"),
+    [
+        ("first", "rank 2 has waited 1 s for ranks that have not called what it has: all ranks must"),
+        ("later", "ranks 1 have not called what rank 0 has: all ranks must"),
+    ],
+)
+def test_ranks_that_do_not_come_are_named_and_all_end(when: str, words: str, tmp_path: Path) -> None:
+    """Mutation: a rank that waits for ever."""
+    since = time.monotonic()
+    done = start(3, "-m", "tests.api.program", tmp_path, when)
+    assert done.returncode != 0 and time.monotonic() - since < 50
+    assert words in done.stderr

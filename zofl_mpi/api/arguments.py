@@ -1,0 +1,159 @@
+"""Arguments of a run from Python, understood as a command line is: flags by the same code, objects beside them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, cast, final
+
+import numpy as np
+
+from zofl_mpi.data import Federation
+from zofl_mpi.errors import UserError, nearest
+from zofl_mpi.run import flags
+from zofl_mpi.run import plan as plans
+from zofl_mpi.run.family import Choice, Family, Site, family_of
+from zofl_mpi.run.plan import Plan
+from zofl_mpi.settings.samples import Samples
+
+FAMILIES = ("zo_hfl", "fedrzo", "heron_sfl")
+"""Modules of the package that are commands, each a family of methods."""
+
+
+IN_MEMORY = "data in memory"
+"""How the command in a result calls data that no flag names."""
+
+
+@final
+@dataclass(frozen=True)
+class Arguments:
+    """A run as a script asks for it.
+
+    Attributes:
+        method: a word of a command line, or a class.
+        problem: a word, a class, or an object with `choice()`, such as a `TorchProblem`; None: the method's usual one.
+        data: a word or a path, as --data takes it, or a `Federation` in memory; None: the usual ones.
+        family: zo_hfl, fedrzo or heron_sfl, where method and problem belong to several; "": found.
+        flags: {flag, with underscores: value}.
+    """
+
+    method: Any
+    problem: Any
+    data: Any
+    family: str
+    flags: Mapping[str, Any]
+
+    def words(self) -> list[str]:
+        """The flags as a command line has them (UserError: a value that none could have)."""
+        named = {"method": word_of(self.method)}
+        if self.problem is not None:
+            named["problem"] = word_of(self.problem)
+        if self.data is not None and not isinstance(self.data, Federation):
+            named["data"] = os.fspath(self.data)
+        known = {flags.field_of(name): _plain(name, value) for name, value in self.flags.items()}
+        values = {name: value for name, value in (named | known).items() if value is not None}
+        return flags.to_arguments(values, values, "simulate")
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether something of it cannot be typed on a command line."""
+        return not all(isinstance(each, str | os.PathLike | None) for each in (self.method, self.problem, self.data))
+
+    def understood(self) -> tuple[Family, Plan]:
+        """The family with what this script adds to it, and the plan (UserError: whatever is wrong)."""
+        family, words = self.chosen(), self.words()
+        plan = plans.understand(family, words)
+        if self.has_objects:
+            shown = [word_of(self.method), *(word_of(each) for each in (self.problem,) if each is not None)]
+            shown += [IN_MEMORY] * isinstance(self.data, Federation)
+            plan = replace(plan, command=f"zofl_mpi.simulate({', '.join([*shown, *words])})")
+        return family, plan
+
+    def chosen(self) -> Family:
+        """The family (UserError: none has this method and problem, or several have)."""
+        if not (self.problem is None or isinstance(self.problem, str | type) or hasattr(self.problem, "choice")):
+            allowed = "a problem's word, a class, or a zofl_mpi.TorchProblem or SplitProblem"
+            raise UserError(f"problem is a {type(self.problem).__name__}; it must be {allowed}")
+        if self.family:
+            if self.family.removeprefix("zofl_mpi.") not in FAMILIES:
+                raise UserError(f"family {self.family!r}: must be one of {', '.join(FAMILIES)}")
+            return self._extended(_module(self.family.removeprefix("zofl_mpi.")))
+        method = self.method if isinstance(self.method, str) and ":" not in self.method else None
+        problem = self.problem if isinstance(self.problem, str) and ":" not in self.problem else None
+        fits = [name for name in FAMILIES if method is None or method in _module(name).METHODS]
+        if not fits:
+            every = list(dict.fromkeys(word for name in FAMILIES for word in _module(name).METHODS))
+            raise UserError(
+                f"method {method}: must be one of {', '.join(every)}, or a class{nearest(str(method), every)}"
+            )
+        both = [name for name in fits if problem is None or problem in _module(name).PROBLEMS]
+        if not both:
+            offered = list(dict.fromkeys(word for name in fits for word in _module(name).PROBLEMS))
+            raise UserError(f"problem {problem}: must be one of {', '.join(offered)}{nearest(str(problem), offered)}")
+        in_memory = isinstance(self.data, Federation) and problem is None and self.problem is not None
+        same = {None if method is None else _module(name).METHODS[method] for name in both}
+        if len(both) > 1 and not (in_memory and len(same) == 1):  # else nothing depends on which
+            raise UserError(f"method and problem belong to {' and '.join(both)}: say which by family='{both[0]}'")
+        return self._extended(_module(both[0]))
+
+    def _extended(self, family: Family) -> Family:
+        """The family with the script's own classes, problem and data, by their words."""
+        methods, problems = dict(family.METHODS), dict(family.PROBLEMS)
+        if isinstance(self.method, type):
+            methods[word_of(self.method)] = self.method
+        if self.problem is not None and not isinstance(self.problem, str):
+            problems[word_of(self.problem)] = _choice(family, self.problem)
+        if isinstance(self.data, Federation):
+            problems = {name: in_memory(name, choice, self.data) for name, choice in problems.items()}
+        own = {name: getattr(family, name) for name in ("__doc__", "__spec__", "OWN_PROBLEM")}
+        papers = {"PAPER_PROBLEM": vars(family)["PAPER_PROBLEM"]} if "PAPER_PROBLEM" in vars(family) else {}
+        return cast("Family", SimpleNamespace(METHODS=methods, PROBLEMS=problems, **own, **papers))
+
+
+def in_memory(name: str, choice: Choice, data: Federation) -> Choice:
+    """A problem on these data, without the flags of a data set."""
+    groups = {title: cls for title, cls in choice.groups.items() if not issubclass(cls, Samples)}
+    takes = len(groups) < len(choice.groups)
+
+    def make(site: Site) -> Any:
+        if not takes:
+            raise UserError(f"problem {name} takes texts or no data, not data in memory")
+        return choice.make(replace(site, federation=data))
+
+    return replace(choice, groups=groups, make=make)
+
+
+def word_of(given: Any) -> str:
+    """A method, a problem or a class by the word that a result keeps."""
+    if isinstance(given, str | os.PathLike):
+        return os.fspath(given)
+    if isinstance(given, type):
+        return f"{given.__module__}:{given.__name__}"
+    return str(getattr(given, "name", "") or type(given).__name__)
+
+
+def _choice(family: Family, problem: Any) -> Choice:
+    if isinstance(problem, type):
+        return family.OWN_PROBLEM(word_of(problem), problem)
+    return cast(Choice, problem.choice())
+
+
+def _module(name: str) -> Family:
+    return family_of(f"zofl_mpi.{name}")
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A value as a command line could give it."""
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(name, each) for each in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, str) and value.startswith("-"):
+        raise UserError(f"{name}={value!r} is no value of a flag")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise UserError(f"{name} is a {type(value).__name__}; a flag's value is a number, a word, True or False, or a list")

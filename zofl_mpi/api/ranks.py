@@ -1,0 +1,168 @@
+"""Ranks of a script under mpirun: they meet before a run, compare its arguments, and may serve those of rank 0."""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import pickle
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar, cast
+
+from zofl_mpi.data import Federation
+from zofl_mpi.engine.world import RANKS, SIGNS, SIZES, SingleProcess, World, launched
+from zofl_mpi.errors import RunFailed, UserError
+from zofl_mpi.run.mpi import world as mpi
+
+T = TypeVar("T")
+SHARED, PIECE = "/dev/shm", 1 << 24
+"""Folder of files in memory, and bytes that travel at once."""
+_LEADING: list[World] = []
+"""The world of a `lead` in progress, at rank 0."""
+
+
+def connect(use_mpi: bool | None) -> World:
+    """The ranks of a run; with False this process alone. All ranks call it.
+
+    UserError: a notebook's kernel inherits a launcher's variables; the ranks do not see each other.
+    """
+    if use_mpi is False or not (use_mpi or launched(os.environ)):
+        return SingleProcess()
+    if use_mpi is None and "ipykernel" in sys.modules and not _LEADING:
+        names = ", ".join(sorted(os.environ.keys() & {*SIZES, *RANKS, *SIGNS}))
+        raise UserError(f"this notebook's kernel inherits {names} from a launcher: say mpi=False (or mpi=True)")
+    return mpi.connect_script()
+
+
+@contextmanager
+def aborting(world: World) -> Iterator[None]:
+    """Ends all ranks, of several, when this one raises what the others do not know of."""
+    try:
+        yield
+    except UserError:  # the others have it, too
+        raise
+    except BaseException as exc:
+        if world.size > 1:
+            world.abort(last_words(exc))
+        raise
+
+
+def last_words(exc: BaseException) -> str:
+    """What a rank prints that ends all."""
+    return "".join(traceback.format_exception(exc)) + f"zofl_mpi: {type(exc).__name__}: {exc}"
+
+
+def shared(world: World, data: Any) -> Any:
+    """The data of a run on every rank: its own, or those of rank 0 where the others have none, once on each node."""
+    has = world.allgather(isinstance(data, Federation))
+    if not has[0] or all(has):
+        return data
+    return spread(world, data)
+
+
+def spread(world: World, value: Any) -> Any:
+    """Rank 0's value on all ranks; its arrays once on each node, in memory that the ranks of the node share."""
+    buffers: list[pickle.PickleBuffer] = []
+    text = pickle.dumps(value, protocol=5, buffer_callback=buffers.append) if world.rank == 0 else b""
+    text, sizes = world.bcast((text, [each.raw().nbytes for each in buffers]))
+    (place, _), whole = world.neighbours(None), cast("Any", b"")
+    with tempfile.TemporaryFile(dir=SHARED if os.path.isdir(SHARED) else None) as own:
+        _, (path, *_) = world.neighbours(f"/proc/{os.getpid()}/fd/{own.fileno()}")
+        for k, size in enumerate(sizes):
+            for low in range(0, size, PIECE):
+                piece = world.bcast(buffers[k].raw()[low : low + PIECE].tobytes() if world.rank == 0 else None)
+                if place == 0:
+                    own.write(piece)
+        own.flush()
+        world.neighbours(None)
+        if world.rank and sum(sizes):
+            with open(path, "rb") as file:
+                whole = mmap.mmap(file.fileno(), sum(sizes), access=mmap.ACCESS_READ)
+        world.neighbours(None)  # until then the file is there
+    if world.rank == 0:
+        return value
+    ends = [0, *itertools.accumulate(sizes)]
+    return pickle.loads(text, buffers=[memoryview(whole)[low:high] for low, high in itertools.pairwise(ends)])
+
+
+def compare(world: World, words: list[str]) -> None:
+    """Refuses ranks that ask for different runs."""
+    told = world.allgather(words)
+    for rank, other in enumerate(told):
+        if other != told[0]:
+            pairs = zip([*told[0], "(nothing)"], [*other, "(nothing)"], strict=False)
+            first, second = next(((a, b) for a, b in pairs if a != b), (" ".join(told[0]), " ".join(other)))
+            raise UserError(f"ranks 0 and {rank} call simulate with different arguments: {first} and {second}")
+
+
+def lead(function: Callable[..., T], *arguments: Any, **named: Any) -> T | None:
+    """Calls `function` at rank 0 alone; the other ranks serve its simulations until it returns. Call it on all ranks.
+
+    What simulations are given within `function` is sent to the other ranks by value: classes, functions and arrays,
+    those of a notebook too (by cloudpickle, which must be installed for these).
+
+    Returns:
+        At rank 0, or without MPI, what `function` returns; None elsewhere.
+
+    Raises:
+        RunFailed: on the other ranks, where `function` raises an exception at rank 0, which gets the exception itself.
+        UserError: what a simulation is given cannot be sent; it is named.
+    """
+    world = connect(None)
+    if world.size == 1:
+        return function(*arguments, **named)
+    try:
+        if world.rank:
+            _serve(world)
+            return None
+        _LEADING.append(world)
+        try:
+            value = function(*arguments, **named)
+        except BaseException as exc:
+            world.bcast(("failed", f"rank 0: {type(exc).__name__}: {exc}"))
+            raise
+        finally:
+            _LEADING.clear()
+        world.bcast(("end", None))
+        return value
+    finally:
+        world.free()
+
+
+def announce(call: Callable[..., object], *arguments: Any) -> None:
+    """Within `lead` at rank 0: makes the other ranks call this function, too."""
+    if _LEADING:
+        _LEADING[0].bcast(("call", _sent((call, *arguments))))
+
+
+def _serve(world: World) -> None:
+    """Takes part in whatever rank 0 calls, until it ends."""
+    while True:
+        word, content = world.bcast(None)
+        if word == "end":
+            return
+        if word == "failed":
+            raise RunFailed(content)
+        with suppress(UserError):  # rank 0 has it, too, and decides what follows
+            call, *arguments = pickle.loads(content)
+            call(*arguments)
+
+
+def _sent(arguments: tuple[Any, ...]) -> bytes:
+    """The arguments by value (UserError: one cannot be sent, named)."""
+    try:
+        import cloudpickle as by_value
+    except ImportError:
+        by_value = pickle  # classes of a module suffice
+    for each in arguments:
+        try:
+            by_value.dumps(each)
+        except Exception as exc:  # of whatever __reduce__ is
+            name = getattr(each, "__qualname__", type(each).__name__)
+            advice = "define it in a module, or install cloudpickle: pip install 'zofl_mpi[script]'"
+            raise UserError(f"{name} cannot be sent to the other ranks ({exc}): {advice}") from exc
+    return bytes(by_value.dumps(arguments))

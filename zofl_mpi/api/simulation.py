@@ -1,0 +1,321 @@
+"""Runs from Python: `simulate`, `plan`, and `Simulation`, a run step by step."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, final
+
+from zofl_mpi.api import isolation, ranks
+from zofl_mpi.api.arguments import Arguments
+from zofl_mpi.api.result import Result
+from zofl_mpi.engine.world import World, at_server, run_or_fail_all
+from zofl_mpi.errors import RunFailed, UserError
+from zofl_mpi.run import plan as plans
+from zofl_mpi.run.build import Built, build, compile_kernel, opened
+from zofl_mpi.run.progress import Progress, progress
+from zofl_mpi.run.signals import Stop
+
+if TYPE_CHECKING:
+    from zofl_mpi.run.session import Session
+
+REFUSED = {"dry_run": "call zofl_mpi.plan", "survive": "start the run from the command line"}
+"""{flag that means nothing here: what to do instead}"""
+
+
+class Callback(Protocol):
+    """What looks on at rank 0: any object with one or more of these functions. Their seconds count for no round."""
+
+    def on_start(self, run: Simulation) -> None:
+        """Called before the first round."""
+
+    def on_round(self, run: Simulation, row: Mapping[str, float]) -> None:
+        """Called after each round with its columns, before a checkpoint; `run.stop("why")` ends the run there."""
+
+    def on_end(self, run: Simulation) -> None:
+        """Called after the last round, when the result is closed."""
+
+
+@final
+class Simulation:
+    """A run, step by step: a context manager that yields the columns of each round.
+
+        with zofl_mpi.Simulation("zo_hfl", "softmax", "digits", m=5) as run:
+            for row in run:
+                ...
+
+    Leaving the block early ends the run after the round in progress. Under mpirun all ranks do the same; rank 0 alone
+    gets rows.
+
+    Attributes:
+        rank: of this process.
+        method: the method, as built.
+        plan: the resolved configuration, {flag: value}.
+        row: columns of the last round; {} before the first.
+        result: once the block is left, a `Result`.
+    """
+
+    def __init__(
+        self,
+        method: Any,
+        problem: Any = None,
+        data: Any = None,
+        *,
+        family: str = "",
+        callbacks: Sequence[Any] = (),
+        mpi: bool | None = None,
+        **flags: Any,
+    ) -> None:
+        """As `simulate`; nothing happens before the `with` block."""
+        self._given = _arguments(method, problem, data, family, flags)
+        self._callbacks, self._mpi = list(callbacks), mpi
+        self._call = (method, problem, data, family, mpi, flags)
+        self.rank, self.row = 0, dict[str, float]()
+        self.method: Any = None
+        self.plan: Mapping[str, Any] = {}
+        self._result: Result | None = None
+        self._session: Session | None = None
+        self._rows: Iterator[dict[str, float]] = iter(())
+        self._served = self._began = False
+
+    @property
+    def result(self) -> Result:
+        """The result of the run (UserError: the run goes on)."""
+        if self._result is None:
+            raise UserError("the run has no result yet: it has one when the `with` block is left")
+        return self._result
+
+    @property
+    def state(self) -> Any:
+        """The state after the last round; at rank 0."""
+        return self._leads().rounds.state
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are finished."""
+        return int(self.row.get("round", 0))
+
+    def stop(self, reason: str) -> None:
+        """Ends the run after the round in progress, or after the one whose row was just given; at rank 0."""
+        self._leads().rounds.stop(reason)
+
+    def __enter__(self) -> Self:
+        ranks.announce(take_part, *self._call)
+        with ExitStack() as at_a_failure:
+            at_a_failure.enter_context(isolation.alone())
+            at_a_failure.enter_context(isolation.put_back())
+            since = time.perf_counter()
+            world = ranks.connect(self._mpi)
+            at_a_failure.callback(world.free)
+            with ranks.aborting(world):
+                built = _built(world, self._given, self._given.flags.get("quiet", True))
+                bar = at_a_failure.enter_context(progress(world.rank > 0 or built.plan.values["quiet"]))
+                stop = Stop()
+                at_a_failure.callback(stop.restore)
+                self._job = opened(built, bar, stop)
+                if self._job.recorder is not None:
+                    from zofl_mpi.run.session import Session  # HDF5 is for rank 0 only
+
+                    self._session = Session(self._job, lambda: time.perf_counter() - since)
+                    self._rows = self._session.rows()
+            self.rank, self.method, self.plan = world.rank, built.method, built.plan.config
+            self._end = at_a_failure.pop_all()
+        return self
+
+    def __iter__(self) -> Iterator[dict[str, float]]:
+        if self._session is None:
+            self._serve()
+            return
+        if not self._began:
+            self._began = True
+            self._tell("on_start", self)
+        while (row := self._next(self._session)) is not None:
+            self._tell("on_round", self, row)
+            yield row
+
+    def _next(self, session: Session) -> dict[str, float] | None:
+        """Computes a round; None after the last one."""
+        try:
+            row = next(self._rows, None)
+        except RunFailed as failure:
+            root: BaseException = failure
+            while root.__cause__ is not None:
+                root = root.__cause__
+            raise failure.with_traceback(root.__traceback__)  # a debugger begins where the fault is  # noqa: B904
+        self.row = self.row if row is None else row
+        return row
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._end:
+            world = self._job.world
+            if self._session is None:
+                if exc is not None:  # the others wait for this rank
+                    world.abort(ranks.last_words(exc))
+                with ranks.aborting(world):
+                    self._serve()
+                    told = world.bcast(None)
+                self._learn(told)
+                return
+            try:
+                if exc is None and not self._session.rounds.ended:
+                    self.stop("the script ended it")
+                    while self._next(self._session) is not None:
+                        pass
+                if exc is None:
+                    self._ended(self._session, world)
+                    return
+            except BaseException as failure:
+                self._failed(self._session, world, failure)
+                raise
+            self._failed(self._session, world, exc)
+
+    def _ended(self, session: Session, world: World) -> None:
+        session.clients.close()
+        session.job.watch.ends()
+        ended, reason = session.rounds.ended, session.rounds.reason if session.rounds.ended == "stopped" else ""
+        config = json.loads(json.dumps(self.plan))  # as the file has it
+        self._result = Result(str(session.recorder.path), ended, self.row, config, reason=reason)
+        world.bcast(("", self._result))
+        self._result = replace(self._result, built=self._given, problem=self.method.setting.problem)
+        if not self._job.plan.values["quiet"]:
+            print(session.closing(), flush=True)
+        self._tell("on_end", self)
+
+    def _failed(self, session: Session, world: World, exc: BaseException) -> None:
+        """Closes the result of a run that failed, and lets all ranks raise it, or ends them where they cannot hear."""
+        session.break_off(exc)
+        if world.size == 1:
+            return
+        if isinstance(exc, Exception) and session.clients.give_up():
+            session.clients.close(1)
+            world.bcast((str(exc) if isinstance(exc, UserError) else f"{type(exc).__name__}: {exc}", None))
+        else:
+            world.abort(ranks.last_words(exc))
+
+    def _serve(self) -> None:
+        if not self._served:
+            self._served = True
+            self._job.serve()
+            self._job.watch.ends()
+
+    def _learn(self, told: tuple[str, Result | None]) -> None:
+        """What rank 0 says of the end."""
+        failure, result = told
+        if result is None:
+            raise RunFailed(f"rank 0: {failure}")
+        self._result, self.row = replace(result, rank=self.rank), dict(result.row)
+
+    def _tell(self, event: str, *arguments: Any) -> None:
+        for callback in self._callbacks:
+            call: Callable[..., None] | None = getattr(callback, event, None)
+            if call is not None:
+                call(*arguments)
+
+    def _leads(self) -> Session:
+        if self._session is None:
+            where = f"rank {self.rank}" if self.rank else "a run that has not begun"
+            raise UserError(f"{where} has no state and stops nothing: rank 0 leads a run, within its `with` block")
+        return self._session
+
+
+def simulate(
+    method: Any,
+    problem: Any = None,
+    data: Any = None,
+    *,
+    family: str = "",
+    callbacks: Sequence[Any] = (),
+    mpi: bool | None = None,
+    **flags: Any,
+) -> Result:
+    """Runs a federated method; under mpirun all ranks call it, and rank 0 gets the whole result.
+
+    Args:
+        method: a name of `python -m zofl_mpi`, a class of your own, or a `Result` to continue.
+        problem: a name, a class of your own, or a `TorchProblem` or `SplitProblem`; None: the method's usual one.
+        data: a name or a path of a file, as --data takes it, or a `Federation` in memory; None: the usual ones.
+        family: zo_hfl, fedrzo or heron_sfl, where method and problem belong to several.
+        callbacks: objects that look on, see `Callback`.
+        mpi: False: this process alone, whatever a launcher has set; True: MPI in any case.
+        flags: all of `python -m zofl_mpi.FAMILY --help`, with underscores; quiet is True where it is not given.
+
+    Raises:
+        UserError: a mistake, before the first round; nothing was written.
+        RunFailed: a round failed; the rounds before it are in the result file. On all ranks.
+    """
+    with Simulation(method, problem, data, family=family, callbacks=callbacks, mpi=mpi, **flags) as run:
+        for _ in run:
+            pass
+    return run.result
+
+
+def take_part(method: Any, problem: Any, data: Any, family: str, mpi: bool | None, flags: Mapping[str, Any]) -> None:
+    """A rank's part of what rank 0 runs within `lead`."""
+    simulate(method, problem, data, family=family, mpi=mpi, **flags)
+
+
+@final
+@dataclass(frozen=True)
+class Planned:
+    """What a run would be, without running it.
+
+    Attributes:
+        config: the resolved configuration, {flag: value}.
+        expected: costs as far as the method knows them, and measured seconds, {description: value}.
+    """
+
+    config: Mapping[str, Any]
+    expected: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return plans.in_words(self.config, self.expected)
+
+
+def plan(
+    method: Any, problem: Any = None, data: Any = None, *, family: str = "", mpi: bool | None = None, **flags: Any
+) -> Planned:
+    """The resolved configuration and the expected cost of a run, as --dry-run prints them; arguments as `simulate`'s.
+
+    Measured seconds are those of rank 0; the other ranks get the configuration alone.
+    """
+    ranks.announce(take_part_in_plan, method, problem, data, family, mpi, flags)
+    with isolation.alone(), isolation.put_back(), ExitStack() as end:
+        world = ranks.connect(mpi)
+        end.callback(world.free)
+        with ranks.aborting(world):
+            built = _built(world, _arguments(method, problem, data, family, flags), quiet=True, dry_run=True)
+            compile_kernel(world, built.method)
+            return Planned(built.plan.config, built.expected() if world.rank == 0 else {})
+
+
+def take_part_in_plan(
+    method: Any, problem: Any, data: Any, family: str, mpi: bool | None, flags: Mapping[str, Any]
+) -> None:
+    """A rank's part of what rank 0 plans within `lead`."""
+    plan(method, problem, data, family=family, mpi=mpi, **flags)
+
+
+def _arguments(method: Any, problem: Any, data: Any, family: str, flags: Mapping[str, Any]) -> Arguments:
+    """The arguments, completed by those of a result that is continued."""
+    for name, advice in REFUSED.items():
+        if flags.get(name):
+            raise UserError(f"{name}: a script has no use for it; {advice}")
+    if isinstance(method, Result):
+        return method.continued(problem, data, family, flags)
+    return Arguments(method, problem, data, family, dict(flags))
+
+
+def _built(world: World, given: Arguments, quiet: bool, dry_run: bool = False) -> Built:
+    """The run on all ranks, whose arguments are compared."""
+    own = {**given.flags, "quiet": quiet, **({"dry_run": True} if dry_run else {})}
+    given = replace(given, flags=own, data=ranks.shared(world, given.data))
+    ranks.compare(world, run_or_fail_all(world, given.words))
+    family = run_or_fail_all(world, given.chosen)
+    plan = world.bcast(at_server(world, lambda: given.understood()[1]))
+    return build(world, family, plan, Progress())
