@@ -19,3 +19,15 @@ def groups_for(method: type[Any]) -> dict[str, type[Between]]:
         return {}
     own = {f.name for f in fields(method)} - {"setting"}
     return {title: cls for title, cls in GROUPS.items() if own.isdisjoint(f.name for f in fields(cls))}
+
+
+def why_without(method: type[Any], flag: str, own: bool) -> list[str]:
+    """Why a method has not such a flag, in words, if it is one of these; `own`: of a method of the user's own."""
+    group = next((cls for cls in GROUPS.values() if flag in (f.name for f in fields(cls))), None)
+    if group and own:
+        return [f"no step of {method.__name__} says what its reply changes (zofl_mpi.change)"]
+    return (
+        [f"{method.uploads} leave this method's clients as they are"]
+        if group and group.protects and method.uploads
+        else []
+    )

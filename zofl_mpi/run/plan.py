@@ -221,17 +221,11 @@ def owners_of(family: Family, name: str, method: str) -> list[str]:
     def has(classes: Iterable[type[Any]]) -> bool:
         return any(leaf.name == name for cls in classes for leaf in flags.leaves(cls))
 
-    def classes_of(cls: type[Any]) -> list[type[Any]]:
-        return [cls, *clients.groups_for(cls).values()]
-
-    methods = [f"--method {method}" for method, cls in family.METHODS.items() if has(classes_of(cls))]
+    every = {method: [cls, *clients.groups_for(cls).values()] for method, cls in family.METHODS.items()}
+    methods = [f"--method {method}" for method, classes in every.items() if has(classes)]
     groups = {problem: (choice.groups, *choice.roles.values()) for problem, choice in family.PROBLEMS.items()}
     problems = [f"--problem {problem}" for problem, all_of in groups.items() if any(has(g.values()) for g in all_of)]
-    owner = next((cls for cls in clients.GROUPS.values() if has([cls])), None)
-    own = method_of(family, method)
-    why = [f"{own.uploads} leave this method's clients as they are"] if owner and owner.protects and own.uploads else []
-    if owner and ":" in method:
-        why = [f"no step of {own.__name__} says what its reply changes (zofl_mpi.change)"]
+    why = clients.why_without(method_of(family, method), name, ":" in method)
     return [*methods[:-1], "; ".join([methods[-1], *why]), *problems] if why else [*methods, *problems]
 
 
@@ -268,13 +262,12 @@ def method_of(family: Family, name: str) -> type[Method[Any]]:
     if ":" not in name:
         return _named(family.METHODS, name, "--method")
     found = family.METHODS.get(name) or _imported(name, "--method")
-    if Method not in found.__mro__:
-        base = f"class {found.__name__}(zofl_mpi.Method): it has the members that a method may leave out"
-        raise UserError(f"--method {name}: {found.__name__} is no method, it must inherit one: {base}")
     members = {name for base in found.__mro__ if base not in Method.__mro__ for name in vars(base)}
     missing = [f"the function {part}" for part in ("start", "round", "evaluate") if part not in members]
     if not is_dataclass(found) or "setting" not in (f.name for f in fields(found)):
         missing.insert(0, "a field named setting (it must be a dataclass)")
+    if Method not in found.__mro__:
+        missing.insert(0, f"the base class, as in class {found.__name__}(zofl_mpi.Method)")
     if missing:
         raise UserError(f"--method {name}: {found.__name__} is no method, it lacks {', '.join(missing)}")
     return found
