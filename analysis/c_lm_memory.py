@@ -27,8 +27,6 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.counting import Allocations
-from zofl_mpi.rounds.privacy import Privacy
-from zofl_mpi.rounds.robust import Robust
 from zofl_mpi.rounds.split.training import Training
 
 SIZES = {1: (1000, 64, 3, 2), 10: (8192, 256, 10, 4), 30: (16384, 384, 13, 6), 124: (50257, 768, 12, 12)}
@@ -163,17 +161,18 @@ def step_of(way: str, parts: Any, tokens: Any) -> tuple[Callable[[], Any], Calla
     setting = Setting(problem, Streams(1), (data,))
     training = Training(setting, batch=TEXTS, h=1, optimiser=Optimiser("sgd"), weights="uniform")
     SplitLM.samples = lambda *_: (tokens[:, :-1], tokens[:, 1:])  # type: ignore[method-assign]
-    shared: dict[str, Any] = {"training": training, "robust": Robust(setting)}
+    shared: dict[str, Any] = {"training": training}
     if way == "fedkseed":
         of: Any = FedKSeed(setting, **shared, seeds=4)
     else:
-        shared |= {"privacy": Privacy(setting)} | ({"distribution": "rademacher"} if way.endswith("signs") else {})
+        shared |= {"distribution": "rademacher"} if way.endswith("signs") else {}
         of = (HiSo if way == "hiso" else DeComFL)(setting, **shared, n_p=1)
     x, client = of.loss.flat.initial()[0], Client(0, data)
+    ends = of.rule.span, of.problem.arithmetic
     if way == "fedkseed":
-        message: Any = SeededModel(x, {}, none, 0, np.zeros((0, 4), np.float32))
+        message: Any = SeededModel(x, {}, none, 0, *ends, np.zeros((0, 4), np.float32))
     else:
-        message = ModelBroadcast(x, of.first_moments(x), none, 0)
+        message = ModelBroadcast(x, of.first_moments(x), none, 0, *ends)
     local = of.local(client, message)
     moments = of.received(message)[1]
 

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, at_least, column, finite, part
+from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, at_least, change, column, part
+from zofl_mpi.clients.privacy import Privacy
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, Shares, shaped
-from zofl_mpi.rounds.privacy import Clipped, Privacy
 from zofl_mpi.rounds.report import GlobalModel, Report, Reporting
 
 
@@ -25,7 +25,7 @@ from zofl_mpi.rounds.report import GlobalModel, Report, Reporting
 class Derivatives:
     """Client to server."""
 
-    scalars: Array = finite("a derivative is not finite; a smaller --step may help")  # (K,)
+    scalars: Array = change("a derivative is not finite; a smaller --step may help", scalar=True)  # (K,)
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,8 @@ class Scalars(Costed[Smooth]):
     n_p: int = at_least(1, 1, "a whole number of directions")
     step: float = above(0, 0.1, "a step size")
     x0: X0 = "auto"
-    privacy: Privacy = part()
     reporting: Reporting = part()
     _drawn: dict[int, Array] = field(init=False, repr=False, compare=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.privacy.begin(self, self.sampling, scalars=True)
 
     def start(self) -> State:
         """x_0."""
@@ -65,25 +61,16 @@ class Scalars(Costed[Smooth]):
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Adds up the participants' derivatives and steps along the directions."""
-        S, message, privacy = self.sampling(r), GlobalModel(state.x, r), self.privacy
-        signal = math.nan
-        if privacy.clips:
-            total = clients.sum(self.derive, message, privacy.clipped_change, to=S)() if S else np.zeros(self.n_p + 1)
-            asked = privacy.denominator(len(S))
-            signal = float(np.linalg.norm(total[:-1])) / (asked * privacy.C)
-            s = privacy.released(total[:-1], total[-1] / privacy.C, len(S), r, scalars=True) / asked
-        else:
-            s = clients.mean(self.derive, message, to=S).scalars
+        nobody, message = Derivatives(np.zeros(self.n_p)), GlobalModel(state.x, r)
+        s = clients.mean(self.derive, message, to=self.sampling(r), nobody=nobody).scalars
         x = state.x - self.step * (s @ self.directions_of(r))
-        return State(x.astype(state.x.dtype), signal)
+        signals = (each.signal for each in self.setting.between if isinstance(each, Privacy))
+        return State(x.astype(state.x.dtype), next(signals, math.nan))
 
-    def derive(self, client: Client, message: GlobalModel) -> Derivatives | Clipped:
+    def derive(self, client: Client, message: GlobalModel) -> Derivatives:
         """Takes the derivatives of F_i at x along the round's directions, on all of the client's samples."""
         g = shaped(self.problem.gradient(message.x, client.data), message.x.shape, "gradient(x, data)")
-        scalars = self.directions_of(message.r) @ g.astype(np.float64)
-        if self.privacy.clips:
-            return self.privacy.reply(client, scalars, message.r, scalars=True)
-        return Derivatives(scalars)
+        return Derivatives(self.directions_of(message.r) @ g.astype(np.float64))
 
     def directions_of(self, r: int) -> Array:
         """(K, n) v_k, the same at all ends."""

@@ -2,15 +2,15 @@
 
 A method, a problem or a script of your own may import these names; everything else may move:
 
-- `Method`: the base of a method, with defaults of what it may leave out.
+- `Method`: base of a method, with the members that it may leave out.
 - `Setting`: a method's problem, data of server and clients, and random numbers.
 - `Client`, `Clients`: a client as its steps see it; all clients, as the server asks them. `Step`: the type of a step.
-- `Method`: base class of a method.
 - `Array`: the type of a NumPy array of numbers.
 - `Purpose`: purpose of random numbers; with round, client and step it is their key.
 - `column`, `part`, `given`: fields of states and reports, of groups of flags, and fields that the run gives.
 - `at_least`, `above`, `fraction`: flags with a range, checked by the command line.
 - `finite`: a field of a message whose value must be finite, with the sentence that ends the run otherwise.
+- `change`: such a field by which a client changes something; clipping, noise and robust means are about it.
 - `Dataset`, `Federation`: samples; who holds which of them.
 - `Loads`: the work that a method plans for each client, by which they are placed on ranks.
 - `Directions`: how many directions a zeroth-order method draws, and their length.
@@ -38,7 +38,7 @@ if sys.platform == "win32":  # whose Python has no fcntl and no resource
 
 # ruff: noqa: E402
 from zofl_mpi.engine.clients import Client, Clients, Step
-from zofl_mpi.engine.fields import Array, above, at_least, column, finite, fraction, given, part
+from zofl_mpi.engine.fields import Array, above, at_least, change, column, finite, fraction, given, part
 from zofl_mpi.engine.setting import Directions, Loads, Method, Setting
 from zofl_mpi.engine.streams import Purpose
 
@@ -77,6 +77,7 @@ __all__ = [
     "UserError",
     "above",
     "at_least",
+    "change",
     "check_method",
     "column",
     "demand",

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.device import cores
 from zofl_mpi.engine.fields import part
-from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.estimates import Estimation
@@ -103,7 +103,7 @@ class Nothing:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Method[Any]):
     """HERON's round, streamed or in lockstep.
 
     Attributes:

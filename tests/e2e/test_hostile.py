@@ -15,7 +15,7 @@ OWN = """
 import os
 from dataclasses import dataclass
 import numpy as np
-from zofl_mpi import Setting, column
+from zofl_mpi import Method, Setting, column
 
 @dataclass(frozen=True)
 class State:
@@ -26,7 +26,7 @@ class Report:
     loss: float = column("1", "nothing")
 
 @dataclass(frozen=True)
-class Own:
+class Own(Method):
     setting: Setting
     {fields}
 

@@ -7,8 +7,9 @@ MINE = '''
 from dataclasses import dataclass
 import numpy as np
 import torch
-from zofl_mpi import Array, Client, Clients, column
+from zofl_mpi import Array, Client, Clients, Method, Setting, change, column, part
 from zofl_mpi.methods.fedavg import FedAvg
+from zofl_mpi.rounds.base import Sampling
 from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, State
 from zofl_mpi.rounds.report import GlobalModel
 
@@ -21,9 +22,58 @@ class Mine(FirstOrder):
         mean = clients.mean(self.train, GlobalModel(state.x, r), to=self.local.sampling(r))
         return State(mean.y)
 
-    def train(self, client, message):
+    def train(self, client: Client, message: GlobalModel) -> LocalModel:
         y = message.x - np.float32(0.01) * self.problem.gradient(message.x, client.data).astype(message.x.dtype)
         return LocalModel(y)
+
+
+@dataclass(frozen=True)
+class Everybody(Mine):
+    """A mean of all clients, whoever is drawn."""
+
+    def round(self, state, r, clients):
+        return State(clients.mean(self.train, GlobalModel(state.x, r)).y)
+
+
+@dataclass(frozen=True)
+class Twice(Mine):
+    """Two questions a round."""
+
+    def round(self, state, r, clients):
+        clients.mean(self.train, GlobalModel(state.x, r), to=self.local.sampling(r))
+        return super().round(state, r, clients)
+
+
+@dataclass(frozen=True)
+class Norm:
+    norm: float
+
+
+@dataclass(frozen=True)
+class Gradient:
+    g: Array = change("the gradient is not finite", scalar=False)
+
+
+@dataclass(frozen=True)
+class FedSGD(Method):
+    """A method without a base: what its replies change stands on their fields."""
+
+    setting: Setting
+    sampling: Sampling = part()
+
+    def start(self):
+        return GlobalModel(self.setting.first_model(), 0)
+
+    def round(self, model, r, clients):
+        nobody = Gradient(np.zeros_like(model.x))
+        mean = clients.mean(self.gradient, model, to=self.sampling(r), nobody=nobody)
+        return GlobalModel((model.x - np.float32(0.5) * mean.g).astype(model.x.dtype), r + 1)
+
+    def gradient(self, client: Client, model: GlobalModel) -> Gradient:
+        return Gradient(self.setting.problem.gradient(model.x, client.data).astype(model.x.dtype))
+
+    def evaluate(self, model, r, clients):
+        return Norm(float(np.linalg.norm(model.x)))
 
 
 @dataclass(frozen=True)
@@ -97,7 +147,9 @@ class Wider(Mine):
         return State(super().round(state, r, clients).x.astype(np.float64))
 '''
 WRONG = {
-    "Mine --aggregate median --attackers 0.4": "--aggregate median, --attackers 0.4: no round of Mine uses it",
+    "Nan --aggregate median": "--aggregate median: Nan asks for step 'send' by clients.ask, whose replies are not",
+    "Everybody --weights uniform --clip 1 --beta 0.5": "--clip 1: step 'train' goes to other clients than",
+    "Twice --weights uniform --clip 1": "--clip 1: step 'train' asks for a second reply in round 1, and the account is",
     "Mine --tau 3": "--tau 3.0: no round of Mine uses it",
     "Mine --eta-g 0.5 --beta 0.5 --weights uniform": "--eta-g 0.5: no round of Mine uses it",
     "Mine --gamma 0.1": "--gamma 0.1: no round of Mine uses it",
@@ -125,6 +177,30 @@ def test_a_mistake_of_a_method_ends_its_run_in_a_sentence(
     told = capsys.readouterr().err.splitlines()[-1].removeprefix("zofl_mpi: ")
     assert "Traceback" not in told
     assert re.match(rf"round \d: (client \d \(rank \d\) failed in step '\w+', item 0: )?{WRONG[words]}", told), told
+
+
+PRIVATE = ["--participation", "poisson", "--beta", 0.5]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--aggregate", "median", "--attackers", 0.3], ["--clip", 0.1, *PRIVATE], ["--clip", 0.1, "--trust", "server"]],
+    ids=["robust", "poisson", "fixed"],
+)
+def test_wrappers_hold_for_a_method_of_ones_own(flags: list[Any], tmp_path: Path, monkeypatch: Patch) -> None:
+    """On any ranks with the same bits, with 40 clients added up where they are computed; and it changes the result.
+
+    Mutations: the clients' side left out on a rank; a wrapper at the server alone; a flag that is offered and read by
+    nobody."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run = ["--method", "mine:FedSGD", "--problem", "toy", "--m", 40, "--rounds", 3, "--quiet", "--out"]
+    assert here(FAMILY, *run, tmp_path / "alone.h5", *flags) == 0
+    assert run_module(3, FAMILY, *run, tmp_path / "ranks.h5", *flags) == 0
+    assert here(FAMILY, *run, tmp_path / "plain.h5") == 0
+    assert differences(tmp_path / "alone.h5", tmp_path / "ranks.h5") == []
+    found = [records.load(tmp_path / f"{name}.h5").final["x"] for name in ("alone", "plain")]
+    assert np.linalg.norm(found[0] - found[1]) > 1e-3
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

@@ -5,7 +5,7 @@ import sys
 
 from tests.e2e.made import *
 from tests.fates import Death, Fate
-from zofl_mpi.rounds.privacy import Privacy
+from zofl_mpi.clients.privacy import Privacy
 from zofl_mpi.run.grid import __main__ as grid
 from zofl_mpi.run.signals import STATUS
 
@@ -160,7 +160,10 @@ UNIFORM = "--method fedavg --weights uniform --clip 1"
         ("--clip 1 --exchange solutions", "--exchange solutions: must be scalars with --clip: a client's solutions"),
         ("--clip 1 --mechanism laplace --delta 0.1", "--delta 0.1: must be left out: --mechanism laplace has no delta"),
         ("--clip 1 --devices phones", "--devices with --clip: who is off, late or too small depends on a client"),
-        ("--method ditto --clip 1", "--method scaffold; local models leave this method's clients as they are"),
+        (
+            "--method server_sgd --clip 1",
+            "--clip is no flag of this method on this problem; it belongs to --method zo_hfl",
+        ),
     ],
 )
 def test_what_does_not_protect_is_refused_in_one_sentence(capsys: Capsys, arguments: str, words: str) -> None:
@@ -170,9 +173,21 @@ def test_what_does_not_protect_is_refused_in_one_sentence(capsys: Capsys, argume
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ("--method fedrzo_bl --clip 1", "--method scaffnew; replies leave this method's clients as they are"),
+        ("--method scaffnew --clip 1", "--clip 1: the account needs who takes part, and Scaffnew has no `sampling:"),
+    ],
+)
+def test_other_families_say_why_not(capsys: Capsys, arguments: str, words: str) -> None:
+    """Mutations: a flag that such a method takes and does not read; an account of all clients."""
+    assert words in refused(capsys, "zofl_mpi.fedrzo", *arguments.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
         (
             "--method sflv2 --clip 1",
-            "--method hiso; smashed activations and labels leave this method's clients as they",
+            "--method fedkseed; smashed activations and labels leave this method's clients as they",
         ),
         (
             "--problem split_resnet --width 2 --method decomfl --clip 1",

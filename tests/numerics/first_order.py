@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.between import composed
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
@@ -72,8 +73,8 @@ def method(cls: Any, setting: Setting, **flags: Any) -> Any:
     return built(cls, setting, **{**usual, **flags, **own})
 
 
-def clients_of(of: Any) -> LocalClients:
-    return LocalClients(list(of.setting.data), method=of)
+def clients_of(of: Any) -> Any:
+    return composed(LocalClients(list(of.setting.data), method=of), of)
 
 
 def point(setting: Setting, t: int = 9) -> Array:

@@ -16,8 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from zofl_mpi.clients import groups_for
 from zofl_mpi.data import Dataset
+from zofl_mpi.engine.between import composed
 from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.context import RunContext
 from zofl_mpi.engine.fields import check_ranges
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
@@ -30,8 +33,6 @@ from zofl_mpi.methods.splitfed import SFLV2 as SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_images import ResNet
-from zofl_mpi.rounds.privacy import Privacy
-from zofl_mpi.rounds.robust import Robust
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.estimates import Estimation
 from zofl_mpi.rounds.split.estimating import EstimatingMethod
@@ -39,7 +40,7 @@ from zofl_mpi.rounds.split.messages import Model
 from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.rounds.split.unsplit import UnsplitMethod
+from zofl_mpi.rounds.split.unsplit import ModelBroadcast, UnsplitMethod
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.loop import finite_round
 
@@ -167,18 +168,25 @@ def method(cls: Any, plan: Training, **flags: Any) -> Any:
         values = {name: flags.pop(name) for name in own & flags.keys()}
         check_ranges(Estimation, values)
         flags["estimation"] = Estimation(**values)
-    if "privacy" in names:
-        own = {field.name for field in fields(Privacy)}
-        flags["privacy"] = Privacy(plan.setting, **{name: flags.pop(name) for name in own & flags.keys()})
-    if "robust" in names:
-        own = {field.name for field in fields(Robust)}
-        flags["robust"] = Robust(plan.setting, **{name: flags.pop(name) for name in own & flags.keys()})
+    between, own = list[Any](), replace(plan.setting, context=RunContext())
+    for group in groups_for(cls).values():
+        values = {f.name: flags.pop(f.name) for f in fields(group) if f.name in flags}
+        between.append(group(own, **values))
+    own = replace(own, between=tuple(between))
     check_ranges(cls, flags)
-    return cls(plan.setting, training=plan, **flags)
+    made = cls(own, training=replace(plan, setting=own), **flags)
+    for each in between:
+        each.check(made)
+    return made
+
+
+def broadcast(of: Any, x: Tensor, moments: dict[str, Any], buffers: Tensor, r: int = 0) -> ModelBroadcast:
+    """The message that begins a round."""
+    return ModelBroadcast(x, moments, buffers, r, of.rule.span, of.problem.arithmetic)
 
 
 def run(of: Any, rounds: int, start: int = 0, clients: LocalClients | None = None, state: Any = None) -> Any:
-    clients = clients or LocalClients(list(of.setting.data), method=of)
+    clients = composed(clients or LocalClients(list(of.setting.data), method=of), of)
     state = state or of.start()
     for r in range(start, start + rounds):
         state = finite_round(of, state, r, clients)

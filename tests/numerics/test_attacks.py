@@ -3,20 +3,15 @@
 import math
 from dataclasses import dataclass
 
+import torch
+
 from tests.numerics.first_order import *
+from zofl_mpi.clients.robust import Robust
 from zofl_mpi.methods.scaffold import Update
+from zofl_mpi.methods.zo_hfl import Values
 from zofl_mpi.rounds.local_sgd import LocalModel
-from zofl_mpi.rounds.robust import Robust
-from zofl_mpi.rounds.split.unsplit import Averaged
-
-
-@dataclass(frozen=True)
-class Value:
-    """ZO-HFL's difference."""
-
-    plus: float
-    minus: float
-
+from zofl_mpi.rounds.report import GlobalModel
+from zofl_mpi.rounds.split.unsplit import Uploaded
 
 D1, D2 = np.full(900, 0.5), np.full(900, 20.0)
 """Two parts of a reply, of norms 15 and 600."""
@@ -24,17 +19,27 @@ X = np.linspace(-1, 1, 900)
 FAMILIES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "local model": (LocalModel(X + D1), {"y": X}, {"y": D1}),
     "SCAFFOLD": (Update(D1, D2), {"dy": 0.0, "dc": 0.0}, {"dy": D1, "dc": D2}),
-    "scalars": (Averaged(differences=D1[:10], buffers=X), {"differences": 0.0}, {"differences": D1[:10]}),
-    "ZO-HFL": (Value(3.0, 0.0), {"plus": 0.0}, {"plus": np.array(3.0)}),
+    "scalars": (
+        Uploaded(differences=D1[:10], buffers=torch.from_numpy(X), loss=None),
+        {"differences": 0.0},
+        {"differences": D1[:10]},
+    ),
+    "ZO-HFL": (Values(3.0, 0.0), {"plus": 0.0}, {"plus": np.array(3.0)}),
 }
 """A reply, from where its D is counted, and D by part."""
+
+
+@dataclass(frozen=True)
+class Message(GlobalModel):
+    span: float
 
 
 def told(family: str, attack: Any, aggregate: str = "mean", r: int = 0) -> dict[str, Any]:
     """{part: the D that a liar reports}."""
     reply, at, D = FAMILIES[family]
     robust = Robust(toy(noise=1.0), aggregate, 0.4, attack)
-    lie = robust.read(min(robust.liars), r, reply, at)
+    message = Message(X, r, 1.0)
+    lie = robust.read(min(robust.liars), message, reply)
     return {part: getattr(lie, part) - np.asarray(at[part]) for part in D}
 
 

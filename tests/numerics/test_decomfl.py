@@ -37,7 +37,7 @@ def joined(method: DeComFL, state: Any) -> Tensor:
 
 def sent(method: DeComFL, state: Any, r: int = 0) -> ModelBroadcast:
     """The message that begins round r."""
-    return ModelBroadcast(method.joined(state), state.optimiser, torch.cat([state.buffers, state.buffers_s]), r)
+    return broadcast(method, method.joined(state), state.optimiser, torch.cat([state.buffers, state.buffers_s]), r)
 
 
 def recorded(method: DeComFL) -> list[np.ndarray]:
@@ -173,8 +173,8 @@ def test_what_cannot_be_is_refused() -> None:
     for h, words in ((1, "the model is not finite after the round"), (2, "client 0 .*a loss is not finite; a smaller")):
         with pytest.raises((UserError, ClientError), match=words):
             run(of(planned(own, wild, lr_client=1e300, h=h)), 1)
-    with pytest.raises(UserError, match="--method decomfl: client 1 computes on another processor, the server on cpu"):
-        check_arithmetic(own.problem, 1, "another processor", "--method decomfl", "")
+    with pytest.raises(UserError, match="--method decomfl: a client computes on another processor, the server on cpu"):
+        check_arithmetic(own.problem.arithmetic, "another processor", "--method decomfl", "")
 
 
 ADAMW = Optimiser("adamw", weight_decay=0.1)
@@ -343,7 +343,8 @@ def test_scalars_are_aggregated_as_models_are(flags: dict[str, Any], expected: A
     scalars = recorded(robust)
     run(robust, 1)
     (found,) = scalars
-    np.testing.assert_allclose(found, expected(np.array(g), next(iter(robust.robust.liars), None)), rtol=1e-12)
+    liar = next(iter(robust.setting.between[0].liars), None)
+    np.testing.assert_allclose(found, expected(np.array(g), liar), rtol=1e-12)
     assert np.abs(found - np.mean(g, axis=0)).max() > 1e-6
 
 
@@ -377,12 +378,13 @@ def test_scalars_are_clipped_together_noised_and_averaged_over_the_expected_numb
     private = method(cls, planned(setting(mlp), beta=0.4, weights="uniform"), **flags, **given)
     sampling = private.training.participants
     scalars = recorded(private)
-    state, clients, sizes = private.start(), LocalClients(list(private.setting.data), method=private), set()
+    clients = composed(LocalClients(list(private.setting.data), method=private), private)
+    state, sizes = private.start(), set()
     for r in range(7):
         before, S = state, sampling(r)
         state = finite_round(private, state, r, clients)
         sizes.add(len(S))
-        noise, by_hand = private.privacy, np.zeros(6)
+        noise, by_hand = private.setting.between[1], np.zeros(6)
         clipped = 0
         for i in S:
             own = plain.train(Client(i, plain.setting.data[i]), sent(plain, before, r)).differences.ravel()
@@ -392,7 +394,7 @@ def test_scalars_are_clipped_together_noised_and_averaged_over_the_expected_numb
         by_hand += noise._noise(m, r, 6, True) if trust == "server" else 0.0
         np.testing.assert_allclose(scalars[-1].ravel(), by_hand * mu2 / (0.4 * m), rtol=1e-6, atol=1e-12)
         assert np.isnan(state.local_loss)
-        shares = private.privacy.spent(r + 1, evaluated=False)
+        shares = private.setting.between[1].spent(r + 1, evaluated=False)
         assert (shares.clipped == clipped / len(S)) if S else np.isnan(shares.clipped)
     assert sizes >= {0, 1, 2}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.numerics.lm_toy import *
-from tests.numerics.split_methods import Optimiser, close, method, run, training
+from tests.numerics.split_methods import Optimiser, broadcast, close, method, run, training
 from tests.numerics.test_lm_families import FAMILIES, cut, made
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.errors import UserError
@@ -14,7 +14,6 @@ from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fedkseed import FedKSeed
 from zofl_mpi.rounds.split import pieces
 from zofl_mpi.rounds.split.pieces import Pieces, Piecewise
-from zofl_mpi.rounds.split.unsplit import ModelBroadcast
 
 CLASSES: dict[Any, dict[str, Any]] = {DeComFL: {"n_p": 2}, HiSo: {"n_p": 2}, FedKSeed: {"seeds": 3}}
 KINDS = ["gpt2", "llama", "opt with projections and norm after", "gemma"]
@@ -49,7 +48,10 @@ def test_a_loss_layer_by_layer_is_that_of_the_whole_vector(
     of = method(cls, plan, mu=0.1, **CLASSES[cls])
     x, buffers = of.loss.flat.initial()
     x = moved(x)
-    local, rule = of.local(Client(0, plan.setting.data[0]), ModelBroadcast(x, {}, buffers, 0)), of.rule
+    local, rule = (
+        of.local(Client(0, plan.setting.data[0]), broadcast(of, x, {}, buffers)),
+        of.rule,
+    )
     if cls is HiSo:
         rule = replace(rule, K=1 + torch.rand(len(x), generator=torch.Generator().manual_seed(2), dtype=x.dtype))
     _, inputs, labels = next(iter(local))

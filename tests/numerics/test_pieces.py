@@ -9,7 +9,6 @@ from zofl_mpi.problems.counting import Allocations
 from zofl_mpi.rounds.split import pieces, unsplit
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.pieces import Pieces
-from zofl_mpi.rounds.split.unsplit import ModelBroadcast
 
 PLAIN, ADAMW = Optimiser("sgd"), Optimiser("adamw", weight_decay=0.1)
 
@@ -65,7 +64,7 @@ def test_a_layer_that_is_perturbed_where_it_computes_gives_the_loss_of_the_pertu
     plan = training(setting(make), h=1)
     of = method(DeComFL, plan, n_p=2, mu=0.1)
     x, buffers = of.loss.flat.initial()
-    local = of.local(Client(0, plan.setting.data[0]), ModelBroadcast(x, {}, buffers, 0))
+    local = of.local(Client(0, plan.setting.data[0]), broadcast(of, x, {}, buffers))
     assert local.theta.data_ptr() == of._held["x"].data_ptr()
     _, inputs, labels = next(iter(local))
     us, whole = of.rule.draw_pieces(x, of.key(0, 0)), list(of.rule.directions(x, of.key(0, 0)))
@@ -106,7 +105,7 @@ def test_a_pass_draws_each_piece_once(monkeypatch: Patch) -> None:
     )
     of = method(DeComFL, plan, n_p=2)
     x = of.loss.flat.initial()[0]
-    of.train(Client(0, plan.setting.data[0]), ModelBroadcast(x, {}, torch.zeros(0), 0))
+    of.train(Client(0, plan.setting.data[0]), broadcast(of, x, {}, torch.zeros(0)))
     assert drawn_pieces == [(p, j) for p in range(2) for j in range(len(x) // 512 + 1)]
 
 
@@ -155,7 +154,7 @@ def test_a_small_network_is_perturbed_at_once_to_the_same_loss(monkeypatch: Patc
     plan = training(setting(make), h=1)
     of = method(DeComFL, plan, n_p=2, mu=0.1)
     x, buffers = of.loss.flat.initial()
-    local = of.local(Client(0, plan.setting.data[0]), ModelBroadcast(x, {}, buffers, 0))
+    local = of.local(Client(0, plan.setting.data[0]), broadcast(of, x, {}, buffers))
     _, inputs, labels = next(iter(local))
     monkeypatch.setattr(pieces, "PIECE", 64)
     us, whole = of.rule.draw_pieces(x, of.key(0, 0)), list(of.rule.directions(x, of.key(0, 0)))
@@ -216,7 +215,7 @@ def test_a_step_needs_the_memory_of_a_forward_pass_and_of_its_largest_layer(
     state = of.start()
     x = torch.cat([state.theta[: plan.setting.problem.n_client], state.theta_s])
     buffers, data, memory = torch.empty(0, dtype=x.dtype), plan.setting.data[0], of.first_moments(x)
-    message = ModelBroadcast(x, memory, buffers, 0)
+    message = broadcast(of, x, memory, buffers)
     local = of.local(Client(0, data), message)
     assert ("point" in of._held) is kept
     _, inputs, labels = next(iter(local))

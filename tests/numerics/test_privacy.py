@@ -1,13 +1,13 @@
 """Client-level differential privacy: sensitivity, noise, account and participation, by mathematics and by an attack."""
 
 import math
-from types import SimpleNamespace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from tests.numerics.first_order import *
+from zofl_mpi.clients.privacy import Privacy
 from zofl_mpi.engine import mean
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.errors import UserError
@@ -17,7 +17,6 @@ from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.numerics import accounting
 from zofl_mpi.numerics.accounting import Account, _renyi
 from zofl_mpi.rounds.base import Sampling
-from zofl_mpi.rounds.privacy import Privacy
 from zofl_mpi.rounds.report import GlobalModel
 
 CLIP = {"clip": 0.05, "participation": "poisson"}
@@ -28,7 +27,7 @@ def part(
 ) -> Privacy:
     """The part alone, of so many clients."""
     privacy: Privacy = built(Privacy, Setting(None, streams, (None,) * count, dtype=dtype), **{"clip": 1.0, **flags})
-    privacy.begin(privacy, Sampling(privacy.setting, beta), scalars=True)
+    privacy.bind(privacy, Sampling(privacy.setting, beta, poisson=privacy.poisson), scalars=True)
     return privacy
 
 
@@ -41,23 +40,18 @@ def of(cls: Any, setting: Setting | None = None, **flags: Any) -> Any:
 METHODS = pytest.mark.parametrize("cls", [FedAvg, FedProx, Scaffold, ZOHFL])
 
 
-class Answers:
-    """Clients whose replies are given, asked by `Privacy.sum`."""
-
-    def __init__(self, privacy: Privacy, replies: Array, scalars: bool = False) -> None:
-        self.privacy, self.replies, self.scalars = privacy, replies, scalars
-
-    def sum(self, step: Any, message: Any, term: Any, *, to: list[int]) -> Any:
-        sums = mean.Sum(m=len(self.replies), term=lambda i, reply: term(i, message, reply))
-        for i in to:
-            sums.add(i, self.privacy.reply(Client(i, None), self.replies[i], message.r, self.scalars))
-        return lambda: mean.local_mean(sums)
+def privacy_of(method: Any) -> Privacy:
+    """What of the method's setting clips."""
+    return next(each for each in method.setting.between if isinstance(each, Privacy))
 
 
 def total(privacy: Privacy, replies: Array, to: list[int], r: int = 0, scalars: bool = False) -> Array:
     """The published sum of the replies of these clients."""
-    answers, message = Answers(privacy, replies, scalars), SimpleNamespace(r=r)
-    return privacy.sum(answers, None, message, privacy.clipped_change, to, replies.shape[1])()  # type: ignore[arg-type]
+    sums = mean.Sum(m=len(replies), term=lambda i, reply: privacy.clipped_change(i, None, reply))
+    for i in to:
+        sums.add(i, privacy.clipped(i, replies[i], r, scalars))
+    found = mean.local_mean(sums) if to else np.zeros(replies.shape[1] + 1)
+    return privacy.with_noise(found[:-1], found[-1] / privacy.C, len(to), r)
 
 
 # --- sensitivity
@@ -88,7 +82,7 @@ def test_a_client_moves_the_sum_by_at_most_its_norm(
         return float(np.abs(x).sum() if laplace else np.linalg.norm(x))
 
     for i, reply in enumerate(replies):
-        sent = privacy.reply(Client(i, None), reply, 0, scalars=True).change.astype(np.float64)
+        sent = privacy.clipped(i, reply, 0, scalars=True).change.astype(np.float64)
         assert norm(sent) <= clip
         if norm(reply.astype(np.float64)) < 0.999 * clip:
             np.testing.assert_array_equal(sent, reply)
@@ -115,7 +109,7 @@ def test_noise_of_scalars_has_its_variance_and_kurtosis(mechanism: str, trust: s
     drawn = (
         np.stack([total(privacy, np.zeros((1, N)), [0], r, scalars=True) for r in range(rounds)])
         if trust == ("nobody")
-        else np.stack([privacy.released(np.zeros(N), 0.0, 1, r, scalars=True) for r in range(rounds)])
+        else np.stack([privacy.with_noise(np.zeros(N), 0.0, 1, r, scalars=True) for r in range(rounds)])
     )
     x, count = drawn.ravel(), drawn.size
     k, of_scale, error = (
@@ -133,7 +127,7 @@ def test_the_k_norm_mechanism_has_a_uniform_direction_and_a_gamma_radius() -> No
     apart from it. Mutations: Gamma(1); Laplace noise in each entry; a scale of C."""
     z, C, n, N = 0.8, 2.0, 6, 4000
     privacy = part(3, clip=C, noise_multiplier=z, mechanism="laplace")
-    drawn = np.stack([privacy.released(np.zeros(n), 0.0, 1, r) for r in range(N)])
+    drawn = np.stack([privacy.with_noise(np.zeros(n), 0.0, 1, r) for r in range(N)])
     radius = np.linalg.norm(drawn, axis=1)
     assert stats.kstest(radius, stats.gamma(n, scale=z * C).cdf).pvalue > 1e-6
     directions = drawn / radius[:, None]
@@ -192,11 +186,12 @@ def test_the_denominator_is_that_of_the_expected_number(cls: Any) -> None:
     r = next(r for r in range(50) if len(sampling(r)) == 3)  # not the two that are expected
     x = point(private.setting)
     if cls is ZOHFL:
-        estimates = private.privacy.sum(
-            clients_of(private), private.solve, GlobalModel(x, r), private.estimate, sampling(r), n
+        estimates = clients_of(private).sum(
+            private.solve, GlobalModel(x, r), private.estimate, to=sampling(r), stretch=n / (2 * private.eta)
         )
-        found = estimates() / private.privacy.denominator(3)
-        f = [private.solve(Client(i, private.setting.data[i]), GlobalModel(x, r)).change[0] for i in sampling(r)]
+        found = estimates() / sampling.denominator(3)
+        answers = [private.solve(Client(i, private.setting.data[i]), GlobalModel(x, r)) for i in sampling(r)]
+        f = [answer.plus - answer.minus for answer in answers]
         by_hand = (
             sum(n / (2 * private.eta) * d * private.direction(i, r) for d, i in zip(f, sampling(r), strict=True)) / 2
         )
@@ -218,7 +213,7 @@ def test_a_round_without_clients_is_noise_and_the_servers_own_step(cls: Any) -> 
     server = private.server if cls is ZOHFL else private.local.server
     g = private.gradient_f1(x, r) if cls is ZOHFL else server.gradient(x, r)
     size = 2 * n if cls is Scaffold else n
-    noise = private.privacy.released(np.zeros(size), 0.0, 0, r)[:n]
+    noise = privacy_of(private).with_noise(np.zeros(size), 0.0, 0, r)[:n]
     step = -0.1 / math.sqrt(r + 1) * noise * n / (2 * private.eta) / m if cls is ZOHFL else noise / (0.1 * m)
     close(one(private, r, x), x + step - 0.1 / math.sqrt(r + 1) * g)
 
@@ -252,7 +247,7 @@ def test_the_published_model_is_bounded_by_the_clipping_norm(cls: Any) -> None:
         assert moved <= own + 1e-6 * n / (2 * private.eta)
     else:
         assert 0 < moved <= 1e-6 + 1e-15
-    assert private.privacy.spent(1, evaluated=True).clipped == 1.0
+    assert privacy_of(private).spent(1, evaluated=True).clipped == 1.0
 
 
 def test_scaffolds_control_variate_stays_the_mean_of_the_clients() -> None:
@@ -388,6 +383,18 @@ def test_a_run_that_is_made_longer_ends_before_its_budget_does(capsys: pytest.Ca
 # --- the attack
 
 
+class Given:
+    """Participants that are chosen by hand; the account is that of all."""
+
+    each, expected = False, m
+
+    def __init__(self, to: list[int]) -> None:
+        self.to = to
+
+    def __call__(self, r: int) -> list[int]:
+        return self.to
+
+
 def lower_bound(present: Array, absent: Array, delta: float) -> float:
     """Epsilon that the best threshold proves: log((TPR - delta)/FPR), each at its end of a Clopper-Pearson interval.
 
@@ -459,11 +466,12 @@ def test_membership_is_plain_in_models_without_privacy_and_hidden_with_it() -> N
                 if clip == "none":
                     x = clients.mean(private.train, GlobalModel(x, r), to=to).y
                 else:
-                    x = x + private.privacy.mean(clients, private.train, GlobalModel(x, r), to, n)
+                    privacy_of(private)._known["sampling"] = Given(to)
+                    x = clients.mean(private.train, GlobalModel(x, r), to=to).y
             scores[member].append(float(x[0]))
         present, absent = (np.array(scores[member]) for member in (True, False))
         right = max(((present > t).mean() + (absent <= t).mean()) / 2 for t in np.concatenate([present, absent]))
-        return float(right), private.privacy.cost(4) if z else math.inf, present, absent
+        return float(right), privacy_of(private).cost(4) if z else math.inf, present, absent
 
     assert attacked("none", 0.0)[0] > 0.98 and attacked(0.5, 0.0)[0] > 0.98
     right, epsilon, present, absent = attacked(0.5, 8.0)

@@ -5,16 +5,17 @@ from dataclasses import dataclass
 
 from tests.conftest import Patch
 from tests.numerics.first_order import *
+from zofl_mpi import change
+from zofl_mpi.clients import robust
+from zofl_mpi.clients.robust import Robust
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.methods.scaffold import Controlled, Scaffold
 from zofl_mpi.methods.zo_hfl import ZOHFL, Values
 from zofl_mpi.numerics import zo
-from zofl_mpi.rounds import robust
 from zofl_mpi.rounds.local_sgd import LocalModel
 from zofl_mpi.rounds.report import GlobalModel
-from zofl_mpi.rounds.robust import Robust
 
 THREE = toy(noise=1.0, clients=3)
 
@@ -27,8 +28,13 @@ def replies(of: Any, x: Array, r: int = 0) -> list[Array]:
 
 @dataclass(frozen=True)
 class Reply:
-    y: Array
-    scalar: float
+    y: Array = change("", of="x")
+    scalar: float = 0.0
+
+
+def robust_of(method: Any) -> Robust:
+    """What of the method's setting aggregates."""
+    return next(each for each in method.setting.between if isinstance(each, Robust))
 
 
 @pytest.mark.parametrize("block", [1 << 20, 7, 1])
@@ -67,7 +73,7 @@ def test_one_liar_moves_the_mean_as_far_as_it_likes_and_no_robust_mean(monkeypat
     setting = toy(noise=1.0)
     lie = {"attackers": 0.25, "attack": "scale", "weights": "uniform"}
     x, honest = point(setting), np.stack(replies(method(FedAvg, setting), point(setting)))
-    (liar,) = method(FedAvg, setting, **lie).local.robust.liars
+    (liar,) = robust_of(method(FedAvg, setting, **lie)).liars
     close(one(method(FedAvg, setting, **lie)) / 1e9, (honest[liar] - x) / 4, 1e-6)
     others = np.delete(honest, liar, axis=0)
     for aggregate in ("median", "trimmed:0.25"):
@@ -93,7 +99,7 @@ def test_clipping_keeps_the_direction_of_the_whole_reply() -> None:
     x, C = np.array([3.0, -1.0]), 0.5
     for y in (np.array([3.3, -1.4]), np.array([3.1, -1.1])):
         short = C / max(C, float(np.linalg.norm(y - x)))
-        close(Robust(THREE, f"clip:{C}").read(0, 0, LocalModel(y), {"y": x}).y, x + short * (y - x))
+        close(Robust(THREE, f"clip:{C}").read(0, GlobalModel(x, 0), LocalModel(y)).y, x + short * (y - x))
     of = method(Scaffold, THREE, aggregate="clip:0.2", weights="uniform")
     x, zero = point(THREE), np.zeros(n)
     data = enumerate(THREE.data)
@@ -112,18 +118,18 @@ def test_lies_are_their_formulas() -> None:
     kinds: list[Any] = ["sign", "scale", "noise"]
     liars = {kind: Robust(THREE, "mean", 0.4, kind) for kind in kinds}
     (i, j), (k,) = sorted(liars["sign"].liars), set(range(3)) - liars["sign"].liars
-    close(liars["sign"].read(i, 0, Reply(y, 2.0), {"y": x}).y, 2 * x - y)
-    close(liars["scale"].read(i, 0, Reply(y, 2.0), {"y": x}).y, x + 10 * (y - x))
-    noise = [liars["noise"].read(*who, Reply(y, 2.0), {"y": x}) for who in ((i, 0), (i, 1), (j, 0))]
+    close(liars["sign"].read(i, GlobalModel(x, 0), Reply(y, 2.0)).y, 2 * x - y)
+    close(liars["scale"].read(i, GlobalModel(x, 0), Reply(y, 2.0)).y, x + 10 * (y - x))
+    noise = [liars["noise"].read(who, GlobalModel(x, r), Reply(y, 2.0)) for who, r in ((i, 0), (i, 1), (j, 0))]
     for told in noise:
         assert told.scalar == 2.0
         assert float(np.linalg.norm(told.y - x)) == pytest.approx(float(np.linalg.norm(y - x)))
         assert abs(float((told.y - x) @ (y - x)) / float((y - x) @ (y - x))) < 0.2  # 4 sigma of 1/sqrt(400)
     assert apart(noise[0].y, noise[1].y) and apart(noise[0].y, noise[2].y)
     honest = Reply(y, 2.0)
-    assert all(each.read(k, 0, honest, {"y": x}) is honest for each in liars.values())
+    assert all(each.read(k, GlobalModel(x, 0), honest) is honest for each in liars.values())
     for kind, sign in (("scale", 1), ("sign", -1)):  # a lie is clipped, too
-        told = Robust(THREE, "clip:0.5", 0.4, kind).read(i, 0, Reply(x + 0.1, 0.0), {"y": x})  # type: ignore[arg-type]
+        told = Robust(THREE, "clip:0.5", 0.4, kind).read(i, GlobalModel(x, 0), Reply(x + 0.1, 0.0))  # type: ignore[arg-type]
         close(told.y, x + sign * 0.5 / 20)
 
 
@@ -149,7 +155,7 @@ def test_scalars_of_zo_hfl_are_clipped_trimmed_and_lied_about() -> None:
     C = float(np.sort(np.abs(d))[1]) * 1.01
     kept = np.argsort(d)[1:-1]
     trimmed = np.where(np.isin(np.arange(m), kept), d * m / len(kept), 0)
-    (liar,) = zohfl(attackers=0.25).robust.liars
+    (liar,) = robust_of(zohfl(attackers=0.25)).liars
     cases = {"mean": d, f"clip:{C}": np.clip(d, -C, C), "trimmed:0.25": trimmed}
     for aggregate, expected in cases.items():
         total = sum(zo.estimate(float(e), own, 0.8) for e, own in zip(expected, v, strict=True))
@@ -168,7 +174,7 @@ def test_a_thousand_replies_are_sorted_block_by_block() -> None:
     generator = np.random.default_rng(1)
     sent = [LocalModel(generator.standard_normal(7840, np.float32)) for _ in range(1000)]
     tracemalloc.start()
-    found = robust.middle(sent, 499).y
+    found = robust.middle(dict(enumerate(sent)), 499).y
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     np.testing.assert_array_equal(
@@ -202,10 +208,10 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(cls: Any, flags: dict[str,
 def test_the_plan_tells_what_the_server_holds() -> None:
     """Mutations: one reply; all clients' where some take part; lines of a run that is not robust."""
     of = method(FedAvg, softmax(np.float32), aggregate="median", beta=0.75, attackers=0.25, attack="noise")
-    plan = of.plan(1)
+    plan = robust_of(of).lines(1)
     assert plan["memory of the aggregate"].startswith(f"{3 * 4 * C * p:,} bytes, 3 replies of {4 * C * p:,} bytes")
     assert plan["lie in what they send"] == "1 of 4 clients (noise)"
-    assert "aggregate" not in method(FedAvg, softmax()).plan(1)
+    assert robust_of(method(FedAvg, softmax())).lines(1) == {}
 
 
 def test_bytes_are_those_of_the_mean() -> None:

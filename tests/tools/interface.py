@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 import zofl_mpi
+from zofl_mpi.clients import privacy
 from zofl_mpi.engine.fields import described
 from zofl_mpi.engine.fleet import Spent
 from zofl_mpi.engine.setting import Method
-from zofl_mpi.rounds import privacy
 from zofl_mpi.rounds.local_sgd import State
 from zofl_mpi.run import flags
 from zofl_mpi.run.plan import HOOKS, groups_of

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ import pytest
 from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.engine.batching import batched, batched_call
 from zofl_mpi.engine.clients import Client, ClientError, Clients
-from zofl_mpi.engine.fields import cache
 from zofl_mpi.engine.roles import Backend, ClientProgram
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
@@ -48,7 +48,10 @@ class Method(ClientProgram):
     """Steps that double what clients hold; `seen` notes who computes when."""
 
     setting: Setting[Doubling]
-    seen: dict[str, list[str]] = cache()
+
+    @cached_property
+    def seen(self) -> dict[str, list[str]]:
+        return {}
 
     @property
     def backend(self) -> Doubling:

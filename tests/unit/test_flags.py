@@ -15,7 +15,7 @@ from tests.unit.made import complaint
 from zofl_mpi import above, at_least, fedrzo, finite, fraction, heron_sfl, part, zo_hfl
 from zofl_mpi.__main__ import FAMILIES
 from zofl_mpi.engine.fields import check_finite
-from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags
 from zofl_mpi.run.family import family_of
@@ -149,8 +149,9 @@ def test_help_is_printed_and_ends_with_status_0(capsys: pytest.CaptureFixture[st
 
 
 OWN = """from dataclasses import dataclass
+from zofl_mpi import Method
 @dataclass(frozen=True)
-class Mine:{doc}
+class Mine(Method):{doc}
     setting: object
     gamma: float = 0.5
     def start(self): ...
@@ -315,7 +316,7 @@ def test_a_value_that_must_be_finite_is_refused_by_its_sentence(bad: float) -> N
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Own:
+class Own(Method[Any]):
     """A method of a user's.
 
     Attributes:
@@ -332,7 +333,9 @@ class Own:
 
     def start(self) -> None: ...
 
-    round = evaluate = start
+    def round(self, state: None, r: int, clients: Any) -> None: ...
+
+    def evaluate(self, state: None, r: int, clients: Any) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

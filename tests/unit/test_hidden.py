@@ -14,7 +14,7 @@ import torch
 
 from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.engine.clients import Client, ClientError, Clients
-from zofl_mpi.engine.fields import cache, column
+from zofl_mpi.engine.fields import column
 from zofl_mpi.engine.hidden import Unchanged
 from zofl_mpi.engine.setting import Method
 from zofl_mpi.errors import RunFailed
@@ -64,7 +64,10 @@ class Counting:
     table: dict[str, Any] = field(default_factory=lambda: {"deep": [np.zeros(2), torch.zeros(2)]})
     helper: Any = field(default_factory=Helper)
     ends = Method.ends
-    made: dict[str, Any] = cache()
+
+    @cached_property
+    def made(self) -> dict[str, Any]:
+        return {}
 
     @cached_property
     def large(self) -> Any:

@@ -18,7 +18,7 @@ FLOORS = (
     ("paths",),
     ("engine",),
     ("numerics", "data"),
-    ("problems",),
+    ("problems", "clients"),
     ("rounds", "run"),
     ("settings", "methods"),
     ("zo_hfl", "fedrzo", "heron_sfl", "doctor", "report"),
@@ -32,7 +32,8 @@ WITHIN = {
     "engine": (
         ("lazy", "fields", "fleet", "roles", "streams", "messages", "ledger", "device", "coroutines", "processes"),
         ("watch", "staging", "memory", "mean", "sharing", "batching", "ownership"),
-        ("clients", "world", "hidden"),
+        ("clients", "world", "hidden", "context"),
+        ("between",),
         ("setting",),
     ),
     "run": (

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import Patch
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import cache, column
+from zofl_mpi.engine.fields import column
 from zofl_mpi.engine.ledger import Row
 from zofl_mpi.engine.setting import Method
 from zofl_mpi.engine.watch import Watch
@@ -63,7 +64,10 @@ class Counting:
     setting: Any = field(default_factory=lambda: SimpleNamespace(m=M, fleet=None))
     fails_in: int = -1
     ends = Method.ends
-    made: dict[str, list[int]] = cache()
+
+    @cached_property
+    def made(self) -> dict[str, list[int]]:
+        return {}
 
     @property
     def evaluated(self) -> list[int]:

@@ -262,9 +262,11 @@ SILENT = '''
 
 from dataclasses import dataclass
 
+from zofl_mpi import Method
+
 
 @dataclass(frozen=True)
-class Silent:
+class Silent(Method):
     """Nothing."""
 
     setting: object

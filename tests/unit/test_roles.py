@@ -1,11 +1,12 @@
 """Defaults of problems and methods: from a base class, or by the adapter for a plain class of a user's own."""
 
 import ast
+import pickle
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from zofl_mpi import fedrzo, zo_hfl
 from zofl_mpi.engine.roles import HOST, Backend, attribute, program_of, with_base
 from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.engine.streams import Streams
+from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Bilevel, Hierarchical, Lipschitz, SecondOrder, Smooth
 from zofl_mpi.problems.base import BilevelProblem, Problem
 from zofl_mpi.run.plan import loads_of, method_of, problem_of, role_of, work_of
@@ -178,6 +180,28 @@ def test_the_readmes_problem_has_the_defaults(written: Callable[[str], str]) -> 
     assert Problem in cls.__mro__ and cls(None).kernel_name(64) == "own"
 
 
+@final
+@dataclass(frozen=True)
+class Finished(Method[Any]):
+    """A class that nobody may inherit."""
+
+    setting: Setting[Any]
+
+    def start(self) -> Any: ...
+
+    def round(self, state: Any, r: int, clients: Any) -> Any: ...
+
+    def evaluate(self, state: Any, r: int, clients: Any) -> Any: ...
+
+
+def test_a_method_of_ones_own_is_the_class_that_was_named() -> None:
+    """No subclass of it, so that `is` and pickle hold, and @final. Mutation: a class that is made at run time."""
+    found = method_of(fedrzo, f"{__name__}:Finished")
+    assert found is Finished and pickle.loads(pickle.dumps(found)) is Finished
+    with pytest.raises(UserError, match=r"Own is no method, it lacks the base class, as in class Own\(zofl_mpi.M"):
+        method_of(fedrzo, f"{__name__}:Own")
+
+
 def test_a_method_says_where_it_computes_by_its_problem() -> None:
     @dataclass(frozen=True)
     class Many(Backend):
@@ -185,10 +209,10 @@ def test_a_method_says_where_it_computes_by_its_problem() -> None:
         device: str = "cuda:1"
 
     @dataclass(frozen=True)
-    class Steps:
+    class Steps(Method[Any]):
         setting: Setting[Any]
 
-    made: Any = with_base(Steps, Method)
+    made: Any = Steps
     of = made(Setting(Many(), Streams(1), ()))
     assert (program_of(of).backend.batched_clients, program_of(of).backend.device) == (5, "cuda:1")
     assert (program_of(None).backend, program_of(object()).backend, HOST.batched_clients) == (HOST, HOST, 1)

@@ -12,7 +12,7 @@ from tests.conftest import Capsys
 from tests.launch import here, refused
 from tests.numerics.first_order import clients_of, method, point, softmax
 from zofl_mpi.engine.fields import described, reported
-from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.fedmspp import FedMSPP
@@ -89,7 +89,7 @@ class Bare:
 
 
 @dataclass(frozen=True)
-class Silent:
+class Silent(Method[Any]):
     needs: ClassVar[Any] = FedAvg.needs
     setting: Setting[Any]
 

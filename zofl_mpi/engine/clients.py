@@ -97,27 +97,50 @@ class Clients(Protocol):
         """Like `ask`, with a different message for each participant, in the order of `each`."""
 
     def mean(
-        self, step: Step, message: Any, *, to: Participants = None, weights: Weights = None, counted: bool = True
+        self,
+        step: Step,
+        message: Any,
+        *,
+        to: Participants = None,
+        weights: Weights = None,
+        counted: bool = True,
+        booked: Booked = None,
+        nobody: Any = None,
     ) -> Any:
         """The weighted mean of the participants' replies, field by field, exact in any order (`engine.mean`).
+
+        Of a field without a mean (`messages.EACH`) the result has {client: value}. `nobody` is the reply that changes
+        nothing, for rounds in which nobody takes part (--participation poisson).
 
         Raises:
             TypeError: a step that streams, or a reply with a field that has no mean.
             ClientError: a step failed, or its reply is not finite.
         """
 
-    def sum(self, step: Step, message: Any, term: Callable[..., Any], *, to: Participants = None) -> Callable[[], Any]:
+    def sum(
+        self,
+        step: Step,
+        message: Any,
+        term: Callable[..., Any],
+        *,
+        to: Participants = None,
+        booked: Booked = None,
+        stretch: float | None = None,
+        nobody: Any = None,
+    ) -> Callable[[], Any]:
         """Asks; the result, when called, reads the replies and gives the sum of the vectors term(i, message, reply).
 
         The sum is exact in any order: with many participants their ranks do this work of the server's. `term`, a method
-        of the running method, depends on nothing else and returns a new array. The ledger counts replies.
+        of the running method, depends on nothing else and returns a new array. The ledger counts replies. A term is at
+        most `stretch` times as long as the change that the reply declares, which noise depends on; `nobody` is the sum
+        of a round in which nobody takes part.
 
         Raises:
             TypeError: a step that streams.
         """
         mean.refuse_stream(step, "sum")
         own = mean.Sum(m=self.m, term=lambda i, reply: term(i, message, reply))
-        replies, shared = self.ask(step, message, to=to), Shared([message, message], "the server")
+        replies, shared = self.ask(step, message, to=to, booked=booked), Shared([message, message], "the server")
 
         def read() -> Any:
             for i, reply in replies:

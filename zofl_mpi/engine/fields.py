@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.engine.roles import program_of
 from zofl_mpi.errors import UserError, demand
 
 Array = NDArray[Any]
@@ -40,6 +41,19 @@ def column(unit: str, meaning: str, default: Any = dataclasses.MISSING, *, finit
 def finite(sentence: str) -> Any:
     """A field of a message whose value must be finite; otherwise the run ends with this sentence and the client."""
     return dataclasses.field(metadata={"finite": sentence})
+
+
+def change(sentence: str, *, of: str = "", unit: str = "", memory: str = "", scalar: bool = False) -> Any:
+    """A `finite` field of a reply by which a client changes something; clipping, noise and robust means are about it.
+
+    Args:
+        of: another field of the reply, or else a field of the message, from which the change is counted; "": it is one.
+        unit: the field of the message that says how many times its change the field is; "": once.
+        memory: the entry of client.memory that the change is one of, which follows where less of it was sent.
+        scalar: whether its numbers are along directions, and no vector.
+    """
+    told = {"of": of, "unit": unit, "memory": memory, "scalar": scalar}
+    return dataclasses.field(metadata={"finite": sentence, "change": told})
 
 
 def without_warnings() -> np.errstate:
@@ -135,33 +149,23 @@ def given(default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"given": True})
 
 
-def cache() -> Any:
-    """A field that is an empty dictionary for what can be computed again: no flag, no state, not compared.
-
-    Values in it are lost when a run is continued: no bit may depend on whether they are there (`engine.hidden`).
-    """
-    return dataclasses.field(
-        init=False, repr=False, compare=False, default_factory=dict, kw_only=True, metadata={"cache": True}
-    )
-
-
-def is_cache(f: dataclasses.Field[Any]) -> bool:
-    """Whether a field is declared by `cache`."""
-    return bool(f.metadata.get("cache"))
-
-
 def is_flag(f: dataclasses.Field[Any]) -> bool:
     """Whether the command line sets a field, or the fields of its dataclass."""
     return f.init and f.name not in GIVEN_NAMES and not f.metadata.get("given")
 
 
 def parts_of(method: Any) -> Iterator[Any]:
-    """A method, or a part of one, then the dataclasses of flags in its fields, each before its own parts."""
+    """A method, the dataclasses of flags in its fields, each before its own parts, and those of its setting."""
+    yield from _parts(method)
+    yield from program_of(method).between
+
+
+def _parts(method: Any) -> Iterator[Any]:
     yield method
     for f in dataclasses.fields(method) if dataclasses.is_dataclass(method) else ():
         value = object.__getattribute__(method, f.name) if is_flag(f) else None  # which `run.unread` takes for no use
         if dataclasses.is_dataclass(value):
-            yield from parts_of(value)
+            yield from _parts(value)
 
 
 def demand_known(value: float, what: str) -> None:

@@ -2,8 +2,8 @@
 
 A run that is continued would go on without it, with other bits and no error. So a method, its parts, their classes and
 the numbers of their modules must be the same after a round as before it; a module's containers may get new entries, as
-caches do. Not looked at: attributes that `functools.cached_property` makes and fields declared by `fields.cache` (both
-can be computed again), closures, iterators, the setting, the clients' data, and objects of other modules' classes.
+caches do. Not looked at: attributes that `functools.cached_property` makes and the setting's `RunContext` (both can be
+computed again), closures, iterators, the rest of the setting, the clients' data, and objects of other modules' classes.
 """
 
 import functools
@@ -18,7 +18,7 @@ from typing import Any, final
 import numpy as np
 
 from zofl_mpi.engine import messages
-from zofl_mpi.engine.fields import is_cache, parts_of
+from zofl_mpi.engine.fields import parts_of
 from zofl_mpi.engine.lazy import imported_torch, is_tensor
 from zofl_mpi.engine.ownership import checksum
 from zofl_mpi.errors import HiddenState
@@ -90,12 +90,12 @@ def _numpy_state() -> Any:
 
 
 def _kept(part: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes of a part that are no other part, no cache and not the setting."""
+    """The attributes of a part that are no other part and not the setting."""
     declared = {f.name: f for f in fields(part)} if is_dataclass(part) else {}
     for name, value in getattr(part, "__dict__", {}).items():
         f = declared.get(name)
         made = isinstance(getattr(type(part), name, None), functools.cached_property)
-        if name != "setting" and not made and not (f and (is_cache(f) or is_dataclass(value))):
+        if name != "setting" and not made and not (f and is_dataclass(value)):
             yield name, value
 
 

@@ -65,6 +65,7 @@ class Contribution:
     template: messages.Bytes | None = None
     # (i, rank, failure) of the clients whose step failed
     failed: list[tuple[int, int, Any]] = field(default_factory=list)
+    each: dict[int, dict[str, Any]] = field(default_factory=dict)  # {i: {field: value}} of those without a mean
     report: Report | None = None  # of the rank's costs since its last one, for the server's account
 
     def add(self, i: int, reply: Any, share: float, first: bool = True) -> None:
@@ -86,6 +87,8 @@ class Contribution:
                 raise UserError(not_finite(reply, path) or generic)
             self._add(path, x.reshape(-1), share, mean_quantum(bound))
         self.sizes[i] = messages.size(reply)
+        if values := each_of(reply):
+            self.each[i] = values
         if first:
             emptied = {path: x.reshape(-1)[:0] for path, x in arrays.items() if x.ndim}
             self.template = messages.pack(messages.replace_arrays(reply, emptied))
@@ -206,7 +209,24 @@ def combined(contributions: Sequence[Contribution], own: Contribution, add: Add)
     if isinstance(own, Sum):
         return means[()]
     first = next(c.template for c in contributions if c.template is not None)
-    return messages.replace_arrays(messages.unpack(first), means)
+    each = {i: values for c in contributions for i, values in c.each.items()}
+    return with_each(messages.replace_arrays(messages.unpack(first), means), each)
+
+
+def each_of(reply: Any) -> dict[str, Any]:
+    """{field: value} of the fields that have no mean."""
+    return {name: getattr(reply, name) for name in without_mean(reply)}
+
+
+def without_mean(reply: Any) -> frozenset[str]:
+    """Names of the fields that have no mean."""
+    return messages.marked(type(reply), "each")  # type: ignore[arg-type]
+
+
+def with_each(result: Any, each: Mapping[int, Mapping[str, Any]]) -> Any:
+    """A mean whose fields without one have {client: value}, from `each`, {i: {field: value}}."""
+    names = without_mean(result)
+    return replace(result, **{name: {i: each[i][name] for i in sorted(each)} for name in names}) if names else result
 
 
 class Field(NamedTuple):
@@ -277,9 +297,15 @@ def _part(own: Contribution, path: Path, unit: float, piece: slice) -> NDArray[n
 
 
 def averaged(reply: Any) -> dict[Path, NDArray[Any]]:
-    """{path: array} of a reply's floating-point tensors, and its numbers as float64; TypeError for other fields."""
+    """{path: array} of a reply's floating-point tensors, and its numbers as float64; TypeError for other fields.
+
+    Without the fields that have no mean (`messages.EACH`).
+    """
     arrays: dict[Path, NDArray[Any]] = {}
+    without = without_mean(reply)
     for path, value in messages.leaves(reply):
+        if path[0] in without:
+            continue
         array = messages.as_array(value)
         if array is None and isinstance(value, int | float) and not isinstance(value, bool):
             array = np.array(value, np.float64)

@@ -30,6 +30,8 @@ PLAIN = (bool, int, float, str, type(None))  # types that travel in the header
 EXACT = frozenset(PLAIN)
 APART = {"apart": True}  # metadata of a field whose bytes are not counted: labels, which the tables of [C] leave out
 
+EACH = {"each": True}  # metadata of a field that has no mean: `mean` gives {client: value} of it
+
 
 @dataclasses.dataclass(frozen=True)
 class Compact:
@@ -45,7 +47,7 @@ def size(message: Any) -> int:
     """
     if isinstance(message, Compact):
         return message.communicated
-    apart = _apart(type(message))  # type: ignore[arg-type]
+    apart = marked(type(message), "apart")  # type: ignore[arg-type]
     return sum(_weight(value) for path, value in leaves(message) if path[0] not in apart)
 
 
@@ -315,9 +317,10 @@ def _refuse_local(cls: type[Any]) -> None:
 
 
 @lru_cache(maxsize=256)
-def _apart(cls: type[Any]) -> frozenset[str]:
+def marked(cls: type[Any], mark: str) -> frozenset[str]:
+    """Names of the fields that are "apart", or "each"."""
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
-    return frozenset(f.name for f in fields if f.metadata.get("apart"))
+    return frozenset(f.name for f in fields if f.metadata.get(mark))
 
 
 def _nested_leaves(path: list[str], value: Any) -> Iterator[tuple[list[str], Any]]:

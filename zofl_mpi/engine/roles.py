@@ -1,7 +1,7 @@
-"""Base classes of methods and problems for the engine, and the adapter that gives plain classes their defaults.
+"""Base classes of methods and problems for the engine, and the adapter that gives plain problems their defaults.
 
-A user's class needs none of these bases: where it is named on the command line, `with_base` makes a subclass of it
-that has the missing members. Beyond that point no code asks whether a member exists.
+A method inherits `zofl_mpi.Method`. A user's problem needs no base: where it is named on the command line, `with_base`
+makes a subclass of it that has the missing members. Beyond that point no code asks whether a member exists.
 """
 
 import types
@@ -101,6 +101,11 @@ class ClientProgram(Protocol):
     def backend(self) -> Backend:
         """Where and how the steps compute."""
         return HOST
+
+    @attribute
+    def between(self) -> tuple[Any, ...]:
+        """What stands between the program and its clients; see `engine.between`."""
+        return ()
 
     @attribute
     def grows_with(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The role of a method, and the setting that it gets: problem, data, random numbers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, final, runtime_checkable
 
@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
+from zofl_mpi.engine.between import Between, Trait
 from zofl_mpi.engine.clients import Clients
+from zofl_mpi.engine.context import RunContext
 from zofl_mpi.engine.fields import Array
 from zofl_mpi.engine.fleet import Fleet, Needs, RoundWork
 from zofl_mpi.engine.roles import Backend, ClientProgram, attribute
@@ -36,6 +38,8 @@ class Setting(Generic[P]):
             and `validation` have no more of them, either.
         fleet: the clients' devices, with --devices.
         about: how many samples server, clients and held-out parts have, for the start of a run; "" where data are none.
+        between: what stands between the method and its clients.
+        context: caches of the run.
     """
 
     problem: P
@@ -51,6 +55,12 @@ class Setting(Generic[P]):
     eval_samples: int = 0
     fleet: Fleet | None = None
     about: str = ""
+    between: tuple[Between, ...] = ()
+    context: RunContext = field(default_factory=RunContext, repr=False, compare=False)
+
+    def any_between(self, trait: Trait) -> bool:
+        """Whether something between the method and its clients has this trait (`engine.between.Between`)."""
+        return any(getattr(each, trait) for each in self.between)
 
     @property
     def m(self) -> int:
@@ -171,7 +181,7 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     The state's numbers are recorded after every round, its tensors at the end of the run; units and meanings of both,
     and of the report of `evaluate`, stand on the fields (`engine.fields.column`).
 
-    A class must have `setting`, `start`, `round` and `evaluate`; the other members have defaults (`roles.with_base`).
+    A class must have `setting`, `start`, `round` and `evaluate`; the other members have defaults here.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -189,6 +199,21 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     @attribute
     def setting(self) -> Setting[Any]:
         """Problem, data and random numbers."""
+
+    @attribute
+    def sampling(self) -> Any:
+        """Who takes part in a round, as `rounds.base.Sampling` says it; None: everybody, or not known."""
+        return None
+
+    @attribute
+    def example_reply(self) -> Any:
+        """An example of a participant's reply; None: not known."""
+        return None
+
+    @attribute
+    def between(self) -> tuple[Between, ...]:
+        """What stands between the method and its clients."""
+        return self.setting.between
 
     @attribute
     def backend(self) -> Backend:

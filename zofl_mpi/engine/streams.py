@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
-from zofl_mpi.engine.fields import cache
 from zofl_mpi.engine.lazy import torch
 from zofl_mpi.errors import UserError
 
-T = TypeVar("T")
 WORDS = 624  # of 32 bits, the state of a Mersenne Twister (MT19937)
 
 
@@ -69,7 +66,6 @@ class Streams:
     """
 
     seed: int
-    _waiting: dict[tuple[Any, ...], Any] = cache()
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
@@ -79,18 +75,6 @@ class Streams:
         """The generator for `purpose` in round `r`, for client `i`, at step `t`; it takes about 5 us to make."""
         key = _Key(np.array([self.seed, int(purpose)], np.uint64))
         return np.random.Generator(np.random.Philox(key, counter=[0, t, i, r]))  # type: ignore[arg-type]
-
-    def drawn_for_two(self, purpose: Purpose, draw: Callable[..., T], *arguments: Any, r: int = 0, i: int = 0) -> T:
-        """draw(generator, *arguments), drawn once where two callers in one process ask for it one after the other.
-
-        As a client and the server, who draw the same direction. One such value at most is kept, until the second asks.
-        """
-        key = purpose, r, i, draw, arguments
-        value = self._waiting.pop(key, None)
-        if value is None:
-            self._waiting.clear()
-            value = self._waiting[key] = draw(self(purpose, r=r, i=i), *arguments)
-        return value  # type: ignore[no-any-return]
 
 
 class _Key(ISeedSequence):

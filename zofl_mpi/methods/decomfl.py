@@ -16,16 +16,15 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Client, Clients, Directions, UserError, at_least, column, fraction, part
+from zofl_mpi import Client, Clients, Directions, at_least, column, fraction
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.privacy import Privacy
 from zofl_mpi.rounds.split.client import Key, Loss
 from zofl_mpi.rounds.split.costs import Traffic
 from zofl_mpi.rounds.split.messages import State
 from zofl_mpi.rounds.split.pieces import Parts, Piecewise
 from zofl_mpi.rounds.split.rules import Lines
-from zofl_mpi.rounds.split.unsplit import Averaged, ModelBroadcast, UnsplitMethod, Uploaded
+from zofl_mpi.rounds.split.unsplit import ModelBroadcast, UnsplitMethod, Uploaded
 
 K = "second_moment"
 """Name of K among the moments, which the server and every client hold."""
@@ -48,23 +47,18 @@ class DeComFL(UnsplitMethod):
     """
 
     n_p: int = at_least(1, 16, "a whole number of directions", paper=1)
-    privacy: Privacy = part()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Asks the participants for their scalars, and takes the steps of the means."""
         to, buffers = self.training.participants(r), torch.cat([state.buffers, state.buffers_s])
-        message = ModelBroadcast(self.joined(state), state.optimiser, buffers, r)
+        message = ModelBroadcast(
+            self.joined(state), state.optimiser, buffers, r, self.rule.span, self.problem.arithmetic
+        )
         latest = self.training.latest(r)
         booked = {i: message.booked(self.scalar_bytes * (r - latest.get(i, 0))) for i in to}
-        replies = dict(clients.ask(self.train, message, to=to, booked=booked) if to else ())
-        nobodys = Averaged(differences=np.zeros((self.training.h, self.n_p)), buffers=buffers)
-        average, loss = self.averaged(r, replies, nobodys)
+        zeros = np.zeros((self.training.h, self.n_p))
+        average, loss = self.averaged(clients, self.train, message, to, booked, zeros)
         x, moments = message.x.clone(), copied(state.optimiser)
-        if self.privacy.clips:
-            clipped, total = sum(reply.clipped for reply in replies.values()), len(to) * average.differences
-            span = self.estimator(moments).span  # of the two points of a difference
-            total = self.privacy.released(total, clipped, len(to), r, scalars=True, unit=span)
-            average = replace(average, differences=total / self.privacy.denominator(len(to)))
         self.replay(x, moments, r, average.differences)
         return self.made(State, x, average.buffers, optimiser=moments, local_loss=loss)
 
@@ -106,18 +100,7 @@ class DeComFL(UnsplitMethod):
         def move(x: Tensor, q: int, estimate: Parts) -> None:
             self.step(x, moments, r, q, estimate)
 
-        own = self.reply(client, message, estimator, lambda q: self.key(r, q), move)
-        if not self.privacy.clips:
-            return own
-        sent = self.privacy.reply(client, own.differences.ravel() / estimator.span, r, scalars=True)
-        scalars = (estimator.span * sent.change).reshape(own.differences.shape)
-        return replace(own, differences=scalars, clipped=sent.was, loss=None)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.privacy.begin(self, self.training.participants, scalars=True)
-        if self.privacy.clips and self.rule.statistics:
-            raise UserError("--clip: BatchNorm's running statistics leave a client; take --norm group")
+        return self.reply(client, message, estimator, lambda q: self.key(r, q), move)
 
     def chosen(self) -> tuple[Loss, Piecewise]:
         return self.two_point(self.n_p)
@@ -125,7 +108,7 @@ class DeComFL(UnsplitMethod):
     @cached_property
     def traffic(self) -> Traffic:
         """Scalars: up those of a client's steps, down the means of all rounds since its last."""
-        losses = self.rule.needs_point and not self.privacy.clips
+        losses = self.rule.needs_point and not self.setting.any_between("private")
         return Traffic(self.training, scalars=self.n_p, unsplit=True, losses=losses)
 
     def plan(self, rounds: int) -> Lines:

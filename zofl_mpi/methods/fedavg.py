@@ -10,11 +10,10 @@ from typing import final
 
 import numpy as np
 
-from zofl_mpi import Client, Clients, at_least, demand, given, part
+from zofl_mpi import Client, Clients, at_least, given, part
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds.base import Effort, descended
 from zofl_mpi.rounds.local_sgd import NONE, Compression, Decompressed, FirstOrder, State
-from zofl_mpi.rounds.privacy import Clipped, Privacy
 from zofl_mpi.rounds.report import GlobalModel
 
 
@@ -28,36 +27,23 @@ class FedAvg(FirstOrder):
     mu: float = given(default=0.0)  # FedProx's flag
     compression: Compression = part()
     server_rule: ServerRule = part()
-    privacy: Privacy = part()
-
-    def __post_init__(self) -> None:
-        self.privacy.begin(self, self.local.sampling)
-        robust, sparse = self.local.robust, self.compression.compress.startswith("topk")
-        allowed = "mean or clip:C: of uploads by --compress topk most numbers are 0, and their middle is"
-        demand(not (robust.sorts and sparse), "aggregate", robust.aggregate, allowed)
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' local models."""
-        if not self.privacy.clips:
-            return self.local.average(clients, self.train, state, r, self.server_rule)
-        S, x = self.local.sampling(r), state.x
-        y = x + self.privacy.mean(clients, self.train, GlobalModel(x, r), S, len(x))
-        return self.local.step(state, y, r, S, self.server_rule)
+        return self.local.average(clients, self.train, state, r, self.server_rule)
 
-    def train(self, client: Client, message: GlobalModel) -> Decompressed | Clipped:
+    def train(self, client: Client, message: GlobalModel) -> Decompressed:
         """y <- y - gamma~_t (g_i(y) + mu (y - x)) from y = x, t = 0, ..., H_{i,r} - 1, g_i on mini-batch t."""
         x, r = message.x, message.r
         batches, gammas = self.local.batches(client, r), self.local.steps.sizes(client.i, r)
         y = descended(self.problem, client.data, x, batches, gammas, mu=self.mu)
-        if self.privacy.clips:
-            return self.privacy.reply(client, y - x, r)
         return self.compression.upload(client, x, y, r)
 
     @property
     def effort(self) -> Effort:
         x = np.zeros(self.problem.n, self.setting.dtype)
-        residual = self.compression.compress != NONE  # e_i; it is counted from x, as a clipped change is
-        held = residual + bool(residual or self.mu or self.privacy.clips)
+        residual = self.compression.compress != NONE  # e_i; it is counted from x
+        held = residual + bool(residual or self.mu)
         return replace(super().effort, up=Decompressed(self.compression.bytes_up(x), x), vectors=held)
 
 

@@ -21,7 +21,7 @@ from zofl_mpi.rounds.split.messages import State
 from zofl_mpi.rounds.split.pieces import Parts
 from zofl_mpi.rounds.split.rules import Lines
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.rounds.split.unsplit import Averaged, ModelBroadcast, UnsplitMethod, Uploaded
+from zofl_mpi.rounds.split.unsplit import ModelBroadcast, UnsplitMethod, Uploaded
 
 
 @final
@@ -51,10 +51,10 @@ class FedKSeed(UnsplitMethod):
         """Asks the participants for their sums, adds the mean to c, and makes the model of it."""
         to, known = self.training.participants(r), self.known(state.sums)
         buffers = torch.cat([state.buffers, state.buffers_s])
-        message = SeededModel(self.joined(state), state.optimiser, buffers, r, known[1:])
+        x, span, arithmetic = self.joined(state), self.rule.span, self.problem.arithmetic
+        message = SeededModel(x, state.optimiser, buffers, r, span, arithmetic, known[1:])
         booked = dict.fromkeys(to, message.booked(known.nbytes))
-        replies = dict(clients.ask(self.train, message, to=to, booked=booked))
-        average, loss = self.averaged(r, replies, Averaged(differences=0 * state.sums, buffers=message.buffers))
+        average, loss = self.averaged(clients, self.train, message, to, booked, 0 * state.sums)
         sums = state.sums + average.differences
         x = self.model(self.known(sums)[0])
         own = {"optimiser": state.optimiser, "local_loss": loss, "sums": sums}

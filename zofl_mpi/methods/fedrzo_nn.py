@@ -11,10 +11,9 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from zofl_mpi import Array, Client, Clients, Directions, Purpose, at_least, part
+from zofl_mpi import Array, Client, Clients, Directions, Purpose, at_least
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.base import Effort
-from zofl_mpi.rounds.privacy import Clipped, Privacy
 from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.rounds.zeroth_order import LipschitzReports, State, Stepped, finite_losses
 
@@ -42,10 +41,6 @@ class FedRZONN(LipschitzReports):
     grows_with: ClassVar[tuple[str, ...]] = ("n_p", "probe")
     n_p: int = at_least(1, 1, "a whole number of directions")
     estimate: Literal["one-sided", "central"] = "one-sided"
-    privacy: Privacy = part()
-
-    def __post_init__(self) -> None:
-        self.privacy.begin(self, self.sampling)
 
     def start(self) -> State:
         x = self.setting.first_model(self.local.x0)
@@ -54,21 +49,18 @@ class FedRZONN(LipschitzReports):
     def round(self, state: State, r: int, clients: Clients) -> State:
         """One round of Algorithm 1: the participants' H local steps, then the mean of their iterates."""
         S, shares = self.sampling(r), self.local.shares()
-        if self.privacy.clips:
-            change = self.privacy.mean(clients, self.step, GlobalModel(state.x, r), S, len(state.x))
-            x = np.asarray(state.x + change).astype(state.x.dtype)
-        else:
-            x = clients.mean(self.step, GlobalModel(state.x, r), to=S, weights=shares).x
+        mean = clients.mean(self.step, GlobalModel(state.x, r), to=S, weights=shares, nobody=Stepped(state.x))
+        x = np.asarray(mean.x, state.x.dtype)
 
         drawn, k = state.drawn, self.local.drawn_step(state.steps, r)
-        if k is not None and self.privacy.clips:
+        if k is not None and self.setting.any_between("private"):
             drawn = x  # the iterate in the middle of a round would be one more answer of the clients
         elif k is not None:
             drawn = clients.mean(self.partial, Partial(state.x, r, k), to=S, weights=shares, counted=False).x
         steps = state.steps + self.local.steps()
         return State(x, drawn, steps, float(np.linalg.norm(x.astype(np.float64) - state.x)))
 
-    def step(self, client: Client, message: GlobalModel) -> Stepped | Clipped:
+    def step(self, client: Client, message: GlobalModel) -> Stepped:
         """Takes the H local steps from x, or the first of them."""
         setting, eta, r = self.setting, self.local.eta, message.r
         steps = message.steps if isinstance(message, Partial) else self.local.steps()
@@ -87,10 +79,9 @@ class FedRZONN(LipschitzReports):
             scale = len(x) / ((2 if central else 1) * eta * self.n_p)
             return np.asarray((scale * (F[: self.n_p] - base)) @ v.astype(np.float64))
 
-        x = self.local.descend(message.x, r, client.i, estimate, steps)
-        return self.privacy.reply(client, x - message.x, r) if self.privacy.clips else Stepped(x)
+        return Stepped(self.local.descend(message.x, r, client.i, estimate, steps))
 
-    def partial(self, client: Client, message: Partial) -> Stepped | Clipped:
+    def partial(self, client: Client, message: Partial) -> Stepped:
         """Takes the first of the local steps once more, up to the iterate that is drawn; timed apart."""
         return self.step(client, message)
 
@@ -101,4 +92,4 @@ class FedRZONN(LipschitzReports):
     @property
     def effort(self) -> Effort:
         own = self.local.effort(self.sampling, 2 * self.n_p if self.estimate == "central" else self.n_p + 1)
-        return replace(own, vectors=2 + self.n_p + self.privacy.clips)  # x_i, the estimate, v; the first x
+        return replace(own, vectors=2 + self.n_p)  # x_i, the estimate, v

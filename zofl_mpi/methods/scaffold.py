@@ -4,18 +4,16 @@ Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled
 ICML 2020.
 """
 
-import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from zofl_mpi import Array, Client, Clients, column, demand, finite, part
+from zofl_mpi import Array, Client, Clients, change, column, demand, part
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds import local_sgd
 from zofl_mpi.rounds.base import Effort, descended
 from zofl_mpi.rounds.local_sgd import FirstOrder
-from zofl_mpi.rounds.privacy import Clipped, Privacy
 
 
 @dataclass(frozen=True)
@@ -32,9 +30,9 @@ class Update:
     """Client to server: changes of the local model and of the client's control variate."""
 
     # (n,) y - x
-    dy: Array = finite("the local model is not finite; smaller --gamma-local, or --pixels unit, may help")
+    dy: Array = change("the local model is not finite; smaller --gamma-local, or --pixels unit, may help")
     # (n,) c_i+ - c_i
-    dc: Array = finite("c_i is not finite; a larger --gamma-local, by which it is divided, may help")
+    dc: Array = change("c_i is not finite; a larger --gamma-local, by which it is divided, may help", memory="c_i")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +58,11 @@ class Scaffold(FirstOrder):
     travels: ClassVar[str] = "x and c down, changes of both up"
     option: Literal["I", "II"] = "II"
     server_rule: ServerRule = part()
-    privacy: Privacy = part()
 
     def __post_init__(self) -> None:
         allowed, steps = "above 0: SCAFFOLD's c_i is the mean of the gradients used", self.local.steps
         demand(all(tau > 0 for tau in steps.tau), "tau", steps.tau, allowed)
         demand(steps.gamma_local > 0, "gamma_local", steps.gamma_local, allowed)
-        self.privacy.begin(self, self.local.sampling)
 
     def start(self) -> State:
         x = self.setting.first_model(self.local.server.x0)
@@ -75,17 +71,13 @@ class Scaffold(FirstOrder):
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Samples clients and adds up their changes: Algorithm 1, lines 3, 4, 15 to 17."""
         S, shares = self.local.sampling(r), self.local.shares()
-        message, share = Controlled(state.x, state.c, r), math.fsum(shares[i] for i in S)
-        if self.privacy.clips:
-            dy, dc = np.split(self.privacy.mean(clients, self.train, message, S, 2 * len(state.x)), 2)
-            share = self.privacy.denominator(len(S)) / self.setting.m
-        else:
-            mean = self.local.robust.mean(clients, self.train, message, to=S, weights=shares, dy=0.0, dc=0.0)
-            dy, dc = mean.dy, mean.dc.astype(np.float64)
-        new = self.local.step(state, state.x + dy, r, S, self.server_rule)
-        return State(**vars(new), c=(state.c + share * dc).astype(state.c.dtype))
+        message, zero = Controlled(state.x, state.c, r), np.zeros_like(state.x)
+        mean = clients.mean(self.train, message, to=S, weights=shares, nobody=Update(zero, zero))
+        new = self.local.step(state, state.x + mean.dy, r, S, self.server_rule)
+        share = self.local.sampling.share(shares, S)
+        return State(**vars(new), c=(state.c + share * mean.dc.astype(np.float64)).astype(state.c.dtype))
 
-    def train(self, client: Client, message: Controlled) -> Update | Clipped:
+    def train(self, client: Client, message: Controlled) -> Update:
         """Takes the local steps and renews c_i: Algorithm 1, lines 7 to 13."""
         x, c, r = message.x, message.c, message.r
         c_i = client.memory.get("c_i", np.zeros_like(c))
@@ -95,10 +87,6 @@ class Scaffold(FirstOrder):
             new = self.problem.gradient(x, client.data)
         else:
             new = (c_i - c + (x - y) / gammas.sum()).astype(c.dtype)
-        if self.privacy.clips:
-            sent = self.privacy.reply(client, np.concatenate([y - x, new - c_i]), r)
-            client.memory["c_i"] = (c_i + sent.change[len(x) :]).astype(c.dtype)  # so that c stays their mean
-            return sent
         client.memory["c_i"] = new
         return Update(y - x, new - c_i)
 

@@ -14,17 +14,14 @@ from typing import ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, column, demand, finite, part
-from zofl_mpi.engine import messages
+from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, change, column, finite, part
 from zofl_mpi.engine.mean import MANY
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Hierarchical
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shaped
 from zofl_mpi.rounds.local_sgd import LocalSolve
-from zofl_mpi.rounds.privacy import Clipped, Privacy
 from zofl_mpi.rounds.report import GlobalModel, Measured, hierarchical_report, measure_personal
 from zofl_mpi.rounds.report import HierarchicalReport as Report
-from zofl_mpi.rounds.robust import MEDIAN, Robust
 
 X = "x is not finite after the server's step; smaller --gamma, --lam or --gamma-local may help"
 
@@ -61,24 +58,19 @@ class ZOHFL(Costed[Hierarchical]):
     eta: float = above(0, 0.1, "a smoothing radius")
     divide: Literal["m", "participants"] = "m"
     exchange: Literal["scalars", "solutions"] = "scalars"
-    robust: Robust = part()
-    privacy: Privacy = part()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Algorithm 1, lines 3 to 9: the server descends its own gradient and the clients' estimates."""
         x, S = state.x, self.sampling(r)
         message, unit = GlobalModel(x, r), len(x) / (2 * self.eta)  # of an estimate along a v of norm 1
-        if self.privacy.clips:
-            estimates = self.privacy.sum(clients, self.solve, message, self.estimate, S, len(x), unit)
-        else:
-            estimates = self.robust.sum(clients, self.solve, message, self.estimate, to=S)
+        estimates = clients.sum(self.solve, message, self.estimate, to=S, stretch=unit, nobody=np.zeros(len(x)))
         g1 = self.gradient_f1(x, r)  # while the clients compute
-        g2 = estimates() / (self.setting.m if self.divide == "m" else self.privacy.denominator(len(S)))
+        g2 = estimates() / (self.setting.m if self.divide == "m" else self.sampling.denominator(len(S)))
 
         steps = int(np.broadcast_to(self.steps(np.array(S, np.int64), r), len(S)).sum())
         return State(self.server.step(x, g1 + g2, r), float(np.linalg.norm(g1)), float(np.linalg.norm(g2)), steps)
 
-    def solve(self, client: Client, message: GlobalModel) -> Values | Solutions | Clipped:
+    def solve(self, client: Client, message: GlobalModel) -> Values | Solutions:
         """Algorithm 1, line 4: Algorithm 2 at x + eta v and at x - eta v."""
         v = self.direction(client.i, message.r)
         x = self.pair(message.x, v)
@@ -87,23 +79,19 @@ class ZOHFL(Costed[Hierarchical]):
         solutions = Solutions(y[0], y[1])
         if self.exchange == "solutions":
             return solutions
-        f = self.values(client.i, x, solutions)
-        if self.privacy.clips:
-            return self.privacy.reply(client, np.array([f.plus - f.minus]), message.r, scalars=True)
-        return f
+        return self.values(client.i, x, solutions)
 
-    def estimate(self, i: int, message: GlobalModel, reply: Values | Solutions | Clipped) -> Array:
+    def estimate(self, i: int, message: GlobalModel, reply: Values | Solutions) -> Array:
         """Algorithm 1, line 5: (n,) client i's estimate n/(2 eta) (f+ - f-) v in float64."""
         v = self.direction(i, message.r)
-        if isinstance(reply, Clipped):
-            return self.privacy.counted(zo.estimate(reply.change[0], v, 2 * self.eta), reply)
         f = reply if isinstance(reply, Values) else self.values(i, self.pair(message.x, v), reply)
         return np.asarray(zo.estimate(f.plus - f.minus, v, 2 * self.eta))
 
     def direction(self, i: int, r: int) -> Array:
         """v_{i,r}, uniform on the unit sphere (the text's eta S would make n/(2 eta) wrong); both ends draw it."""
-        streams, n, dtype = self.setting.streams, self.problem.n, self.setting.dtype
-        return streams.drawn_for_two(Purpose.DIRECTION, zo.direction, n, dtype, r=r, i=i)
+        setting, n = self.setting, self.problem.n
+        draw_once = setting.context.draw_once_for_both_ends
+        return draw_once(setting.streams, Purpose.DIRECTION, zo.direction, n, setting.dtype, r=r, i=i)
 
     def pair(self, x: Array, v: Array) -> Array:
         """(2, n) x + eta v and x - eta v."""
@@ -129,12 +117,6 @@ class ZOHFL(Costed[Hierarchical]):
 
     def __post_init__(self) -> None:
         demand_samples(self.setting, "--method zo_hfl: f_1 is their loss")
-        self.privacy.begin(self, self.sampling, scalars=True)
-        robust, allowed = self.robust, "mean, trimmed:F or clip:C: each client's direction is its own, no two share one"
-        demand(robust.aggregate != MEDIAN, "aggregate", robust.aggregate, allowed)
-        allowed = "scalars with --aggregate or --attackers, which read them"
-        demand(not robust.active or self.exchange == "scalars", "exchange", self.exchange, allowed)
-        robust.demand_replies(self.sampling.size(0))
 
     def start(self) -> State:
         return State(self.setting.first_model(self.server.x0))
@@ -153,22 +135,18 @@ class ZOHFL(Costed[Hierarchical]):
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         ranks = f"the client ranks, since {MANY} or more: {8 * self.problem.n:,} bytes up from each, or some times that"
-        count, robust = self.sampling.size(0), self.robust
-        return super().plan(rounds) | {
-            "estimates are added up by": ranks if count >= MANY and not robust.active else "the server",
-            **robust.lines(count, messages.size(self.effort.up)),
-        }
+        by_ranks = self.sampling.size(0) >= MANY and not self.setting.any_between("reads_each")
+        return super().plan(rounds) | {"estimates are added up by": ranks if by_ranks else "the server"}
 
     @property
     def effort(self) -> Effort:
         x = np.zeros(self.problem.n, self.setting.dtype)
-        scalars = Clipped(change=np.zeros(1), was=0.0) if self.privacy.clips else Values(0.0, 0.0)
         return Effort(
             participants=self.sampling,
             steps=self.steps,
             batch=self.local.batch,
             down=GlobalModel(x, 0),
-            up=scalars if self.exchange == "scalars" else Solutions(x, x),
+            up=Values(0.0, 0.0) if self.exchange == "scalars" else Solutions(x, x),
             server_batch=self.server.server_batch,
             vectors=3 + (self.local.y0 == "last"),  # x + eta v, x - eta v, the other of both y; the last y
         )
@@ -184,7 +162,7 @@ LOCAL = "the local solution is not finite; smaller --gamma-local or --mu, or --p
 class Values:
     """Client to server, --exchange scalars: all that the estimate needs of the two solutions."""
 
-    plus: float = finite(F2)  # f_{2,i}(x + eta v, y+)
+    plus: float = change(F2, of="minus", scalar=True)  # f_{2,i}(x + eta v, y+)
     minus: float = finite(F2)  # f_{2,i}(x - eta v, y-)
 
 

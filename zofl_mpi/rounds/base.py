@@ -1,5 +1,6 @@
 """Parts that all methods share: first model, participants, the server's own step, weights, expected costs."""
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -11,9 +12,8 @@ from typing import Any, Generic, Literal, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Loads, Purpose, Setting, UserError, at_least, fraction, given
+from zofl_mpi import Array, Loads, Method, Purpose, Setting, UserError, at_least, fraction, given
 from zofl_mpi.engine import messages
-from zofl_mpi.engine.fields import cache
 from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.setting import Drawable, P, Work
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
@@ -53,16 +53,11 @@ class Sampling:
     setting: Setting
     beta: float = fraction(1.0, "a fraction of the clients")
     poisson: bool = given(default=False)  # each client by itself with probability beta
-    _drawn: dict[str, bool] = cache()
-
-    def draw_each(self, each: bool) -> None:
-        """Draws each client by itself, or not: `Privacy.participation`, a flag of another part, says so."""
-        self._drawn["each"] = each
 
     @property
     def each(self) -> bool:
         """Whether each client is drawn by itself."""
-        return self._drawn.get("each", self.poisson)
+        return self.poisson or self.setting.any_between("poisson")
 
     @property
     def expected(self) -> float:
@@ -81,6 +76,16 @@ class Sampling:
         if count == m:
             return list(range(m))
         return sorted(self.setting.streams(Purpose.PARTICIPANTS, r=r).permutation(m)[:count].tolist())
+
+    def denominator(self, asked: int) -> float:
+        """By what a sum over the `asked` clients of a round is divided: their number, or where each is drawn by itself,
+        which would tell who came, its expectation.
+        """
+        return self.expected if self.each else asked
+
+    def share(self, weights: Mapping[int, float], asked: Sequence[int]) -> float:
+        """The sum of the weights of a round's clients, or where each is drawn by itself, its expectation."""
+        return self.expected / self.setting.m if self.each else math.fsum(weights[i] for i in asked)
 
     def size(self, r: int) -> int:
         """|S_r|, where it can be without drawing who they are."""
@@ -211,7 +216,7 @@ class Effort:
 
 
 @dataclass(frozen=True)
-class OnProblem(Generic[P]):
+class OnProblem(Method[Any], Generic[P]):
     """Base of a method on problems of one role."""
 
     setting: Setting[P]
@@ -236,6 +241,11 @@ class Costed(OnProblem[P], ABC):
         """Name of the code that computes a step; kernels agree to rounding only."""
         return str(cast(Any, self.problem).kernel_name(self._largest()))
 
+    @property
+    def example_reply(self) -> Any:
+        """An example of a participant's reply."""
+        return self.effort.up
+
     def work(self) -> Work:
         """The sizes of the local steps, for --kernel auto."""
         return Work(self._largest())
@@ -249,7 +259,9 @@ class Costed(OnProblem[P], ABC):
         """The lines of --dry-run."""
         effort, problem = self.effort, cast(Any, self.problem)
         asked, steps, samples = map(sum, zip(*(self._totals(effort, r) for r in range(rounds)), strict=True))
-        down, up = (0 if message is None else messages.size(message) for message in (effort.down, effort.up))
+        down, up = (
+            0 if message is None else messages.size(message) for message in (effort.down, self._sent(effort.up))
+        )
         each = (effort.points or 1) * self._flops()
         lines: dict[str, str | float] = {
             "length of x, n": problem.n,
@@ -303,6 +315,10 @@ class Costed(OnProblem[P], ABC):
     def _sizes(self) -> NDArray[np.int64]:
         """(m,) samples of each client."""
         return np.array(step_samples(self.setting, 0))
+
+    def _sent(self, reply: Any) -> Any:
+        """A reply, for an example, as a client sends it."""
+        return functools.reduce(lambda sent, each: each.as_sent(sent), self.setting.between if reply else (), reply)
 
     def _flops(self) -> float:
         """FLOPs of a sample's loss where a step evaluates losses, else of its gradient; a network computes a step."""

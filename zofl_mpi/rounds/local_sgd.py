@@ -13,15 +13,13 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, column, demand, finite, part
-from zofl_mpi.engine import messages
+from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, change, column, demand, part
 from zofl_mpi.engine.messages import Compact
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.numerics.schedules import demand_tau, kind_and_number, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, Shares, demand_samples, shaped
 from zofl_mpi.rounds.report import GlobalModel, Measured, Report, Reporting
-from zofl_mpi.rounds.robust import Robust
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class LocalModel:
     """Client to server: the local model."""
 
     # (n,) the client's model after its local steps
-    y: Array = finite("the local model is not finite; smaller --gamma-local, or --pixels unit, may help")
+    y: Array = change("the local model is not finite; smaller --gamma-local, or --pixels unit, may help", of="x")
 
 
 @dataclass(frozen=True)
@@ -146,10 +144,8 @@ class LocalSGD:
     weights: Literal["size", "uniform"] = "size"
     eta_g: float = at_least(0, 1.0, "a step size")
     server: ServerStep = part()
-    robust: Robust = part()
 
     def __post_init__(self) -> None:
-        self.robust.demand_replies(self.sampling.size(0))
         if self.server.gamma:
             demand_samples(self.setting, "--gamma")
 
@@ -164,7 +160,7 @@ class LocalSGD:
     def average(self, clients: Clients, train: Step, state: State, r: int, rule: ServerRule = SGD) -> State:
         """`step` towards sum over S_r of w_i y_i, y_i the replies to `train`."""
         S, message = self.sampling(r), GlobalModel(state.x, r)
-        mean = self.robust.mean(clients, train, message, to=S, weights=self.shares(), y=state.x)
+        mean = clients.mean(train, message, to=S, weights=self.shares(), nobody=LocalModel(state.x))
         return self.step(state, mean.y, r, S, rule)
 
     def step(self, state: State, y: Array, r: int, to: list[int], rule: ServerRule = SGD) -> State:
@@ -203,9 +199,10 @@ class FirstOrder(Costed[Smooth]):
         """(n,) y_i, the client's personal model; None where there is none."""
         return self.reporting.fine_tuned(client, x, r)
 
-    def plan(self, rounds: int) -> dict[str, str | float]:
-        local = self.local
-        return super().plan(rounds) | local.robust.lines(local.sampling.size(0), messages.size(self.effort.up))
+    @property
+    def sampling(self) -> Sampling:
+        """Who takes part in a round."""
+        return self.local.sampling
 
     @property
     def effort(self) -> Effort:

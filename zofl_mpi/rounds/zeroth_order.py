@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Client, Clients, Purpose, Setting, UserError, above, at_least, column, demand, finite, part
+from zofl_mpi import Array, Client, Clients, Purpose, Setting, UserError, above, at_least, change, column, demand, part
 from zofl_mpi.numerics import sets as convex_sets
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
@@ -25,7 +25,7 @@ class Stepped:
     """Client to server: the local iterate."""
 
     # (n,) x_i after the local steps
-    x: Array = finite("x_i is not finite after the local steps; a smaller --gamma may help")
+    x: Array = change("x_i is not finite after the local steps; a smaller --gamma may help", of="x")
 
 
 @dataclass(frozen=True)

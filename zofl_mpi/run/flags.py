@@ -12,9 +12,10 @@ from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, cast, get_args, get_origin
 
+from zofl_mpi import clients
+from zofl_mpi.engine.context import RunContext
 from zofl_mpi.engine.fields import check_ranges, is_flag
-from zofl_mpi.engine.roles import with_base
-from zofl_mpi.engine.setting import Method
+from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.errors import UserError, nearest, plain
 from zofl_mpi.paths import check_text, user_path
 
@@ -54,6 +55,9 @@ def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
     `given` are the fields that are no flags; parts with a field `setting` get the method's.
     """
     check_ranges(cls, values)
+    is_method = Method in cls.__mro__ and isinstance(given.get("setting"), Setting)
+    if is_method:
+        given["setting"] = _with_between(cls, values, given["setting"])
     hints, parts = _hints(cls), dict(given)
     for f in dataclasses.fields(cls):
         kind = hints[f.name]
@@ -64,15 +68,25 @@ def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
             parts[f.name] = made(cast("type[Any]", kind), values, **({"setting": given["setting"]} if bound else {}))
         else:
             parts[f.name] = values[f.name]
-    return cls(**parts)
+    method = cls(**parts)
+    for each in given["setting"].between if is_method else ():
+        each.check(method)
+    return method
+
+
+def _with_between(cls: type[Any], values: Mapping[str, Any], setting: Any) -> Any:
+    """A setting of one method's own, with what stands between it and its clients."""
+    own = dataclasses.replace(setting, between=(), context=RunContext())
+    groups = clients.groups_for(cls).values()
+    return dataclasses.replace(own, between=tuple(made(group, values, setting=own) for group in groups))
 
 
 def built(cls: type[T], setting: Any, **values: Any) -> T:
     """A method as the command line would make it, from its flags (TypeError: unknown; UserError: out of range)."""
-    defaults = {leaf.name: leaf.default for leaf in leaves(cls)}
+    defaults = {leaf.name: leaf.default for each in (cls, *clients.groups_for(cls).values()) for leaf in leaves(each)}
     if unknown := values.keys() - defaults.keys():
         raise TypeError(f"{cls.__name__} has no flag {', '.join(sorted(unknown))}")
-    return cast(T, made(with_base(cls, Method), {**defaults, **values}, setting=setting))
+    return cast(T, made(cls, {**defaults, **values}, setting=setting))
 
 
 class Leaf(NamedTuple):

@@ -1,9 +1,11 @@
 """All clients in this process: the reference that every other transport must equal."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any, final
 
 from zofl_mpi.engine import mean, messages
+from zofl_mpi.engine.between import answering
 from zofl_mpi.engine.clients import Booked, Client, ClientError, Clients, Participants, Replies, Step, Weights, failure
 from zofl_mpi.engine.ledger import Row
 from zofl_mpi.engine.roles import program_of
@@ -24,6 +26,7 @@ class LocalClients(Clients):
         self._clients = {i: Client(i, d) for i, d in enumerate(data)}
         self._asked: set[int] = set()  # in this round: no other client has scratch
         self._batched = program_of(method).backend.batched_clients
+        self._answering = functools.partial(answering, method)
 
     def ask(
         self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None
@@ -36,13 +39,21 @@ class LocalClients(Clients):
         return ((i, messages.copy(item)) for i, item in items)
 
     def mean(
-        self, step: Step, message: Any, *, to: Participants = None, weights: Weights = None, counted: bool = True
+        self,
+        step: Step,
+        message: Any,
+        *,
+        to: Participants = None,
+        weights: Weights = None,
+        counted: bool = True,
+        booked: Booked = None,
+        nobody: Any = None,
     ) -> Any:
         mean.refuse_stream(step)
         to = sorted(participants(to, self.m))
         shares = mean.normalised(to, weights)
         replies = mean.Contribution()
-        for i, reply in self._ask(step, dict.fromkeys(to, message), counted):
+        for i, reply in self._ask(step, dict.fromkeys(to, message), counted, booked):
             try:
                 replies.add(i, reply, shares[i], i == to[0])
             except Exception as exc:
@@ -79,7 +90,7 @@ class LocalClients(Clients):
 
     def _replies(self, step: Step, name: str, inbox: dict[int, Any], counted: bool) -> Replies:
         """Yields the items as the clients made them, without copies."""
-        for item in in_turn(step, self._clients, inbox, self._questions.clock, name, self._batched):
+        for item in in_turn(self._answering(step), self._clients, inbox, self._questions.clock, name, self._batched):
             if item.failed:
                 self._questions.close()
                 raise ClientError(item.i, 0, name, item.failed) from item.exc

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar, final, get_type_hints
 
+from zofl_mpi import clients
 from zofl_mpi.engine.fields import at_least, between, check_ranges, parts_of
-from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Budget, Directions, Loads, Method, PlansLoads, PlansWork, Work
 from zofl_mpi.engine.world import launched
 from zofl_mpi.errors import UserError, mistake, nearest, place_of, plain, warn
@@ -213,7 +213,7 @@ def groups_of(family: Family, method: str, problem: str) -> dict[str, type[Any]]
     groups = {"choice of method and problem": which, "run": RunFlags, **choice.groups}
     for further in _roles(family, method, problem, choice):
         groups |= further
-    return {**groups, "method": method_class}
+    return {**groups, **clients.groups_for(method_class), "method": method_class}
 
 
 def owners_of(family: Family, name: str, method: str) -> list[str]:
@@ -222,13 +222,11 @@ def owners_of(family: Family, name: str, method: str) -> list[str]:
     def has(classes: Iterable[type[Any]]) -> bool:
         return any(leaf.name == name for cls in classes for leaf in flags.leaves(cls))
 
-    methods = [f"--method {method}" for method, cls in family.METHODS.items() if has([cls])]
+    every = {method: [cls, *clients.groups_for(cls).values()] for method, cls in family.METHODS.items()}
+    methods = [f"--method {method}" for method, classes in every.items() if has(classes)]
     groups = {problem: (choice.groups, *choice.roles.values()) for problem, choice in family.PROBLEMS.items()}
     problems = [f"--problem {problem}" for problem, all_of in groups.items() if any(has(g.values()) for g in all_of)]
-    owners = {leaf.owner for cls in family.METHODS.values() for leaf in flags.leaves(cls) if leaf.name == name}
-    sent = method_of(family, method).uploads
-    protect = sent and any(issubclass(owner, Budget) for owner in owners)
-    why = [f"{sent} leave this method's clients as they are"] if protect else []
+    why = clients.why_without(method_of(family, method), name, ":" in method)
     return [*methods[:-1], "; ".join([methods[-1], *why]), *problems] if why else [*methods, *problems]
 
 
@@ -263,15 +261,17 @@ def _roles(family: Family, method: str, problem: str, choice: Choice) -> list[fl
 def method_of(family: Family, name: str) -> type[Method[Any]]:
     """One of the family's METHODS or a user's class, with all members (UserError: it does not exist, or lacks some)."""
     if ":" not in name:
-        return with_base(_named(family.METHODS, name, "--method"), Method)
+        return _named(family.METHODS, name, "--method")
     found = family.METHODS.get(name) or _imported(name, "--method")
     members = {name for base in found.__mro__ if base not in Method.__mro__ for name in vars(base)}
     missing = [f"the function {part}" for part in ("start", "round", "evaluate") if part not in members]
     if not is_dataclass(found) or "setting" not in (f.name for f in fields(found)):
         missing.insert(0, "a field named setting (it must be a dataclass)")
+    if Method not in found.__mro__:
+        missing.insert(0, f"the base class, as in class {found.__name__}(zofl_mpi.Method)")
     if missing:
         raise UserError(f"--method {name}: {found.__name__} is no method, it lacks {', '.join(missing)}")
-    return with_base(found, Method)
+    return found
 
 
 def problem_of(family: Family, name: str) -> Choice:

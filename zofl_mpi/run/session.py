@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.engine import device
+from zofl_mpi.engine.between import composed
 from zofl_mpi.engine.clients import Clients
 from zofl_mpi.engine.ledger import bytes_in_words
 from zofl_mpi.errors import RunFailed, UserError
@@ -45,7 +46,7 @@ class Session:
             self.clients = MPIClients(world, method.setting.m, method, watch, job.loads)
         watch.before = 0 if job.resumed is None else job.resumed.round
         schedule = loop.Schedule(values["rounds"], values["eval_every"], values["checkpoint_every"])
-        self.rounds = loop.Rounds(method, self.clients, schedule, job.recorder, job.bar, age)
+        self.rounds = loop.Rounds(method, composed(self.clients, method), schedule, job.recorder, job.bar, age)
 
     def rows(self) -> Iterator[dict[str, float]]:
         """The columns of each round, as `Rounds.rows`; whatever is raised finds the result closed, or its rows safe."""

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from zofl_mpi.engine.clients import Client, Clients
-from zofl_mpi.engine.fields import is_cache, is_flag, parts_of
+from zofl_mpi.engine.fields import is_flag, parts_of
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags
 from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
@@ -78,7 +78,7 @@ def check_read(method: Any, parts: Unusual, clients: Clients) -> None:
 def _reads_flags(method: Any) -> bool:
     """Whether a method is a user's whose rounds read the flags themselves: it has made nothing of them before."""
     cls = type(method)
-    flags_of = {"setting", *(f.name for f in fields(method) if is_flag(f) or is_cache(f))}
+    flags_of = {"setting", *(f.name for f in fields(method) if is_flag(f))}
     made = {name for name in vars(method) if not isinstance(getattr(cls, name, None), cached_property)}
     return cls.__module__.partition(".")[0] != "zofl_mpi" and made <= flags_of
 

@@ -77,8 +77,6 @@ def method_of(size: int, tokens: Any, kept: bool, **given: Any) -> Any:
     from zofl_mpi.numerics.optimisers import Optimiser
     from zofl_mpi.problems import lm, lm_checks
     from zofl_mpi.problems.split_lm import SplitLM
-    from zofl_mpi.rounds.privacy import Privacy
-    from zofl_mpi.rounds.robust import Robust
     from zofl_mpi.rounds.split.training import Training
 
     model = model_of(size)
@@ -88,8 +86,7 @@ def method_of(size: int, tokens: Any, kept: bool, **given: Any) -> Any:
     vars(problem)["samples"] = lambda *_: (tokens[:, :-1], tokens[:, 1:])
     setting = Setting(problem, Streams(1), (data,))
     training = Training(setting, batch=TEXTS, h=1, lr_client=RATE, optimiser=Optimiser("sgd"), weights="uniform")
-    shared: dict[str, Any] = {"training": training, "robust": Robust(setting), "privacy": Privacy(setting)}
-    of = DeComFL(setting, **shared, n_p=1, mu=RADIUS, **given)
+    of = DeComFL(setting, training=training, n_p=1, mu=RADIUS, **given)
     vars(of)["kept_steps"] = int(kept)
     return of
 

@@ -8,7 +8,6 @@ from zofl_mpi import Client, Clients, UserError
 from zofl_mpi.engine import mean
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.client import Key, LocalSteps, with_own_part
 from zofl_mpi.rounds.split.estimates import Estimation
 from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, Scalars, Smashed, State, Update
@@ -24,10 +23,10 @@ class Compared:
     head: float  # |g_a| / |g_c|; nan without a head
 
 
-def check_arithmetic(problem: Split, i: int, arithmetic: str, flags: str, remedy: str) -> None:
-    """Refuses client i where it draws other directions than the server from the same seeds."""
-    if arithmetic != problem.arithmetic:
-        where = f"client {i} computes on {arithmetic}, the server on {problem.arithmetic}"
+def check_arithmetic(server: str, client: str, flags: str, remedy: str) -> None:
+    """Refuses a client that draws other directions than the server from the same seeds, by what they compute on."""
+    if client != server:
+        where = f"a client computes on {client}, the server on {server}"
         raise UserError(f"{flags}: {where}, which draws other directions from the same seeds; take {remedy}")
 
 
@@ -59,7 +58,7 @@ class EstimatingMethod(SplitMethod):
         """Client i's model as it travels after its local steps of round r, with its optimiser's moments."""
         training, problem = self.training, self.problem
         remedy = "processors of one kind, --device cpu, or --uplink dense"
-        check_arithmetic(problem, i, reply.arithmetic, "--uplink seeds", remedy)
+        check_arithmetic(problem.arithmetic, reply.arithmetic, "--uplink seeds", remedy)
         theta = problem.placed(state.theta).clone()
         moving = theta[self.rule.parts[0]]
         theta[self._last] = problem.placed(reply.last)

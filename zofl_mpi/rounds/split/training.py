@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import numpy as np
 
 from zofl_mpi import Loads, Purpose, Setting, UserError, at_least, demand, fraction
-from zofl_mpi.engine.fields import cache
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems import Batch, Split
@@ -66,8 +65,6 @@ class Training:
     batchnorm: Literal["batch", "every_pass", "running"] = "batch"
     client_parts: Literal["average", "own"] = "average"
     client_memory: str = "none"
-    # by `_past`: rounds done; how often, and when last, each client took part; the server's steps
-    _known: dict[str, Any] = cache()
 
     def __post_init__(self) -> None:
         if self.own_parts and self.state == "average":
@@ -203,12 +200,13 @@ class Training:
         """How often, and when last, each client took part before round r, and the server's steps by then; the seed
         gives them, so no state keeps them.
         """
-        done, counts, latest, steps = self._known.get("past", (0, {}, {}, 0))
+        kept = self.setting.context.of(self)
+        done, counts, latest, steps = kept.get("past", (0, {}, {}, 0))
         if done != r:
             done, counts, latest, steps = (done, dict(counts), dict(latest), steps) if done < r else (0, {}, {}, 0)
             for earlier in range(done, r):
                 steps += self.server_steps(earlier)
                 for i in self.participants(earlier):
                     counts[i], latest[i] = counts.get(i, 0) + 1, earlier
-            self._known["past"] = r, counts, latest, steps
+            kept["past"] = r, counts, latest, steps
         return counts, latest, steps

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import weakref
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar, cast
@@ -12,13 +11,12 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Client, above, demand, finite, part
-from zofl_mpi.engine.fields import cache
+from zofl_mpi import Client, Clients, Step, above, change, demand, part
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.memory import room
-from zofl_mpi.engine.messages import APART
+from zofl_mpi.engine.messages import APART, EACH
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.robust import Robust
+from zofl_mpi.rounds.base import Sampling
 from zofl_mpi.rounds.split import pieces
 from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, at_a_line
 from zofl_mpi.rounds.split.costs import (
@@ -55,6 +53,8 @@ class ModelBroadcast:
     moments: dict[str, Any]  # of the optimiser; K of HiSo
     buffers: Tensor  # (b_l + b_s,) BatchNorm's running statistics, which no numbers give
     r: int  # the round
+    span: float = field(metadata=APART)  # distance of the two points of a difference, in units of a direction
+    arithmetic: str = field(metadata=APART)  # of the server: a check
 
     def booked(self, numbers: int) -> int:
         """Bytes that a client of a federation gets: `numbers` of them for the model, and all else but its moments."""
@@ -62,21 +62,16 @@ class ModelBroadcast:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Averaged:
-    """The part of `Uploaded` that is averaged."""
+class Uploaded:
+    """Client to server; of the mean, `loss` has those of the clients."""
 
     # of the losses of each step's passes: DeComFL's (h, n_p), or sums
-    differences: NDArray[Any] = finite("a loss is not finite; a smaller --lr-client or a larger --mu may help")
-    buffers: Tensor  # (b_l + b_s,) BatchNorm's running statistics
-
-
-@dataclass(frozen=True, kw_only=True)
-class Uploaded(Averaged):
-    """Client to server."""
-
-    loss: float | None  # mean over the local steps of the loss; None where no step computes it
-    arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
-    clipped: float = field(default=0.0, metadata=APART)  # see `privacy.Clipped`
+    differences: NDArray[Any] = change(
+        "a loss is not finite; a smaller --lr-client or a larger --mu may help", unit="span", scalar=True
+    )
+    # (b_l + b_s,)
+    buffers: Tensor = field(metadata={"leaves": "BatchNorm's running statistics leave a client; take --norm group"})
+    loss: Any = field(metadata=EACH)  # mean over the local steps of the loss; None where no step computes it
 
 
 @dataclass(frozen=True)
@@ -105,9 +100,12 @@ class UnsplitMethod(SplitMethod):
     distribution: Literal["gaussian", "sqrt_d_sphere", "sphere", "rademacher"] = "gaussian"
     estimate: Literal["one-sided", "central"] = "one-sided"
     draw: Draw = "device"
-    robust: Robust = part()
     rule: Piecewise = field(init=False, repr=False, compare=False)
-    _held: dict[str, Any] = cache()
+
+    @property
+    def _held(self) -> dict[str, Any]:
+        """The model as one vector, the last message, and directions."""
+        return self.setting.context.of(self)
 
     # --- the server
 
@@ -123,16 +121,13 @@ class UnsplitMethod(SplitMethod):
             self._held.update(state=state, whole=whole)
         return cast("Tensor", self._held["whole"])
 
-    def averaged(self, r: int, replies: Mapping[int, Uploaded], nobodys: Averaged) -> tuple[Averaged, float]:
-        """The mean of the participants' scalars and statistics, robustly, and of their losses; `nobodys` of none."""
-        for i, reply in replies.items():
-            remedy = "processors of one kind, or --device cpu"
-            check_arithmetic(self.problem, i, reply.arithmetic, type(self).__name__, remedy)
-        if not replies:
-            return nobodys, math.nan
-        kept = {i: Averaged(differences=reply.differences, buffers=reply.buffers) for i, reply in replies.items()}
-        loss = mean_loss(reply.loss for reply in replies.values())
-        return self.robust.of_replies(kept, r, self.training.shares(), self.rule.span, differences=0.0), loss
+    def averaged(
+        self, clients: Clients, step: Step, message: ModelBroadcast, to: list[int], booked: Any, zeros: NDArray[Any]
+    ) -> tuple[Uploaded, float]:
+        """The mean of the participants' scalars, like `zeros`, and statistics; and the mean of their losses."""
+        nobody, weights = Uploaded(differences=zeros, buffers=message.buffers, loss={}), self.training.shares()
+        mean = clients.mean(step, message, to=to, weights=weights, booked=booked, nobody=nobody)
+        return mean, mean_loss(mean.loss.values())
 
     def made(self, kind: type[S], x: Tensor, buffers: Tensor, **further: Any) -> S:
         """The state after a round whose model is x (d,), with BatchNorm's statistics."""
@@ -185,6 +180,8 @@ class UnsplitMethod(SplitMethod):
     def received(self, message: ModelBroadcast) -> tuple[Tensor, dict[str, Any]]:
         """(d,) the model and the optimiser's moments where the network computes; once for all clients of a rank."""
         if self._held.get("message", lambda: None)() is not message:
+            remedy = "processors of one kind, or --device cpu"
+            check_arithmetic(message.arithmetic, self.problem.arithmetic, type(self).__name__, remedy)
             x = at_a_line(self.problem.placed(message.x))
             self._held.update(message=weakref.ref(message), x=x, moments=copied(message.moments))
         return self._held["x"], self._held["moments"]
@@ -214,7 +211,6 @@ class UnsplitMethod(SplitMethod):
             differences=torch.stack(found).double().cpu().numpy().reshape(-1, rule.n_p),
             buffers=local.buffers,
             loss=local.done().loss,
-            arithmetic=self.problem.arithmetic,
         )
 
     def first_moments(self, x: Tensor) -> dict[str, Any]:
@@ -246,7 +242,6 @@ class UnsplitMethod(SplitMethod):
         for flag, only in {"k": 1, "merge": 1, "freeze": "none", "state": "keep", "client_parts": "average"}.items():
             value = getattr(training, flag)
             demand(value == only, flag, value, f"{only}: it has no meaning here")
-        self.robust.demand_replies(len(training.participants(0)))
         super().__post_init__()
 
     def chosen(self) -> tuple[Loss, Piecewise]:
@@ -269,12 +264,22 @@ class UnsplitMethod(SplitMethod):
     def kernel(self) -> str:
         return super().kernel + ", directions from whole states"
 
+    @property
+    def sampling(self) -> Sampling:
+        """Who takes part in a round."""
+        return self.training.participants
+
+    @property
+    def example_reply(self) -> Uploaded:
+        """An example of a participant's reply."""
+        up, b = self.traffic.of(0, 0)[SCALARS][1], self.loss.flat.b
+        return Uploaded(differences=np.zeros(up // 4, np.float32), buffers=torch.zeros(b), loss=None)
+
     def plan(self, rounds: int) -> Lines:
-        asked, (_, up) = len(self.training.participants(0)), self.traffic.of(0, 0)[SCALARS]
         size = self.kept_steps * self.direction_bytes + self.point_bytes
         kept = f"drawn once, and kept: {size:,} bytes of this process"
         told = kept if self.kept_steps else "drawn again for each pass and step: there is no room to keep them"
-        return super().plan(rounds) | {"directions of a step": told} | self.robust.lines(asked, up)
+        return super().plan(rounds) | {"directions of a step": told}
 
     def costs_of(self, rule: GradientRule) -> Lines:
         (client, _, server), batch = macs(self.problem), self.training.batch

@@ -10,6 +10,7 @@ import numpy as np
 
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.batching import batched
+from zofl_mpi.engine.between import adding, answering
 from zofl_mpi.engine.clients import Client, Step, failure, step_of
 from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.hidden import Unchanged
@@ -122,7 +123,8 @@ class ClientRank:
             self._unchanged.check()
 
     def _step(self, name: str) -> Step:
-        return cast(Step, STEPS.get(name) or step_of(self._method, name))  # the server has checked that it exists
+        # the server has checked that it exists
+        return STEPS.get(name) or answering(self._method, cast(Step, step_of(self._method, name)))
 
     def _one_message(self, question: Question, block: messages.Bytes | None) -> dict[int, Any]:
         with self._clock.time(question.step, "comm"):
@@ -177,7 +179,7 @@ class ClientRank:
         """Serves `mean` and `sum`: if every rank's clients succeeded and the mean exists, adds this rank's part."""
         own, shares = mean.Contribution(), question.shares or {}
         if question.kind == "sum":
-            term: Any = self._step(question.term)
+            term: Any = adding(self._method, step_of(self._method, question.term))
             own = mean.Sum(m=len(self._data), term=lambda i, reply: term(i, inbox[i], reply))
             shares = dict.fromkeys(question.to, 1.0)
         step = batched(self._step(question.step), self._clients, inbox, sorted(inbox), self._batched)

@@ -86,23 +86,41 @@ class MPIClients(Clients):
         return self._replies(name, {i: messages.size(each[i]) for i in to}, counted)
 
     def mean(
-        self, step: Step, message: Any, *, to: Participants = None, weights: Weights = None, counted: bool = True
+        self,
+        step: Step,
+        message: Any,
+        *,
+        to: Participants = None,
+        weights: Weights = None,
+        counted: bool = True,
+        booked: Booked = None,
+        nobody: Any = None,
     ) -> Any:
         mean.refuse_stream(step)
         to = sorted(self._participants(to))
         shares = mean.normalised(to, weights)
         self._send_one("mean", step, message, to, shares=shares)
-        return self._combined(step.__name__, message, mean.Contribution(), counted)  # the server has no client
+        return self._combined(step.__name__, message, mean.Contribution(), counted, booked)  # the server has no client
 
-    def sum(self, step: Step, message: Any, term: Any, *, to: Participants = None) -> Callable[[], Any]:
+    def sum(
+        self,
+        step: Step,
+        message: Any,
+        term: Any,
+        *,
+        to: Participants = None,
+        booked: Booked = None,
+        stretch: float | None = None,
+        nobody: Any = None,
+    ) -> Callable[[], Any]:
         to = sorted(self._participants(to))
         if len(to) < mean.MANY:
-            return super().sum(step, message, term, to=to)
+            return super().sum(step, message, term, to=to, booked=booked)
         mean.refuse_stream(step, "sum")
         self._send_one("sum", step, message, to, term=term.__name__)
 
         def read() -> Any:
-            return self._combined(step.__name__, message, mean.Sum(m=self.m), counted=True)
+            return self._combined(step.__name__, message, mean.Sum(m=self.m), True, booked)
 
         self._rest = read
         return read
@@ -197,7 +215,7 @@ class MPIClients(Clients):
             self._touched.update(chosen)
         return chosen
 
-    def _combined(self, name: str, message: Any, own: Contribution, counted: bool) -> Any:
+    def _combined(self, name: str, message: Any, own: Contribution, counted: bool, booked: Booked) -> Any:
         """The mean or the sum of what the ranks have; ends the question."""
         self._rest = None
         with self._questions.clock.time(name, "wait"):
@@ -212,7 +230,7 @@ class MPIClients(Clients):
             result = mean.combined(contributions, own, self._wire.reduce_sum)
         down = messages.size(message)
         for i, size in sorted(pair for c in contributions for pair in c.sizes.items()) if counted else ():
-            self.ledger.sent(name, i, down)
+            self.ledger.sent(name, i, booked[i] if booked else down)
             self.ledger.received(name, i, size)
         return result
 

@@ -1,8 +1,8 @@
 """Robust means of the clients' replies, and clients that lie about theirs."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from functools import cached_property
 from typing import Any, Literal, final
@@ -11,7 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi import Array, Clients, Purpose, Setting, Step, UserError, at_least, demand
+from zofl_mpi.clients import changes
+from zofl_mpi.clients.wrapped import Wrapped
 from zofl_mpi.engine import mean, messages
+from zofl_mpi.engine.between import Between
+from zofl_mpi.engine.clients import Booked, Participants, Replies, Weights
+from zofl_mpi.engine.fields import parts_of
 from zofl_mpi.numerics.schedules import kind_and_number
 
 MEAN, MEDIAN, TRIMMED, CLIP = "mean", "median", "trimmed", "clip"
@@ -21,10 +26,10 @@ SCALE = 10.0  # of the attack of that name
 
 @final
 @dataclass(frozen=True)
-class Robust:
+class Robust(Between):
     """How the server aggregates replies, and which clients lie; by default the exact mean of honest ones.
 
-    D_i is the change that client i reports: y_i - x of a local model, or, where scalars travel, what --clip calls so:
+    D_i is the change that client i reports, as its reply declares it (`zofl_mpi.change`): y_i - x of a local model,
     ZO-HFL's f+ - f-, DeComFL's and HiSo's differences of losses over the distance of their points. Median and
     trimmed mean are taken coordinate by coordinate and count every reply alike, whatever --weights says (Yin, Chen,
     Ramchandran, Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018).
@@ -54,16 +59,35 @@ class Robust:
         return self.aggregate != MEAN or self.attackers > 0
 
     @property
+    def reads_each(self) -> bool:
+        return self.active
+
+    @property
     def sorts(self) -> bool:
         """Whether each coordinate's numbers are sorted."""
         return _parsed(self.aggregate)[0] in (MEDIAN, TRIMMED)
 
-    def demand_replies(self, replies: int) -> None:
-        """Refuses a median or a trimmed mean of so few replies a round that none, or no more than all, would count."""
-        kind, share = _parsed(self.aggregate)
+    def check(self, method: Any) -> None:
+        """Refuses means that nothing can be said of, and so few replies a round that none, or no more, would count."""
+        if not self.active:
+            return
+        self.setting.context.of(self).update(replies=_replies(method), size=_reply_bytes(method))
+        (kind, share), replies = _parsed(self.aggregate), _replies(method)
+        each = map(changes.along, changes.steps(type(method)).values())
+        allowed = "mean, trimmed:F or clip:C: each client's direction is its own, no two share one"
+        demand(kind != MEDIAN or not any(each), "aggregate", self.aggregate, allowed)
+        flags = {name: value for part in parts_of(method) for name, value in vars(part).items()}
+        allowed = "scalars with --aggregate or --attackers, which read them"
+        demand(flags.get("exchange", "scalars") == "scalars", "exchange", flags.get("exchange"), allowed)
+        sparse = str(flags.get("compress", "")).startswith("topk")
+        allowed = "mean or clip:C: of uploads by --compress topk most numbers are 0, and their middle is"
+        demand(not (self.sorts and sparse), "aggregate", self.aggregate, allowed)
         if self.sorts and replies < (3 if kind == MEDIAN else 2 * _ceiling(share, replies) + 1):
             few = f"a round has too few replies for it, {replies}"
             raise UserError(f"--aggregate {self.aggregate}: {few}; take more participants (--beta, --m), or the mean")
+
+    def wrapped(self, clients: Clients, method: Any) -> Clients:
+        return RobustClients(clients, method, self)
 
     @cached_property
     def liars(self) -> frozenset[int]:
@@ -72,56 +96,21 @@ class Robust:
         order = self.setting.streams(Purpose.ATTACK).permutation(m)
         return frozenset(order[: _ceiling(self.attackers, m)].tolist())
 
-    def mean(self, clients: Clients, step: Step, message: Any, *, to: Sequence[int], weights: Any, **at: Any) -> Any:
-        """`Clients.mean`, robustly. `at`, {field: value}: from which a reply's D_i is counted; message.r: the round."""
-        if not self.active:
-            return clients.mean(step, message, to=to, weights=weights)
-        return self.of_replies(dict(clients.ask(step, message, to=to)), message.r, weights, **at)
-
-    def of_replies(self, replies: Mapping[int, Any], r: int, weights: Any, unit: float = 1.0, **at: Any) -> Any:
-        """`mean.of_replies`, robustly; `at` as in `mean`, of numbers that are `unit` times D_i."""
-        if self.active:
-            replies = {i: self.read(i, r, reply, at, unit) for i, reply in replies.items()}
-        if self.sorts:
-            return middle(list(replies.values()), self.left_out(len(replies)))
-        return mean.of_replies(replies, weights)
-
-    def sum(self, clients: Clients, step: Step, message: Any, term: Any, *, to: Sequence[int]) -> Callable[[], Any]:
-        """`Clients.sum`, robustly, of vectors along the clients' own directions, of length plus - minus of a reply.
-
-        D_i is this difference. Trimmed: the vectors of the largest and of the smallest D_i are left out, and the sum of
-        the others is scaled up.
-        """
-        if not self.active:
-            return clients.sum(step, message, term, to=to)
-        asked = clients.ask(step, message, to=to)
-
-        def read() -> Any:
-            replies = {i: replace(reply, plus=reply.plus - reply.minus, minus=0.0) for i, reply in asked}
-            replies = {i: self.read(i, message.r, reply, {"plus": 0.0}) for i, reply in replies.items()}
-            k = self.left_out(len(replies)) if self.sorts else 0
-            kept = sorted(replies, key=lambda i: replies[i].plus)[k : len(replies) - k]
-            total = mean.Sum(m=self.setting.m, term=lambda i, reply: term(i, message, reply))
-            for i in kept:
-                total.add(i, replies[i])
-            return mean.local_mean(total) * (len(replies) / len(kept))
-
-        return read
-
     def left_out(self, replies: int) -> int:
         """How many of a coordinate's largest numbers, and of its smallest, do not count; one or two always do."""
         most = (replies - 1) // 2
         kind, share = _parsed(self.aggregate)
         return most if kind == MEDIAN else min(most, _ceiling(share, replies))
 
-    def read(self, i: int, r: int, reply: Any, at: Mapping[str, Any], unit: float = 1.0) -> Any:
+    def read(self, i: int, message: Any, reply: Any) -> Any:
         """Client i's reply as the server reads it: a liar's lie, clipped; the reply itself where neither changes it."""
+        at, units = changes.bases(reply, message), [changes.unit(message, c) for c in changes.of(type(reply))]
         fields = {path: x for path, x in mean.averaged(reply).items() if path[0] in at}
         D = {path: np.subtract(x, at[path[0]], dtype=np.float64) for path, x in fields.items()}
         factor, norm, (kind, C) = 1.0, _norm(D), _parsed(self.aggregate)
-        C *= unit
+        C *= units[0]
         if i in self.liars and self.attack == "noise":
-            generator = self.setting.streams(Purpose.ATTACK, r=r, i=i, t=1)
+            generator = self.setting.streams(Purpose.ATTACK, r=message.r, i=i, t=1)
             noise = {path: generator.standard_normal(d.shape) for path, d in D.items()}
             D = {path: norm / _norm(noise) * d for path, d in noise.items()}
         elif i in self.liars:
@@ -133,18 +122,95 @@ class Robust:
         new = {path: np.asarray(at[path[0]] + factor * D[path]).astype(x.dtype) for path, x in fields.items()}
         return messages.replace_arrays(reply, new)
 
-    def lines(self, replies: int, size: int) -> dict[str, str | float]:
-        """Lines of --dry-run: what the server holds, and who lies."""
+    def lines(self, rounds: int) -> dict[str, str | float]:
+        """What the server holds, and who lies."""
         if not self.active:
             return {}
+        replies, size = (self.setting.context.of(self)[name] for name in ("replies", "size"))
         liars = f"{len(self.liars)} of {self.setting.m} clients ({self.attack})" if self.attackers else "nobody"
         held = f"{replies * size:,} bytes, {replies} replies of {size:,} bytes: the server holds all of a round's"
         return {"aggregate": self.aggregate, "lie in what they send": liars, "memory of the aggregate": held}
 
 
-def middle(replies: Sequence[Any], k: int) -> Any:
+@final
+class RobustClients(Wrapped):
+    """Clients whose replies are aggregated robustly, and of whom some lie; the server reads and holds all replies."""
+
+    def __init__(self, inner: Clients, method: Any, robust: Robust) -> None:
+        super().__init__(inner, method)
+        self.robust = robust
+
+    def ask(
+        self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None
+    ) -> Replies:
+        self.refuse(counted, step, self._why, "clients.ask")
+        return self.inner.ask(step, message, to=to, counted=counted, booked=booked)
+
+    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
+        self.refuse(counted, step, self._why, "clients.ask_each")
+        return self.inner.ask_each(step, each, counted=counted)
+
+    def mean(
+        self,
+        step: Step,
+        message: Any,
+        *,
+        to: Participants = None,
+        weights: Weights = None,
+        counted: bool = True,
+        booked: Booked = None,
+        nobody: Any = None,
+    ) -> Any:
+        if changes.reply_of(step) is None:
+            self.refuse(counted, step, self._why, "clients.mean")
+            return self.inner.mean(step, message, to=to, weights=weights, counted=counted)
+        robust, asked = self.robust, self.inner.ask(step, message, to=to, counted=counted, booked=booked)
+        replies = {i: robust.read(i, message, reply) for i, reply in asked}
+        if robust.sorts:
+            return middle(replies, robust.left_out(len(replies)))
+        return mean.of_replies(replies, weights)
+
+    def sum(
+        self,
+        step: Step,
+        message: Any,
+        term: Any,
+        *,
+        to: Participants = None,
+        booked: Booked = None,
+        stretch: float | None = None,
+        nobody: Any = None,
+    ) -> Callable[[], Any]:
+        """The sum of vectors along the clients' own directions, whose lengths are changes.
+
+        Trimmed: the vectors of the largest and smallest D_i are left out, and the sum of the others is scaled up.
+        """
+        kind = changes.reply_of(step)
+        if kind is None or not changes.along(kind):
+            self.refuse(True, step, self._why, "clients.sum")
+        robust, asked = self.robust, self.inner.ask(step, message, to=to, booked=booked)
+
+        def read() -> Any:
+            replies = {i: robust.read(i, message, changes.alone(reply)) for i, reply in asked}
+            k = robust.left_out(len(replies)) if robust.sorts else 0
+            lengths = {i: float(changes.changed(reply, message)[0]) for i, reply in replies.items()}
+            kept = sorted(replies, key=lengths.__getitem__)[k : len(replies) - k]
+            total = mean.Sum(m=self.m, term=lambda i, reply: term(i, message, reply))
+            for i in kept:
+                total.add(i, replies[i])
+            return mean.local_mean(total) * (len(replies) / len(kept))
+
+        return read
+
+    @property
+    def _why(self) -> str:
+        robust = self.robust
+        return f"--aggregate {robust.aggregate}" if robust.aggregate != MEAN else f"--attackers {robust.attackers}"
+
+
+def middle(replies: Mapping[int, Any], k: int) -> Any:
     """The mean of each coordinate's numbers without the k largest and the k smallest, field by field, in float64."""
-    arrays, means = [mean.averaged(reply) for reply in replies], dict[mean.Path, Array]()
+    arrays, means = [mean.averaged(reply) for reply in replies.values()], dict[mean.Path, Array]()
     width = max(1, BLOCK // len(replies))
     for path, x in arrays[0].items():
         flat = [each[path].reshape(-1) for each in arrays]
@@ -153,7 +219,18 @@ def middle(replies: Sequence[Any], k: int) -> Any:
         for low in range(0, x.size, width):
             numbers = np.sort(np.stack([y[low : low + width] for y in flat]), axis=0)
             found[low : low + width] = numbers[k : len(flat) - k].mean(axis=0, dtype=np.float64)
-    return messages.replace_arrays(replies[0], means)
+    each = {i: mean.each_of(reply) for i, reply in replies.items()}
+    return mean.with_each(messages.replace_arrays(next(iter(replies.values())), means), each)
+
+
+def _replies(method: Any) -> int:
+    """Replies of a round."""
+    return method.setting.m if method.sampling is None else int(method.sampling.size(0))
+
+
+def _reply_bytes(method: Any) -> int:
+    """Bytes of a reply; 0: not known."""
+    return 0 if method.example_reply is None else messages.size(method.example_reply)
 
 
 def _norm(D: Mapping[mean.Path, NDArray[np.float64]]) -> float:

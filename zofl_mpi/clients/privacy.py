@@ -6,23 +6,28 @@ et al. 2023, 2310.09639), DP-ZO (Tang et al. 2024, 2401.04343). What is guarante
 `zofl_mpi/methods/README.md#privacy`.
 """
 
+import functools
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Literal, final
+from typing import Any, Literal, Protocol, TypeVar, final, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, above, at_least, column, demand, finite
-from zofl_mpi.engine.fields import cache, parts_of
+from zofl_mpi.clients import changes
+from zofl_mpi.clients.private import PrivateClients
+from zofl_mpi.engine import mean, messages
+from zofl_mpi.engine.between import Between
+from zofl_mpi.engine.fields import check_finite, parts_of
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.errors import warn
 from zofl_mpi.numerics import accounting
 from zofl_mpi.numerics.accounting import Account
-from zofl_mpi.rounds.base import Sampling
 
+T = TypeVar("T")
 NONE, LOCAL = "none", "nobody"
 HONEST = "the account is that of a sum of honest replies"
 LEAKS: Mapping[str, tuple[Any, str]] = {
@@ -42,10 +47,21 @@ Vector = NDArray[np.float64]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Clipped:
-    """Client to server: a clipped reply."""
+    """Client to server: the changes of a reply, clipped, one after the other."""
 
     change: Array = finite("a client's reply is not finite, so it cannot be clipped; a smaller step size may help")
     was: float = field(metadata=APART)  # 1.0: it was longer than C; the experimenter's, not communication
+
+
+@runtime_checkable
+class Participation(Protocol):
+    """Who takes part, as `rounds.base.Sampling` says it."""
+
+    each: bool
+    expected: float
+
+    def __call__(self, r: int) -> list[int]:
+        """S_r."""
 
 
 @final
@@ -59,12 +75,12 @@ class Spent:
 
 @final
 @dataclass(frozen=True)
-class Privacy:
+class Privacy(Between):
     """Clipped replies D_i <- D_i min(1, C/|D_i|), their sum noised once, and the account (epsilon, delta) of that.
 
     All clients weigh the same, and the sum's denominator is fixed, whoever came: beta m, or m where ZO-HFL divides by
     it (--divide m). `D_i` is a change of the model (of
-    SCAFFOLD's c_i, too), or the scalars of a method that sends some.
+    SCAFFOLD's c_i, too), or the scalars of a method that sends some, as its reply declares them (`zofl_mpi.change`).
 
     Attributes:
         clip: C, the norm to which a client's reply is clipped: none, or a number. The other flags here need one.
@@ -87,28 +103,56 @@ class Privacy:
     participation: Literal["fixed", "poisson"] = "fixed"
     trust: Literal["server", "nobody"] = "server"
     mechanism: Literal["gaussian", "laplace"] = "gaussian"
-    _known: dict[str, Any] = cache()  # the participants, their counts, and the share that this round clipped
+    protects = True
 
     @property
-    def clips(self) -> bool:
+    def active(self) -> bool:
         """Whether replies are clipped."""
         return self.clip != NONE
+
+    @property
+    def private(self) -> bool:
+        return self.active
+
+    @property
+    def poisson(self) -> bool:
+        return self.participation == "poisson"
+
+    @property
+    def signal(self) -> float:
+        """Norm of the last round's mean clipped reply over C, before noise: not published."""
+        return float(self._known.get("signal", math.nan))
 
     @property
     def C(self) -> float:
         """The norm to which a reply is clipped."""
         return float(self.clip)
 
-    def begin(self, method: Any, sampling: Sampling, scalars: bool = False) -> None:
+    @property
+    def _known(self) -> dict[str, Any]:
+        """The participants, their counts, and the share that this round clipped."""
+        return self.setting.context.of(self)
+
+    def check(self, method: Any) -> None:
+        kinds = changes.steps(type(method)).values()
+        scalars = bool(kinds) and all(c.scalar for kind in kinds for c in changes.of(kind))
+        self._known["along"] = {kind for kind in kinds if changes.along(kind)}
+        if self.active and not isinstance(method.sampling, Participation):
+            own = f"{type(method).__name__} has no `sampling: Sampling = part()` (zofl_mpi.rounds.base)"
+            raise UserError(f"--clip {self.clip:g}: the account needs who takes part, and {own}")
+        self.bind(method, method.sampling, scalars)
+        if self.active and method.example_reply is not None:
+            _refuse_others(method.example_reply)
+
+    def bind(self, method: Any, sampling: Any, scalars: bool = False) -> None:
         """Takes part in a method with these participants (UserError: flags contradict each other or protect nobody).
 
         Args:
             scalars: whether its clients send scalars, to which they can add noise themselves.
         """
         self._known["sampling"] = sampling
-        sampling.draw_each(self.participation == "poisson")
         given, noised = self.delta != "auto", self.noise_multiplier > 0 or self.epsilon != NONE
-        for f in fields(self) if not self.clips else ():
+        for f in fields(self) if not self.active else ():
             value = vars(self)[f.name]
             demand(not f.init or f.default in (MISSING, value), f.name, value, f"{f.default} without --clip C, a norm")
         if self.mechanism == "laplace":
@@ -120,62 +164,92 @@ class Privacy:
         demand(z == 0 or accounting.LEAST <= z <= 2**30, "noise_multiplier", z, NOISE)
         if self.trust == LOCAL and not scalars:
             raise UserError("--trust nobody: this method's clients send vectors; it is for zo_hfl, decomfl and hiso")
-        if self.clips and self.setting.fleet is not None:
+        if self.active and self.setting.fleet is not None:
             raise UserError("--devices with --clip: who is off, late or too small depends on a client; leave it out")
         met = [(name, vars(each)[name]) for each in parts_of(method) for name in LEAKS if name in vars(each)]
-        for name, value in met if self.clips else ():
+        for name, value in met if self.active else ():
             demand(value == LEAKS[name][0], name, value, "{} with --clip: {}".format(*LEAKS[name]))
+
+    def wrapped(self, clients: Clients, method: Any) -> Clients:
+        return PrivateClients(clients, method, self)
 
     # --- a client
 
-    def reply(self, client: Client, values: Array, r: int, scalars: bool = False) -> Clipped:
-        """The client's values (k,) of round r, clipped; noised where nobody is trusted."""
+    def answering(self, step: Step) -> Step:
+        """The step, of whose reply nothing but its changes goes on, clipped."""
+
+        @functools.wraps(step)
+        def answer(client: Client, message: Any) -> Any:
+            before = dict(client.memory)
+            reply = step(client, message)
+            found = changes.of(type(reply))
+            if not found:
+                return reply
+            check_finite(reply)
+            _refuse_others(reply)
+            values, sizes = changes.changed(reply, message), [changes.size(getattr(reply, c.name)) for c in found]
+            sent = self.clipped(client.i, values, message.r, all(c.scalar for c in found))
+            for c, D in zip(found, np.split(sent.change, np.cumsum(sizes)[:-1]), strict=True):
+                if c.memory:  # so that the server's mean of it stays the clients'
+                    client.memory[c.memory] = (before.get(c.memory, 0) + D).astype(D.dtype)
+            return sent
+
+        return answer
+
+    def clipped(self, i: int, values: Array, r: int, scalars: bool = False) -> Clipped:
+        """Client i's values (k,) of round r, clipped; noised where nobody is trusted."""
         exact = np.asarray(values, np.float64)
         norm = float(np.abs(exact).sum() if scalars and self.mechanism == "laplace" else np.linalg.norm(exact))
         most = self.C * (1 - 4 * float(np.finfo(self.setting.dtype).eps))  # rounding then makes none longer than C
         if norm > most:
             values = (exact * (most / norm)).astype(values.dtype)
         if self.trust == LOCAL:
-            values = values + self._noise(client.i, r, len(values), scalars)
+            values = values + self._noise(i, r, len(values), scalars)
         return Clipped(change=values, was=float(norm > most))
+
+    def as_sent(self, reply: Any) -> Any:
+        found = changes.of(type(reply)) if self.active else ()
+        return Clipped(change=np.zeros(len(found)), was=0.0) if found and all(c.scalar for c in found) else reply
 
     # --- the server
 
-    def mean(self, clients: Clients, step: Step, message: Any, to: list[int], n: int) -> Vector:
-        """(n,) the sum of the replies to `step`, noised, over beta m."""
-        return self.sum(clients, step, message, self.clipped_change, to, n)() / self.denominator(len(to))
-
     def clipped_change(self, i: int, message: Any, reply: Clipped) -> Vector:
-        """(n + 1,) a client's reply, and whether it was clipped."""
-        return self.counted(reply.change, reply)
+        """(k + 1,) a client's changes, and whether they were clipped."""
+        return self.with_count(reply.change, reply)
 
-    def counted(self, values: Array, reply: Clipped) -> Vector:
-        """(n + 1,) the values, and C where the reply was clipped: an entry as large as theirs, which `sum` counts."""
+    def adding(self, term: Any) -> Any:
+        """The term of what a client's changes would be the reply, and whether they were clipped."""
+        if term == self.clipped_change:
+            return term
+
+        @functools.wraps(term)
+        def added(i: int, message: Any, reply: Clipped) -> Vector:
+            (kind,) = self._known["along"]
+            told = dict.fromkeys((f.name for f in fields(kind)), 0.0) | {changes.of(kind)[0].name: float(*reply.change)}
+            return self.with_count(term(i, message, kind(**told)), reply)
+
+        return added
+
+    def with_count(self, values: Array, reply: Clipped) -> Vector:
+        """(n + 1,) the values, and C where the reply was clipped: an entry as large as theirs, which the sum counts."""
         return np.append(np.asarray(values, np.float64), self.C * reply.was)
 
-    def sum(
-        self, clients: Clients, step: Step, message: Any, term: Any, to: list[int], n: int, unit: float = 1
-    ) -> Callable[[], Vector]:
-        """`Clients.sum` of (n,) `counted` terms, `unit` times as long as the replies to message.r, noised."""
-        read = clients.sum(step, message, term, to=to) if to else lambda: np.zeros(n + 1)
-
-        def noised() -> Vector:
-            total = read()
-            return self.released(total[:-1], total[-1] / self.C, len(to), message.r, unit=unit)
-
-        return noised
-
-    def released(
+    def with_noise(
         self, total: Vector, clipped: float, asked: int, r: int, scalars: bool = False, unit: float = 1
     ) -> Vector:
         """The sum of round r as it may be published, `unit` times the replies'; keeps the share that were clipped."""
         self._known["clipped"] = round(clipped) / asked if asked else math.nan
+        self._known["signal"] = float(np.linalg.norm(total)) / (unit * self.C * (self.denominator(asked) or math.nan))
         noise = 0.0 if self.trust == LOCAL else self._noise(self.setting.m, r, total.size, scalars).reshape(total.shape)
         return np.asarray(total + unit * noise)
 
+    def participants(self, r: int) -> list[int]:
+        """S_r, ascending."""
+        return sorted(self._known["sampling"](r))
+
     def denominator(self, asked: int) -> float:
         """Of the sum over `asked` clients: their number, which by Poisson sampling would tell of them: beta m."""
-        return float(self._known["sampling"].expected) if self.participation == "poisson" else asked
+        return float(self._known["sampling"].expected) if self.poisson else asked
 
     def _noise(self, i: int, r: int, n: int, scalars: bool) -> Vector:
         """(n,) the noise of client i in round r; of m: the server's."""
@@ -240,15 +314,28 @@ class Privacy:
 
     def spent(self, done: int, evaluated: bool) -> Spent | None:
         """The columns after `done` rounds; epsilon where the run is evaluated."""
-        if not self.clips:
+        if not self.active:
             return None
         epsilon = self.cost(done) if evaluated and self.noise_multiplier else None
         return Spent(self._known.get("clipped", math.nan), epsilon)
 
     def lines(self, rounds: int) -> dict[str, str]:
         """Lines of --dry-run: the account of the run, of half and of twice its rounds."""
-        if not self.clips or not self.noise_multiplier:
+        if not self.active or not self.noise_multiplier:
             return {}
         who = "one client more or less" if self._account.poisson else "one client for another"
         planned = [T for T in sorted({max(1, rounds // 2), rounds, 2 * rounds}) if self.cost(T) < math.inf]
         return {f"epsilon, delta ({who}) of {T} rounds": f"{self.cost(T):.4g}, {self._delta:.3g}" for T in planned}
+
+
+def _refuse_others(reply: Any) -> None:
+    """Refuses a reply with numbers that are no change: they would leave the client unclipped."""
+    kind = type(reply)
+    spared = {c.name for c in changes.of(kind)} | {c.of for c in changes.of(kind)} | mean.without_mean(reply)
+    for path, value in messages.leaves(reply):
+        array = messages.as_array(value)
+        if path[0] not in spared and array is not None and array.size:
+            why = next(f.metadata.get("leaves") for f in fields(kind) if f.name == path[0])
+            raise UserError(
+                f"--clip: {why or f'{kind.__name__}.{path[0]}, which is no change, would leave the client'}"
+            )

@@ -1,0 +1,146 @@
+"""Changes that clients report, as the fields of a reply declare them (`zofl_mpi.change`)."""
+
+import inspect
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import lru_cache
+from types import UnionType
+from typing import Any, get_args, get_origin
+
+import numpy as np
+
+from zofl_mpi import Array, UserError
+from zofl_mpi.engine import messages
+
+
+@dataclass(frozen=True)
+class Change:
+    """A field of a reply; see `zofl_mpi.change`."""
+
+    name: str
+    of: str
+    unit: str
+    memory: str
+    scalar: bool
+
+
+def of(cls: Any) -> tuple[Change, ...]:
+    """The fields of a class of replies that are changes."""
+    return _of(cls)
+
+
+@lru_cache(maxsize=256)
+def _of(cls: Any) -> tuple[Change, ...]:
+    told = ((f.name, f.metadata.get("change")) for f in fields(cls)) if is_dataclass(cls) else ()
+    return tuple(Change(name, **change) for name, change in told if change is not None)
+
+
+def within_reply(kind: type[Any], change: Change) -> bool:
+    """Whether a change is counted from another field of the reply itself."""
+    return change.of != change.name and change.of in (f.name for f in fields(kind))
+
+
+def along(kind: type[Any]) -> bool:
+    """Whether replies are lengths along directions of the clients' own, of which none has the same."""
+    return all(within_reply(kind, c) for c in of(kind))
+
+
+def base(kind: type[Any], change: Change, message: Any) -> Any:
+    """From where the change is counted in a reply that is `alone`; None: from 0."""
+    return getattr(message, change.of) if change.of and not within_reply(kind, change) else None
+
+
+def unit(message: Any, change: Change) -> float:
+    """How many times the change the field is."""
+    return float(getattr(message, change.unit)) if change.unit else 1.0
+
+
+def alone(reply: Any) -> Any:
+    """The reply with its changes from its own fields in place of two numbers each."""
+    kind = type(reply)
+    pairs = [(c.name, c.of) for c in of(kind) if within_reply(kind, c)]
+    differences = {name: getattr(reply, name) - getattr(reply, of) for name, of in pairs}
+    return replace(reply, **differences, **{of: 0.0 for _, of in pairs}) if pairs else reply
+
+
+def bases(reply: Any, message: Any) -> Mapping[str, Any]:
+    """{field: from where its change is counted} of a reply that is `alone`."""
+    found = {c.name: base(type(reply), c, message) for c in of(type(reply))}
+    return {name: 0.0 if x is None else messages.as_array(x) for name, x in found.items()}
+
+
+def changed(reply: Any, message: Any) -> Array:
+    """(k,) all changes of a reply, one after the other."""
+    single, found = alone(reply), list[Array]()
+    for c in of(type(reply)):
+        x, start = messages.as_array(value := getattr(single, c.name)), base(type(reply), c, message)
+        x = np.asarray(value, np.float64) if x is None else x
+        D = (x if start is None else x - messages.as_array(start)).reshape(-1)
+        found.append(D / unit(message, c) if c.unit else D)
+    return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def applied(reply: Any, message: Any, D: Array) -> Any:
+    """A reply like this one, with these changes (k,) in place of its own."""
+    new, start = dict[str, Any](), 0
+    for c in of(type(reply)):
+        value = getattr(reply, c.name)
+        like = messages.as_array(value)
+        shape = () if like is None else like.shape
+        own = D[start : start + size(value)].reshape(shape)
+        start += size(value)
+        own = unit(message, c) * own if c.unit else own
+        at = base(type(reply), c, message)
+        own = own if at is None else np.asarray(messages.as_array(at)) + own
+        new[c.name] = own if shape else float(own)
+        if within_reply(type(reply), c):
+            new[c.of] = 0.0
+    return replace(reply, **new)
+
+
+def example(kind: type[Any], message: Any) -> Any:
+    """A reply that changes nothing, of changes from fields of the message (UserError: there are others)."""
+    starts = {c.name: base(kind, c, message) for c in of(kind)}
+    for name in (name for name, start in starts.items() if start is None):
+        allowed = "clients.mean needs nobody=, the reply that changes nothing: its shape is not the message's"
+        raise UserError(f"{kind.__name__}.{name}: {allowed}")
+    return kind(**{f.name: starts.get(f.name) for f in fields(kind) if f.init})
+
+
+def steps(method: Any) -> dict[str, type[Any]]:
+    """{step: class of its replies} of a class's steps whose replies are changes of their messages, by annotations."""
+    found = ((name, _reply_of(method, name)) for name in dir(method))
+    return {name: kind for name, kind in found if kind is not None}
+
+
+def reply_of(step: Any) -> type[Any] | None:
+    """The class of a step's replies that are changes, by its annotations; None: it says of none."""
+    owner: Any = type(step.__self__) if inspect.ismethod(step) else None
+    return None if owner is None else _reply_of(owner, step.__name__)
+
+
+@lru_cache(maxsize=4096)
+def _reply_of(cls: Any, name: str) -> type[Any] | None:
+    """By the first class of the method that annotates the step: one that replaces a base's has the base's types."""
+    members = (vars(base).get(name) for base in cls.__mro__)
+    steps = (step for step in members if inspect.isfunction(step) and len(inspect.signature(step).parameters) == 3)
+    try:
+        hints = next((hints for step in steps if (hints := typing.get_type_hints(step))), {})
+    except (NameError, TypeError):  # a name that only type checkers import
+        return None
+    told = hints.pop("return", None)
+    answers = get_args(told) if get_origin(told) in (typing.Union, UnionType) else (told,)
+    kind = next((each for each in answers if isinstance(each, type) and of(each)), None)
+    asked = next((each for each in reversed(hints.values()) if is_dataclass(each)), None)
+    if kind is None or asked is None:
+        return None
+    names = {f.name for each in (kind, asked) for f in fields(each)} | {""}
+    fits = all({c.of, c.unit} <= names for c in of(kind))
+    return kind if fits and "r" in names else None
+
+
+def size(value: Any) -> int:
+    """How many numbers a field has."""
+    array = messages.as_array(value)
+    return 1 if array is None else array.size

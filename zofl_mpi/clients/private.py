@@ -1,0 +1,110 @@
+"""Clients whose replies are clipped and noised, as the server's program sees them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, final
+
+import numpy as np
+
+from zofl_mpi import Clients, Step, UserError
+from zofl_mpi.clients import changes
+from zofl_mpi.clients.wrapped import Wrapped
+from zofl_mpi.engine.clients import Booked, Participants, Replies, Weights
+
+T = TypeVar("T")
+
+
+@final
+class PrivateClients(Wrapped):
+    """Clients whose replies are clipped where they are made, and noised; each answers one question a round."""
+
+    def __init__(self, inner: Clients, method: Any, privacy: Any) -> None:
+        super().__init__(inner, method)
+        self.privacy, self._answered = privacy, -1
+
+    def ask(
+        self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None
+    ) -> Replies:
+        self.refuse(counted, step, self._why, "clients.ask")
+        return self.inner.ask(step, message, to=to, counted=counted, booked=booked)
+
+    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
+        self.refuse(counted, step, self._why, "clients.ask_each")
+        return self.inner.ask_each(step, each, counted=counted)
+
+    def mean(
+        self,
+        step: Step,
+        message: Any,
+        *,
+        to: Participants = None,
+        weights: Weights = None,
+        counted: bool = True,
+        booked: Booked = None,
+        nobody: Any = None,
+    ) -> Any:
+        """The sum of the replies' changes, noised, over the number of participants that is expected."""
+        kind, privacy = changes.reply_of(step), self.privacy
+        if kind is None:
+            self.refuse(counted, step, self._why, "clients.mean")
+            return self.inner.mean(step, message, to=to, weights=weights, counted=counted)
+        to = self._one_reply(step, message, to)
+        if weights is not None and len({weights[i] for i in to}) > 1:
+            raise UserError(f"{self._why}: clients.mean must weigh all participants alike, or tells of their data")
+        like = changes.example(kind, message) if nobody is None else nobody
+        if to:
+            total = self.inner.sum(step, message, privacy.clipped_change, to=to, booked=booked)()
+        else:
+            total = np.zeros(sum(changes.size(getattr(like, c.name)) for c in changes.of(kind)) + 1)
+        scalars = all(c.scalar for c in changes.of(kind))
+        noised = privacy.with_noise(total[:-1], total[-1] / privacy.C, len(to), message.r, scalars)
+        return changes.applied(like, message, noised / privacy.denominator(len(to)))
+
+    def sum(
+        self,
+        step: Step,
+        message: Any,
+        term: Any,
+        *,
+        to: Participants = None,
+        booked: Booked = None,
+        stretch: float | None = None,
+        nobody: Any = None,
+    ) -> Callable[[], Any]:
+        """The sum of the terms, `stretch` times as long as the replies' changes, noised."""
+        kind, privacy = changes.reply_of(step), self.privacy
+        if kind is None or not changes.along(kind):
+            self.refuse(True, step, self._why, "clients.sum")
+        if stretch is None:
+            raise UserError(f"{self._why}: clients.sum needs stretch=, by how much a term is longer than a change")
+        to = self._one_reply(step, message, to)
+        if not to and nobody is None:
+            raise UserError(f"{self._why}: nobody takes part in round {message.r + 1}; clients.sum needs nobody=")
+        read = self.inner.sum(step, message, privacy.adding(term), to=to, booked=booked) if to else None
+
+        def noised() -> Any:
+            total = read() if read else np.append(np.asarray(nobody, np.float64), 0.0)
+            return privacy.with_noise(total[:-1], total[-1] / privacy.C, len(to), message.r, unit=stretch)
+
+        return noised
+
+    def steadily(self, work: Callable[[], T]) -> T:
+        def again() -> T:
+            self._answered = -1  # a round that is begun again gives the same noise to the same question
+            return work()
+
+        return self.inner.steadily(again)
+
+    def _one_reply(self, step: Step, message: Any, to: Participants) -> list[int]:
+        """The participants, who are those that the account knows, and have not been asked in this round."""
+        chosen, r = list(range(self.m)) if to is None else [int(i) for i in to], message.r
+        if r == self._answered:
+            again = f"step {step.__name__!r} asks for a second reply in round {r + 1}"
+            raise UserError(f"{self._why}: {again}, and the account is that of one for each client and round")
+        self._answered = r
+        if sorted(chosen) != self.privacy.participants(r):
+            raise UserError(f"{self._why}: step {step.__name__!r} goes to other clients than `sampling` draws")
+        return chosen
+
+    @property
+    def _why(self) -> str:
+        return f"--clip {self.privacy.clip:g}"

@@ -1,0 +1,77 @@
+"""Base of classes that are `Clients` around another."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from zofl_mpi import Clients, Step, UserError
+from zofl_mpi.engine.clients import Booked, Participants, Replies, Weights
+from zofl_mpi.engine.ledger import Row
+
+T = TypeVar("T")
+
+
+class Wrapped(Clients):
+    """The clients as they are; subclasses replace what they change."""
+
+    def __init__(self, inner: Clients, method: Any) -> None:
+        self.inner, self.method = inner, method
+        self.m, self.ledger, self.sharing, self.survives = inner.m, inner.ledger, inner.sharing, inner.survives
+        self.lost = inner.lost
+
+    def ask(
+        self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None
+    ) -> Replies:
+        return self.inner.ask(step, message, to=to, counted=counted, booked=booked)
+
+    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
+        return self.inner.ask_each(step, each, counted=counted)
+
+    def mean(
+        self,
+        step: Step,
+        message: Any,
+        *,
+        to: Participants = None,
+        weights: Weights = None,
+        counted: bool = True,
+        booked: Booked = None,
+        nobody: Any = None,
+    ) -> Any:
+        return self.inner.mean(step, message, to=to, weights=weights, counted=counted, booked=booked, nobody=nobody)
+
+    def sum(
+        self,
+        step: Step,
+        message: Any,
+        term: Any,
+        *,
+        to: Participants = None,
+        booked: Booked = None,
+        stretch: float | None = None,
+        nobody: Any = None,
+    ) -> Callable[[], Any]:
+        return self.inner.sum(step, message, term, to=to, booked=booked, stretch=stretch, nobody=nobody)
+
+    def holders(self) -> list[int]:
+        return self.inner.holders()
+
+    def account(self) -> tuple[Row, bool]:
+        return self.inner.account()
+
+    def steadily(self, work: Callable[[], T]) -> T:
+        return self.inner.steadily(work)
+
+    def give_up(self) -> bool:
+        return self.inner.give_up()
+
+    def close(self, status: int = 0) -> None:
+        self.inner.close(status)
+
+    def refuse(self, counted: bool, step: Step, flag: str, verb: str) -> None:
+        """Refuses a question of a round whose replies do not say what they change."""
+        if counted:
+            name = f"{type(self.method).__name__} asks for step {step.__name__!r} by {verb}"
+            raise UserError(
+                f"{flag}: {name}, whose replies are not read as changes; it is for clients.mean and clients.sum of "
+                "replies whose fields are declared by zofl_mpi.change"
+            )
