@@ -37,7 +37,7 @@ WITHIN = {
         ("setting",),
     ),
     "run": (
-        ("signals", "progress", "client_memory", "evaluation", "saving", "divergence"),
+        ("signals", "progress", "client_memory", "evaluation", "saving", "divergence", "imported"),
         ("records", "binding", "questions", "flags", "family", "unread", "track"),
         ("local", "mpi"),
         ("devices", "plan", "loop", "stored", "trial", "totals"),

@@ -32,7 +32,7 @@ def test_a_mistake_in_ones_own_module_has_its_file_and_line(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     with pytest.raises(UserError, match=told):
-        plan._imported("mine:C", "--method")
+        imported("mine:C", "--method")
 
 
 def test_a_path_that_ones_own_module_adds_stays(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -41,7 +41,7 @@ def test_a_path_that_ones_own_module_adds_stays(tmp_path: Path, monkeypatch: Pat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     before = [*sys.path]
-    plan._imported("adds:C", "--method")
+    imported("adds:C", "--method")
     assert sys.path == ["/added/here", *before]
 
 

@@ -1,14 +1,11 @@
 """Plan of a run: the command line, the configuration file and the resumed run, combined and checked."""
 
-import importlib
 import inspect
 import json
 import math
 import os
 import shlex
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar, final, get_type_hints
@@ -17,9 +14,10 @@ from zofl_mpi import clients
 from zofl_mpi.engine.fields import at_least, between, check_ranges, parts_of
 from zofl_mpi.engine.setting import Budget, Directions, Loads, Method, PlansLoads, PlansWork, Work
 from zofl_mpi.engine.world import launched
-from zofl_mpi.errors import UserError, mistake, nearest, place_of, plain, warn
+from zofl_mpi.errors import UserError, mistake, nearest, plain
 from zofl_mpi.run import flags, stored
 from zofl_mpi.run.family import Choice, Family
+from zofl_mpi.run.imported import imported
 from zofl_mpi.run.progress import launcher_words
 from zofl_mpi.run.saving import Every
 from zofl_mpi.run.stored import LOCAL
@@ -262,7 +260,7 @@ def method_of(family: Family, name: str) -> type[Method[Any]]:
     """One of the family's METHODS or a user's class, with all members (UserError: it does not exist, or lacks some)."""
     if ":" not in name:
         return _named(family.METHODS, name, "--method")
-    found = family.METHODS.get(name) or _imported(name, "--method")
+    found = family.METHODS.get(name) or imported(name, "--method")
     members = {name for base in found.__mro__ if base not in Method.__mro__ for name in vars(base)}
     missing = [f"the function {part}" for part in ("start", "round", "evaluate") if part not in members]
     if not is_dataclass(found) or "setting" not in (f.name for f in fields(found)):
@@ -278,36 +276,7 @@ def problem_of(family: Family, name: str) -> Choice:
     """One of the family's PROBLEMS, or a class of a user's own module (UserError: it does not exist)."""
     if ":" not in name or name in family.PROBLEMS:
         return _named(family.PROBLEMS, name, "--problem")
-    return family.OWN_PROBLEM(name, _imported(name, "--problem"))
-
-
-READ: dict[str, int] = {}
-"""{file of a module of somebody's own: when it was last changed, as this process read it}"""
-
-
-def _imported(name: str, flag: str) -> type[Any]:
-    """The class that module:Class names; of a problem also an object that has a `choice`, as a `TorchProblem`."""
-    module, _, cls = name.partition(":")
-    here = os.getcwd()
-    sys.path.insert(0, here)  # as `python -m` would find it
-    try:
-        found = getattr(importlib.import_module(module), cls)
-        with suppress(OSError):
-            changed = os.stat(path := str(sys.modules[module].__file__)).st_mtime_ns
-            if READ.setdefault(path, changed) != changed:
-                warn(
-                    f"{path} was edited since this process read it, and the run takes what was read: start Python anew"
-                )
-    except (Exception, SystemExit) as exc:  # whatever a module of somebody's own raises
-        if place_of(exc):
-            raise UserError(f"{flag} {name}: {mistake(exc)}") from exc
-        raise UserError(f"{flag} {name}: {exc}; it must be MODULE:CLASS, importable from this folder") from exc
-    finally:
-        with suppress(ValueError):  # the module may have changed the path, too
-            sys.path.remove(here)
-    if not isinstance(found, type) and not (flag == "--problem" and hasattr(found, "choice")):
-        raise UserError(f"{flag} {name}: {cls} is a {type(found).__name__}; it must be a class")
-    return found  # type: ignore[no-any-return]
+    return family.OWN_PROBLEM(name, imported(name, "--problem"))
 
 
 def _named(table: Mapping[str, T], name: str, flag: str) -> T:
