@@ -17,6 +17,7 @@ A method, a problem or a script of your own may import these names; everything e
 - `simulate`, `plan`, `Simulation`: a run from Python, what it would be, and a run step by step.
 - `Result`, `load`: what a run has left; that of an earlier one.
 - `lead`: lets rank 0 alone run a function, whose simulations the other ranks serve.
+- `EarlyStopping`, `OptunaPruning`, `TensorBoard`: callbacks of `simulate`.
 - `RunFailed`: a run that failed in one of its rounds.
 - `records`: results and checkpoints; `records.load(path)` reads a result.
 """
@@ -39,6 +40,7 @@ from zofl_mpi.engine.setting import Directions, Loads, Method, Setting
 from zofl_mpi.engine.streams import Purpose
 
 if TYPE_CHECKING:
+    from zofl_mpi.api.callbacks import EarlyStopping, OptunaPruning, TensorBoard
     from zofl_mpi.api.ranks import lead
     from zofl_mpi.api.result import Result, load
     from zofl_mpi.api.simulation import Simulation, plan, simulate
@@ -52,6 +54,7 @@ __all__ = [
     "Clients",
     "Dataset",
     "Directions",
+    "EarlyStopping",
     "Federation",
     "Loads",
     "Method",
@@ -61,6 +64,7 @@ __all__ = [
     "Setting",
     "Simulation",
     "Step",
+    "TensorBoard",
     "UserError",
     "above",
     "at_least",
@@ -88,6 +92,9 @@ LAZY = {
     "Result": "zofl_mpi.api.result",
     "load": "zofl_mpi.api.result",
     "lead": "zofl_mpi.api.ranks",
+    "EarlyStopping": "zofl_mpi.api.callbacks",
+    "OptunaPruning": "zofl_mpi.api.callbacks",
+    "TensorBoard": "zofl_mpi.api.callbacks",
 }
 """{public name: its module}, imported when it is asked for: ranks that need none of them start sooner."""
 

@@ -1,0 +1,135 @@
+"""Callbacks of the package: early stopping, Optuna's pruning, TensorBoard's files."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, final
+
+from zofl_mpi.api.result import is_smaller_better
+from zofl_mpi.errors import UserError, nearest
+from zofl_mpi.run.loop import Schedule
+
+if TYPE_CHECKING:
+    from zofl_mpi.api.simulation import Simulation
+
+
+class _Watching:
+    """Looks at one column."""
+
+    def __init__(self, column: str) -> None:
+        self.column, self._came = column, False
+
+    def _value(self, run: Simulation, row: Mapping[str, float]) -> float | None:
+        """The column's value; None in a round that is not evaluated (UserError: it was evaluated, without the column).
+
+        A column that came once may be missing later.
+        """
+        r, rounds, every = int(row["round"]), run.plan["rounds"], run.plan["eval_every"]
+        self._came = self._came or self.column in row
+        if not self._came and Schedule(rounds, every, 0).evaluates(r):
+            who, near = type(self).__name__, nearest(self.column, row)
+            there = f"has no column {self.column!r}; there are {', '.join(row)}{near}"
+            raise UserError(f"{who}: round {r}, the first one evaluated, {there}")
+        value = row.get(self.column, math.nan)
+        return None if math.isnan(value) else float(value)
+
+
+@final
+class EarlyStopping(_Watching):
+    """Ends a run once a column has not become better for so many evaluations."""
+
+    def __init__(self, column: str, patience: int = 5, smallest: bool | None = None, min_delta: float = 0.0) -> None:
+        """Of one run, or of several after one another.
+
+        Args:
+            column: such as validation_accuracy.
+            patience: how many evaluations without a better value end the run.
+            smallest: whether smaller values are better; None: of losses, objectives and errors.
+            min_delta: by how much a value must be better than the best one to count.
+        """
+        super().__init__(column)
+        if patience < 1 or not 0 <= min_delta < math.inf:
+            raise UserError(f"EarlyStopping: patience {patience}, min_delta {min_delta}: must be >= 1, and >= 0")
+        self.patience, self.min_delta = patience, min_delta
+        self._sign = -1.0 if (is_smaller_better(column) if smallest is None else smallest) else 1.0
+
+    def on_start(self, run: Simulation) -> None:
+        """Forgets an earlier run."""
+        self._best, self._since = -math.inf, 0
+        self._came = False
+
+    def on_round(self, run: Simulation, row: Mapping[str, float]) -> None:
+        """Compares the value with the best one."""
+        value = self._value(run, row)
+        if value is None:
+            return
+        if self._best == -math.inf or self._sign * value > self._best + self.min_delta:
+            self._best, self._since = self._sign * value, 0
+        else:
+            self._since += 1
+        if self._since >= self.patience:
+            best = self._sign * self._best
+            run.stop(f"{self.column} has not been better than {best:.6g} for {self.patience} evaluations")
+
+
+@final
+class OptunaPruning(_Watching):
+    """Reports a column to an Optuna trial, and ends the run and the trial when its study's pruner says so."""
+
+    def __init__(self, trial: Any, column: str) -> None:
+        """`trial`: an optuna.Trial; `column`: what its study optimises."""
+        super().__init__(column)
+        self.trial, self._pruned = trial, ""
+        self._raises = _library("optuna", "OptunaPruning").TrialPruned
+
+    def on_round(self, run: Simulation, row: Mapping[str, float]) -> None:
+        """Reports the value as that of the round."""
+        if (value := self._value(run, row)) is not None:
+            self.trial.report(value, int(row["round"]))
+            if self.trial.should_prune():
+                self._pruned = f"Optuna pruned the trial at {self.column} {value:.6g}"
+                run.stop(self._pruned)
+
+    def on_end(self, run: Simulation) -> None:
+        """optuna.TrialPruned: it was pruned; the run's result is complete and closed."""
+        if self._pruned:
+            raise self._raises(self._pruned)
+
+
+@final
+class TensorBoard:
+    """Writes a run's columns as scalars for TensorBoard; a continued run replaces what its rounds wrote before."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """`folder`: what `tensorboard --logdir` shows, one for each run."""
+        _library("tensorboard", "TensorBoard")
+        self._make = _library("torch.utils.tensorboard", "TensorBoard", "tensorboard").SummaryWriter
+        self.folder, self._writer = os.fspath(folder), None
+
+    def on_round(self, run: Simulation, row: Mapping[str, float]) -> None:
+        """Writes the columns of the round; they are in the file when it returns."""
+        r = int(row["round"])
+        if self._writer is None:
+            self._writer = self._make(self.folder, purge_step=r)
+        for name, value in row.items():
+            if name != "round" and not math.isnan(value):
+                self._writer.add_scalar(name, value, r)
+        self._writer.flush()
+
+    def on_end(self, run: Simulation) -> None:
+        """Closes the file."""
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+
+def _library(module: str, who: str, extra: str = "") -> Any:
+    """A library of an extra (UserError: it is not installed)."""
+    try:
+        return import_module(module)
+    except ImportError as exc:
+        extra = extra or module
+        raise UserError(f"{who} needs {extra}, which is not installed: pip install 'zofl_mpi[{extra}]'") from exc
