@@ -40,12 +40,13 @@ from zofl_mpi.engine.setting import Directions, Loads, Method, Setting
 from zofl_mpi.engine.streams import Purpose
 
 if TYPE_CHECKING:
-    from zofl_mpi.api.callbacks import EarlyStopping, OptunaPruning, TensorBoard
+    from zofl_mpi.api.callbacks import EarlyStopping, OptunaPruning
     from zofl_mpi.api.ranks import lead
     from zofl_mpi.api.result import Result, load
     from zofl_mpi.api.simulation import Simulation, plan, simulate
     from zofl_mpi.data import Dataset, Federation
     from zofl_mpi.run import records
+    from zofl_mpi.run.tracking import TensorBoard
 
 __version__ = "1.0.0"
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "Federation",
     "Loads",
     "Method",
+    "OptunaPruning",
     "Purpose",
     "Result",
     "RunFailed",
@@ -94,7 +96,7 @@ LAZY = {
     "lead": "zofl_mpi.api.ranks",
     "EarlyStopping": "zofl_mpi.api.callbacks",
     "OptunaPruning": "zofl_mpi.api.callbacks",
-    "TensorBoard": "zofl_mpi.api.callbacks",
+    "TensorBoard": "zofl_mpi.run.tracking",
 }
 """{public name: its module}, imported when it is asked for: ranks that need none of them start sooner."""
 

@@ -35,7 +35,7 @@ WITHIN = {
         ("setting",),
     ),
     "run": (
-        ("signals", "progress", "client_memory", "evaluation", "saving", "divergence"),
+        ("signals", "progress", "client_memory", "evaluation", "saving", "divergence", "tracking"),
         ("records", "binding", "questions", "flags", "family", "unread"),
         ("local", "mpi"),
         ("devices", "plan", "loop", "stored", "trial", "totals"),

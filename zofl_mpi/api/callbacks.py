@@ -1,16 +1,15 @@
-"""Callbacks of the package: early stopping, Optuna's pruning, TensorBoard's files."""
+"""Callbacks that end a run: early stopping, Optuna's pruning. That for TensorBoard: zofl_mpi/run/tracking.py."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, final
 
 from zofl_mpi.api.result import is_smaller_better
 from zofl_mpi.errors import UserError, nearest
 from zofl_mpi.run.loop import Schedule
+from zofl_mpi.run.tracking import library
 
 if TYPE_CHECKING:
     from zofl_mpi.api.simulation import Simulation
@@ -83,7 +82,7 @@ class OptunaPruning(_Watching):
         """`trial`: an optuna.Trial; `column`: what its study optimises."""
         super().__init__(column)
         self.trial, self._pruned = trial, ""
-        self._raises = _library("optuna", "OptunaPruning").TrialPruned
+        self._raises = library("optuna", "OptunaPruning").TrialPruned
 
     def on_round(self, run: Simulation, row: Mapping[str, float]) -> None:
         """Reports the value as that of the round."""
@@ -97,39 +96,3 @@ class OptunaPruning(_Watching):
         """optuna.TrialPruned: it was pruned; the run's result is complete and closed."""
         if self._pruned:
             raise self._raises(self._pruned)
-
-
-@final
-class TensorBoard:
-    """Writes a run's columns as scalars for TensorBoard; a continued run replaces what its rounds wrote before."""
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """`folder`: what `tensorboard --logdir` shows, one for each run."""
-        _library("tensorboard", "TensorBoard")
-        self._make = _library("torch.utils.tensorboard", "TensorBoard", "tensorboard").SummaryWriter
-        self.folder, self._writer = os.fspath(folder), None
-
-    def on_round(self, run: Simulation, row: Mapping[str, float]) -> None:
-        """Writes the columns of the round; they are in the file when it returns."""
-        r = int(row["round"])
-        if self._writer is None:
-            self._writer = self._make(self.folder, purge_step=r)
-        for name, value in row.items():
-            if name != "round" and not math.isnan(value):
-                self._writer.add_scalar(name, value, r)
-        self._writer.flush()
-
-    def on_end(self, run: Simulation) -> None:
-        """Closes the file."""
-        if self._writer is not None:
-            self._writer.close()
-        self._writer = None
-
-
-def _library(module: str, who: str, extra: str = "") -> Any:
-    """A library of an extra (UserError: it is not installed)."""
-    try:
-        return import_module(module)
-    except ImportError as exc:
-        extra = extra or module
-        raise UserError(f"{who} needs {extra}, which is not installed: pip install 'zofl_mpi[{extra}]'") from exc

@@ -23,7 +23,11 @@ from zofl_mpi.run.signals import Stop
 if TYPE_CHECKING:
     from zofl_mpi.run.session import Session
 
-REFUSED = {"dry_run": "call zofl_mpi.plan", "survive": "start the run from the command line"}
+REFUSED = {
+    "dry_run": "call zofl_mpi.plan",
+    "survive": "start the run from the command line",
+    "track": "give callbacks=[zofl_mpi.TensorBoard(FOLDER)]",
+}
 """{flag that means nothing here: what to do instead}"""
 
 

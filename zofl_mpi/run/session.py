@@ -19,6 +19,7 @@ from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.signals import STATUS
 from zofl_mpi.run.totals import Totals, short
+from zofl_mpi.run.tracking import tracker
 
 NOTABLE = 0.1
 """Share of a run from which on the closing lines tell that the server waited for one rank."""
@@ -84,13 +85,19 @@ class Session:
 
 def lead(job: Job) -> int:
     """Runs the rounds and closes everything; returns the exit status. A failure ends all ranks with one message."""
-    session = Session(job)
+    session, track = Session(job), None
     try:
-        for _ in session.rows():
-            pass
+        track = tracker(job.plan.values["track"], session.recorder.path)
+        for row in session.rows():
+            if track is not None:
+                track.on_round(session, row)
     except UserError as exc:
+        session.break_off(exc)
         job.world.abort(f"{exc.trace if isinstance(exc, RunFailed) else ''}zofl_mpi: {exc}{session.remedy}")
         return 1
+    finally:
+        if track is not None:
+            track.on_end(session)
     status = STATUS if session.rounds.ended == "interrupted" else 0
     session.clients.close(status)
     print(session.closing(), flush=True)

@@ -31,6 +31,7 @@ LOCAL = {
     "config",
     "dry_run",
     "quiet",
+    "track",
     "verbose",
 }
 """Flags of one command, not of a run: the result file does not keep them."""
