@@ -20,7 +20,7 @@ A method, a problem or a script of your own may import these names; everything e
 - `Result`, `load`: what a run has left; that of an earlier one.
 - `check_method`: small runs of a method that find its mistakes.
 - `lead`: lets rank 0 alone run a function, whose simulations the other ranks serve.
-- `EarlyStopping`, `OptunaPruning`, `TensorBoard`: callbacks of a run.
+- `EarlyStopping`, `OptunaPruning`, `TensorBoard`: callbacks of `simulate`.
 - `RunFailed`: a run that failed in one of its rounds.
 - `records`: results and checkpoints; `records.load(path)` reads a result.
 """
@@ -43,13 +43,14 @@ from zofl_mpi.engine.setting import Directions, Loads, Method, Setting
 from zofl_mpi.engine.streams import Purpose
 
 if TYPE_CHECKING:
-    from zofl_mpi.api.callbacks import EarlyStopping, OptunaPruning, TensorBoard
+    from zofl_mpi.api.callbacks import EarlyStopping, OptunaPruning
     from zofl_mpi.api.checking import check_method
     from zofl_mpi.api.ranks import lead
     from zofl_mpi.api.result import Result, load
     from zofl_mpi.api.simulation import Simulation, plan, simulate
     from zofl_mpi.data import Dataset, Federation
     from zofl_mpi.run import records
+    from zofl_mpi.run.tracking import TensorBoard
     from zofl_mpi.settings.heron_sfl import SplitProblem
     from zofl_mpi.settings.networks import TorchProblem
 
@@ -105,7 +106,7 @@ LAZY = {
     "lead": "zofl_mpi.api.ranks",
     "EarlyStopping": "zofl_mpi.api.callbacks",
     "OptunaPruning": "zofl_mpi.api.callbacks",
-    "TensorBoard": "zofl_mpi.api.callbacks",
+    "TensorBoard": "zofl_mpi.run.tracking",
     "check_method": "zofl_mpi.api.checking",
     "SplitProblem": "zofl_mpi.settings.heron_sfl",
     "TorchProblem": "zofl_mpi.settings.networks",

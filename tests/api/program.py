@@ -88,6 +88,15 @@ def search(data: Any) -> Any:
     return found
 
 
+def pruned(data: Any) -> list[Any]:
+    """A trial that is pruned at its first value; what the other ranks get."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    trial = optuna.create_study(pruner=optuna.pruners.ThresholdPruner(lower=2.0)).ask()
+    return words(run(FedSGD, data, "pruned.h5", callbacks=[zofl.OptunaPruning(trial, "test_accuracy")]))
+
+
 def main() -> None:
     clients = {str(k): samples(20 + k, k) for k in range(40)}
     data = zofl.Federation.of_clients(clients, server=samples(40, 44), test=samples(60, 45), validation=0.1)
@@ -105,6 +114,7 @@ def main() -> None:
     attempt("unsummed", lambda: words(run(Unsummed, data, "unsummed.h5")))
     attempt("lead", lambda: zofl.lead(search, data))
     attempt("lead fails", lambda: zofl.lead(lambda: 1 / 0))
+    attempt("pruned", lambda: pruned(data))
     attempt("again", lambda: words(run(FedSGD, data, "again.h5")))
     (FOLDER / f"seen-{RANK}.json").write_text(json.dumps(SEEN))
 

@@ -90,3 +90,13 @@ def test_ranks_that_do_not_come_are_named_and_all_end(when: str, words: str, tmp
     done = start(3, "-m", "tests.api.program", tmp_path, when)
     assert done.returncode != 0 and time.monotonic() - since < 50
     assert words in done.stderr
+
+
+def test_a_pruned_trial_ends_on_all_ranks_and_is_raised_at_rank_0(seen: Any) -> None:
+    """The run after it has its bits (above). Mutation: TrialPruned as the failure of a run."""
+    folder, ranks, alone = seen
+    for each in (ranks[0], alone):
+        assert each["pruned"].startswith("TrialPruned: Optuna pruned the trial at test_accuracy")
+    for k in (1, 2):
+        assert ranks[k]["pruned"][:2] == [k, "stopped"] and "Optuna pruned" in ranks[k]["pruned"][2]
+    assert records.load(folder / "pruned.h5").attrs["status"] == "stopped"

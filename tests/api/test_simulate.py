@@ -103,6 +103,9 @@ def test_a_method_ends_its_run(tmp_path: Path, data: Federation) -> None:
     result = softmax(Ending, data, tmp_path / "a.h5", rounds=9)
     assert (result.status, result.reason, result.run.length) == ("stopped", "the method ended it: it is good enough", 3)
     assert result.final["r"] == 3
+    longer, whole = zofl.simulate(result, rounds=9), softmax(FedSGD, data, tmp_path / "b.h5", rounds=9)
+    assert longer.status == "done" and longer.row["round"] == 9
+    np.testing.assert_array_equal(longer.final["x"], whole.final["x"])
 
 
 class Looking:

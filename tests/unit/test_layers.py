@@ -37,8 +37,8 @@ WITHIN = {
         ("setting",),
     ),
     "run": (
-        ("signals", "progress", "client_memory", "evaluation", "saving", "divergence", "imported"),
-        ("records", "binding", "questions", "flags", "family", "unread", "track"),
+        ("signals", "progress", "client_memory", "evaluation", "saving", "divergence", "imported", "tracking"),
+        ("records", "binding", "questions", "flags", "family", "unread"),
         ("local", "mpi"),
         ("devices", "plan", "loop", "stored", "trial", "totals"),
         ("again", "result"),

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Patch
 from zofl_mpi.engine.fields import numbers
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import plan
+from zofl_mpi.run.imported import imported
 
 
 @pytest.mark.parametrize(

@@ -1,77 +1,98 @@
-"""Callbacks that users ask for first: early stopping, pruning of Optuna's trials, TensorBoard.
-
-Each is an object with functions of `simulation.Callback`; one of your own is a class of ten lines.
-"""
+"""Callbacks that end a run: early stopping, Optuna's pruning. That for TensorBoard: zofl_mpi/run/tracking.py."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from zofl_mpi.api.result import is_smaller_better
 from zofl_mpi.errors import UserError, nearest
-from zofl_mpi.run.track import Run, TensorBoard
+from zofl_mpi.run.loop import Schedule
+from zofl_mpi.run.tracking import library
 
-__all__ = ["EarlyStopping", "OptunaPruning", "TensorBoard"]
+if TYPE_CHECKING:
+    from zofl_mpi.api.simulation import Simulation
 
 
-def value_of(row: Mapping[str, float], column: str) -> float:
-    """The value of a column in a row; nan in a round without an evaluation (UserError: an evaluation has none)."""
-    evaluated = any(name.startswith(("test_", "validation_")) or name == "objective" for name in row)
-    if column not in row and evaluated:
-        raise UserError(f"no column {column!r}; there are {', '.join(row)}{nearest(column, row)}")
-    return row.get(column, math.nan)
+class _Watching:
+    """Looks at one column."""
+
+    def __init__(self, column: str) -> None:
+        self.column, self._came = column, False
+
+    def _value(self, run: Simulation, row: Mapping[str, float]) -> float | None:
+        """The column's value; None in a round that is not evaluated (UserError: it was evaluated, without the column).
+
+        A column that came once may be missing later.
+        """
+        r, rounds, every = int(row["round"]), run.plan["rounds"], run.plan["eval_every"]
+        self._came = self._came or self.column in row
+        if not self._came and Schedule(rounds, every, 0).evaluates(r):
+            who, near = type(self).__name__, nearest(self.column, row)
+            there = f"has no column {self.column!r}; there are {', '.join(row)}{near}"
+            raise UserError(f"{who}: round {r}, the first one evaluated, {there}")
+        value = row.get(self.column, math.nan)
+        return None if math.isnan(value) else float(value)
 
 
 @final
-class EarlyStopping:
-    """Stops a run whose column has not improved for some evaluations (`--eval-every` rounds apart)."""
+class EarlyStopping(_Watching):
+    """Ends a run once a column has not become better for so many evaluations."""
 
-    def __init__(self, column: str, *, patience: int = 5, smallest: bool | None = None, min_delta: float = 0.0) -> None:
-        """`patience`: evaluations without improvement by more than `min_delta`.
+    def __init__(self, column: str, patience: int = 5, smallest: bool | None = None, min_delta: float = 0.0) -> None:
+        """Of one run, or of several after one another.
 
-        `smallest`: whether small values are good; None: for losses, objectives and errors.
+        Args:
+            column: such as validation_accuracy.
+            patience: how many evaluations without a better value end the run.
+            smallest: whether smaller values are better; None: of losses, objectives and errors.
+            min_delta: by how much a value must be better than the best one to count.
         """
-        self._column, self._patience, self._least = column, patience, min_delta
+        super().__init__(column)
+        if patience < 1 or not 0 <= min_delta < math.inf:
+            raise UserError(f"EarlyStopping: patience {patience}, min_delta {min_delta}: must be >= 1, and >= 0")
+        self.patience, self.min_delta = patience, min_delta
         self._sign = -1.0 if (is_smaller_better(column) if smallest is None else smallest) else 1.0
 
-    def on_start(self, run: Run) -> None:
+    def on_start(self, run: Simulation) -> None:
         """Forgets an earlier run."""
-        self.best, self.round, self._waited = -math.inf, 0, 0
+        self._best, self._since = -math.inf, 0
+        self._came = False
 
-    def on_round(self, run: Run, row: Mapping[str, float]) -> None:
-        """Compares the column with its best value so far."""
-        value = self._sign * value_of(row, self._column)
-        if math.isnan(value):
+    def on_round(self, run: Simulation, row: Mapping[str, float]) -> None:
+        """Compares the value with the best one."""
+        value = self._value(run, row)
+        if value is None:
             return
-        if value > self.best + self._least:
-            self.best, self.round, self._waited = value, int(row["round"]), 0
-            return
-        self._waited += 1
-        if self._waited >= self._patience:
-            run.stop(f"{self._column} has not improved since round {self.round}")
+        if self._best == -math.inf or self._sign * value > self._best + self.min_delta:
+            self._best, self._since = self._sign * value, 0
+        else:
+            self._since += 1
+        if self._since >= self.patience:
+            best = self._sign * self._best
+            run.stop(f"{self.column} has not been better than {best:.6g} for {self.patience} evaluations")
 
 
 @final
-class OptunaPruning:
-    """Reports a column to an Optuna trial, and ends the run that its pruner gives up (optuna.TrialPruned)."""
+class OptunaPruning(_Watching):
+    """Reports a column to an Optuna trial, and ends the run and the trial when its study's pruner says so."""
 
     def __init__(self, trial: Any, column: str) -> None:
-        self._trial, self._column, self._pruned = trial, column, False
+        """`trial`: an optuna.Trial; `column`: what its study optimises."""
+        super().__init__(column)
+        self.trial, self._pruned = trial, ""
+        self._raises = library("optuna", "OptunaPruning").TrialPruned
 
-    def on_round(self, run: Run, row: Mapping[str, float]) -> None:
-        """Reports the column of an evaluated round; its step is the round."""
-        value = value_of(row, self._column)
-        if not math.isnan(value):
-            self._trial.report(value, int(row["round"]))
-            if self._trial.should_prune():
-                self._pruned = True
-                run.stop(f"Optuna pruned it by {self._column}")
+    def on_round(self, run: Simulation, row: Mapping[str, float]) -> None:
+        """Reports the value as that of the round."""
+        if (value := self._value(run, row)) is not None:
+            self.trial.report(value, int(row["round"]))
+            if self.trial.should_prune():
+                self._pruned = f"Optuna pruned the trial at {self.column} {value:.6g}"
+                run.stop(self._pruned)
 
-    def on_end(self, run: Run) -> None:
-        """Raises optuna.TrialPruned at rank 0, when the run has ended on all ranks."""
+    def on_end(self, run: Simulation) -> None:
+        """optuna.TrialPruned: it was pruned; the run's result is complete and closed."""
         if self._pruned:
-            import optuna
-
-            raise optuna.TrialPruned
+            raise self._raises(self._pruned)

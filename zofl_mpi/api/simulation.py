@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 REFUSED = {
     "dry_run": "call zofl_mpi.plan",
-    "track": "give callbacks=[zofl_mpi.TensorBoard(FOLDER)]",
     "survive": "start the run from the command line",
+    "track": "give callbacks=[zofl_mpi.TensorBoard(FOLDER)]",
 }
 """{flag that means nothing here: what to do instead}"""
 
@@ -173,11 +173,15 @@ class Simulation:
                         pass
                 if exc is None:
                     self._ended(self._session, world)
-                    return
             except BaseException as failure:
                 self._failed(self._session, world, failure)
                 raise
-            self._failed(self._session, world, exc)
+            if exc is not None:
+                self._failed(self._session, world, exc)
+                return
+            with ExitStack() as at_the_end:  # all ranks have the result: what one callback raises hurts no other
+                for callback in reversed(self._callbacks):
+                    at_the_end.callback(getattr(callback, "on_end", lambda _: None), self)
 
     def _ended(self, session: Session, world: World) -> None:
         session.clients.close()
@@ -189,7 +193,6 @@ class Simulation:
         self._result = replace(self._result, built=self._given, problem=self.method.setting.problem)
         if not self._job.plan.values["quiet"]:
             print(session.closing(), flush=True)
-        self._tell("on_end", self)
 
     def _failed(self, session: Session, world: World, exc: BaseException) -> None:
         """Closes the result of a run that failed, and lets all ranks raise it, or ends them where they cannot hear."""

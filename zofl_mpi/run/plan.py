@@ -21,7 +21,7 @@ from zofl_mpi.run.imported import imported
 from zofl_mpi.run.progress import launcher_words
 from zofl_mpi.run.saving import Every
 from zofl_mpi.run.stored import LOCAL
-from zofl_mpi.run.track import tracked
+from zofl_mpi.run.tracking import tracker
 
 T = TypeVar("T")
 Values = Mapping[str, Any]  # {flag: value}
@@ -37,8 +37,7 @@ class RunFlags:
         seed: the run's seed; all random numbers follow from it.
         dtype: floating-point type of all vectors.
         device: auto (a GPU where there is one and the problem can use it), cpu or cuda.
-        out: result file; else results/METHOD-PROBLEM-DATA-sSEED.h5 (without PROBLEM where it is the method's usual
-            one), numbered if that exists.
+        out: result file; else results/METHOD-PROBLEM-DATA-sSEED.h5 (no PROBLEM that is usual), numbered if that exists.
         force: overwrite the result file if it exists.
         checkpoint_every: rounds between checkpoints; 0: only when a signal ends the run; auto: by the clock, after
             30 s, then as often as 2 % of the time allows, and every ten minutes at least.
@@ -51,16 +50,15 @@ class RunFlags:
             leaves out clients whose device cannot hold a step.
         deadline: virtual seconds after which a client of a round is dropped; 0: none.
         over_select: clients that a round asks for each that it needs; the first ones count.
-        server_ranks: S: the first S ranks are the server and share out the G uploads of each of its steps (--merge G,
-            S <= G); the clients live on the others. No bit depends on S. Bytes between the server's ranks are not
-            counted.
+        server_ranks: S: the first S ranks are the server and share out the G uploads of its steps (--merge G, S <= G);
+            the others hold the clients. No bit depends on S. Bytes between the server's ranks are not counted.
         survive: continue with the same bits when client ranks are lost; needs mpirun --with-ft ulfm (Open MPI 5).
         round_timeout: seconds; a round that takes longer ends the job and names the late ranks; 0 for no limit.
         config: a TOML file with flags as keys; flags on the command line come first.
         paper: take the paper's values of all flags that are not given, where the defaults are others.
         dry_run: print the configuration and the expected cost, and run nothing.
-        track: tensorboard, or tensorboard:FOLDER (else runs): write all columns there, too, while the run goes on.
         quiet: print only the last lines.
+        track: tensorboard, or tensorboard:FOLDER: write the columns there, else beside the result, as they come.
         verbose: print the table of ranks first: host, device, cores, threads and clients of each.
     """
 
@@ -84,14 +82,13 @@ class RunFlags:
     config: str = ""
     paper: bool = False
     dry_run: bool = False
-    track: str = ""
     quiet: bool = False
+    track: str = ""
     verbose: bool = False
 
 
 CHANGEABLE = LOCAL | {"rounds", "checkpoint_every", "eval_every", "eval_clients", "data_dir", "device", "kernel"}
-"""Flags that may differ between a run and its continuation: no iterate depends on them (--kernel must lead to the
-result's kernel)."""
+"""Flags that may differ between a run and its continuation: no iterate depends on them (a kernel must be the same)."""
 
 
 @final
@@ -157,7 +154,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     owners = partial(owners_of, family, method=method)
     values = flags.parse(groups, words, program, _opening(family, method), owners, usual)
     check_ranges(RunFlags, values)
-    tracked(values["track"])
+    tracker(values["track"], None)
     if not values["quiet"]:
         for name in kept.keys() & stored.FOLDERS:
             print(f"folder    --{flags.flag(name)} {plain(kept[name])}, as your run before named it", flush=True)

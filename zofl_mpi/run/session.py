@@ -1,9 +1,9 @@
 """Rank 0's part of a run: the result file, the clients, the closing lines, and a clear end in every case."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.signals import STATUS
 from zofl_mpi.run.totals import Totals, short
-from zofl_mpi.run.track import tracked
+from zofl_mpi.run.tracking import tracker
 
 NOTABLE = 0.1
 """Share of a run from which on the closing lines tell that the server waited for one rank, or of evaluations."""
@@ -74,15 +74,6 @@ class Session:
         """What continues a run that failed, after a sentence; "" where nothing does."""
         return f"; {self.job.watch.remedy()}" if self.job.watch.has_checkpoint else ""
 
-    @property
-    def plan(self) -> Mapping[str, Any]:
-        """The resolved configuration, for a callback."""
-        return self.job.plan.config
-
-    def stop(self, reason: str) -> None:
-        """Ends the run after the round whose row was just given."""
-        self.rounds.stop(reason)
-
     def closing(self) -> str:
         """The closing lines."""
         watch, rounds, stopped = self.job.watch, self.rounds, ""
@@ -95,18 +86,19 @@ class Session:
 
 def lead(job: Job) -> int:
     """Runs the rounds and closes everything; returns the exit status. A failure ends all ranks with one message."""
-    session, tracks = Session(job), tracked(job.plan.values["track"])
+    session, track = Session(job), None
     try:
-        if tracks:
-            tracks.on_start(session)
+        track = tracker(job.plan.values["track"], session.recorder.path)
         for row in session.rows():
-            if tracks:
-                tracks.on_round(session, row)
+            if track is not None:
+                track.on_round(session, row)
     except UserError as exc:
+        session.break_off(exc)
         job.world.abort(f"{exc.trace if isinstance(exc, RunFailed) else ''}zofl_mpi: {exc}{session.remedy}")
         return 1
-    if tracks:
-        tracks.on_end(session)
+    finally:
+        if track is not None:
+            track.on_end(session)
     status = STATUS if session.rounds.ended == "interrupted" else 0
     session.clients.close(status)
     print(session.closing(), flush=True)

@@ -30,8 +30,8 @@ LOCAL = {
     "round_timeout",
     "config",
     "dry_run",
-    "track",
     "quiet",
+    "track",
     "verbose",
 }
 """Flags of one command, not of a run: the result file does not keep them."""

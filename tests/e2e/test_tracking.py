@@ -1,0 +1,39 @@
+"""--track: the columns of a run from the command line, read back by TensorBoard's own reader."""
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.e2e.made import *
+
+WORDS = ["--method", "fedavg", "--m", "3", "--eval-every", "2", "--quiet"]
+
+
+def steps(folder: Path) -> dict[str, list[int]]:
+    found = EventAccumulator(str(folder)).Reload()
+    return {tag: [each.step for each in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+def test_the_columns_are_beside_the_result_or_in_the_folder(tmp_path: Path) -> None:
+    """Also of a continued run. Mutations: a folder that is not the one named; a row before the continuation."""
+    out = tmp_path / "a.h5"
+    assert here("zofl_mpi.zo_hfl", *WORDS, "--rounds", 3, "--out", out, "--track", "tensorboard") == 0
+    found = steps(tmp_path / "a.tensorboard")
+    assert found["test_accuracy"] == [1, 2, 3] and found["seconds"] == [1, 2, 3]
+    assert "track" not in records.load(out).config
+    words = ["--rounds", 5, "--quiet", "--track", f"tensorboard:{tmp_path / 'tb'}"]
+    assert here("zofl_mpi.zo_hfl", "--resume", out, *words) == 0
+    assert steps(tmp_path / "tb")["seconds"] == [4, 5]
+
+
+def test_what_cannot_be_tracked_is_refused_before_the_first_round(
+    tmp_path: Path, capsys: Capsys, monkeypatch: Patch
+) -> None:
+    (tmp_path / "file").touch()
+    out = ["--out", str(tmp_path / "a.h5")]
+    cases = {"mlflow": "must be tensorboard or", "tensorboard:": "must be", f"tensorboard:{tmp_path}/file": "is a file"}
+    for track, told in cases.items():
+        assert told in refused(capsys, "zofl_mpi.zo_hfl", *WORDS, *out, "--track", track)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    assert "pip install 'zofl_mpi[tensorboard]'" in refused(
+        capsys, "zofl_mpi.zo_hfl", *WORDS, *out, "--track", "tensorboard"
+    )
+    assert not (tmp_path / "a.h5").exists()

@@ -1,0 +1,67 @@
+"""TensorBoard's files of a run: from Python by a callback, from the command line by --track."""
+
+import math
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, final
+
+from zofl_mpi.errors import UserError
+from zofl_mpi.paths import user_path
+
+
+@final
+class TensorBoard:
+    """Writes a run's columns as scalars for TensorBoard; a continued run replaces what its rounds wrote before."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """`folder`: what `tensorboard --logdir` shows, one for each run."""
+        library("tensorboard", "TensorBoard")
+        self._make = library("torch.utils.tensorboard", "TensorBoard", "tensorboard").SummaryWriter
+        self.folder = os.fspath(folder)
+        self._writer: Any = None
+
+    def on_round(self, run: Any, row: Mapping[str, float]) -> None:
+        """Writes the columns of the round; they are in the file when it returns (UserError: they cannot be)."""
+        r = int(row["round"])
+        try:
+            if self._writer is None:
+                self._writer = self._make(self.folder, purge_step=r)
+            for name, value in row.items():
+                if name != "round" and not math.isnan(value):
+                    self._writer.add_scalar(name, value, r)
+            self._writer.flush()
+        except OSError as exc:
+            raise UserError(f"TensorBoard: {self.folder} cannot be written: {exc.strerror or exc}") from exc
+
+    def on_end(self, run: Any) -> None:
+        """Closes the file."""
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+
+def tracker(track: str, result: Path | None) -> TensorBoard | None:
+    """What --track asks for; None where that is nothing (UserError: it cannot be).
+
+    `result`: the file beside which the folder lies where none is named; None: only to check.
+    """
+    if not track:
+        return None
+    name, _, folder = track.partition(":")
+    if name != "tensorboard" or track.endswith(":"):
+        raise UserError(f"--track {track}: must be tensorboard or tensorboard:FOLDER")
+    named = user_path(folder, "--track") if folder else None
+    if named is not None and named.exists() and not named.is_dir():
+        raise UserError(f"--track {track}: {named} is a file; name a folder")
+    return TensorBoard(named or (Path("tensorboard") if result is None else result.with_suffix(".tensorboard")))
+
+
+def library(module: str, who: str, extra: str = "") -> Any:
+    """A library of an extra (UserError: it is not installed)."""
+    try:
+        return import_module(module)
+    except ImportError as exc:
+        extra = extra or module
+        raise UserError(f"{who} needs {extra}, which is not installed: pip install 'zofl_mpi[{extra}]'") from exc
