@@ -36,9 +36,20 @@ def _of(cls: Any) -> tuple[Change, ...]:
     return tuple(Change(name, **change) for name, change in told if change is not None)
 
 
+def others(kind: Any) -> tuple[str, ...]:
+    """Fields of a class of replies that are no change, of which none is counted, and that have a mean."""
+    return _others(kind)
+
+
+@lru_cache(maxsize=256)
+def _others(kind: Any) -> tuple[str, ...]:
+    spared = {c.name for c in of(kind)} | {c.of for c in of(kind)} | messages.marked(kind, "each")
+    return tuple(f.name for f in fields(kind) if f.name not in spared)
+
+
 def within_reply(kind: type[Any], change: Change) -> bool:
     """Whether a change is counted from another field of the reply itself."""
-    return change.of != change.name and change.of in (f.name for f in fields(kind))
+    return change.of != change.name and change.of in kind.__dataclass_fields__
 
 
 def along(kind: type[Any]) -> bool:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, above, at_least, column, demand, finite
 from zofl_mpi.clients import changes
 from zofl_mpi.clients.private import PrivateClients
-from zofl_mpi.engine import mean, messages
+from zofl_mpi.engine import messages
 from zofl_mpi.engine.between import Between
-from zofl_mpi.engine.fields import check_finite, parts_of
+from zofl_mpi.engine.fields import check_finite, is_finite, parts_of
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.errors import warn
 from zofl_mpi.numerics import accounting
@@ -185,10 +185,13 @@ class Privacy(Between):
             found = changes.of(type(reply))
             if not found:
                 return reply
-            check_finite(reply)
             _refuse_others(reply)
-            values, sizes = changes.changed(reply, message), [changes.size(getattr(reply, c.name)) for c in found]
-            sent = self.clipped(client.i, values, message.r, all(c.scalar for c in found))
+            sent = self.clipped(client.i, changes.changed(reply, message), message.r, all(c.scalar for c in found))
+            if not is_finite(sent.change):
+                check_finite(reply)  # whose class has a sentence of its own
+            if not any(c.memory for c in found):
+                return sent
+            sizes = [changes.size(getattr(reply, c.name)) for c in found]
             for c, D in zip(found, np.split(sent.change, np.cumsum(sizes)[:-1]), strict=True):
                 if c.memory:  # so that the server's mean of it stays the clients'
                     client.memory[c.memory] = (before.get(c.memory, 0) + D).astype(D.dtype)
@@ -331,10 +334,10 @@ class Privacy(Between):
 def _refuse_others(reply: Any) -> None:
     """Refuses a reply with numbers that are no change: they would leave the client unclipped."""
     kind = type(reply)
-    spared = {c.name for c in changes.of(kind)} | {c.of for c in changes.of(kind)} | mean.without_mean(reply)
-    for path, value in messages.leaves(reply):
+    others = changes.others(kind)
+    for path, value in messages.leaves(reply) if others else ():
         array = messages.as_array(value)
-        if path[0] not in spared and array is not None and array.size:
+        if path[0] in others and array is not None and array.size:
             why = next(f.metadata.get("leaves") for f in fields(kind) if f.name == path[0])
             raise UserError(
                 f"--clip: {why or f'{kind.__name__}.{path[0]}, which is no change, would leave the client'}"
