@@ -4,6 +4,7 @@ import itertools
 
 from tests.e2e.made import *
 from zofl_mpi.problems import network
+from zofl_mpi.problems.kernels import module_torch
 
 FAMILY = "zofl_mpi.zo_hfl"
 RUNS = {
@@ -46,7 +47,7 @@ def test_where_company_matters_on_any_rank_all_compute_one_client_after_the_othe
     """The last rank alone finds it out. What is asked for by name is refused in a sentence. Mutations: rank 0's verdict
     alone; a rank's own; a fallback for what was named; nothing told in the result."""
     calls = itertools.count(1)
-    monkeypatch.setattr(network, "equal_bits", lambda *given: next(calls) % ranks != 0)
+    monkeypatch.setattr(module_torch, "equal_bits", lambda *given: next(calls) % ranks != 0)
     out, named = tmp_path / "serial.h5", [*SMALL, "--rounds", 1, "--kernel", "torch"]
     assert run_module(ranks, FAMILY, *named, "--out", tmp_path / "none.h5") == 2
     told = capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_a_step_of_a_whole_model_is_that_of_its_name() -> None:
         torch.manual_seed(0)  # of the model
         of = whole.method_of(1, tokens, kept)
         assert of.loss.flat.n == (V + 256) * width + blocks * (12 * width + 13) * width + 2 * width
-        message = ModelBroadcast(of.loss.flat.initial()[0], {}, torch.zeros(0), 0)
+        message = ModelBroadcast(of.loss.flat.initial()[0], {}, torch.zeros(0), 0, of.rule.span, of.problem.arithmetic)
         reply = of.train(Client(0, of.setting.data[0]), message)
         losses.append((reply.loss, reply.differences.tobytes()))
         assert reply.differences.shape == (1, 1) and bool(of.kept_steps) is kept

@@ -358,5 +358,5 @@ def worded(make: Make) -> Setting:
     """As `setting`, of a table of tokens."""
     data = Dataset(TOKENS, LABELS, C)
     *parts, test = (data.subset(np.arange(a, b)) for a, b in pairwise(EDGES))
-    problem = SplitNetwork(*seeded(make), (LONG,), C, examples=TOKENS[:4], dtype="float64")
+    problem = SplitNetwork(*seeded(make), (LONG,), C, examples=(TOKENS[:4], LABELS[:4]), dtype="float64")
     return Setting(problem, STREAMS, tuple(parts), None, test, None, np.dtype(np.float64))

@@ -61,7 +61,7 @@ class Spoiled(LocalClients):  # type: ignore[misc]
             yield i, self._passed(name, "up", item, counted)
 
     def _passed(self, step: str, way: str, message: Any, counted: bool) -> Any:
-        apart, spoiled = messages._apart(type(message)), {}
+        apart, spoiled = messages.marked(type(message), "apart"), {}
         for path, value in messages.leaves(message) if counted else ():
             array = np.asarray(value)
             stated = isinstance(message, messages.Compact) and path == ["communicated"]

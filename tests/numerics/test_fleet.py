@@ -19,7 +19,7 @@ def fleet(make: Make = mlp, trainable: Any = "all", sensors: tuple[str, ...] = S
     """The clients of SIZES, each with its sensor; of the client's part so much trains."""
     parts = seeded(make)
     Adaptation(trainable=trainable).choose(parts[0])
-    return replace(setting(make), problem=SplitNetwork(*parts, (1, SIDE, SIDE), C, sensors, dtype="float64"))
+    return replace(setting(make), problem=SplitNetwork(*parts, (1, SIDE, SIDE), C, sensors=sensors, dtype="float64"))
 
 
 # --- sensors

@@ -96,7 +96,7 @@ def test_a_loss_that_a_problem_computes_as_nan_is_refused_and_one_that_it_lacks_
 
     def scores(found: dict[str, float]) -> dict[str, float]:
         score = lambda x, data: found if data == samples[held_out] else {"loss": 1.0}  # noqa: E731
-        return all_scores(SimpleNamespace(problem=SimpleNamespace(score=score), **samples), None)  # type: ignore[arg-type]
+        return all_scores(SimpleNamespace(problem=SimpleNamespace(score=score, metric_names=()), **samples), None)  # type: ignore[arg-type]
 
     with pytest.raises(UserError, match=f"the loss of the model on the {held_out} samples is nan: the run has div"):
         scores({"loss": math.nan})

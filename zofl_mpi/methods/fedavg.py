@@ -43,7 +43,7 @@ class FedAvg(FirstOrder):
     def effort(self) -> Effort:
         x = np.zeros(self.problem.n, self.setting.dtype)
         residual = self.compression.compress != NONE  # e_i; it is counted from x
-        held = residual + bool(residual or self.mu)
+        held = residual + bool(residual or self.mu or self.setting.any_between("private"))
         return replace(super().effort, up=Decompressed(self.compression.bytes_up(x), x), vectors=held)
 
 
