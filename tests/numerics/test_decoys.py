@@ -8,6 +8,7 @@ import pytest
 
 from tests.tools.revisions import table
 from zofl_mpi.engine import messages
+from zofl_mpi.engine.between import composed
 from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.run import flags, plan
@@ -81,7 +82,7 @@ def states(method: Any, clients: Spoiled) -> list[dict[str, Any]] | str:
         with without_warnings():
             state = method.start()
             for r in range(ROUNDS):
-                state = finite_round(method, state, r, clients)
+                state = finite_round(method, state, r, composed(clients, method))
                 found.append(messages.named(messages.leaves(state)))
     except Exception as exc:
         return f"{type(exc).__name__}: {exc}"
