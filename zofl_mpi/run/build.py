@@ -44,7 +44,6 @@ class Built:
         loads: the work of each client, where the method knows it.
         places: of all ranks.
         attrs: of the result: what was found and chosen.
-        settled: flags whose values follow from a budget.
     """
 
     world: World
@@ -53,7 +52,6 @@ class Built:
     loads: Loads | None
     places: list[Place]
     attrs: dict[str, Any] = field(repr=False)
-    settled: dict[str, Any]
 
     def expected(self) -> dict[str, Any]:
         """Lines of --dry-run: costs of the run as far as the method knows them, and measured seconds; at rank 0."""
@@ -118,7 +116,7 @@ def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
     attrs |= {"kernel_choice": reason} if reason else {}
     attrs |= {"settled": " ".join(settled)} if settled else {}
     attrs |= {"devices": setting.fleet.lines()} if setting.fleet is not None else {}
-    return Built(world, plan, method, loads, places, attrs, dict(settled))
+    return Built(world, plan, method, loads, places, attrs)
 
 
 def opened(built: Built, bar: Progress, stop: Stop) -> Job:
