@@ -37,8 +37,9 @@ if sys.platform == "win32":  # whose Python has no fcntl and no resource
     raise UserError("zofl_mpi runs on Linux: on Windows start it within WSL (wsl --install, then pip install there)")
 
 # ruff: noqa: E402
+from zofl_mpi.arrays import Array
 from zofl_mpi.engine.clients import Client, Clients, Step
-from zofl_mpi.engine.fields import Array, above, at_least, change, column, finite, fraction, given, part
+from zofl_mpi.engine.fields import above, at_least, change, column, finite, fraction, given, part
 from zofl_mpi.engine.setting import Directions, Loads, Method, Setting
 from zofl_mpi.engine.streams import Purpose
 

@@ -65,7 +65,7 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-def _examine(world: World, places: Sequence[binding.Place]) -> None:
+def _examine(world: World, places: Sequence[binding.RankPlacement]) -> None:
     """Prints what was found, then tries exchanges."""
     names = world.allgather(device.describe(places[world.rank].device))
     lacking = world.allgather([name for name in ("squeue", "scontrol") if shutil.which(name) is None])

@@ -32,7 +32,7 @@ from zofl_mpi.problems.kernels import module_torch
 from zofl_mpi.problems.kernels.module_torch import LossRequest, StepsRequest, equal_bits
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network, seeded
-from zofl_mpi.problems.terms import ProximalSteps, Terms
+from zofl_mpi.problems.terms import ProximalSteps, ProximalTerms
 from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.run.flags import built
 from zofl_mpi.run.local import LocalClients
@@ -81,7 +81,7 @@ def method(name: str, module: str, kernel: Any, device: str = "cpu", data: Datas
     cls, flags, terms = METHODS[name]
     *clients, server, test = (data.subset(np.arange(a, b)) for a, b in pairwise(EDGES))
     made = seeded(MODULES[module], STREAMS(Purpose.MODULE))
-    given = {"weights": np.diff(EDGES)[:m] / 300, "terms": Terms(**terms), "dtype": np.float64}
+    given = {"weights": np.diff(EDGES)[:m] / 300, "terms": ProximalTerms(**terms), "dtype": np.float64}
     problem = Network(made, SHAPE, C, device, kernel, **given)
     counts = np.stack([own.counts() for own in clients])
     own = Setting(problem, STREAMS, tuple(clients), server, test, counts, np.float64)

@@ -180,7 +180,7 @@ def sums(clients: Any) -> list[Callable[..., Any]]:
 
     def summed(step: Any, message: Any, many: int, **to: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(mean, "MANY", many)
+            patch.setattr(mean, "SUM_ON_RANKS_FROM", many)
             return clients.sum(step, message, steps.scaled, **to)()
 
     return [partial(summed, many=0), partial(summed, many=1000)]

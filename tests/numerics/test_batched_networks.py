@@ -10,7 +10,7 @@ from tests.bench import gpu_networks
 from tests.bench.gpu_networks import *
 from tests.conftest import Patch
 from zofl_mpi import fedrzo, zo_hfl
-from zofl_mpi.engine.batching import MANY
+from zofl_mpi.engine.batching import BATCHED_CLIENTS
 from zofl_mpi.engine.setting import Work
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import device_cache
@@ -255,9 +255,9 @@ def test_torch_is_taken_where_it_is_asked_for_and_a_run_keeps_its_kernel() -> No
     """Mutations: torch on the CPU by itself; another kernel for a run that goes on; a fallback for what was named."""
     module = MLP(p, C, (3,))
     plain, many = made(module), made(module, "torch")
-    assert (plain.batched_clients, many.batched_clients) == (1, MANY)
-    assert (plain.kernel_name(8), many.kernel_name(8)) == ("torch cpu", "torch cpu abreast")
-    for before, name in (("", "serial"), ("torch cpu", "serial"), ("torch cpu abreast", "torch")):
+    assert (plain.batched_clients, many.batched_clients) == (1, BATCHED_CLIENTS)
+    assert (plain.kernel_name(8), many.kernel_name(8)) == ("torch cpu", "torch cpu batched")
+    for before, name in (("", "serial"), ("torch cpu", "serial"), ("torch cpu batched", "torch")):
         assert plain.kernel_for(WORK, SAMPLES, before) == (name, "", "serial")
     assert many.kernel_for(WORK, SAMPLES, "torch cpu") == ("torch", "", "")
     with pytest.raises(UserError, match="--kernel numba: must be one of auto, serial, torch"):
@@ -295,7 +295,7 @@ def test_what_has_no_batched_form_is_refused_in_a_sentence_and_auto_leaves_it_in
     assert left.obstacle.startswith("vmap: ") and not taken.obstacle
     assert (left.kernel_name(8), left.batched_clients) == ("torch cpu", 1)
     assert left.kernel_for(WORK, SAMPLES).name == "serial"
-    assert taken.kernel_name(8) == "torch cpu abreast" and taken.batched_clients == MANY
+    assert taken.kernel_name(8) == "torch cpu batched" and taken.batched_clients == BATCHED_CLIENTS
     assert taken.kernel_for(WORK, SAMPLES) == ("torch", "", "serial")
 
 

@@ -164,7 +164,7 @@ def test_a_loss_is_torchs_in_float64_of_the_networks_outputs(name: str, dtype: A
 
 def test_a_metric_is_of_all_samples_at_once_and_accuracy_of_tokens_a_share(monkeypatch: Any) -> None:
     """Mutations: the mean of blocks' metrics; targets of the block before; classes weighed by a mix in a metric."""
-    monkeypatch.setattr("zofl_mpi.problems.network.BLOCK", 7)
+    monkeypatch.setattr("zofl_mpi.problems.network.EVALUATION_SAMPLES", 7)
     seen: list[tuple[int, ...]] = []
 
     def spread(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

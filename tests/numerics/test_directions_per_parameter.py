@@ -57,8 +57,8 @@ def test_the_number_is_of_the_directions_that_a_run_draws(
     direction, drawn = zo.direction, estimates.drawn
     monkeypatch.setattr(zo, "direction", lambda *args, **kwargs: note(direction(*args, **kwargs)))
     monkeypatch.setattr(estimates, "drawn", lambda *args: map(note, drawn(*args)))
-    piece = pieces.Pieces.__call__  # of so short directions all
-    monkeypatch.setattr(pieces.Pieces, "__call__", lambda *args: note(piece(*args)))
+    piece = pieces.PiecewiseDirections.__call__  # of so short directions all
+    monkeypatch.setattr(pieces.PiecewiseDirections, "__call__", lambda *args: note(piece(*args)))
     command = [*RUNS[name], "--rounds", str(ROUNDS), "--out", str(tmp_path / "a.h5"), "--eval-every", "100"]
     assert here(*command) == 0
     attrs = records.load(tmp_path / "a.h5").attrs

@@ -6,10 +6,9 @@ from tests.numerics.first_order import *
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
-from zofl_mpi.methods.zo_hfl import ZOHFL
-from zofl_mpi.methods.zo_hfl import State as HierarchicalState
+from zofl_mpi.methods.zo_hfl import ZOHFL, ZOHFLState
 from zofl_mpi.rounds.base import Sampling
-from zofl_mpi.rounds.local_sgd import State
+from zofl_mpi.rounds.local_sgd import LocalSGDState
 
 
 @WEIGHTS
@@ -25,7 +24,7 @@ def test_a_round_is_its_formula(make: Make, cls: Any, own: dict[str, float], wei
     flags = {"tau": (2.0, 5.0, 0.25, 3.0), "schedule_h": "sqrt", "beta": 0.5, "weights": weights, **own}
     of = method(cls, setting, **flags)
     asked, clients = of.local.sampling(r), clients_of(of)
-    state = of.round(State(x), r, clients)
+    state = of.round(LocalSGDState(x), r, clients)
     assert len(asked) == 2 and state.local_steps == sum(H[i] for i in asked)
     assert clients.account()[0].messages[1].tolist() == [int(i in asked) for i in range(m)]
     ends = [walk(setting, i, r, x, 0.1 / np.arange(1, H[i] + 1), lambda y: mu * (y - x))[0] for i in asked]
@@ -120,7 +119,7 @@ def test_sgd_on_the_servers_data_is_zo_hfl_without_coupling_to_the_bit(make: Mak
     zohfl = built(ZOHFL, setting, gamma=0.3, schedule=schedule, server_batch=8, tau=(1.0,), batch=4)
     clients, others = clients_of(own), clients_of(zohfl)
     assert own.start().x.tobytes() == zohfl.start().x.tobytes()
-    state, other = State(point(setting)), HierarchicalState(point(setting))
+    state, other = LocalSGDState(point(setting)), ZOHFLState(point(setting))
     for r in range(6):
         state, other = own.round(state, r, clients), zohfl.round(other, r, others)
         row, _ = clients.account()

@@ -18,7 +18,7 @@ from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls
 from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
-from zofl_mpi.rounds.zeroth_order import Local, Report, directions
+from zofl_mpi.rounds.zeroth_order import FedRZOReport, Local, directions
 
 STREAMS = Streams(11)
 n, m, eta, SAMPLES = 4, 3, 0.5, 12
@@ -379,7 +379,7 @@ def test_the_residual_is_the_gradient_on_all_samples(noise: float) -> None:
     assert told["lower_residual"] == pytest.approx(np.linalg.norm(A @ (y - P @ state.x)), rel=1e-10)
     assert told["lower_error"] == pytest.approx(np.linalg.norm(y - P @ state.x), rel=1e-10)
     assert told["objective_exact"] == pytest.approx(of.problem.implicit(state.x), rel=1e-10)  # type: ignore[attr-defined]
-    assert set(told) <= set(described(Report))
+    assert set(told) <= set(described(FedRZOReport))
     right = links(noise=noise)
     clients = clients_of(right)
     report = right.evaluate(right.round(right.start(), 0, clients), 0, clients)

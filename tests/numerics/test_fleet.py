@@ -7,7 +7,7 @@ from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL
 from zofl_mpi.problems.sensors import SENSORS
-from zofl_mpi.rounds.split.messages import Report
+from zofl_mpi.rounds.split.messages import SplitReport
 from zofl_mpi.settings.adaptation import Adaptation
 
 SEEN = ("invert", "gain", "blur")
@@ -49,7 +49,7 @@ def test_sensors_are_their_formulas() -> None:
 def test_the_flag_the_formulas_and_the_columns_have_the_same_names() -> None:
     (names, _) = get_args(get_type_hints(Adaptation)["shift"])
     assert set(get_args(names)) == SENSORS.keys()
-    assert {f"test_accuracy_{name}" for name in SENSORS} < {f.name for f in fields(Report)}
+    assert {f"test_accuracy_{name}" for name in SENSORS} < {f.name for f in fields(SplitReport)}
 
 
 def test_a_client_trains_on_what_its_sensor_sees() -> None:

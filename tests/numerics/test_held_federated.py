@@ -66,7 +66,7 @@ def federation() -> Setting:
     pixels = STREAMS(Purpose.SYNTHETIC).integers(0, 256, (60, WIDE), dtype=np.uint8)
     data = Dataset(pixels, np.arange(60) % CLASSES, CLASSES, scale=1 / 255)
     parts = [data.subset(np.arange(10 * k, 10 * k + 10)) for k in range(6)]
-    problem = Softmax(WIDE, CLASSES, "numpy", weights=np.full(4, 0.25), terms=Terms(1.0), dtype=np.float64)
+    problem = Softmax(WIDE, CLASSES, "numpy", weights=np.full(4, 0.25), terms=ProximalTerms(1.0), dtype=np.float64)
     counts = np.stack([part.counts() for part in parts[:4]])
     return Setting(problem, STREAMS, tuple(parts[:4]), parts[4], parts[5], counts, np.float64)
 

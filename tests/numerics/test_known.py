@@ -127,7 +127,7 @@ def test_the_mean_of_the_bowls_is_flat_at_the_truth():
         close(one.score(x, data)["loss"], value)
         assert min(mean_loss(one, data)(x + 1e-2 * vector(t)) for t in range(20)) > value
         assert np.linalg.norm(x - np.mean([bowl.a for bowl in data], axis=0)) > 0.05
-    data = Bowl(np.eye(2), np.ones(2), np.zeros((1, 2)))
+    data = QuadraticData(np.eye(2), np.ones(2), np.zeros((1, 2)))
     problem = Bowls.of([data])
     assert problem.score(np.zeros(2), data) == problem.score(np.zeros(2), [data, data]) == {"loss": 1.0}
 

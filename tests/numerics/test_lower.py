@@ -23,7 +23,7 @@ from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
 from zofl_mpi.problems.base import BilevelProblem
 from zofl_mpi.rounds import lower
-from zofl_mpi.rounds.lower import Lower, Schedule, acceleration
+from zofl_mpi.rounds.lower import LowerSolver, Schedule, acceleration
 from zofl_mpi.rounds.report import GlobalModel
 
 SOLVERS = ["local_sgd", "fedac1", "fedac2", "lfd"]
@@ -73,10 +73,10 @@ def line(*parts: Part, curved: tuple[float, float] = (1.0, 4.0), **flags: Any) -
     return built(FedRZOBL, setting, eta=eta, **flags)
 
 
-def solver(problem: Any, clients: int, parts: tuple[Part, ...] = (), **flags: Any) -> Lower:
+def solver(problem: Any, clients: int, parts: tuple[Part, ...] = (), **flags: Any) -> LowerSolver:
     """The lower solver for so many clients."""
     setting = Setting(problem, STREAMS, parts or (Part(0.0),) * clients, dtype=np.float64)
-    return built(Lower, setting, **flags)
+    return built(LowerSolver, setting, **flags)
 
 
 def scheduled(problem: Any, clients: int, r: int = 0, **flags: Any) -> Schedule:

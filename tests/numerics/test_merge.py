@@ -5,7 +5,7 @@ import math
 from tests.numerics.split_methods import *
 from tests.numerics.test_split_pace import sizes
 from zofl_mpi.engine import mean
-from zofl_mpi.engine.sharing import Given, Sharing
+from zofl_mpi.engine.sharing import PassResult, SharedServerStep
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL
 from zofl_mpi.numerics.schedules import Pace
@@ -155,8 +155,8 @@ def test_the_mean_of_tensors_has_the_bits_of_the_mean_of_replies(dtype: torch.dt
     for order in ([0, 1, 2, 3, 4], [4, 2, 0, 1, 3]):
         assert torch.equal(mean.of_tensors([values[k] for k in order]), expected)
     assert mean.of_tensors([values[0][:0]] * 2).shape == (0,)
-    alone, term = Sharing(), torch.tensor([1.0, 1e-30], dtype=dtype)
-    alone.begin(lambda message: lambda item: Given((item,), None), None)
+    alone, term = SharedServerStep(), torch.tensor([1.0, 1e-30], dtype=dtype)
+    alone.begin(lambda message: lambda item: PassResult((item,), None), None)
     alone.add(term)
     assert torch.equal(alone.end()[0][0], term) and not torch.equal(mean.of_tensors([term]), term)
 

@@ -58,7 +58,7 @@ def test_a_linear_layer_has_the_local_solves_of_softmax_regression(dtype, tolera
 @DTYPES
 def test_a_linear_layer_has_the_values_of_softmax_regression(dtype, tolerance, monkeypatch):
     """Mutations: the mean of blocks of unequal size; the last block dropped; a mix not divided by the counts."""
-    monkeypatch.setattr(network, "BLOCK", 7)
+    monkeypatch.setattr(network, "EVALUATION_SAMPLES", 7)
     ours, theirs = problem(linear(), dtype), Softmax(p, C, weights=WEIGHTS, terms=terms(), dtype=dtype)
     x, y = points(2, ours.n, 1, dtype)
     batch, mix = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5]), np.array([0.5, 0.0, 0.3, 0.2])

@@ -44,7 +44,7 @@ def test_median_and_trimmed_mean_are_numpys_coordinate_by_coordinate(
 ) -> None:
     """On three and four clients. Mutations: weights by size; one of the two middle numbers; a block that is left out;
     the numbers of the block before; F |S| rounded down; one end trimmed."""
-    monkeypatch.setattr(robust, "BLOCK", block)
+    monkeypatch.setattr(robust, "NUMBERS_AT_ONCE", block)
     for setting, aggregate, expected in (
         (THREE, "median", lambda y: np.median(y, axis=0)),
         (toy(noise=1.0), "median", lambda y: np.median(y, axis=0)),

@@ -54,7 +54,7 @@ def test_blocks_of_samples_change_nothing(asked: Any, monkeypatch: pytest.Monkey
     """Of 7, which leave a last one that is shorter. Mutations: the last block lost, or counted as a whole one; the mean
     of blocks' means; Hessians of one block."""
     whole = asked()
-    monkeypatch.setattr(sums, "BLOCK", 7)
+    monkeypatch.setattr(sums, "SAMPLES_AT_ONCE", 7)
     monkeypatch.setattr(hyperparameter, "HESSIAN_BLOCK", 7)
     sums._kept.cache_clear()
     for found, expected in zip(asked(), whole, strict=True):

@@ -9,8 +9,7 @@ from zofl_mpi.engine.clients import Client, ClientError
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.fedmspp import FedMSPP
 from zofl_mpi.methods.scaffnew import Scaffnew
-from zofl_mpi.methods.scaffold import Controlled, Scaffold
-from zofl_mpi.methods.scaffold import State as Pair
+from zofl_mpi.methods.scaffold import Controlled, Scaffold, SCAFFOLDState
 from zofl_mpi.problems.network import Network
 from zofl_mpi.run.client_memory import Memory
 
@@ -40,7 +39,7 @@ def test_a_round_of_scaffold_is_its_formula(make: Make, option: str, weights: st
         reply = scaffold.train(Client(i, setting.data[i], {"c_i": own[i]}), Controlled(x, c, r))
         close(reply.dy, dy[i])
         close(reply.dc, dc[i], 1e-11)
-    state = scaffold.round(Pair(x=x, c=c), r, clients)
+    state = scaffold.round(SCAFFOLDState(x=x, c=c), r, clients)
     close(state.x, x + 0.7 * w[asked] @ dy[asked] / w[asked].sum())
     close(state.c, c + w[asked] @ dc[asked], 1e-11)
     kept = np.stack([entries["c_i"] for entries in memories(clients).values()])

@@ -16,7 +16,7 @@ from zofl_mpi.problems.terms import ProximalSteps
 
 
 def softmax(**settings):
-    """Arguments of `Terms` and of `Softmax`."""
+    """Arguments of `ProximalTerms` and of `Softmax`."""
     own = terms(**{name: settings.pop(name) for name in ("lam", "mu", "radius") if name in settings})
     return Softmax(p, C, weights=WEIGHTS, terms=own, **({"dtype": np.float64} | settings))
 

@@ -112,7 +112,7 @@ def test_an_evaluation_waits_as_often_however_many_samples_it_has(monkeypatch: P
 
     found = []
     for block in (2, 29):
-        monkeypatch.setattr(split_method, "BLOCK", block)
+        monkeypatch.setattr(split_method, "EVALUATION_SAMPLES", block)
         of = made("CSEFSL", h=1)
         with Patch.context() as patched:
             asked = Asked(patched)
@@ -192,8 +192,8 @@ def test_samples_on_a_device_have_the_bits_of_the_hosts(dtype: str, kind: Any, e
     tensor = torch.tensor
     monkeypatch.setattr(device_cache, "is_host", lambda device: False)
     monkeypatch.setattr(torch, "tensor", lambda values, **named: placed.append(1) or tensor(values, **named))
-    for most in (device_cache.MOST, 0):
-        monkeypatch.setattr(device_cache, "MOST", most)
+    for most in (device_cache.MAX_BYTES_ON_GPU, 0):
+        monkeypatch.setattr(device_cache, "MAX_BYTES_ON_GPU", most)
         for _ in range(2):
             inputs, labels = device_cache.samples_on("cpu", data, positions, dtype)
             expected = data.take(positions, np.dtype(dtype))

@@ -125,7 +125,7 @@ def test_perplexities(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over tokens, and over batches of 4 texts, the last of 1; shares of three clients. By hand, without smoothing. In
     blocks of 8 and logits of 4 texts at once. Mutations: smoothing in reports; a mean over texts; batches of other
     sizes, of each client's own texts, or cut by a block; a last text that nobody scores; validation scored as test."""
-    monkeypatch.setattr(split_method, "BLOCK", 8)
+    monkeypatch.setattr(split_method, "EVALUATION_SAMPLES", 8)
     monkeypatch.setattr(split_lm, "ROWS", 4)
     of = method(HERON, training(replace(setting(), test=texts(37, 8))))
     own = of.setting.problem

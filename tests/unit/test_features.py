@@ -42,7 +42,7 @@ def plain(raw: Raw) -> np.ndarray:
 
 def test_features_are_pooled_positive_correlations(monkeypatch):
     """Mutations: colours interleaved; a convolution that flips; pooling before the ReLU; a block's end left out."""
-    monkeypatch.setattr(features, "BLOCK", 7)
+    monkeypatch.setattr(features, "IMAGES_AT_ONCE", 7)
     made = random_features(IMAGES)
     np.testing.assert_allclose(made.inputs, plain(IMAGES), rtol=1e-5, atol=1e-6)
     assert (made.inputs.dtype, made.levels, made.channels) == (np.float32, None, 1)

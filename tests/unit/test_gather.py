@@ -18,7 +18,7 @@ from zofl_mpi.engine.clients import Client, ClientError
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.mpi import gather, wire
-from zofl_mpi.run.mpi.gather import DUE, REPLY, UPLOAD, Order, Outbox, Sent, Turn
+from zofl_mpi.run.mpi.gather import REPLY, REQUIRED, UPLOAD, Order, Outbox, Sent, Turn
 from zofl_mpi.run.mpi.placement import placed
 
 BOUND = 1000
@@ -113,7 +113,7 @@ def test_streams_of_any_lengths_and_sizes_have_one_order_and_one_error(
         seen += [(i, item.a.tobytes()) for i, item in clients.ask_each(planned.own, each)]
         return seen
 
-    with mock.patch.multiple(gather, BOUND=BOUND, MOST=most), mock.patch.object(wire, "LIMIT", limit):
+    with mock.patch.multiple(gather, BOUND=BOUND, MAX_WAVE_ITEMS=most), mock.patch.object(wire, "LIMIT", limit):
         results = run_ranks(
             ranks, lambda world: serve_or_ask(world, planned, plans, program, loads), synchronous=synchronous
         )
@@ -221,5 +221,5 @@ def test_a_small_item_keeps_no_other_in_memory() -> None:
         outbox = Outbox()
         for _ in range(count):
             outbox.add(REPLY, sized(size))
-        block = outbox.take(DUE).block
+        block = outbox.take(REQUIRED).block
         assert [np.shares_memory(piece, block) for piece in gather.pieces(block, count)] == [not copied] * count

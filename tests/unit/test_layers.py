@@ -14,7 +14,7 @@ import zofl_mpi
 PACKAGE = Path(__file__).resolve().parents[2] / "zofl_mpi"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
-    ("errors",),
+    ("errors", "arrays"),
     ("paths",),
     ("engine",),
     ("numerics", "data"),

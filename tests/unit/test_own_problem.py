@@ -15,7 +15,7 @@ from tests.threads import run_module
 from tests.unit.made import complaint
 from zofl_mpi import zo_hfl
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems.terms import Terms
+from zofl_mpi.problems.terms import ProximalTerms
 from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 from zofl_mpi.run.plan import problem_of, understand
@@ -174,7 +174,7 @@ def test_a_loss_with_terms_has_their_flags_where_they_serve(written: Written) ->
     head = KINDS["both"].replace("    federation: Federation\n", "    federation: Federation\n" + terms)
     imports = "from zofl_mpi import given\nfrom zofl_mpi.problems.terms import Terms\n"
     name = f"{written(head.replace('from dataclasses', imports + 'from dataclasses'))}:Squares"
-    assert problem_of(zo_hfl, name).roles == {"Hierarchical": {"hierarchy": Terms}, "Smooth": {}}
+    assert problem_of(zo_hfl, name).roles == {"Hierarchical": {"hierarchy": ProximalTerms}, "Smooth": {}}
     for kind, roles in (("smooth", ["Smooth"]), ("hierarchical", ["Hierarchical"])):
         choice = problem_of(zo_hfl, f"{written(KINDS[kind])}:Squares")
         assert [*choice.roles] == roles and not choice.gpu and not any(choice.roles.values())

@@ -14,9 +14,9 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, Protocol, TypeVar, final, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, above, at_least, column, demand, finite
+from zofl_mpi.arrays import Vector
 from zofl_mpi.clients import changes
 from zofl_mpi.clients.private import PrivateClients
 from zofl_mpi.engine import messages
@@ -25,7 +25,7 @@ from zofl_mpi.engine.fields import check_finite, is_finite, parts_of
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.errors import warn
 from zofl_mpi.numerics import accounting
-from zofl_mpi.numerics.accounting import Account
+from zofl_mpi.numerics.accounting import LARGEST_EPSILON, Account
 
 T = TypeVar("T")
 NONE, LOCAL = "none", "nobody"
@@ -40,8 +40,7 @@ LEAKS: Mapping[str, tuple[Any, str]] = {
 """{flag of a method or of its parts: the only value under which no more than the reply leaves a client, and why}."""
 DELTA = f"a probability from {accounting.DELTA:g} to below 1 (auto is 1/m^1.1, for two clients or more)"
 NOISE = f"0, or from {accounting.LEAST:g} to 2^30: of other noise no account is computed"
-BUDGET = f"at most {accounting.MOST:,g}, beyond which nobody is protected and no account is computed; none: no budget"
-Vector = NDArray[np.float64]
+BUDGET = f"at most {LARGEST_EPSILON:,g}, beyond which nobody is protected and no account is computed; none: no budget"
 
 
 @final
@@ -159,7 +158,7 @@ class Privacy(Between):
             demand(not given, "delta", self.delta, "left out: --mechanism laplace has no delta")
         else:
             demand(accounting.DELTA <= self._delta < 1 or not (given or noised), "delta", self._delta, DELTA)
-        demand(self.epsilon == NONE or float(self.epsilon) <= accounting.MOST, "epsilon", self.epsilon, BUDGET)
+        demand(self.epsilon == NONE or float(self.epsilon) <= LARGEST_EPSILON, "epsilon", self.epsilon, BUDGET)
         z = self.noise_multiplier
         demand(z == 0 or accounting.LEAST <= z <= 2**30, "noise_multiplier", z, NOISE)
         if self.trust == LOCAL and not scalars:
@@ -304,7 +303,7 @@ class Privacy(Between):
         z = z or self._account.noise(budget, self._times(rounds))
         whole = self.cost(rounds, z)
         if whole == budget == math.inf:
-            beyond = f"the epsilon of {rounds} rounds is beyond {accounting.MOST:,g}, up to which it is computed"
+            beyond = f"the epsilon of {rounds} rounds is beyond {LARGEST_EPSILON:,g}, up to which it is computed"
             raise UserError(f"--noise-multiplier {z:g}: {beyond}, and protects nobody; more noise, or fewer rounds")
         if 0 < before < rounds:
             less = f"{self.cost(before, z):.4g} for {before}"

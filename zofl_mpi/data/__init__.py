@@ -11,9 +11,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.errors import UserError
 
-Array = NDArray[Any]
 LONGEST_NAME = 200
 """Most characters of a client's name."""
 

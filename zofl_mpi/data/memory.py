@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
 PAIR = "a pair (x, y) of arrays, or a data set whose samples are such pairs"
 PARTS = {"server": "the server", "test": "the test part", "validation": "the validation part"}
 """{part: as a sentence calls it}"""
-Array = NDArray[Any]
 DTYPES = {"f": np.float32, "u": np.uint8, "i": np.int64, "b": np.uint8}
 
 

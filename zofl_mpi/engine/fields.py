@@ -14,12 +14,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.errors import UserError, demand
 
-Array = NDArray[Any]
 GIVEN_NAMES = ("setting", "federation")
 """Fields of these names, as a user's own methods and problems have, are given by the run without being marked."""
 LARGEST = sys.float_info.max

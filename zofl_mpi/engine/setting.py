@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.engine.between import Between, Trait
 from zofl_mpi.engine.clients import Clients
 from zofl_mpi.engine.context import RunContext
-from zofl_mpi.engine.fields import Array
 from zofl_mpi.engine.fleet import Fleet, Needs, RoundWork
 from zofl_mpi.engine.roles import Backend, ClientProgram, attribute
 from zofl_mpi.engine.streams import Purpose, Streams

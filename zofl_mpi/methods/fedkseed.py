@@ -17,8 +17,8 @@ from zofl_mpi import Client, Clients, Directions, Purpose, at_least, column, dem
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.rounds.split.client import Key
 from zofl_mpi.rounds.split.costs import Traffic
-from zofl_mpi.rounds.split.messages import State
-from zofl_mpi.rounds.split.pieces import Parts
+from zofl_mpi.rounds.split.messages import SplitState
+from zofl_mpi.rounds.split.pieces import PieceEstimates
 from zofl_mpi.rounds.split.rules import Lines
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.rounds.split.unsplit import ModelBroadcast, UnsplitMethod, Uploaded
@@ -82,7 +82,7 @@ class FedKSeed(UnsplitMethod):
         h, drawn = self.training.h, self.drawn(message, client.i).tolist()
         sizes = [self.training.client_size(message.r, client.i, q) for q in range(h)]
 
-        def move(x: Tensor, q: int, estimate: Parts) -> None:
+        def move(x: Tensor, q: int, estimate: PieceEstimates) -> None:
             self.training.optimiser.step_by_parts(x, estimate, {}, sizes[q])
 
         own = self.reply(client, message, self.rule, lambda q: self.key(drawn[q]), move)
@@ -136,7 +136,7 @@ class SeededModel(ModelBroadcast):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class KSeedState(State):
+class KSeedState(SplitState):
     """The server's state after a round."""
 
     sums: NDArray[np.float64] = column(

@@ -17,7 +17,7 @@ from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.client import HeadLoss, LocalSteps, Loss
 from zofl_mpi.rounds.split.costs import Traffic
-from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained, mean_loss
+from zofl_mpi.rounds.split.messages import Model, Smashed, SplitState, Trained, mean_loss
 from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.rules import GradientRule, Lines, backprop
 from zofl_mpi.rounds.split.server import RecentUploads, Server
@@ -31,7 +31,7 @@ class Head:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SageState(State):
+class SageState(SplitState):
     """The server's state after a round: theta_a in `theta` is the first head; and the uploads that alignment needs."""
 
     heads: dict[str, Tensor] = column("1", "the aligned auxiliary heads")  # {i: (|theta_a|,)} as last aligned

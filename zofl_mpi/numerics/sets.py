@@ -16,18 +16,15 @@ from functools import partial, reduce
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Array, no_numpy_warnings
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics import projections
 from zofl_mpi.numerics.schedules import to_number
 
-Array = NDArray[Any]
-
 FLAG = "--x-set"
-QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find
 TOLERANCE = 1e-12  # sets that are so near, relative to the points, have a common point
-FAR = 1e6  # no common point within so many times the points' norm: there is none
+FARTHEST = 1e6  # no common point within so many times the points' norm: there is none
 CYCLES, WORK = 2000, 2e7  # at most so many rounds through the sets, and entries projected
 
 
@@ -48,7 +45,7 @@ class Box:
     low: float | Array
     high: float | Array
 
-    @QUIET
+    @no_numpy_warnings
     def project(self, x: Array) -> Array:
         low, high = (np.asarray(bound).astype(x.dtype, copy=False) for bound in (self.low, self.high))
         z = np.clip(x, low, high)
@@ -66,7 +63,7 @@ class Rounded:
 
     nearest: Callable[[Array], Array]
 
-    @QUIET
+    @no_numpy_warnings
     def project(self, x: Array) -> Array:
         z = self.nearest(x[None].astype(np.float64, copy=False))[0]
         moved, size = np.linalg.norm(x - z), np.linalg.norm(z)
@@ -125,7 +122,7 @@ def common_point(sets: Sequence[ConvexSet], n: int) -> float:
     sum over j is
         <x - x', c - x'> <= 1/2 |x - x'|^2 - 1/2 sum_j |x_{j-1} - x_j|^2.
     While x' nears x and the single steps do not shrink, c is pushed beyond all bounds: the sets are refused when it
-    must be `FAR` away, and only then. Gaps below about 1e-4 of the points' norm are too small for that, and pass.
+    must be `FARTHEST` away, and only then. Gaps below about 1e-4 of the points' norm are too small for that, and pass.
     Returned is the longest projection of the last cycle: 0 to rounding if a common point was found.
     """
     boxes = [s for s in sets if isinstance(s, Box)]
@@ -147,7 +144,7 @@ def common_point(sets: Sequence[ConvexSet], n: int) -> float:
         if gap <= TOLERANCE * size:
             break
         drift = float(np.linalg.norm(x - start)) + len(others) * np.finfo(np.float64).eps * size
-        if squares - drift**2 > 2 * drift * FAR * size:
+        if squares - drift**2 > 2 * drift * FARTHEST * size:
             _refuse(gap, len(sets))
     return gap
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from zofl_mpi.arrays import Array as Array
+from zofl_mpi.arrays import Vector as Vector
 from zofl_mpi.engine.roles import Backend, attribute
-from zofl_mpi.problems.base import Array as Array
 from zofl_mpi.problems.base import Batch as Batch
 from zofl_mpi.problems.base import BilevelProblem, Problem
-from zofl_mpi.problems.base import Vector as Vector
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -164,7 +164,7 @@ class Split(Backend, Protocol):
         """Sums over a batch of test samples, by name: numbers, or tensors () in float64 on the device."""
 
     def quality(self, sums: Mapping[str, float]) -> Mapping[str, float]:
-        """Quality from the sums of `score` over all test samples, by the names of `rounds.split.messages.Report`."""
+        """Quality from the sums of `score` over all test samples, by the columns of `SplitReport`."""
 
     # --- members that a split network may leave out, with their defaults
 

@@ -1,6 +1,6 @@
 """Any torch module with any loss: `Hierarchical` ([A]), `Smooth` (FedAvg's) and `Lipschitz` ([B]).
 
-F(x) is the mean loss of the module with the parameters x; `Personalised` adds [A]'s terms. With a module the clients'
+F(x) is the mean loss of the module with the parameters x; `ProximalLoss` adds [A]'s terms. With a module the clients'
 problems are not convex: the methods run, their theorems do not apply.
 """
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.batching import MANY, batched_call
+from zofl_mpi.engine.batching import BATCHED_CLIENTS, batched_call
 from zofl_mpi.engine.fields import given
 from zofl_mpi.engine.roles import KernelChoice
 from zofl_mpi.engine.setting import Work
@@ -30,16 +30,16 @@ from zofl_mpi.problems.module import LOCK, Function, copy_of
 from zofl_mpi.problems.objective import Metric, Objective, Weight
 from zofl_mpi.problems.saving import PLAIN, saving_of
 from zofl_mpi.problems.sums import blocks, class_weights, positions_of
-from zofl_mpi.problems.terms import Personalised, ProximalSteps, check_positions, weighted_means
+from zofl_mpi.problems.terms import ProximalLoss, ProximalSteps, check_positions, weighted_means
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 Labels = NDArray[np.int64]
 Augment = Callable[[Tensor, np.random.Generator], Tensor]
-BLOCK = 256  # samples of one evaluation block; losses of mini-batches up to this size are batched
+EVALUATION_SAMPLES = 256  # samples of one evaluation block; losses of mini-batches up to this size are batched
 BLOCK_BYTES = 2**22  # of inputs made ready at once in a local solve
 TRIED = 1024  # held-out samples on which metrics are tried
-BATCHED = "abreast"
+BATCHED = "batched"
 """The last word of the kernel's name where the local steps of many clients are batched; results have it."""
 
 
@@ -64,7 +64,7 @@ def _call_all(calls: list[Callable[[], Any]]) -> list[Any]:
 
 @final
 @dataclass(frozen=True)
-class Network(Personalised):
+class Network(ProximalLoss):
     """A torch module as a `Hierarchical`, a `Smooth` and a `Lipschitz` problem.
 
     x (n,) holds the parameters with requires_grad, one after the other in the module's order, as a NumPy array.
@@ -133,10 +133,10 @@ class Network(Personalised):
 
     @property
     def batched_clients(self) -> int:
-        return MANY if self.uses_torch else 1
+        return BATCHED_CLIENTS if self.uses_torch else 1
 
     def kernel_name(self, batch_size: int) -> str:
-        """torch, the kind of device, and "abreast" where clients are batched: each of these rounds differently."""
+        """torch, the kind of device, and "batched" where clients are batched: each of these rounds differently."""
         return f"torch {self.device.partition(':')[0]}{f' {BATCHED}' * self.uses_torch}"
 
     def kernel_for(self, work: Work, data: Dataset, before: str = "") -> KernelChoice:
@@ -204,7 +204,7 @@ class Network(Personalised):
         return np.asarray(total / len(positions), self.dtype)
 
     def moved(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
-        """See `Personalised.moved`; the k points are computed in turn, or batched."""
+        """See `ProximalLoss.moved`; the k points are computed in turn, or batched."""
         gammas = np.minimum(steps.stepsizes, np.finfo(self.dtype).max)  # torch takes no larger one: let it diverge
         finite = steps._replace(stepsizes=gammas)
         if not self.batches(steps.data, steps.batches.shape[1]):
@@ -236,7 +236,12 @@ class Network(Personalised):
 
     def losses(self, i: int, x: Array, data: Dataset, batch: Batch | None = None) -> Vector:
         """(k,) mean losses at the rows of x (k, n), summed in float64 (IndexError: a bad position)."""
-        if self.uses_torch and batch is not None and len(batch) <= BLOCK and self.batches(data, len(batch)):
+        if (
+            self.uses_torch
+            and batch is not None
+            and len(batch) <= EVALUATION_SAMPLES
+            and self.batches(data, len(batch))
+        ):
             from zofl_mpi.problems.kernels.module_torch import LossRequest, loss_sums
 
             check_positions(data, batch)
@@ -276,7 +281,7 @@ class Network(Personalised):
         return found
 
     def evaluated(self, x: Array, data: Dataset) -> list[tuple[Labels, Vector, Vector]]:
-        """Outputs in `dtype`, losses in float64; see `Personalised.evaluated`."""
+        """Outputs in `dtype`, losses in float64; see `ProximalLoss.evaluated`."""
         return self._evaluated(x, data, [])
 
     @serialized
@@ -287,7 +292,9 @@ class Network(Personalised):
         evaluated, function, positions = list[Any](), self._function, np.arange(len(data))
         objective = function.objective
         with function.at(function.vector(x)):
-            for block, (inputs, targets) in zip(blocks(positions, BLOCK), self._blocks(data, positions), strict=True):
+            for block, (inputs, targets) in zip(
+                blocks(positions, EVALUATION_SAMPLES), self._blocks(data, positions), strict=True
+            ):
                 outputs = function.outputs(inputs)
                 values = objective.each(outputs, targets, inputs, exact=False), objective.hits(outputs, targets)
                 labels = data.labels[data.rows_of(block)].astype(np.int64, copy=False)
@@ -311,7 +318,7 @@ class Network(Personalised):
     def _blocks(self, data: Dataset, positions: Batch, augmented: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs (b, *input_shape) and targets (b, ...) of the samples at `positions`, in turn."""
         generator = self._generator(data, positions) if augmented else None
-        for block in blocks(positions, BLOCK):
+        for block in blocks(positions, EVALUATION_SAMPLES):
             inputs, targets = self._function.samples(data, block)
             yield inputs if generator is None else self._augmented(inputs, generator), targets
 

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from zofl_mpi.data import Array, Dataset
+from zofl_mpi.arrays import Array
+from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split, device_cache
 from zofl_mpi.problems.examples import Examples

@@ -24,7 +24,7 @@ from zofl_mpi.problems import Batch
 from zofl_mpi.problems.adapters import merge
 from zofl_mpi.problems.device_cache import to_device
 from zofl_mpi.problems.flat import Flat
-from zofl_mpi.problems.lm import CAUSAL, Back, Parts, narrow_frozen
+from zofl_mpi.problems.lm import CAUSAL, LastBlocks, SplitModel, narrow_frozen
 from zofl_mpi.problems.split import TorchSplit
 
 NONE = texts.NONE  # the label of a position that predicts nothing: of contexts and padding
@@ -41,7 +41,7 @@ class SplitLM(TorchSplit):
     takes_one: ClassVar[bool] = True
     alike: ClassVar[bool] = False
     report_batch: ClassVar[int] = 4  # as in validation batches of LoRA's and SplitLoRA's codes
-    parts: Parts  # client, auxiliary and server, in `dtype`, on `device`
+    parts: SplitModel  # client, auxiliary and server, in `dtype`, on `device`
     longest: int  # T, input tokens of the longest text
     targets: int  # completion tokens of the text that has most
     label_smoothing: float = 0.1  # share of a label that is spread over the whole vocabulary, in training losses
@@ -144,7 +144,7 @@ class SplitLM(TorchSplit):
     def forward_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
         return self._loss(self.parts.server, smashed, labels, forward_only=True)
 
-    def _loss(self, back: Back, smashed: Tensor, labels: Tensor, forward_only: bool = False) -> Tensor:
+    def _loss(self, back: LastBlocks, smashed: Tensor, labels: Tensor, forward_only: bool = False) -> Tensor:
         at, targets = predicted(labels)
         with self.precision():
             losses = back.losses(smashed, at, targets, self.label_smoothing, forward_only)

@@ -9,17 +9,18 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from zofl_mpi.arrays import Array, Vector, no_numpy_warnings
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.fields import given
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.projections import ball
-from zofl_mpi.problems.base import Array, Batch, Problem, Vector
-from zofl_mpi.problems.sums import QUIET, class_weights
+from zofl_mpi.problems.base import Batch, Problem
+from zofl_mpi.problems.sums import class_weights
 
 
 @final
 @dataclass(frozen=True)
-class Terms:
+class ProximalTerms:
     """Parameters of the terms that [A] section IV adds to a loss.
 
     Attributes:
@@ -58,7 +59,7 @@ class ProximalSteps(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Personalised(Problem, ABC):
+class ProximalLoss(Problem, ABC):
     """A loss with these terms, as a `Hierarchical` and as a `Smooth` problem.
 
     f_1(x) = F(x; server's data)                                  F: the mean loss over some data
@@ -69,7 +70,7 @@ class Personalised(Problem, ABC):
     """
 
     weights: Vector = given()  # (m,) rho_i = N_i / N_tr
-    terms: Terms = given(Terms())  # lam, mu_i and radius_i
+    terms: ProximalTerms = given(ProximalTerms())  # lam, mu_i and radius_i
     dtype: DTypeLike = given(np.float32)  # float32 or float64, of all vectors
 
     @property
@@ -104,7 +105,7 @@ class Personalised(Problem, ABC):
     def gradient_f1(self, x: Array, data: Dataset, batch: Batch) -> Array:
         return self.gradient(x, data, batch)
 
-    @QUIET
+    @no_numpy_warnings
     def f2(self, i: int, x: Array, y: Array) -> float:
         difference = np.asarray(x, np.float64) - y
         return float(self.m * self.weights[i] * self.terms.lam / 2 * (difference @ difference))
@@ -140,11 +141,11 @@ class Personalised(Problem, ABC):
         return None
 
 
-@QUIET
+@no_numpy_warnings
 def weighted_means(
     evaluated: Iterable[tuple[NDArray[np.int64], Vector, NDArray[Any]]], each: Vector
 ) -> dict[str, float]:
-    """Means of losses ("loss") and hits ("accuracy") of `Personalised.evaluated`, with weights `each` (C,)."""
+    """Means of losses ("loss") and hits ("accuracy") of `ProximalLoss.evaluated`, with weights `each` (C,)."""
     sums = np.zeros(3)  # of the weights, the losses, the hits
     for labels, losses, hits in evaluated:
         sums += np.stack([np.ones_like(losses), losses, hits]) @ each[labels]

@@ -5,15 +5,14 @@ from html import escape
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.errors import plain
 from zofl_mpi.report.facts import CELL
 from zofl_mpi.report.groups import Group, half_width
 from zofl_mpi.run.records import Run
 
 Chart = dict[str, Any]
-Array = NDArray[Any]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
 """Okabe and Ito's colours, told apart by colour-blind readers."""
 DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")

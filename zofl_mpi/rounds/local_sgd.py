@@ -18,8 +18,8 @@ from zofl_mpi.engine.messages import Compact
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.numerics.schedules import demand_tau, kind_and_number, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Hierarchical, Smooth
-from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, Shares, demand_samples, shaped
-from zofl_mpi.rounds.report import GlobalModel, Measured, Report, Reporting
+from zofl_mpi.rounds.base import EstimatesCost, RoundCost, Sampling, ServerStep, Shares, demand_samples, shaped
+from zofl_mpi.rounds.report import GlobalModel, Measured, Reporting, SmoothReport
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class LocalModel:
 
 
 @dataclass(frozen=True)
-class State:
+class LocalSGDState:
     """State of the server between rounds."""
 
     x: Array = column(  # (n,)
@@ -157,13 +157,15 @@ class LocalSGD:
         """(H, batch) the client's mini-batches of round r, the same for every method."""
         return minibatches(self.setting, client, r, self.steps.count(client.i, r), self.batch)
 
-    def average(self, clients: Clients, train: Step, state: State, r: int, rule: ServerRule = SGD) -> State:
+    def average(
+        self, clients: Clients, train: Step, state: LocalSGDState, r: int, rule: ServerRule = SGD
+    ) -> LocalSGDState:
         """`step` towards sum over S_r of w_i y_i, y_i the replies to `train`."""
         S, message = self.sampling(r), GlobalModel(state.x, r)
         mean = clients.mean(train, message, to=S, weights=self.shares(), nobody=LocalModel(state.x))
         return self.step(state, mean.y, r, S, rule)
 
-    def step(self, state: State, y: Array, r: int, to: list[int], rule: ServerRule = SGD) -> State:
+    def step(self, state: LocalSGDState, y: Array, r: int, to: list[int], rule: ServerRule = SGD) -> LocalSGDState:
         """The rule's step from x along y - x, y the average of the models of `to`, and the server's own."""
         x = state.x
         y = shaped(y, x.shape, "descend(data, y, batches, stepsizes)")  # a method of one's own may take it unchecked
@@ -171,11 +173,11 @@ class LocalSGD:
         if self.server.gamma:
             new = self.server.step(new, self.server.gradient(x, r), r)
         steps = int(np.broadcast_to(self.steps.counts(np.array(to, np.int64), r), len(to)).sum())
-        return State(new.astype(x.dtype), steps, moments=moments)
+        return LocalSGDState(new.astype(x.dtype), steps, moments=moments)
 
 
 @dataclass(frozen=True)
-class FirstOrder(Costed[Smooth]):
+class FirstOrder(EstimatesCost[Smooth]):
     """Base of the methods that average local models: they add `round` and the clients' step."""
 
     uploads: ClassVar[str] = "local models"
@@ -186,9 +188,9 @@ class FirstOrder(Costed[Smooth]):
     reporting: Reporting = part()
 
     def start(self) -> Any:
-        return State(self.setting.first_model(self.local.server.x0))
+        return LocalSGDState(self.setting.first_model(self.local.server.x0))
 
-    def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
+    def evaluate(self, state: Any, r: int, clients: Clients) -> SmoothReport:
         return self.reporting.report(state.x, r, clients, self.local.shares(), self.measure)
 
     def measure(self, client: Client, message: GlobalModel) -> Measured:
@@ -205,11 +207,11 @@ class FirstOrder(Costed[Smooth]):
         return self.local.sampling
 
     @property
-    def effort(self) -> Effort:
+    def effort(self) -> RoundCost:
         local, x = self.local, np.zeros(self.setting.problem.n, self.setting.dtype)
         own = local.server.server_batch if local.server.gamma else 0
         down, up = GlobalModel(x, 0), LocalModel(x)
-        return Effort(local.sampling, local.steps.counts, local.batch, down, up, server_batch=own)
+        return RoundCost(local.sampling, local.steps.counts, local.batch, down, up, server_batch=own)
 
 
 def minibatches(setting: Setting, client: Client, r: int, steps: int, batch: int) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from zofl_mpi.engine.world import World, at_server, run_or_fail_all
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import again, devices, evaluation, flags, saving, trial
 from zofl_mpi.run import plan as plans
-from zofl_mpi.run.binding import Place, bind, listed, warnings_of
+from zofl_mpi.run.binding import RankPlacement, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site
 from zofl_mpi.run.mpi.placement import placed
 from zofl_mpi.run.plan import Plan
@@ -50,7 +50,7 @@ class Built:
     plan: Plan
     method: Method[Any]
     loads: Loads | None
-    places: list[Place]
+    places: list[RankPlacement]
     attrs: dict[str, Any] = field(repr=False)
 
     def expected(self) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def compile_kernel(world: World, method: Method[Any]) -> None:
     run_or_fail_all(world, lambda: setting.problem.prepare(kernel, setting.data[0]) if later else None)
 
 
-def _places(world: World, places: list[Place]) -> dict[str, list[Any]]:
+def _places(world: World, places: list[RankPlacement]) -> dict[str, list[Any]]:
     """Hosts, devices, threads and libraries of the ranks, for the record; warns of shared cores and mixed libraries."""
     table: dict[str, list[Any]] = {"hosts": [place.host for place in places], "blas": [place.blas for place in places]}
     table |= {"device": [place.device for place in places], "threads": [place.threads for place in places]}

@@ -54,7 +54,7 @@ class Schedule:
         return done in (1, self.rounds) or done % self.eval_every == 0
 
 
-TOGETHER = 1000
+MAX_SEPARATE_MEMORIES = 1000
 """Most clients whose memories get a data set each in a checkpoint: HDF5 takes longer to make one than to write it."""
 
 
@@ -239,7 +239,7 @@ class Rounds:
         recorder.flush()  # its rows first: what fails there is no checkpoint's failure
         holders = clients.holders()
         recalled = clients.ask(STEPS["<recall>"], Acknowledged(), to=holders, counted=False) if holders else iter(())
-        if len(holders) <= TOGETHER:
+        if len(holders) <= MAX_SEPARATE_MEMORIES:
             payload = {f"memory/{i}": messages.pack(memory) for i, memory in recalled}
         else:
             entries = {str(i): memory.entries for i, memory in recalled}

@@ -20,7 +20,7 @@ from zofl_mpi.run.family import Choice, Family
 from zofl_mpi.run.imported import imported
 from zofl_mpi.run.progress import launcher_words
 from zofl_mpi.run.saving import Every
-from zofl_mpi.run.stored import LOCAL
+from zofl_mpi.run.stored import UNSTORED_FLAGS
 from zofl_mpi.run.tracking import tracker
 
 T = TypeVar("T")
@@ -87,7 +87,15 @@ class RunFlags:
     verbose: bool = False
 
 
-CHANGEABLE = LOCAL | {"rounds", "checkpoint_every", "eval_every", "eval_clients", "data_dir", "device", "kernel"}
+CHANGEABLE = UNSTORED_FLAGS | {
+    "rounds",
+    "checkpoint_every",
+    "eval_every",
+    "eval_clients",
+    "data_dir",
+    "device",
+    "kernel",
+}
 """Flags that may differ between a run and its continuation: no iterate depends on them (a kernel must be the same)."""
 
 
@@ -112,7 +120,7 @@ class Plan:
     @property
     def config(self) -> dict[str, Any]:
         """The values that the result file keeps."""
-        return {k: v for k, v in self.values.items() if k not in LOCAL}
+        return {k: v for k, v in self.values.items() if k not in UNSTORED_FLAGS}
 
     def of_problem(self, family: Family) -> dict[str, Any]:
         """The values of the problem's flags, without those of the method."""

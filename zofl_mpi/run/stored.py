@@ -20,7 +20,7 @@ from typing import Any
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import flags
 
-LOCAL = {
+UNSTORED_FLAGS = {
     "out",
     "force",
     "paper",
@@ -101,7 +101,7 @@ def trusted(
         own: folders that a run of this user named; those that are there still are used.
         command: as it was typed, to be completed in the advice.
     """
-    kept = {key: value for key, value in config.items() if flags.field_of(key) not in {*LOCAL, *FOLDERS}}
+    kept = {key: value for key, value in config.items() if flags.field_of(key) not in {*UNSTORED_FLAGS, *FOLDERS}}
     made, add = [], []
     for key, value in kept.items():
         for word in value if isinstance(value, list | tuple) else [value]:

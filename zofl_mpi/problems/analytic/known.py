@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Vector
 from zofl_mpi.engine.roles import attribute
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import Array, Batch
@@ -14,7 +14,6 @@ from zofl_mpi.problems.base import BilevelProblem, NumPyProblem
 
 P = TypeVar("P")
 D = TypeVar("D")
-Vector = NDArray[np.float64]
 Random = tuple[P, D, tuple[D, ...]]
 """A random problem with unequal clients, the server's data, which no client has, and each client's."""
 

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.projections import shrink
-
-Array = NDArray[Any]
 
 BLOCK_BYTES = 2**17  # of inputs made ready at once: several small batches, well inside a second-level cache
 PIECES = 8  # that a product is cut into at most

@@ -10,7 +10,7 @@ from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.client import Key, LocalSteps, with_own_part
 from zofl_mpi.rounds.split.estimates import Estimation
-from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, Scalars, Smashed, State, Update
+from zofl_mpi.rounds.split.messages import Ask, Model, Network, Scalars, Smashed, SplitReport, SplitState, Update
 from zofl_mpi.rounds.split.method import SplitMethod, with_head
 from zofl_mpi.rounds.split.server import Server
 
@@ -37,7 +37,7 @@ class EstimatingMethod(SplitMethod):
     computes: ClassVar[str] = "values of its loss, by forward passes"
     estimation: Estimation = field(default_factory=Estimation)
 
-    def average(self, state: State, r: int, clients: Clients) -> tuple[Update, dict[str, Any]]:
+    def average(self, state: SplitState, r: int, clients: Clients) -> tuple[Update, dict[str, Any]]:
         """The mean of the clients' models, and {i: moments of client i} where the server replays its steps."""
         training, models, replayed = self.training, dict[int, Update](), dict(state.replayed)
         if self.estimation.uplink == "dense":
@@ -54,7 +54,7 @@ class EstimatingMethod(SplitMethod):
         differences, update = client.memory.pop("differences"), self.update(client, message)
         return Scalars(differences, update.buffers, update.theta[self._last].clone(), self.problem.arithmetic)
 
-    def replay(self, state: State, r: int, i: int, reply: Scalars) -> tuple[Tensor, dict[str, Any]]:
+    def replay(self, state: SplitState, r: int, i: int, reply: Scalars) -> tuple[Tensor, dict[str, Any]]:
         """Client i's model as it travels after its local steps of round r, with its optimiser's moments."""
         training, problem = self.training, self.problem
         remedy = "processors of one kind, --device cpu, or --uplink dense"
@@ -76,7 +76,7 @@ class EstimatingMethod(SplitMethod):
 
     # --- reports
 
-    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
+    def evaluate(self, state: SplitState, r: int, clients: Clients) -> SplitReport:
         """The scores, and with --probe-gradient the cosines of the clients' directions with their gradients."""
         report = super().evaluate(state, r, clients)
         if not self.estimation.probe_gradient:

@@ -9,10 +9,10 @@ from typing import Any, final
 from zofl_mpi import UserError
 from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.engine.sharing import Begin, Given, Sharing, Work
+from zofl_mpi.engine.sharing import Begin, PassResult, SharedServerStep, Work
 from zofl_mpi.engine.staging import staging
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.split.messages import Passed, ServerPart, Smashed, State, Update
+from zofl_mpi.rounds.split.messages import Passed, ServerPart, Smashed, SplitState, Update
 from zofl_mpi.rounds.split.training import Training
 
 DIVERGED_AT_SERVER = "the server's gradient on its upload is not finite; smaller --lr-client or --lr-server may help"
@@ -43,14 +43,14 @@ class Server:
         buffers: Tensor,
         moments: Mapping[str, Any],
         before: int = 0,
-        sharing: Sharing | None = None,
+        sharing: SharedServerStep | None = None,
     ) -> None:
         self.problem, self.training, self.begin = training.problem, training, begin
         self.theta, self.buffers = (self.problem.placed(t).clone() for t in (theta, buffers))
         self.moments = copied(moments)
         self.before, self.staging = before, staging(self.problem.device)
         self.steps, self.label_bytes = 0, 0
-        self.sharing = sharing or Sharing()
+        self.sharing = sharing or SharedServerStep()
         self.slopes = dict[int, Tensor]()
         self._waiting = list[int]()  # the clients whose uploads the next step is on
         self.losses = self.theta.new_zeros((), dtype=torch.float64)  # where it is computed, as at the clients
@@ -122,12 +122,12 @@ class Server:
         self.steps += 1
         self.losses = self.losses + loss
 
-    def state(self, average: Update, local_loss: float) -> State:
+    def state(self, average: Update, local_loss: float) -> SplitState:
         """The state after the round; `average` of the clients' models has all of theta_l."""
         self.staging.rest()
         loss = float(self.losses) / self.steps if self.steps else math.nan
         own = self.theta, self.buffers, self.moments, self.steps, loss, local_loss, self.label_bytes
-        return State(average.theta, average.buffers, *own, average.moments)
+        return SplitState(average.theta, average.buffers, *own, average.moments)
 
 
 def passes_at(training: Training, part: ServerPart) -> Work:
@@ -140,7 +140,7 @@ def passes_at(training: Training, part: ServerPart) -> Work:
     theta, before = problem.placed(part.theta), problem.placed(part.buffers)
     host = staging(problem.device)
 
-    def pass_on(item: Smashed) -> Given:
+    def pass_on(item: Smashed) -> PassResult:
         # copied while the GPU still computes on the upload before
         smashed, labels = problem.placed(host.bring(item.s)), problem.placed(item.labels)
         if part.returned:
@@ -149,9 +149,9 @@ def passes_at(training: Training, part: ServerPart) -> Work:
         with problem.top.at(theta, buffers, training.running) as parameters:
             loss = problem.server_loss(smashed, labels)
             if not part.returned:
-                return Given((problem.top.gradient(loss), buffers), Passed(loss.detach(), None))
+                return PassResult((problem.top.gradient(loss), buffers), Passed(loss.detach(), None))
             slope, *parts = torch.autograd.grad(loss, [smashed, *parameters], materialize_grads=True)
-        return Given((torch.cat([each.reshape(-1) for each in parts]), buffers), Passed(loss.detach(), slope))
+        return PassResult((torch.cat([each.reshape(-1) for each in parts]), buffers), Passed(loss.detach(), slope))
 
     return pass_on
 

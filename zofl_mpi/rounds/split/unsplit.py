@@ -29,15 +29,15 @@ from zofl_mpi.rounds.split.costs import (
     work_of,
 )
 from zofl_mpi.rounds.split.estimating import check_arithmetic
-from zofl_mpi.rounds.split.messages import Model, State, mean_loss
+from zofl_mpi.rounds.split.messages import Model, SplitState, mean_loss
 from zofl_mpi.rounds.split.method import SplitMethod
-from zofl_mpi.rounds.split.pieces import Kept, Parts, Pieces, Piecewise
+from zofl_mpi.rounds.split.pieces import Kept, PieceEstimates, Piecewise, PiecewiseDirections
 from zofl_mpi.rounds.split.rules import GradientRule, Lines
 from zofl_mpi.rounds.split.training import Training
 
 SHARE = 1 / 8  # of the free memory, that a process keeps directions in; others start beside it
-S = TypeVar("S", bound=State)
-Move = Callable[[Tensor, int, Parts], None]
+S = TypeVar("S", bound=SplitState)
+Move = Callable[[Tensor, int, PieceEstimates], None]
 """Takes local step q of x (d,) along minus an estimate, (x, q, estimate)."""
 
 
@@ -109,12 +109,12 @@ class UnsplitMethod(SplitMethod):
 
     # --- the server
 
-    def start(self) -> State:
+    def start(self) -> SplitState:
         """The parts as the problem makes them, without a head."""
         first = super().start()
         return replace(first, theta=first.theta[: self.problem.n_client].clone())
 
-    def joined(self, state: State) -> Tensor:
+    def joined(self, state: SplitState) -> Tensor:
         """(d,) theta_c and theta_s of the state; without a copy where it was `made` last."""
         if self._held.get("state") is not state:
             whole = torch.cat([self.problem.placed(state.theta), self.problem.placed(state.theta_s)])
@@ -143,7 +143,7 @@ class UnsplitMethod(SplitMethod):
         """Steps of a round whose directions all clients share."""
         return 0
 
-    def pieces(self, x: Tensor, key: Key, rule: Piecewise) -> Pieces:
+    def pieces(self, x: Tensor, key: Key, rule: Piecewise) -> PiecewiseDirections:
         """The directions of a step, for x (d,).
 
         Where there is room they are kept, for the step's other passes, for other clients of this rank, and for the

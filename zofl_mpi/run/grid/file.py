@@ -48,9 +48,9 @@ Flags = dict[str, Any]
 """{field name: value}, as in a file for --config."""
 
 KEYS = ("module", "ranks", "folder", "name", "optional", "fixed", "axes", "skip", "set")
-MOST = 20_000
+MAX_RUNS = 20_000
 """Most runs of a grid, those that are skipped counted."""
-MOST_RANKS = 65_536
+MAX_RANKS = 65_536
 """Most processes of a run: more is a mistake, or a stranger's file that would start them here."""
 LONGEST = 200
 """Most bytes of a run's name; a file's may have 255, and checkpoint and log add their endings."""
@@ -129,15 +129,15 @@ def _grid(table: Mapping[str, Any], stem: str, results: str | Path | None, trust
     for key in table:
         check_one_of(KEYS, key, "key")
     module, ranks = _value(table, "module", str, None), _value(table, "ranks", int, 1)
-    if not 1 <= ranks <= MOST_RANKS:
-        raise UserError(f"ranks = {ranks}: must be a whole number from 1 to {MOST_RANKS}")
+    if not 1 <= ranks <= MAX_RANKS:
+        raise UserError(f"ranks = {ranks}: must be a whole number from 1 to {MAX_RANKS}")
     axes = {axis: _axis(axis, given) for axis, given in _value(table, "axes", dict, {}).items()}
     if not axes:
         raise UserError("has no axes; name at least one under [axes], as seed = [1, 2, 3]")
     own = _value(table, "folder", str, f"results/{stem}")
     folder = user_path(results, "--results") if results else user_path(own, "folder =")
-    if (product := math.prod(map(len, axes.values()))) > MOST:
-        raise UserError(f"its axes have {product} runs, at most {MOST} make a grid: divide it into several")
+    if (product := math.prod(map(len, axes.values()))) > MAX_RUNS:
+        raise UserError(f"its axes have {product} runs, at most {MAX_RUNS} make a grid: divide it into several")
     runs = tuple(_runs(module, folder, table, axes, trust))
     _check_names(runs)
     names = {axis: tuple(given) for axis, given in axes.items()}

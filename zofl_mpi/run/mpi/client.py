@@ -25,7 +25,7 @@ from zofl_mpi.run.client_memory import STEPS
 from zofl_mpi.run.mpi.gather import FAILED, REPLY, UPLOAD, Outbox
 from zofl_mpi.run.mpi.server_ranks import serve_step
 from zofl_mpi.run.mpi.survival import Survival, changed
-from zofl_mpi.run.mpi.wire import Question, Wire, connected
+from zofl_mpi.run.mpi.wire import Collectives, Question, make_collectives
 from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.questions import forget_scratch, in_turn, received
 
@@ -44,10 +44,10 @@ class ClientRank:
         self._method, self._staging = method, staging_of(method)
         self._batched = program_of(method).backend.batched_clients
         self._data, self._watch = data, watch or Watch()
-        self._connect = partial(connected, world, self._watch, self._staging, len(data), loads)
-        self._pair: Wire | None = None
+        self._connect = partial(make_collectives, world, self._watch, self._staging, len(data), loads)
+        self._pair: Collectives | None = None
         if 0 < world.rank < world.server_ranks:  # another rank of the server, which has no clients
-            self._connect = partial(connected, world, self._watch, self._staging)
+            self._connect = partial(make_collectives, world, self._watch, self._staging)
             self._pair = self._connect(comm=world.pairs[world.rank - 1])
         self._clock = self._watch.clock = Clock()
         self._survival = world.survival
@@ -79,7 +79,7 @@ class ClientRank:
                 with unread.noting(self._parts):
                     self._compute(question, block)
             case "step":
-                serve_step(self._wire, cast(Wire, self._pair), self._method, question, block, self._clock)
+                serve_step(self._wire, cast(Collectives, self._pair), self._method, question, block, self._clock)
             case "holders":
                 self._wire.allgather_objects([i for i, client in self._clients.items() if client.memory])
             case "keep":

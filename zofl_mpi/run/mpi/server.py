@@ -12,21 +12,21 @@ import numpy as np
 
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.clients import Booked, ClientError, Clients, Participants, Replies, Step, Weights
-from zofl_mpi.engine.ledger import SERVER, Costs, Report, Row
+from zofl_mpi.engine.ledger import SERVER, CostReport, Costs, Row
 from zofl_mpi.engine.mean import Contribution
 from zofl_mpi.engine.messages import Bytes
 from zofl_mpi.engine.setting import Loads
-from zofl_mpi.engine.sharing import Sharing
+from zofl_mpi.engine.sharing import SharedServerStep
 from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.client_memory import STEPS, Memory
 from zofl_mpi.run.mpi.communicator import RanksLost
-from zofl_mpi.run.mpi.gather import FAILED, REPLY, SILENT, Sent
+from zofl_mpi.run.mpi.gather import FAILED, NOTHING_SENT, REPLY, Sent
 from zofl_mpi.run.mpi.server_ranks import ServerRanks
 from zofl_mpi.run.mpi.survival import Survival
 from zofl_mpi.run.mpi.transport import Counts
-from zofl_mpi.run.mpi.wire import Arrived, Question, connected
+from zofl_mpi.run.mpi.wire import Arrived, Question, make_collectives
 from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.questions import Questions, participants
 
@@ -50,16 +50,16 @@ class MPIClients(Clients):
         self.ledger = self._questions.ledger
         self._survival, self._loads = world.survival, loads
         self.survives = self._survival is not None
-        self._connect = partial(connected, world, self._watch, self._staging)
+        self._connect = partial(make_collectives, world, self._watch, self._staging)
         self._wire = self._connect(m, loads)
         self._servers: ServerRanks | None = None
         if world.server_ranks > 1:
             wire, *pairs = (self._connect(comm=comm) for comm in (world.servers, *world.pairs))
             self._servers = ServerRanks(wire, pairs, self._questions.clock)
-        self.sharing = self._servers or Sharing()
+        self.sharing = self._servers or SharedServerStep()
         self._touched: set[int] = set()
         self._kept: dict[int, Bytes] = {}
-        self._reports: list[tuple[int, Report]] = []  # of this round's means, by rank
+        self._reports: list[tuple[int, CostReport]] = []  # of this round's means, by rank
         self._rest: Callable[[], None] | None = None  # brings all ranks to the end of the open question, unread
         self._all_reported = False  # whether the client ranks have computed nothing since their `_reports`
 
@@ -114,7 +114,7 @@ class MPIClients(Clients):
         nobody: Any = None,
     ) -> Callable[[], Any]:
         to = sorted(self._participants(to))
-        if len(to) < mean.MANY:
+        if len(to) < mean.SUM_ON_RANKS_FROM:
             return super().sum(step, message, term, to=to, booked=booked)
         mean.refuse_stream(step, "sum")
         self._send_one("sum", step, message, to, term=term.__name__)
@@ -296,7 +296,7 @@ class MPIClients(Clients):
 
         def take(wish: int) -> Sent:
             room.acquire()  # a slow server holds its clients back instead of filling its memory
-            return SILENT
+            return NOTHING_SENT
 
         def gather() -> None:
             try:

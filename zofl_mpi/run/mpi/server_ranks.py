@@ -22,23 +22,23 @@ from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.ledger import SERVER, Clock, Costs
 from zofl_mpi.engine.messages import Bytes
-from zofl_mpi.engine.sharing import Begin, Given, Sharing
-from zofl_mpi.run.mpi.wire import Question, Wire
+from zofl_mpi.engine.sharing import Begin, PassResult, SharedServerStep
+from zofl_mpi.run.mpi.wire import Collectives, Question
 
 
 @final
-class ServerRanks(Sharing):
-    """Rank 0 as it shares out the steps of the server (`Sharing`).
+class ServerRanks(SharedServerStep):
+    """Rank 0 as it shares out the steps of the server (`SharedServerStep`).
 
     `wire` is between the server's ranks, `pairs` between rank 0 and each of the others.
     """
 
-    def __init__(self, wire: Wire, pairs: Sequence[Wire], clock: Clock) -> None:
+    def __init__(self, wire: Collectives, pairs: Sequence[Collectives], clock: Clock) -> None:
         self.ranks, self._wire, self._pairs, self._clock = 1 + len(pairs), wire, pairs, clock
 
     def begin(self, step: Begin, message: Any) -> None:
         self._name, self._message, self._work = step.__name__, message, step(message)
-        self._parts, self._held, self._count = dict[int, Given](), list[Any](), 0
+        self._parts, self._held, self._count = dict[int, PassResult](), list[Any](), 0
 
     def add(self, item: Any) -> None:
         k, self._count = self._count, self._count + 1
@@ -78,7 +78,7 @@ class ServerRanks(Sharing):
         self._wire.bcast_question(Question("account", steps=steps))
         return self._wire.gather_costs(own)
 
-    def wires(self) -> list[tuple[list[int], Wire]]:
+    def wires(self) -> list[tuple[list[int], Collectives]]:
         """Each wire with the ranks that it connects."""
         return [([*range(self.ranks)], self._wire), *(([0, k], pair) for k, pair in enumerate(self._pairs, 1))]
 
@@ -92,12 +92,14 @@ class ServerRanks(Sharing):
             self._parts[(self._count - 1) // self.ranks * self.ranks] = self._work(self._held.pop())
 
 
-def serve_step(wire: Wire, pair: Wire, method: Any, question: Question, block: Bytes | None, clock: Clock) -> None:
+def serve_step(
+    wire: Collectives, pair: Collectives, method: Any, question: Question, block: Bytes | None, clock: Clock
+) -> None:
     """Another rank's part in a step of the server."""
     with clock.time(SERVER, "comm"):
         part = _received(wire, question, block)
     work = cast(Begin, step_of(method, question.step))(part)
-    given = dict[int, Given]()
+    given = dict[int, PassResult]()
     while True:
         with clock.time(SERVER, "wait"):
             next_one, block = pair.bcast_question()
@@ -114,7 +116,7 @@ def serve_step(wire: Wire, pair: Wire, method: Any, question: Question, block: B
 
 
 def _sums(
-    wire: Wire, given: Mapping[int, Given], sizes: Sequence[int]
+    wire: Collectives, given: Mapping[int, PassResult], sizes: Sequence[int]
 ) -> tuple[list[dict[float, Any]], dict[int, Bytes]]:
     """For each term the sums over all uploads in multiples of each quantum, and the packed replies of the other ranks'
     uploads: at rank 0.
@@ -137,6 +139,6 @@ def _sums(
     return sums, blocks
 
 
-def _received(wire: Wire, question: Question, block: Bytes | None) -> Any:
+def _received(wire: Collectives, question: Question, block: Bytes | None) -> Any:
     """The message of a question; its tensors are in memory that torch allocated, as `Flat` needs it."""
     return messages.copy(messages.unpack(wire.message(question, block)))

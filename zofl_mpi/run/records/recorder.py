@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, Self, final
 
 import h5py
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.records import hdf5, rows
 from zofl_mpi.run.records.hdf5 import Attributes, Columns, DamagedError, FileName, WriteError, set_attributes
@@ -26,7 +27,6 @@ from zofl_mpi.run.records.provenance import now
 from zofl_mpi.run.records.result import heading
 from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
-Array = NDArray[Any]
 ORIGIN = ("run", "config", "folders", "data", "kernel", "blas")
 """Attributes of a result that its checkpoints have, too, for the run that continues from them."""
 COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.engine.ledger import Overlap, overlap
 from zofl_mpi.engine.messages import fields_of
 from zofl_mpi.errors import UserError
@@ -23,8 +24,6 @@ from zofl_mpi.run.records.checkpoint import checkpoint_path, load_checkpoint
 from zofl_mpi.run.records.hdf5 import attributes_of, plain, read_file
 from zofl_mpi.run.records.layout import check_result
 from zofl_mpi.run.records.rows import by_round, read_places
-
-Array = NDArray[Any]
 
 
 @final

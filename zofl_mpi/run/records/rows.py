@@ -9,12 +9,12 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.engine.ledger import KINDS
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.records.hdf5 import FORMAT, Attributes, attributes_of, plain, set_attributes, text, texts
 from zofl_mpi.run.records.provenance import now
 
-Array = NDArray[Any]
 CLIENTS = {"bytes_down": "bytes", "bytes_up": "bytes", "messages": "1"}
 _BYTES = ("peak_bytes", "transport_sent", "transport_received")
 RANKS = {**{f"seconds_{kind}": "s" for kind in KINDS}, **dict.fromkeys(_BYTES, "bytes")}
