@@ -26,7 +26,7 @@ from zofl_mpi.problems.analytic.bilevel import BilevelBowls
 from zofl_mpi.problems.analytic.nonsmooth import Bowls
 from zofl_mpi.rounds.lower import LowerSolver
 from zofl_mpi.rounds.zeroth_order import theorem1
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 from zofl_mpi.run.local import LocalClients
 
 METHODS: dict[str, tuple[dict[str, Any] | None, float, float]] = {
@@ -137,10 +137,10 @@ def measured(name: str, K: int, m: int) -> Count:
     method: FedRZONN | FedRZOBL
     if solver is None:
         problem, _, data = Bowls.random(streams, 2, m)
-        method = built(FedRZONN, Setting(problem, streams, data, dtype=np.float64), **local)
+        method = from_flags(FedRZONN, Setting(problem, streams, data, dtype=np.float64), **local)
     else:
         problem, _, data = BilevelBowls.random(streams, 2, m, homogeneous=True)
-        method = built(FedRZOBL, Setting(problem, streams, data, dtype=np.float64), **local, **solver)
+        method = from_flags(FedRZOBL, Setting(problem, streams, data, dtype=np.float64), **local, **solver)
     clients, state, sent = LocalClients(list(data)), method.start(), np.zeros(2, np.int64)
     R = math.ceil(K / method.local.steps())
     for r in range(R):

@@ -143,7 +143,7 @@ def setting_of(row: dict[str, Any]) -> Setting[Any]:
         "label-smoothing": 0,
     }
     words = [word for name, value in named.items() for word in (f"--{name}", str(value))]
-    return build.build_setting(SingleProcess(), family, plan.understand(family, words), device.select("cpu"))
+    return build.build_setting(SingleProcess(), family, plan.parse_plan(family, words), device.select("cpu"))
 
 
 @contextmanager

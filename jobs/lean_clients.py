@@ -27,7 +27,7 @@ class UploadOnly(SplitMethod):
     frozen client, at the cost of one forward pass a step.
     """
 
-    def chosen(self) -> tuple[Loss, GradientRule]:
+    def make_loss_and_rule(self) -> tuple[Loss, GradientRule]:
         """CSE-FSL's loss; a forward pass alone."""
         self.training.check_local()
         return HeadLoss(self.problem), Frozen(self.training.trainable())

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, at_least, change, column, part
+from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, at_least, change, column, flag_group
 from zofl_mpi.clients.privacy import Privacy
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds.base import X0, EstimatesCost, RoundCost, Sampling, Shares, shaped
@@ -48,11 +48,11 @@ class Scalars(EstimatesCost[Smooth]):
     """
 
     needs: ClassVar[type] = Smooth
-    sampling: Sampling = part()
+    sampling: Sampling = flag_group()
     n_p: int = at_least(1, 1, "a whole number of directions")
     step: float = above(0, 0.1, "a step size")
     x0: X0 = "auto"
-    reporting: Reporting = part()
+    reporting: Reporting = flag_group()
     _drawn: dict[int, Array] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def start(self) -> State:

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.device import cores
-from zofl_mpi.engine.fields import part
+from zofl_mpi.engine.fields import flag_group
 from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.problems import Split
@@ -115,7 +115,7 @@ class Measured(Method[Any]):
 
     needs: ClassVar[type] = Split
     setting: Setting[Split]
-    training: Training = part()
+    training: Training = flag_group()
     n_p: int = 1
     asks: Literal["streaming", "lockstep"] = "streaming"
 

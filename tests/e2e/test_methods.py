@@ -104,7 +104,7 @@ def test_processes_have_the_bits_of_threads(results: Runs) -> None:
 
 def clients_on_ranks(out: Path) -> list[int]:
     """Clients on each client rank."""
-    return [int(row["clients"]) for row in records.load(out).places if row["rank"]]
+    return [int(row["clients"]) for row in records.load(out).placements if row["rank"]]
 
 
 def test_the_table_of_ranks_tells_where_clients_live(results: Runs) -> None:

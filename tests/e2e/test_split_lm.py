@@ -32,7 +32,7 @@ PRETRAINING = ["--method", "sflv2", "--m", "1", "--train", "all", "--label-smoot
 @pytest.fixture(scope="module")
 def texts(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Flags of 48 training texts for 8 contexts, and 16 for validation and test each, in a folder as E2E's."""
-    bpe.find(data_dir)
+    bpe.find_vocabulary(data_dir)
     folder = tmp_path_factory.mktemp("texts")
     for file, places, each in (("trainset", "AB", 6), ("devset", "C", 2), ("testset_w_refs", "D", 2)):
         rows = [

@@ -17,7 +17,7 @@ from zofl_mpi.problems.analytic.quadratic import Quadratic, QuadraticData
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.terms import ProximalTerms
 from zofl_mpi.run.client_memory import STEPS, Acknowledged
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.loop import finite_round
 
@@ -70,7 +70,7 @@ def method(cls: Any, setting: Setting, **flags: Any) -> Any:
     """Three local steps of sizes 0.1, 0.05, 0.033 on four samples each, unless told otherwise."""
     own = {flag: flags.pop(flag) for flag in OWN if flag in flags}
     usual = {"tau": (3.0,), "schedule_h": "constant", "schedule_local": "harmonic", "batch": 4, "server_batch": 8}
-    return built(cls, setting, **{**usual, **flags, **own})
+    return from_flags(cls, setting, **{**usual, **flags, **own})
 
 
 def clients_of(of: Any) -> Any:

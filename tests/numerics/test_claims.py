@@ -21,7 +21,7 @@ METHODS = {
     for family in FAMILIES
     for name, made in import_module(family).METHODS.items()
 }
-DERIVATIVES = {"gradient", "descend", "lower", "gradient_h", "gradients_f"}
+DERIVATIVES = {"gradient", "descend", "solve_client", "gradient_h", "gradients_f"}
 SECOND = {"hessian_h", "cross_h"}
 FEW = {
     "tau": (2.0,),
@@ -64,7 +64,7 @@ def setting_of(role: str, large: bool) -> Setting[Any]:
 def made(cls: Any, large: bool = False) -> Any:
     known = {leaf.name for leaf in leaves(cls)}
     own = {name: value for name, value in FEW.items() if name in known}
-    return built(cls, setting_of(role_of(cls) or "", large), **own)
+    return from_flags(cls, setting_of(role_of(cls) or "", large), **own)
 
 
 def at_a_client() -> bool:

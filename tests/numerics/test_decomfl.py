@@ -37,7 +37,7 @@ def joined(method: DeComFL, state: Any) -> Tensor:
 
 def sent(method: DeComFL, state: Any, r: int = 0) -> ModelBroadcast:
     """The message that begins round r."""
-    return broadcast(method, method.joined(state), state.optimiser, torch.cat([state.buffers, state.buffers_s]), r)
+    return broadcast(method, method.full_theta(state), state.optimiser, torch.cat([state.buffers, state.buffers_s]), r)
 
 
 def recorded(method: DeComFL) -> list[np.ndarray]:
@@ -168,7 +168,7 @@ def test_what_cannot_be_is_refused() -> None:
         ({"mu": 0.0}, "--mu 0.0: must be a smoothing radius"),
     ):
         with pytest.raises(UserError, match=words):
-            flags.built(DeComFL, own, **{"batch": 4, **given})
+            flags.from_flags(DeComFL, own, **{"batch": 4, **given})
     wild = Optimiser("sgd", weight_decay=1e10)
     for h, words in ((1, "the model is not finite after the round"), (2, "client 0 .*a loss is not finite; a smaller")):
         with pytest.raises((UserError, ClientError), match=words):
@@ -357,7 +357,7 @@ def test_a_robust_mean_clips_the_same_scalars_as_privacy(cls: Any, estimate: Any
 
     def change(**more: Any) -> Any:
         of = method(cls, plan, **flags, **more)
-        return (of.joined(run(of, 1)) - of.joined(of.start())).numpy()
+        return (of.full_theta(run(of, 1)) - of.full_theta(of.start())).numpy()
 
     plain, robust, private = change(), change(aggregate="clip:0.05"), change(clip=0.05)
     np.testing.assert_allclose(robust, private, rtol=1e-5, atol=1e-5 * np.abs(private).max())

@@ -64,11 +64,13 @@ def test_the_number_is_of_the_directions_that_a_run_draws(
     attrs = records.load(tmp_path / "a.h5").attrs
     count, closing = len(met), capsys.readouterr().out
     assert here(*command, "--dry-run") == 0
-    lines = [line for out in (closing, capsys.readouterr().out) for line in out.splitlines() if "per parameter" in line]
+    lines = [
+        line for out in (closing, capsys.readouterr().out) for line in out.splitlines() if "directions for" in line
+    ]
     if name == "cse_fsl":
         assert not lines and not count and "directions_per_parameter" not in attrs
         return
     (n,) = lengths
-    words = ["explored", f"{count / n:.3g} directions per parameter ({count:,} for {n:,} numbers)"]
+    words = ["drawn", f"{count:,} directions for {n:,} parameters ({count / n:.2g} each)"]
     assert [line.split(maxsplit=1) for line in lines] == [words, words]
     assert attrs["directions_per_parameter"] == count / n

@@ -37,8 +37,8 @@ def test_a_round_is_its_formula(make: Make, cls: Any, own: dict[str, float], wei
 @pytest.mark.parametrize("beta", [0.01, 0.375, 0.625, 1.0])
 def test_the_same_take_part_as_in_zo_hfl_and_all_sets_of_them(beta: float) -> None:
     setting = toy()
-    sets = [built(FedAvg, setting, beta=beta).local.sampling(r) for r in range(20)]
-    assert sets == [built(ZOHFL, setting, beta=beta).sampling(r) for r in range(20)]
+    sets = [from_flags(FedAvg, setting, beta=beta).local.sampling(r) for r in range(20)]
+    assert sets == [from_flags(ZOHFL, setting, beta=beta).sampling(r) for r in range(20)]
     assert len({tuple(found) for found in sets}) == math.comb(m, len(sets[0]))
 
 
@@ -115,8 +115,8 @@ def test_fedprox_without_its_term_is_fedavg_to_the_bit(kernel: str | None, dtype
 def test_sgd_on_the_servers_data_is_zo_hfl_without_coupling_to_the_bit(make: Make, schedule: str) -> None:
     """And asks nobody. Mutations: samples, step sizes or a start of its own; arithmetic in the model's precision."""
     setting = make()
-    own = built(ServerSGD, setting, gamma=0.3, schedule=schedule, server_batch=8)
-    zohfl = built(ZOHFL, setting, gamma=0.3, schedule=schedule, server_batch=8, tau=(1.0,), batch=4)
+    own = from_flags(ServerSGD, setting, gamma=0.3, schedule=schedule, server_batch=8)
+    zohfl = from_flags(ZOHFL, setting, gamma=0.3, schedule=schedule, server_batch=8, tau=(1.0,), batch=4)
     clients, others = clients_of(own), clients_of(zohfl)
     assert own.start().x.tobytes() == zohfl.start().x.tobytes()
     state, other = LocalSGDState(point(setting)), ZOHFLState(point(setting))
@@ -145,7 +145,7 @@ def test_the_servers_own_step_is_subtracted_from_the_average(make: Make, cls: An
     x = point(setting)
     without, with_step = (one(method(cls, setting, gamma=gamma, **flags), r) for gamma in (0.0, 0.4))
     close(with_step, without - own_step(setting, x, r, 0.2))
-    alone = built(ServerSGD, setting, gamma=0.4, server_batch=8)
+    alone = from_flags(ServerSGD, setting, gamma=0.4, server_batch=8)
     close(without - with_step, x - one(alone, r))
     constant = one(method(cls, setting, gamma=0.4, schedule="constant", **flags), r)
     close(constant, without - own_step(setting, x, r, 0.4))
@@ -156,5 +156,5 @@ def test_the_run_starts_at_zero_or_at_random() -> None:
         for cls in (FedAvg, FedProx, Scaffold, ZOHFL):
             for x0 in ("auto", "zero", "random"):
                 x = method(cls, setting, x0=x0).start().x
-                assert x.tobytes() == built(ServerSGD, setting, x0=x0, server_batch=8).start().x.tobytes()
+                assert x.tobytes() == from_flags(ServerSGD, setting, x0=x0, server_batch=8).start().x.tobytes()
                 assert x.dtype == setting.dtype and x.any() == (x0 == "random") and np.abs(x).max() < 0.06

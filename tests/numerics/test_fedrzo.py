@@ -38,7 +38,7 @@ def bowls(clients: int = m, size: int = n, noise: float = 1.0, streams: Streams 
 
 def nn(setting: Setting, n_p: int = 1, estimate: Any = "one-sided", beta: float = 1.0, **flags: Any) -> FedRZONN:
     usual = {"H": 1, "gamma": 0.05, "eta": eta, "batch": 2}
-    return built(FedRZONN, setting, **{**usual, "n_p": n_p, "estimate": estimate, "beta": beta, **flags})
+    return from_flags(FedRZONN, setting, **{**usual, "n_p": n_p, "estimate": estimate, "beta": beta, **flags})
 
 
 def run(of: Any, rounds: int, x: Array | None = None, first: int = 0, evaluates: bool = False) -> Any:
@@ -299,7 +299,7 @@ def test_divergence_names_gamma(flags: Any) -> None:
 )
 def test_values_out_of_range_are_refused_when_the_method_is_made(cls: Any, flags: Any, words: str) -> None:
     with pytest.raises(UserError) as caught:
-        built(cls, bowls() if cls is FedRZONN else links().setting, **flags)
+        from_flags(cls, bowls() if cls is FedRZONN else links().setting, **flags)
     assert words in str(caught.value)
 
 
@@ -321,7 +321,7 @@ def links(
     )
     setting = Setting(problem, streams, data, server, data, None, np.float64)
     usual = {"H": 1, "gamma": 0.05, "eta": eta, "batch": 2}
-    return built(FedRZOBL, setting, **{**usual, **flags, "lower": lower, "exact": exact})
+    return from_flags(FedRZOBL, setting, **{**usual, **flags, "lower": lower, "exact": exact})
 
 
 @pytest.mark.parametrize("y0", ["last", "fixed"])

@@ -141,7 +141,7 @@ def test_directions_of_own_parts_are_each_parts_own() -> None:
     own = fleet()
     counts = [method(HERON, training(own, client_parts=parts)).directions(2) for parts in ("average", "own")]
     assert counts[0].drawn == counts[1].drawn == 2 * sum(STEPS_OF)
-    assert counts[1].numbers == 3 * counts[0].numbers
+    assert counts[1].dimension == 3 * counts[0].dimension
 
 
 def test_methods_that_cannot_have_own_parts_refuse_them() -> None:

@@ -78,7 +78,7 @@ def test_vectors_are_those_that_a_step_holds(which: str) -> None:
     Mutations: no control variate; the personal model; one of both solves; the residual; the pull towards x."""
     cls, flags, step, vectors = CASES[which]
     own = federation()
-    of = built(cls, own, **flags) if cls is Scaffnew else method(cls, own, **flags)
+    of = from_flags(cls, own, **flags) if cls is Scaffnew else method(cls, own, **flags)
     n, batch = own.problem.n, of.effort.batch
     (needs,) = of.device_needs()
     numbers = needs.bytes / 8
@@ -115,7 +115,7 @@ def test_a_step_on_two_levels_holds_its_vectors_of_both(which: str) -> None:
     lower = {} if cls is FedRZONN else {"batch_lower": BATCH, "exact": False}
     eta = {} if cls is FedNest else {"eta": 0.005, "gamma": 1e-4}
     T = {"T_lower": "3"} if cls is FedRZOBL else {}
-    of = built(cls, own, batch=BATCH, **lower, **eta, **T, **flags)
+    of = from_flags(cls, own, batch=BATCH, **lower, **eta, **T, **flags)
     (needs,) = of.device_needs()
     assert needs.bytes == 8 * numbers
     found = list[int]()

@@ -357,4 +357,4 @@ def test_the_corner_is_separable_with_a_plateau():
     close(problem.f2(0, x, problem.solution(0, None, x)), expected.sum())
     close([Corner(1).score(x[j : j + 1], None)["loss"] for j in range(6)], expected)
     xs = np.array([[-1.0, 2.0], [0.5, -0.1]])
-    close(Corner(2).lower(0, None, xs, np.ones((2, 2)), np.zeros((1, 1), int), np.ones(1)), np.maximum(xs, 0))
+    close(Corner(2).solve_client(0, None, xs, np.ones((2, 2)), np.zeros((1, 1), int), np.ones(1)), np.maximum(xs, 0))

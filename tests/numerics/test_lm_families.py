@@ -123,7 +123,7 @@ def test_lora_trains_and_opens_in_transformers_and_peft(folder: str, tmp_path: P
     scale = float(found.abs().max())
     assert own.local.b == own.top.b == 0
     assert 0 < own.n_client < own.local.n and own.top.n == (DEPTH - 1) * own.n_client
-    joined = own.joined(theta, theta_s)
+    joined = own.full_model(theta, theta_s)
     assert joined.config._attn_implementation == "sdpa"  # with masks: it may write to padded texts
     joined.save_pretrained(tmp_path / "merged")
     export.save_adapter(own, theta, theta_s, tmp_path / "adapter", folder)
@@ -143,7 +143,7 @@ def test_other_parts_train(folder: str, train: Any, tmp_path: Path) -> None:
     Mutations: a frozen norm; an embedding that trains and is tied to the unembedding."""
     own = cut(folder, train=train, auxiliary_blocks=0)
     theta, theta_s = vectors(own)
-    model = own.joined(theta, theta_s)
+    model = own.full_model(theta, theta_s)
     inputs, labels = own.samples(texts(6, 4), np.arange(3))
     with own.local.at(theta), own.top.at(theta_s):
         loss = own.server_loss(own.smash(inputs), labels)
@@ -186,7 +186,7 @@ def test_a_choice_is_scored_by_the_least_mean_loss(tmp_path: Path) -> None:
     right = [min(float(each.mean()) for each in row[1:]) > float(row[0].mean()) for row in losses]
     assert not right[-1] and right != [min(each.sum() for each in row[1:]) > row[0].sum() for row in losses]
     with torch.no_grad(), own.local.at(own.local.initial()[0]), own.top.at(own.top.initial()[0]):
-        told = own.score(*own.scored(data, np.arange(15)))
+        told = own.score(*own.evaluation_samples(data, np.arange(15)))
     nats = torch.cat([row[0] for row in losses])
     assert (told["texts"], told["right"], told["tokens"]) == (15, sum(right), len(nats))
     assert told["nats"] == pytest.approx(float(nats.sum()), rel=1e-12)

@@ -88,7 +88,7 @@ def test_lora_on_a_shared_embedding_is_merged_into_one_side(targets: Any, tmp_pa
     own = cut(str(folder), "float32", lora_targets=targets)
     theta, theta_s = vectors(own)
     found = logits_of(own, theta, theta_s, TEXT)
-    own.joined(theta, theta_s).save_pretrained(tmp_path / "merged")
+    own.full_model(theta, theta_s).save_pretrained(tmp_path / "merged")
     kept = read(str(tmp_path / "merged"), "float32")
     assert not kept.config.tie_word_embeddings
     with torch.no_grad():
@@ -120,7 +120,7 @@ def test_a_tied_matrix_that_trains_stays_one_where_one_side_holds_both(tmp_path:
     assert one.n_client + one.top.n == read(str(folder)).num_parameters()
     assert one.remarks == [] and "drift apart" in two.remarks[0]
     theta, theta_s = vectors(one)
-    model = one.joined(theta, theta_s)
+    model = one.full_model(theta, theta_s)
     with torch.no_grad():
         expected = model(TEXT, use_cache=False).logits
     assert model.lm_head.weight is model.model.embed_tokens.weight

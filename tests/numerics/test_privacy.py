@@ -26,7 +26,9 @@ def part(
     count: int = 4, beta: float = 1.0, dtype: Any = np.float64, streams: Streams = STREAMS, **flags: Any
 ) -> Privacy:
     """The part alone, of so many clients."""
-    privacy: Privacy = built(Privacy, Setting(None, streams, (None,) * count, dtype=dtype), **{"clip": 1.0, **flags})
+    privacy: Privacy = from_flags(
+        Privacy, Setting(None, streams, (None,) * count, dtype=dtype), **{"clip": 1.0, **flags}
+    )
     privacy.bind(privacy, Sampling(privacy.setting, beta, poisson=privacy.poisson), scalars=True)
     return privacy
 
@@ -34,7 +36,7 @@ def part(
 def of(cls: Any, setting: Setting | None = None, **flags: Any) -> Any:
     """A method with the part; replies of the toy are longer than its norm."""
     uniform = {} if cls is ZOHFL else {"weights": "uniform"}
-    return built(cls, setting or toy(noise=1.0), **{"tau": (2.0,), "batch": 4, **uniform, **CLIP, **flags})
+    return from_flags(cls, setting or toy(noise=1.0), **{"tau": (2.0,), "batch": 4, **uniform, **CLIP, **flags})
 
 
 METHODS = pytest.mark.parametrize("cls", [FedAvg, FedProx, Scaffold, ZOHFL])
@@ -227,7 +229,7 @@ def test_without_clip_and_noise_it_is_the_method_itself(cls: Any) -> None:
 
     Mutations: clipping by C of what is shorter; a reply relative to another point; a denominator of its own."""
     plain, wide = (of(cls, clip=C, participation="fixed", beta=0.5) for C in ("none", 1e9))
-    without = built(
+    without = from_flags(
         cls, plain.setting, tau=(2.0,), batch=4, beta=0.5, **({} if cls is ZOHFL else {"weights": "uniform"})
     )
     np.testing.assert_array_equal(run(plain, 4).x, run(without, 4).x)

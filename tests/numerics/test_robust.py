@@ -135,7 +135,7 @@ def test_lies_are_their_formulas() -> None:
 
 def zohfl(**flags: Any) -> Any:
     usual = {"eta": 0.4, "gamma": 1.0, "schedule": "constant", "batch": 4, "tau": (3.0,)}
-    return built(ZOHFL, toy(noise=1.0), **{**usual, **flags})
+    return from_flags(ZOHFL, toy(noise=1.0), **{**usual, **flags})
 
 
 def zo_part(of: Any, x: Array) -> Array:
@@ -201,7 +201,7 @@ REFUSED = [
 @pytest.mark.parametrize(("cls", "flags", "sentence"), REFUSED)
 def test_what_makes_no_sense_is_refused_in_a_sentence(cls: Any, flags: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError) as told:
-        built(cls, toy(), **flags)
+        from_flags(cls, toy(), **flags)
     assert sentence in str(told.value)
 
 

@@ -66,7 +66,7 @@ def test_a_read_only_map_of_a_file_serves_as_inputs(make: Any, tmp_path: Any) ->
     np.save(tmp_path / "inputs.npy", BYTES)
     problem, data = make(), replace(UNIT, inputs=np.load(tmp_path / "inputs.npy", mmap_mode="r"))
     x = points(2, problem.n)
-    assert np.array_equal(*(problem.lower(0, d, x, x, batches(9, 3), np.full(9, 0.1)) for d in (data, UNIT)))
+    assert np.array_equal(*(problem.solve_client(0, d, x, x, batches(9, 3), np.full(9, 0.1)) for d in (data, UNIT)))
 
 
 @pytest.mark.usefixtures("one_torch_thread")
@@ -81,7 +81,7 @@ def test_what_is_not_finite_comes_out_without_a_warning(make: Any, B: int, bad: 
         x = points(2, problem.n, dtype=np.float32)
         y = x.copy()
         y[1, -1] = bad
-        result = problem.lower(0, DATA["standardised"], x, y, batches(30, B), np.full(30, 50.0))
+        result = problem.solve_client(0, DATA["standardised"], x, y, batches(30, B), np.full(30, 50.0))
         problem.score(y[1], UNIT)
         problem.gradient_f1(y[1], UNIT, np.arange(5))
         problem.f2(0, x[0], y[1])

@@ -115,7 +115,7 @@ def test_a_batch_is_drawn_without_replacement_anew_for_every_round_and_client() 
 
 def test_the_paper_keeps_its_inner_step_size() -> None:
     problem, server, clients = Quadratic.random(STREAMS, n, m, samples=64)
-    fedmspp = built(FedMSPP, Setting(problem, STREAMS, clients, server, server, None, np.float64))
+    fedmspp = from_flags(FedMSPP, Setting(problem, STREAMS, clients, server, server, None, np.float64))
     assert np.array_equal(fedmspp.local.steps.sizes(0, 0), np.full(20, 0.1))
 
 
@@ -123,7 +123,7 @@ def test_the_paper_keeps_its_inner_step_size() -> None:
 
 
 def made(setting: Setting, **flags: Any) -> Scaffnew:
-    return built(Scaffnew, setting, **{"p": 0.3, "gamma_local": 0.1, "batch": 4, **flags})
+    return from_flags(Scaffnew, setting, **{"p": 0.3, "gamma_local": 0.1, "batch": 4, **flags})
 
 
 def corrections(of: Scaffnew, clients: LocalClients, x: Array) -> Array:

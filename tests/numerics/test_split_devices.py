@@ -41,7 +41,7 @@ class Asked(TorchDispatchMode):
         for owner, name in (
             (LocalSteps, "inputs"),
             (split_lm.SplitLM, "samples"),
-            (split_lm.SplitLM, "placed"),
+            (split_lm.SplitLM, "to_device"),
             (messages, "_host_dtype"),
             (layers, "one_hot"),  # which looks at its labels on the CPU alone
         ):
@@ -312,8 +312,8 @@ def test_what_arrives_at_a_gpu_has_its_channels_last(monkeypatch: Patch) -> None
     """As before it travelled; on a CPU it stays as it came. Mutations: the layout that travels; another on a CPU."""
     own = setting().problem
     came = torch.arange(2.0 * 3 * 4 * 5).view(2, 3, 4, 5)
-    assert own.placed(came) is came
+    assert own.to_device(came) is came
     monkeypatch.setattr(device_cache, "is_host", lambda device: False)
-    found = own.placed(came)
+    found = own.to_device(came)
     assert torch.equal(found, came) and found.is_contiguous(memory_format=torch.channels_last)
-    assert own.placed(came.flatten()).is_contiguous()
+    assert own.to_device(came.flatten()).is_contiguous()

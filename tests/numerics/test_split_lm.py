@@ -241,7 +241,7 @@ def test_frozen_weights_are_stored_in_bfloat16(monkeypatch: pytest.MonkeyPatch) 
     own, narrow = found()
     frozen = [p for part in own.parts[:3] for p in part.parameters() if p.dtype == torch.bfloat16]
     assert len({id(p) for p in frozen}) == len({p.data_ptr() for p in frozen}) == DEPTH * 12 + 1
-    assert {p.dtype for p in own.joined(*vectors(own)).parameters()} == {torch.float32}
+    assert {p.dtype for p in own.full_model(*vectors(own)).parameters()} == {torch.float32}
     monkeypatch.setattr(split_lm, "narrow_frozen", lambda parts: None)
     assert found()[1] == narrow
     monkeypatch.undo()
@@ -252,7 +252,7 @@ def test_the_joined_model_computes_what_the_parts_do() -> None:
     """LoRA merged = unmerged. Mutations: merged without alpha / r; the auxiliary's blocks in place of the server's."""
     own = problem()
     theta, theta_s = map(moved, vectors(own))
-    model = own.joined(theta, theta_s)
+    model = own.full_model(theta, theta_s)
     text, _ = tokens(DATA, 0)
     with at(own, theta, theta_s), torch.no_grad():
         close(model(text[None]).logits[0], own.parts.server(own.smash(text[None]), torch.arange(len(text))))
@@ -266,7 +266,7 @@ def test_a_model_that_is_kept_is_read_again(tmp_path: Any, train: Any) -> None:
     """Untied after --train all, and so in its configuration. Mutation: the unembedding tied when it is read."""
     own = problem(train=train)
     theta, theta_s = map(moved, vectors(own))
-    own.joined(theta, theta_s).save_pretrained(tmp_path)
+    own.full_model(theta, theta_s).save_pretrained(tmp_path)
     model = lm_models.stored_model(str(tmp_path)).double()
     assert (model.lm_head.weight is model.transformer.wte.weight) == (train == "lora")
     seeded(lambda: adapters.add_lora(model, RANK, ALPHA))  # type: ignore[func-returns-value,return-value]
@@ -298,7 +298,7 @@ def test_all_parameters_train() -> None:
             )
         torch.cat(losses).mean().backward()
         rule.step()
-    made = plan.problem.joined(state.theta, state.theta_s)
+    made = plan.problem.full_model(state.theta, state.theta_s)
     for (name, value), other in zip(net.state_dict().items(), made.state_dict().values(), strict=True):
         np.testing.assert_allclose(value, other, rtol=0, atol=1e-12, err_msg=name)
 

@@ -8,7 +8,7 @@ from tests.numerics.split_methods import *
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.split_images import ConvNet, SplitMLP
-from zofl_mpi.run.flags import leaves, made
+from zofl_mpi.run.flags import instantiate, leaves
 
 
 def test_flat_vectors_hold_the_modules_in_their_own_order_and_go_round() -> None:
@@ -242,7 +242,7 @@ def test_samples_see_each_other_by_batch_norm_alone(norm: str, alone: bool) -> N
 )
 def test_a_network_that_cannot_be_is_refused_in_one_sentence(cls: Any, flags: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=re.escape(sentence)):
-        made(cls, {leaf.name: leaf.default for leaf in leaves(cls)} | flags).parts((1, SIDE, SIDE), C)
+        instantiate(cls, {leaf.name: leaf.default for leaf in leaves(cls)} | flags).parts((1, SIDE, SIDE), C)
 
 
 def test_a_perceptron_is_cut_behind_its_first_layer() -> None:

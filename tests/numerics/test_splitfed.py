@@ -99,7 +99,7 @@ def test_its_defaults_are_those_of_its_code() -> None:
     """Mutations: another default moved; the other methods' defaults moved with them."""
     own = setting(adapted)
     roomy = replace(own, data=tuple(data.subset([0] * 8) for data in own.data))
-    lora, sfl = (flags.built(cls, roomy, batch=4).training for cls in (SplitLoRA, SFLV2))
+    lora, sfl = (flags.from_flags(cls, roomy, batch=4).training for cls in (SplitLoRA, SFLV2))
     papers = {leaf.name: leaf.paper for leaf in flags.leaves(SplitLoRA) if leaf.name in ("batch", "h")}
     assert papers == {"batch": 8, "h": 100}
     assert (lora.lr_client, lora.lr_server, lora.weights) == (2e-4, 2e-4, "uniform")

@@ -25,7 +25,7 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.quadratic import Quadratic, QuadraticData
 from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.run import loop, records
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 from zofl_mpi.run.progress import Progress
 
 STREAMS = Streams(7)
@@ -42,8 +42,8 @@ class Spy:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def lower(self, i: int, data: Any, x: Array, y: Array, batches: Array, stepsizes: Array) -> Array:
-        found = self.inner.lower(i, data, x, y, batches, stepsizes)
+    def solve_client(self, i: int, data: Any, x: Array, y: Array, batches: Array, stepsizes: Array) -> Array:
+        found = self.inner.solve_client(i, data, x, y, batches, stepsizes)
         self.calls.append({"i": i, "x": x, "y": y, "batches": batches, "stepsizes": stepsizes, "found": found})
         return found
 
@@ -59,7 +59,7 @@ def toy(clients: int = m, server: QuadraticData | None = FLAT, **settings: Any) 
 
 
 def method(setting: Setting, **flags: Any) -> ZOHFL:
-    return built(
+    return from_flags(
         ZOHFL, setting, **{"eta": eta, "gamma": 1.0, "schedule": "constant", "batch": 4, "tau": (6.0,), **flags}
     )
 

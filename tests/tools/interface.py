@@ -99,7 +99,7 @@ def files() -> str:
             *rows,
             f"\nAttributes of every result: {listed(layout.ATTRIBUTES_OF_RESULTS)};",
             f"of some: {listed(sorted(layout.FURTHER.keys() - layout.ATTRIBUTES_OF_RESULTS))}.",
-            f"Columns of `{layout.PLACES}`: {listed(layout.TABLE.names or ())}.\n",
+            f"Columns of `{layout.RANK_TABLE}`: {listed(layout.TABLE.names or ())}.\n",
         ]
     )
 

@@ -104,7 +104,7 @@ def test_a_gpu_on_which_nothing_can_be_allocated_ends_all_ranks(gpus: Callable[.
 
 
 @pytest.mark.parametrize(
-    ("places", "told"),
+    ("placements", "told"),
     [
         ([place(A, 2, client=False), place(A, 2), place(B, 2)], []),  # the server beside a client: 2 GPUs for 3 ranks
         ([place(A, 3, client=False), place(A, 3), place(B, 3)], ["ranks 0, 1 on n1"]),  # the third one is idle
@@ -114,8 +114,8 @@ def test_a_gpu_on_which_nothing_can_be_allocated_ends_all_ranks(gpus: Callable[.
         ([place(A, 2, "n2"), place(A, 2, "n2"), place(B, 2, "n1"), place(B, 2, "n1")], ["ranks 2, 3", "ranks 0, 1"]),
     ],
 )
-def test_ranks_that_share_a_gpu_while_one_is_left_are_named(places: list[RankPlacement], told: list[str]) -> None:
-    found = list(binding.warnings_of(places))
+def test_ranks_that_share_a_gpu_while_one_is_left_are_named(placements: list[RankPlacement], told: list[str]) -> None:
+    found = list(binding.warnings_of(placements))
     assert len(found) == len(told) and all(words in each for words, each in zip(told, found, strict=True))
     assert [binding.spans(each) for each in ((), (3,), (2, 0, 1), (0, 1, 3, 8, 9))] == ["", "3", "0-2", "0-1,3,8-9"]
 
@@ -138,7 +138,8 @@ def test_the_table_of_ranks_is_printed_and_kept_for_each_session(
         for rank, clients in enumerate("021")
     ]
     rows = [
-        (row["from_round"], row["rank"], row["cores"], row["clients"], row["role"]) for row in records.load(out).places
+        (row["from_round"], row["rank"], row["cores"], row["clients"], row["role"])
+        for row in records.load(out).placements
     ]
     ranks = [(0, 0, "0-1,5", 0, "server"), (0, 1, "0-1,5", 2, "client"), (0, 2, "0-1,5", 1, "client")]
     assert rows == [*ranks, (2, 0, "0-1,5", 3, "both")]

@@ -222,7 +222,7 @@ class _Check:
         try:
             with isolation.alone(), isolation.put_back(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                sick = flagged.made(type(method), self.plan.values, setting=replace(setting, data=tuple(data)))
+                sick = flagged.instantiate(type(method), self.plan.values, setting=replace(setting, data=tuple(data)))
                 clients = LocalClients(list(data), sick)
                 state = sick.start()
                 for r in range(CUT):

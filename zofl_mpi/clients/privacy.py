@@ -137,7 +137,7 @@ class Privacy(Between):
         scalars = bool(kinds) and all(c.scalar for kind in kinds for c in changes.of(kind))
         self._known["along"] = {kind for kind in kinds if changes.along(kind)}
         if self.active and not isinstance(method.sampling, Participation):
-            own = f"{type(method).__name__} has no `sampling: Sampling = part()` (zofl_mpi.rounds.base)"
+            own = f"{type(method).__name__} has no `sampling: Sampling = flag_group()` (zofl_mpi.rounds.base)"
             raise UserError(f"--clip {self.clip:g}: the account needs who takes part, and {own}")
         self.bind(method, method.sampling, scalars)
         if self.active and method.example_reply is not None:

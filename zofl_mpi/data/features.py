@@ -56,7 +56,7 @@ def sources(images: Sources, cache_dir: Path | None = None) -> Sources:
     """Sources of a data set's features, which are made from its copy in the cache."""
     facts = {"count": FILTERS, "size": SIZE, "pool": POOL, "seed": 0}
     key = f"features-{images.key}"
-    derived = cache.identify(key, lambda: random_features(cache.open(images, cache_dir)), parameters=facts)
+    derived = cache.identify(key, lambda: random_features(cache.open_entry(images, cache_dir)), parameters=facts)
     return derived._replace(name=f"the random features of {images.name}")
 
 
@@ -152,7 +152,7 @@ def _kept(samples: Dataset, rows: NDArray[np.int64], K: int, key: str) -> Raw:
 
     derived = cache.identify(f"pca-{K}-{key}-{fitted_on.hexdigest()[:16]}", made)
     cache.prepare(derived)
-    return cache.open(derived._replace(name=f"{K} principal components of {key}"))
+    return cache.open_entry(derived._replace(name=f"{K} principal components of {key}"))
 
 
 def _components(samples: Dataset, rows: NDArray[np.int64], K: int) -> Array:

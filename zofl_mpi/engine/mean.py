@@ -166,7 +166,7 @@ def of_tensors(values: Sequence[Tensor]) -> Tensor:
     total = values[0].new_zeros(values[0].shape).double()
     for unit in distinct(units):
         own = [x for x, of in zip(values, units, strict=True) if of == unit]
-        total += whole(own, 1.0 / len(values) / unit).double() * unit
+        total += quantised_sum(own, 1.0 / len(values) / unit).double() * unit
     return total.to(values[0].dtype)
 
 
@@ -196,7 +196,7 @@ def distinct(units: Iterable[float]) -> list[float]:
     return sorted(set(units) - {0.0})
 
 
-def whole(values: Sequence[Tensor], factor: float) -> Tensor:
+def quantised_sum(values: Sequence[Tensor], factor: float) -> Tensor:
     """The sum of tensors in whole multiples of the quantum, int64."""
     total = values[0].new_zeros(values[0].shape).long()
     for x in values:
@@ -249,7 +249,7 @@ def first_failure(contributions: Sequence[Contribution]) -> tuple[int, int, Any]
     return min((f for c in contributions for f in c.failed), default=None, key=lambda f: f[0])
 
 
-def exists(contributions: Sequence[Contribution]) -> bool:
+def has_mean(contributions: Sequence[Contribution]) -> bool:
     """Whether there is a mean: nobody failed, and all replies have the same shapes."""
     known = [c.shapes for c in contributions if c.shapes is not None]
     return first_failure(contributions) is None and all(shapes == known[0] for shapes in known)
@@ -257,7 +257,7 @@ def exists(contributions: Sequence[Contribution]) -> bool:
 
 def fields_of(contributions: Sequence[Contribution]) -> list[Field]:
     """Fields to average or parts to add, from all processes' contributions; raises TypeError where shapes differ."""
-    if not exists(contributions):
+    if not has_mean(contributions):
         raise TypeError("replies of different shapes have no mean")
     shapes = next(c.shapes for c in contributions if c.shapes is not None)
     return [

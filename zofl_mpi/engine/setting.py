@@ -126,19 +126,19 @@ class Directions(NamedTuple):
 
     Attributes:
         drawn: how many different ones; clients that share one count once.
-        numbers: that they perturb.
+        dimension: number of parameters that they perturb.
     """
 
     drawn: int
-    numbers: int
+    dimension: int
 
     @property
     def per_parameter(self) -> float:
         """Directions per parameter: below about 1, estimates have explored few of the ways in which a loss can fall."""
-        return self.drawn / self.numbers
+        return self.drawn / self.dimension
 
     def __str__(self) -> str:
-        return f"{self.per_parameter:.3g} directions per parameter ({self.drawn:,} for {self.numbers:,} numbers)"
+        return f"{self.drawn:,} directions for {self.dimension:,} parameters ({self.per_parameter:.2g} each)"
 
 
 @runtime_checkable

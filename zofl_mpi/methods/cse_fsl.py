@@ -18,7 +18,7 @@ from zofl_mpi.rounds.split.rules import GradientRule, backprop
 class CSEFSL(SplitMethod):
     """Clients step along the gradient of their auxiliary loss; the server trains on their uploads."""
 
-    def chosen(self) -> tuple[Loss, GradientRule]:
+    def make_loss_and_rule(self) -> tuple[Loss, GradientRule]:
         """The auxiliary head's loss, by a backward pass through the head and the client's own layers."""
         self.training.check_local()
         loss = HeadLoss(self.problem)

@@ -52,7 +52,7 @@ class DeComFL(UnsplitMethod):
         """Asks the participants for their scalars, and takes the steps of the means."""
         to, buffers = self.training.participants(r), torch.cat([state.buffers, state.buffers_s])
         message = ModelBroadcast(
-            self.joined(state), state.optimiser, buffers, r, self.rule.span, self.problem.arithmetic
+            self.full_theta(state), state.optimiser, buffers, r, self.rule.span, self.problem.arithmetic
         )
         latest = self.training.latest(r)
         booked = {i: message.booked(self.scalar_bytes * (r - latest.get(i, 0))) for i in to}
@@ -60,7 +60,7 @@ class DeComFL(UnsplitMethod):
         average, loss = self.averaged(clients, self.train, message, to, booked, zeros)
         x, moments = message.x.clone(), copied(state.optimiser)
         self.replay(x, moments, r, average.differences)
-        return self.made(SplitState, x, average.buffers, optimiser=moments, local_loss=loss)
+        return self.next_state(SplitState, x, average.buffers, optimiser=moments, local_loss=loss)
 
     def start(self) -> SplitState:
         first = super().start()
@@ -102,7 +102,7 @@ class DeComFL(UnsplitMethod):
 
         return self.reply(client, message, estimator, lambda q: self.key(r, q), move)
 
-    def chosen(self) -> tuple[Loss, Piecewise]:
+    def make_loss_and_rule(self) -> tuple[Loss, Piecewise]:
         return self.two_point(self.n_p)
 
     @cached_property

@@ -10,7 +10,7 @@ from typing import final
 
 import numpy as np
 
-from zofl_mpi import Client, Clients, at_least, given, part
+from zofl_mpi import Client, Clients, at_least, flag_group, injected
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds.base import RoundCost, descended
 from zofl_mpi.rounds.local_sgd import NONE, Compression, Decompressed, FirstOrder, LocalSGDState
@@ -24,9 +24,9 @@ class FedAvg(FirstOrder):
     With another --server-rule the server takes that rule's step along the sum.
     """
 
-    mu: float = given(default=0.0)  # FedProx's flag
-    compression: Compression = part()
-    server_rule: ServerRule = part()
+    mu: float = injected(default=0.0)  # FedProx's flag
+    compression: Compression = flag_group()
+    server_rule: ServerRule = flag_group()
 
     def round(self, state: LocalSGDState, r: int, clients: Clients) -> LocalSGDState:
         """Averages the participants' local models."""

@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Client, Clients, Purpose, at_least, demand, part
+from zofl_mpi import Client, Clients, Purpose, at_least, demand, flag_group
 from zofl_mpi.rounds.base import RoundCost, descended
 from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, LocalSGD, LocalSGDState, repeated
 from zofl_mpi.rounds.report import GlobalModel
@@ -28,7 +28,7 @@ class FedMSPP(FirstOrder):
         mu: 1/eta_t of the paper, constant over rounds; 0.01 as FedProx's here, our choice.
     """
 
-    local: LocalSGD = part(schedule_local="constant")
+    local: LocalSGD = flag_group(schedule_local="constant")
     mu: float = at_least(0, 0.01, "a weight")
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ class HERON(EstimatingMethod):
     head_gradient: Literal["estimated", "exact"] = "estimated"
     rule_by_device: bool = False
 
-    def chosen(self) -> tuple[Loss, GradientRule]:
+    def make_loss_and_rule(self) -> tuple[Loss, GradientRule]:
         self.training.check_local()
         loss = HeadLoss(self.problem)
         if self.rule_by_device and (self.setting.fleet is None or self.estimation.uplink != "dense"):

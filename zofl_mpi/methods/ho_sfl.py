@@ -38,7 +38,7 @@ class HOSFL(EstimatingMethod, LockstepMethod):
             step, or 1 + 2 n_p, one of them the upload's.
     """
 
-    def chosen(self) -> tuple[Loss, GradientRule]:
+    def make_loss_and_rule(self) -> tuple[Loss, GradientRule]:
         loss = CutLoss(self.problem)
         return loss, self.estimation.rule(self.training, loss)
 

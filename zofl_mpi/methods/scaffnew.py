@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from zofl_mpi import Array, Client, Clients, Purpose, UserError, above, at_least, column, fraction, part
+from zofl_mpi import Array, Client, Clients, Purpose, UserError, above, at_least, column, flag_group, fraction
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds import local_sgd
 from zofl_mpi.rounds.base import X0, EstimatesCost, RoundCost, Shares, descended
@@ -52,7 +52,7 @@ class Scaffnew(EstimatesCost[Smooth]):
     batch: int = at_least(0, 64, remark="(0: all samples of the client, in every step)")
     weights: Literal["size", "uniform"] = "uniform"
     x0: X0 = "auto"
-    reporting: Reporting = part()
+    reporting: Reporting = flag_group()
 
     def start(self) -> ScaffnewState:
         return ScaffnewState(self.setting.first_model(self.x0))

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from zofl_mpi import Array, Client, Clients, change, column, demand, part
+from zofl_mpi import Array, Client, Clients, change, column, demand, flag_group
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds import local_sgd
 from zofl_mpi.rounds.base import RoundCost, descended
@@ -57,7 +57,7 @@ class Scaffold(FirstOrder):
 
     travels: ClassVar[str] = "x and c down, changes of both up"
     option: Literal["I", "II"] = "II"
-    server_rule: ServerRule = part()
+    server_rule: ServerRule = flag_group()
 
     def __post_init__(self) -> None:
         allowed, steps = "above 0: SCAFFOLD's c_i is the mean of the gradients used", self.local.steps

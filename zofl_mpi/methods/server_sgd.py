@@ -6,7 +6,7 @@ ZO-HFL with lambda = 0 takes the same steps, to the bit.
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from zofl_mpi import Clients, part
+from zofl_mpi import Clients, flag_group
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds.base import EstimatesCost, RoundCost, ServerStep, Shares, demand_samples
 from zofl_mpi.rounds.local_sgd import LocalSGDState
@@ -22,8 +22,8 @@ class ServerSGD(EstimatesCost[Smooth]):
     travels: ClassVar[str] = "nothing down, nothing up"
     needs: ClassVar[type] = Smooth
     uploads: ClassVar[str] = ""
-    server: ServerStep = part(gamma=1.0, paper={"gamma": 0.01})
-    reporting: Reporting = part()
+    server: ServerStep = flag_group(gamma=1.0, paper={"gamma": 0.01})
+    reporting: Reporting = flag_group()
 
     def __post_init__(self) -> None:
         demand_samples(self.setting, "--method server_sgd")

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import final
 
-from zofl_mpi import Clients, demand, part
+from zofl_mpi import Clients, demand, flag_group
 from zofl_mpi.rounds.split.messages import SplitState
 from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.server import Server
@@ -70,7 +70,7 @@ class SplitLoRA(SFLV2):
     kept on both sides. The order of the clients is drawn each round.
     """
 
-    training: Training = part(
+    training: Training = flag_group(
         batch=32,
         h=10,
         lr_client=2e-4,

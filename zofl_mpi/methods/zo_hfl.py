@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, change, column, finite, part
+from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, change, column, finite, flag_group
 from zofl_mpi.engine.mean import SUM_ON_RANKS_FROM
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Hierarchical
@@ -51,9 +51,9 @@ class ZOHFL(EstimatesCost[Hierarchical]):
     computes: ClassVar[str] = "gradients of h_i, its personal problem's, and values of f_2"
     travels: ClassVar[str] = "x down, two values up"
     needs: ClassVar[type] = Hierarchical
-    sampling: Sampling = part()
-    server: ServerStep = part(gamma=1.0, paper={"gamma": 0.01})
-    local: LocalSolve = part()
+    sampling: Sampling = flag_group()
+    server: ServerStep = flag_group(gamma=1.0, paper={"gamma": 0.01})
+    local: LocalSolve = flag_group()
     eta: float = above(0, 0.1, "a smoothing radius")
     divide: Literal["m", "participants"] = "m"
     exchange: Literal["scalars", "solutions"] = "scalars"

@@ -83,7 +83,7 @@ class _Description(NamedTuple):
     def demand(self, holds: Any, allowed: str) -> None:
         demand(bool(holds), FLAG, _short(self.text), allowed)
 
-    def numbers(self, word: str, what: str, counts: tuple[int, ...]) -> float | Array:
+    def numbers_of(self, word: str, what: str, counts: tuple[int, ...]) -> float | Array:
         """A number, or an (n,) array of several; `counts`: how many there may be."""
         values = np.array([to_number(part) for part in word.split(",")])
         allowed = " or ".join(map(str, dict.fromkeys(counts)))
@@ -93,7 +93,7 @@ class _Description(NamedTuple):
         return float(values[0]) if len(values) == 1 else values
 
     def number(self, word: str, what: str) -> float:
-        return float(np.asarray(self.numbers(word, what, (1,))))
+        return float(np.asarray(self.numbers_of(word, what, (1,))))
 
 
 def parse(text: str, n: int) -> ConvexSet:
@@ -155,7 +155,9 @@ def _refuse(gap: float, count: int) -> None:
 
 
 def _box(words: list[str], described: _Description) -> ConvexSet:
-    low, high = (described.numbers(w, what, (1, described.n)) for w, what in zip(words, ("LOW", "HIGH"), strict=True))
+    low, high = (
+        described.numbers_of(w, what, (1, described.n)) for w, what in zip(words, ("LOW", "HIGH"), strict=True)
+    )
     # low = high = inf is empty, too: no point of R^n has an infinite entry.
     there = np.less_equal(low, high) & np.less(low, math.inf) & np.greater(high, -math.inf)
     described.demand(np.all(there), "a box with LOW <= HIGH everywhere: this one is empty")
@@ -165,14 +167,14 @@ def _box(words: list[str], described: _Description) -> ConvexSet:
 def _ball(words: list[str], described: _Description) -> ConvexSet:
     radius = described.number(words[0], "RADIUS")
     described.demand(radius >= 0, "a ball with RADIUS >= 0: this one is empty")
-    centre = np.asarray(described.numbers(words[1], "CENTRE", (1, described.n)) if words[1:] else 0.0)
+    centre = np.asarray(described.numbers_of(words[1], "CENTRE", (1, described.n)) if words[1:] else 0.0)
     described.demand(np.isfinite(centre).all(), "a ball with a finite CENTRE")
     return All() if radius == math.inf else Rounded(partial(projections.ball, centre=centre, radius=radius))
 
 
 def _half_space(words: list[str], described: _Description) -> ConvexSet:
     n, offset = described.n, described.number(words[0], "OFFSET")
-    normal = np.atleast_1d(described.numbers(words[1], "NORMAL", (n,))) if words[1:] else np.ones(n)
+    normal = np.atleast_1d(described.numbers_of(words[1], "NORMAL", (n,))) if words[1:] else np.ones(n)
     described.demand(np.isfinite(normal).all(), "a half-space with a finite NORMAL")
     described.demand(offset > -math.inf, "a half-space with OFFSET above -inf: this one is empty")
     described.demand(normal.any() or offset >= 0, "a half-space with NORMAL not 0, or OFFSET >= 0: this one is empty")

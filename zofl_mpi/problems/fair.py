@@ -24,7 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.arrays import no_numpy_warnings
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.fields import above, at_least, given
+from zofl_mpi.engine.fields import above, at_least, injected
 from zofl_mpi.numerics.projections import simplex
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.base import BilevelProblem, NumPyProblem
@@ -49,11 +49,11 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
         dtype: float32 or float64, of all vectors.
     """
 
-    features: int = given()
-    counts: NDArray[np.int64] = given()
+    features: int = injected()
+    counts: NDArray[np.int64] = injected()
     lam: float = above(0, 0.1)
     y_set: Literal["free", "simplex"] = "free"
-    dtype: DTypeLike = given(np.float32)
+    dtype: DTypeLike = injected(np.float32)
 
     # --- the model
 

@@ -22,7 +22,7 @@ from numpy.typing import DTypeLike
 
 from zofl_mpi.arrays import no_numpy_warnings
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.fields import above, check_ranges, given
+from zofl_mpi.engine.fields import above, check_ranges, injected
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.base import BilevelProblem, NumPyProblem
@@ -56,13 +56,13 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
 
     x0: ClassVar[str] = "random"  # `initial`: 0 is outside X_i, and there the lower level has no solution
     constrained: ClassVar[bool] = True
-    features: int = given()
-    n: int = given()
-    smoothness: float = given()
+    features: int = injected()
+    n: int = injected()
+    smoothness: float = injected()
     mu: float = above(0, 0.01)
     held_out: float = 0.2
     x_start: float = 0.1
-    dtype: DTypeLike = given(np.float32)
+    dtype: DTypeLike = injected(np.float32)
 
     def __post_init__(self) -> None:
         check_ranges(Hyperparameter, vars(self))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.batching import BATCHED_CLIENTS, batched_call
-from zofl_mpi.engine.fields import given
+from zofl_mpi.engine.fields import injected
 from zofl_mpi.engine.roles import KernelChoice
 from zofl_mpi.engine.setting import Work
 from zofl_mpi.engine.streams import Purpose, Streams, seed_torch
@@ -74,29 +74,29 @@ class Network(ProximalLoss):
 
     x0: ClassVar[str] = "random"  # at 0 most gradients of a network vanish
     # maps inputs (B, *input_shape) to outputs (B, ...). A copy of this `dtype` is computed with
-    module: nn.Module = given()
-    input_shape: tuple[int, ...] = given()  # shape that an input (p,) is given, such as (1, 28, 28)
-    classes: int = given()  # C, of the data
-    device: str = given("cpu")  # where the module computes, as torch calls it
+    module: nn.Module = injected()
+    input_shape: tuple[int, ...] = injected()  # shape that an input (p,) is given, such as (1, 28, 28)
+    classes: int = injected()  # C, of the data
+    device: str = injected("cpu")  # where the module computes, as torch calls it
     # code that computes the local steps, and losses on mini-batches: serial (one client after the other), torch (many
     # clients at once), auto (torch on a GPU, if the module can be computed so; else serial)
     kernel: Literal["auto", "serial", "torch"] = "auto"
     # how a backward pass holds its activations (`problems.saving`), one client after the other
-    client_memory: str = given("none")
+    client_memory: str = injected("none")
     # sizes of mini-batches with which, as all ranks measured, a client's bits do not depend on the clients batched with
     # it; others are computed one client after the other. None: each is tried when it comes
-    batched_sizes: tuple[int, ...] | None = given(None)
+    batched_sizes: tuple[int, ...] | None = injected(None)
     # inputs (k, p) and targets (k, ...) of real samples to try the module with; None: numbers from -1 to 1, of class 0
-    examples: tuple[Array, Array] | None = given(None)
+    examples: tuple[Array, Array] | None = injected(None)
     # a mean over samples of outputs (B, ...) and targets (B, ...); None: the cross-entropy
-    loss_function: Any = given(None)
-    metrics: Mapping[str, Metric] | None = given(None)  # {name: of all outputs and targets}, beside the loss
-    weight: Weight | None = given(None)  # of inputs and targets: (B,) factors of the samples' losses
+    loss_function: Any = injected(None)
+    metrics: Mapping[str, Metric] | None = injected(None)  # {name: of all outputs and targets}, beside the loss
+    weight: Weight | None = injected(None)  # of inputs and targets: (B,) factors of the samples' losses
     # of the inputs (B, *input_shape) of a training step, by random numbers that the samples key; None: none
-    augment: Augment | None = given(None)
-    streams: Streams | None = given(None)  # of the run, for `augment`
+    augment: Augment | None = injected(None)
+    streams: Streams | None = injected(None)  # of the run, for `augment`
     # why the module cannot be computed for many clients at once, in torch's words; "" where it can
-    obstacle: str = field(default="", init=False, repr=False, compare=False)
+    why_not_batchable: str = field(default="", init=False, repr=False, compare=False)
     _function: Function = field(init=False, repr=False, compare=False)
     _verdicts: dict[int, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -108,18 +108,18 @@ class Network(ProximalLoss):
         one, dtype = (self.input_shape, self.classes), np.dtype(self.dtype)
         objective = Objective(self.loss_function, self.metrics, self.weight)
         function = Function(module, *one, objective, dtype, self.device, saving, self.examples)
-        vars(self).update(_function=function, obstacle=self._obstacle(function) if self.uses_torch else "")
+        vars(self).update(_function=function, why_not_batchable=self._obstacle(function) if self.uses_torch else "")
         if self.augment is not None:
             self._check_augment(function)
-        if self.obstacle and self.kernel == "torch":
-            fault = f"{type(module).__name__} cannot be computed for many clients at once: {self.obstacle}"
+        if self.why_not_batchable and self.kernel == "torch":
+            fault = f"{type(module).__name__} cannot be computed for many clients at once: {self.why_not_batchable}"
             raise UserError(f"--kernel torch: {fault}; take --kernel serial")
 
     def _obstacle(self, function: Function) -> str:
         """Why the module cannot be computed for many clients at once; "" where it can."""
-        from zofl_mpi.problems.kernels.functional import obstacle
+        from zofl_mpi.problems.kernels.functional import why_not_batchable
 
-        return obstacle(function) if self.augment is None else "augment changes each client's inputs by itself"
+        return why_not_batchable(function) if self.augment is None else "augment changes each client's inputs by itself"
 
     @property
     def n(self) -> int:
@@ -128,7 +128,7 @@ class Network(ProximalLoss):
     @property
     def uses_torch(self) -> bool:
         """Whether many clients are computed at once: where it is asked for, and by "auto" on a GPU."""
-        chosen = self.device != "cpu" and not self.obstacle and saving_of(self.client_memory) == PLAIN
+        chosen = self.device != "cpu" and not self.why_not_batchable and saving_of(self.client_memory) == PLAIN
         return self.kernel == "torch" or (self.kernel == "auto" and chosen)
 
     @property
@@ -203,8 +203,8 @@ class Network(ProximalLoss):
                 total += torch.cat([part.reshape(-1) for part in parts]).cpu().numpy()
         return np.asarray(total / len(positions), self.dtype)
 
-    def moved(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
-        """See `ProximalLoss.moved`; the k points are computed in turn, or batched."""
+    def after_steps(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
+        """See `ProximalLoss.after_steps`; the k points are computed in turn, or batched."""
         gammas = np.minimum(steps.stepsizes, np.finfo(self.dtype).max)  # torch takes no larger one: let it diverge
         finite = steps._replace(stepsizes=gammas)
         if not self.batches(steps.data, steps.batches.shape[1]):

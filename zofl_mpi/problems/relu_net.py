@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike
 
 from zofl_mpi.arrays import no_numpy_warnings
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.fields import above, at_least, given
+from zofl_mpi.engine.fields import above, at_least, injected
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.base import NumPyProblem
 from zofl_mpi.problems.sums import TARGETS, class_weights, positions_of, unscaled
@@ -50,12 +50,12 @@ class ReLUNet(NumPyProblem):
 
     x0: ClassVar[str] = "random"  # 0 is stationary: the output is of second order in x there
     smooth_twin: ClassVar[bool] = True
-    features: int = given()
+    features: int = injected()
     hidden: int = at_least(1, 4)
     lam: float = at_least(0, 0.01)
     rectifier: float = above(0, 10.0)
     loss_scale: Literal["mean", "sum"] = "mean"
-    dtype: DTypeLike = given(np.float32)
+    dtype: DTypeLike = injected(np.float32)
 
     @property
     def n(self) -> int:

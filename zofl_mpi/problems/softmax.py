@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.arrays import no_numpy_warnings
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.fields import given
+from zofl_mpi.engine.fields import injected
 from zofl_mpi.engine.roles import KernelChoice
 from zofl_mpi.engine.setting import Work
 from zofl_mpi.problems import Array, Batch, Vector
@@ -36,8 +36,8 @@ class Softmax(ProximalLoss):
             least 4,096 and an input at most 2,048 numbers: it saves too little in smaller models to repay its loading).
     """
 
-    features: int = given()
-    classes: int = given()
+    features: int = injected()
+    classes: int = injected()
     kernel: Literal["auto", "numpy", "numba"] = "auto"
 
     def __post_init__(self) -> None:
@@ -91,8 +91,8 @@ class Softmax(ProximalLoss):
         return (total / len(positions)).reshape(-1).astype(self.dtype)
 
     @no_numpy_warnings
-    def moved(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
-        """See `ProximalLoss.moved`.
+    def after_steps(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
+        """See `ProximalLoss.after_steps`.
 
         A constant factor s of the inputs is not applied to every sample but once to the models: W' = s W has the same
         logits on the stored inputs, and a step gamma of W is a step gamma s^2 of W'.

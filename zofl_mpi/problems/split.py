@@ -70,7 +70,7 @@ PARTS = ("client", "auxiliary", "server")
 class SplitNetwork(TorchSplit):
     """A `Split` problem of three torch modules with a loss. The methods that train it hold all vectors."""
 
-    alike: ClassVar[bool] = True
+    equal_sizes: ClassVar[bool] = True
     client: nn.Module
     auxiliary: nn.Module
     server: nn.Module
@@ -82,7 +82,7 @@ class SplitNetwork(TorchSplit):
     sensors: tuple[str, ...] = ()  # of the clients, in turn (`problems.sensors`); () where all see images as they are
     smashed_shape: tuple[int, ...] = field(init=False, compare=False)
     smashed_bytes: int = field(init=False, compare=False)  # of a sample, as it travels
-    takes_one: bool = field(init=False, compare=False)
+    allows_batch_of_one: bool = field(init=False, compare=False)
     _objective: Objective = field(init=False, repr=False, compare=False)
     _examples: Examples = field(init=False, repr=False, compare=False)
 
@@ -141,15 +141,19 @@ class SplitNetwork(TorchSplit):
             try:
                 one = self.client(inputs[:1])
                 self.auxiliary(one), self.server(one)
-                takes_one = True
+                allows_batch_of_one = True
             except ValueError:  # a BatchNorm that is left with one number of each channel
-                takes_one = False
+                allows_batch_of_one = False
         for name, part, before in zip(PARTS, self._parts(), versions, strict=True):
             if [p._version for p in part.parameters()] != before:
                 raise UserError(f"the {name} part changes its parameters in a forward pass (max_norm of an embedding?)")
         for b, value in zip(buffers, kept, strict=True):
             b.copy_(value)
-        own = {"smashed_shape": tuple(smashed.shape[1:]), "smashed_bytes": smashed[0].nbytes, "takes_one": takes_one}
+        own = {
+            "smashed_shape": tuple(smashed.shape[1:]),
+            "smashed_bytes": smashed[0].nbytes,
+            "allows_batch_of_one": allows_batch_of_one,
+        }
         vars(self).update(own)
 
     def _through(self, name: str, part: nn.Module, x: Tensor) -> Tensor:
@@ -206,7 +210,7 @@ class SplitNetwork(TorchSplit):
             raise UserError(f"--augment {kind}: inputs of shape {self.input_shape} are no images")
         return crop_flip
 
-    def placed(self, value: Tensor) -> Tensor:
+    def to_device(self, value: Tensor) -> Tensor:
         """A tensor that has travelled, on the device; on a GPU with the channels last, as they were before."""
         there = device_cache.to_device(value, self.device)
         return there if device_cache.is_host(self.device) else _channels_last(there)

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from zofl_mpi.arrays import Array, Vector, no_numpy_warnings
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.fields import given
+from zofl_mpi.engine.fields import injected
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.projections import ball
 from zofl_mpi.problems.base import Batch, Problem
@@ -69,9 +69,9 @@ class ProximalLoss(Problem, ABC):
     [A] weights the clients' terms by rho_i AND by 1/m; the factor m in f_{2,i} makes both hold at once (a choice).
     """
 
-    weights: Vector = given()  # (m,) rho_i = N_i / N_tr
-    terms: ProximalTerms = given(ProximalTerms())  # lam, mu_i and radius_i
-    dtype: DTypeLike = given(np.float32)  # float32 or float64, of all vectors
+    weights: Vector = injected()  # (m,) rho_i = N_i / N_tr
+    terms: ProximalTerms = injected(ProximalTerms())  # lam, mu_i and radius_i
+    dtype: DTypeLike = injected(np.float32)  # float32 or float64, of all vectors
 
     @property
     def m(self) -> int:
@@ -86,7 +86,7 @@ class ProximalLoss(Problem, ABC):
         """(n,) the gradient of F at x over the samples at positions `batch` (B,), or over all."""
 
     @abstractmethod
-    def moved(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
+    def after_steps(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
         """(k, n) the points after the steps from the rows of y (k, n), with the rows of x (k, n) as centres."""
 
     def score(self, x: Array, data: Dataset, mix: Vector | None = None) -> dict[str, float]:
@@ -110,12 +110,12 @@ class ProximalLoss(Problem, ABC):
         difference = np.asarray(x, np.float64) - y
         return float(self.m * self.weights[i] * self.terms.lam / 2 * (difference @ difference))
 
-    def lower(self, i: int, data: Dataset, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
-        """[A] Algorithm 2 from y (k, n), on valid positions; see `Hierarchical.lower`."""
+    def solve_client(self, i: int, data: Dataset, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
+        """[A] Algorithm 2 from y (k, n), on valid positions; see `Hierarchical.solve_client`."""
         if len(stepsizes) == 0:
             return y.copy()
         check_positions(data, batches, f"client {i}: ")
-        return self.moved(x, y, ProximalSteps(data, batches, stepsizes, *self.terms.of_client(i)))
+        return self.after_steps(x, y, ProximalSteps(data, batches, stepsizes, *self.terms.of_client(i)))
 
     def descend(
         self, data: Dataset, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
@@ -125,7 +125,7 @@ class ProximalLoss(Problem, ABC):
             return y.copy()
         check_positions(data, batches)
         steps = ProximalSteps(data, batches, stepsizes, mu, shift=shift)
-        return np.asarray(self.moved(y[None], y[None], steps)[0])
+        return np.asarray(self.after_steps(y[None], y[None], steps)[0])
 
     def project(self, i: int, x: Array, y: Array | None = None) -> Array:
         """(k, n) the rows of y projected onto the balls around the rows of x; y itself where there is no constraint.

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Loads, Method, Purpose, Setting, UserError, at_least, fraction, given
+from zofl_mpi import Array, Loads, Method, Purpose, Setting, UserError, at_least, fraction, injected
 from zofl_mpi.arrays import Integers
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.fleet import Needs, RoundWork
@@ -52,7 +52,7 @@ class Sampling:
 
     setting: Setting
     beta: float = fraction(1.0, "a fraction of the clients")
-    poisson: bool = given(default=False)  # each client by itself with probability beta
+    poisson: bool = injected(default=False)  # each client by itself with probability beta
 
     @property
     def each(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from zofl_mpi import Array, Client, Clients, Loads, Purpose, UserError, at_least, column, part
+from zofl_mpi import Array, Client, Clients, Loads, Purpose, UserError, at_least, column, flag_group
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.numerics import zo
@@ -114,8 +114,8 @@ class BilevelReports(EstimatesCost[Bilevel], TwoLevels[Bilevel]):
     computes: ClassVar[str] = "values of f_i, and gradients of h_i in y"
     travels: ClassVar[str] = "x and y at two points down, a local model and those y up"
     needs: ClassVar[type] = Bilevel
-    local: Local = part(gamma=1e-5, paper={"gamma": 1e-5})
-    solver: LowerSolver = part(T_lower="100", paper={"T_lower": "auto"})
+    local: Local = flag_group(gamma=1e-5, paper={"gamma": 1e-5})
+    solver: LowerSolver = flag_group(T_lower="100", paper={"T_lower": "auto"})
     exact: bool = False
 
     # --- points and lower-level calls

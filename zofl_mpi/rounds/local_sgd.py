@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, change, column, demand, part
+from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, change, column, demand, flag_group
 from zofl_mpi.engine.messages import Compact
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.numerics.schedules import demand_tau, kind_and_number, local_steps, parse_decay, stepsizes
@@ -99,7 +99,7 @@ class LocalSolve:
     """
 
     setting: Setting[Hierarchical]
-    steps: StepSchedule = part()
+    steps: StepSchedule = flag_group()
     batch: int = at_least(1, 64)
     y0: Literal["x", "last"] = "x"
     samples: Literal["shared", "separate"] = "shared"
@@ -121,8 +121,8 @@ class LocalSolve:
         gammas = self.steps.sizes(client.i, r)
         size = (len(gammas), self.batch)
         batches = self.setting.streams(purpose, r=r, i=client.i).integers(len(client.data), size=size)
-        y = self.setting.problem.lower(client.i, client.data, x, y, batches, gammas)
-        return shaped(y, x.shape, "lower(i, data, x, y, batches, stepsizes)")
+        y = self.setting.problem.solve_client(client.i, client.data, x, y, batches, gammas)
+        return shaped(y, x.shape, "solve_client(i, data, x, y, batches, stepsizes)")
 
 
 @final
@@ -138,12 +138,12 @@ class LocalSGD:
     """
 
     setting: Setting[Smooth]
-    sampling: Sampling = part()
-    steps: StepSchedule = part()
+    sampling: Sampling = flag_group()
+    steps: StepSchedule = flag_group()
     batch: int = at_least(0, 64, remark="(0: all samples of the client, in every step)")
     weights: Literal["size", "uniform"] = "size"
     eta_g: float = at_least(0, 1.0, "a step size")
-    server: ServerStep = part()
+    server: ServerStep = flag_group()
 
     def __post_init__(self) -> None:
         if self.server.gamma:
@@ -184,8 +184,8 @@ class FirstOrder(EstimatesCost[Smooth]):
     computes: ClassVar[str] = "gradients of its loss"
     travels: ClassVar[str] = "x down, a local model up"
     needs: ClassVar[type] = Smooth
-    local: LocalSGD = part()
-    reporting: Reporting = part()
+    local: LocalSGD = flag_group()
+    reporting: Reporting = flag_group()
 
     def start(self) -> Any:
         return LocalSGDState(self.setting.first_model(self.local.server.x0))

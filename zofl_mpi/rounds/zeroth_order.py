@@ -10,7 +10,20 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Client, Clients, Purpose, Setting, UserError, above, at_least, change, column, demand, part
+from zofl_mpi import (
+    Array,
+    Client,
+    Clients,
+    Purpose,
+    Setting,
+    UserError,
+    above,
+    at_least,
+    change,
+    column,
+    demand,
+    flag_group,
+)
 from zofl_mpi.numerics import sets as convex_sets
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
@@ -206,7 +219,7 @@ def directions(local: Local, r: int) -> Array:
 def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[str, Any]) -> FedRZOReport:
     """The report on the iterate x (n,) after round r.
 
-    From (N,) central differences of f along `directions`, and scores by column; others than `FedRZOReport` has: `further`.
+    From (N,) central differences of f along `directions`, and scores by column; `further`: columns of a subclass.
     """
     shares = local.shares()
     pull = sum((shares[i] * local.pull(x, own) for i, own in enumerate(local.sets)), np.zeros(len(x)))
@@ -251,8 +264,8 @@ class LipschitzReports(EstimatesCost[Lipschitz]):
     computes: ClassVar[str] = "values of its loss"
     travels: ClassVar[str] = "x down, a local model up"
     needs: ClassVar[type] = Lipschitz
-    local: Local = part()
-    sampling: Sampling = part()
+    local: Local = flag_group()
+    sampling: Sampling = flag_group()
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> FedRZOReport:
         x = state.x

@@ -62,13 +62,13 @@ def bind(world: World, requested: str, gpu: bool) -> list[RankPlacement]:
     return world.allgather(place)
 
 
-def warnings_of(places: Sequence[RankPlacement]) -> Iterator[str]:
+def warnings_of(placements: Sequence[RankPlacement]) -> Iterator[str]:
     """Yields a sentence for each node on which ranks share a GPU although it has one for each, or do not use it.
 
     The server's rank counts only where there are GPUs enough for it, too: it computes least while clients compute most.
     """
-    for host in sorted({place.host for place in places}):
-        here = {rank: place for rank, place in enumerate(places) if place.host == host and place.uuid}
+    for host in sorted({place.host for place in placements}):
+        here = {rank: place for rank, place in enumerate(placements) if place.host == host and place.uuid}
         gpus = max((place.gpus for place in here.values()), default=0)
         for ranks in ({r: p for r, p in here.items() if p.client}, here):
             load = Counter(place.uuid for place in ranks.values())
@@ -80,7 +80,7 @@ def warnings_of(places: Sequence[RankPlacement]) -> Iterator[str]:
                     "ranks: each must see all of them (Slurm: --gpu-bind=none, no CUDA_VISIBLE_DEVICES of your own)"
                 )
                 break
-    idle = {place.host: place.unused for place in places if place.unused}
+    idle = {place.host: place.unused for place in placements if place.unused}
     yield from (f"{host} computes on the CPU: {reason}" for host, reason in sorted(idle.items()))
 
 

@@ -20,9 +20,9 @@ from zofl_mpi.engine.fields import (
     demand_losses,
     described,
     is_finite,
-    numbers,
     parts_of,
     reported,
+    scalar_fields,
     without_warnings,
 )
 from zofl_mpi.engine.fleet import BY_CLIENT
@@ -207,7 +207,7 @@ class Rounds:
         spent = [each.spent(r + 1, evaluates) for each in self._budgets]
         for each in (state, fleet and fleet.spent(r + 1), *spent):
             if each is not None:
-                columns |= dict(numbers(each))
+                columns |= dict(scalar_fields(each))
                 self.recorder.describe(described(each))
         if evaluates:
             check_arrays(state)

@@ -118,7 +118,7 @@ def closing(totals: Totals, path: Path, stopped: str = "", resume: str = "") -> 
     if reached:
         lines.append("reached   " + "  ".join(reached))
     if totals.directions:
-        lines.append(f"explored  {totals.directions}")
+        lines.append(f"drawn     {totals.directions}")
     if not (stopped or totals.rounds):
         lines.append(f"finished  nothing was left to do; for more rounds: {resume} --rounds {totals.round + 100}")
         return "\n".join([*lines, f"result    {path}"])

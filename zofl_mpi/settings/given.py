@@ -17,7 +17,7 @@ from zofl_mpi.problems import Bilevel, Hierarchical, Lipschitz, SecondOrder, Smo
 from zofl_mpi.problems.base import BilevelProblem, Problem
 from zofl_mpi.problems.terms import ProximalTerms
 from zofl_mpi.run.family import Choice, Site
-from zofl_mpi.run.flags import Groups, made
+from zofl_mpi.run.flags import Groups, instantiate
 from zofl_mpi.settings.samples import Samples, setting_on
 
 P = TypeVar("P")
@@ -44,7 +44,7 @@ GIVEN: Mapping[str, Make] = {
     "dtype": lambda site, federation: np.dtype(site.dtype),
     "device": lambda site, federation: site.device,
 }
-"""{field: its value in a problem that marks it by `zofl_mpi.given()`}."""
+"""{field: its value in a problem that marks it by `zofl_mpi.injected()`}."""
 
 
 def given_to(cls: type[Any]) -> list[str]:
@@ -54,7 +54,7 @@ def given_to(cls: type[Any]) -> list[str]:
 
 def problem_on(cls: type[P], site: Site, federation: Federation) -> P:
     """A problem of this class on these data, from its flags and the fields that the run sets."""
-    return cast(P, made(cls, site.values, **{name: GIVEN[name](site, federation) for name in given_to(cls)}))
+    return cast(P, instantiate(cls, site.values, **{name: GIVEN[name](site, federation) for name in given_to(cls)}))
 
 
 def lacking(cls: type[Any]) -> dict[str, list[str]]:

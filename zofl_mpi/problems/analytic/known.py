@@ -19,7 +19,7 @@ Random = tuple[P, D, tuple[D, ...]]
 
 
 class KnownHierarchical(NumPyProblem, Protocol):
-    """A problem whose `lower` is Algorithm 2 as it is printed, by the gradient of h_i."""
+    """A problem whose `solve_client` is Algorithm 2 as it is printed, by the gradient of h_i."""
 
     def gradient_h(self, i: int, data: Any, x: Array, y: Array, batch: Batch) -> Array:
         """(k, n) the gradients of h_i(x, .) at the rows of y on one mini-batch."""
@@ -30,7 +30,7 @@ class KnownHierarchical(NumPyProblem, Protocol):
     def flops(self, batch_size: int) -> float:
         return 2.0 * self.n
 
-    def lower(self, i: int, data: Any, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
+    def solve_client(self, i: int, data: Any, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
         return descend(
             y.copy(),
             lambda z, t: self.gradient_h(i, data, x, z, batches[t]),

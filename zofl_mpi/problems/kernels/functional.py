@@ -62,7 +62,7 @@ def step_bytes(function: Function, batch_size: int) -> int:
     return 3 * point.nbytes + inputs.nbytes + 2 * kept
 
 
-def obstacle(function: Function) -> str:
+def why_not_batchable(function: Function) -> str:
     """Why many models cannot be computed at once, in torch's words, by a computation of two; "" where they can.
 
     A loop over the models is no such computation.

@@ -209,7 +209,7 @@ class LocalSteps:
         """
         self.training, self.client, self.r, self.loss = training, client, message.r, loss
         self.problem, self.parts, self.scalars = loss.problem, parts, scalars
-        theta, self.buffers = self.problem.placed(message.theta), self.problem.placed(message.buffers).clone()
+        theta, self.buffers = self.problem.to_device(message.theta), self.problem.to_device(message.buffers).clone()
         self.theta = theta
         if moves:
             theta = theta[: loss.held]
@@ -343,9 +343,9 @@ def with_own_part(training: Training, client: Client, message: M) -> M:
     if not training.own_parts:
         return message
     problem = training.problem
-    theta, buffers = (problem.placed(t) for t in problem.local.initial())
+    theta, buffers = (problem.to_device(t) for t in problem.local.initial())
     if "theta" in client.memory:
-        last, buffers = (problem.placed(client.memory[name]) for name in ("theta", "buffers"))
+        last, buffers = (problem.to_device(client.memory[name]) for name in ("theta", "buffers"))
         theta[: len(last)] = last
     return replace(message, theta=theta, buffers=buffers)
 
@@ -371,14 +371,14 @@ def drawn(
     """
     generator, d = generator_of(seed, like, draw), like.numel()
     for _ in range(count):
-        u = numbers(d, generator, like, distribution)
+        u = random_values(d, generator, like, distribution)
         if "sphere" in distribution:
             norm = torch.linalg.vector_norm(u, dtype=torch.float64)
             u.mul_(norm.reciprocal_().mul_(math.sqrt(d) if distribution == "sqrt_d_sphere" else 1.0))
         yield u.to(like.device, non_blocking=True)
 
 
-def numbers(count: int, generator: torch.Generator, like: Tensor, distribution: str) -> Tensor:
+def random_values(count: int, generator: torch.Generator, like: Tensor, distribution: str) -> Tensor:
     """(count,) independent numbers of mean 0 and variance 1, where the generator is: normal ones, or random signs."""
     place, pinned = generator.device, generator.device != like.device
     if distribution != "rademacher":

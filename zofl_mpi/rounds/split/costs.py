@@ -76,7 +76,9 @@ class Traffic:
     def total(self, rounds: int) -> Counter[str]:
         """{kind: bytes, both ways} of all participants in so many rounds."""
         training, sums = self.training, Counter[str]()
-        alike = training.problem.alike and not self.unsplit  # then round 0 stands for all with new heads, 1 for others
+        alike = (
+            training.problem.equal_sizes and not self.unsplit
+        )  # then round 0 stands for all with new heads, 1 for others
         like = [int(r % max(1, self.aligned) > 0) if alike else r for r in range(rounds)]
         cases = Counter((like[r], i) for r in range(rounds) for i in training.participants(r))
         for (stands, i), times in cases.items():
@@ -100,7 +102,7 @@ class Traffic:
     def _uploads(self, r: int, i: int) -> tuple[int, int]:
         """Bytes of client i's smashed samples and labels in round r; the same in each where samples have one size."""
         training, problem, data = self.training, self.training.problem, self.training.setting.data[i]
-        if i not in self._clients or not problem.alike:
+        if i not in self._clients or not problem.equal_sizes:
             sent = [batch for q, batch in enumerate(training.batches(i, r)) if training.uploads(q)]
             smashed = sum(problem.upload_bytes(data, batch) for batch in sent)
             self._clients[i] = smashed, sum(problem.label_bytes(data, batch) for batch in sent)
@@ -252,8 +254,8 @@ def _most(loss: Loss, rule: GradientRule, batch: int, work: Callable[..., None])
 
     On a GPU as its allocator counts, else by the tensors that torch makes: work on 2 and on 3 samples gives it for any
     number, each tensor's size being linear in it; the mini-batch itself is computed where these two make other tensors.
-    Chunked computation uses the full batch's chunk count (`Split.as_for`), perhaps a part of one chunk too much.
-    Of a mini-batch in pieces each has as many samples.
+    Chunked computation uses the full batch's chunk count (`Split.pieces_like_batch_of`), perhaps a part of one chunk too
+    much. Of a mini-batch in pieces each has as many samples.
     """
     problem, pieces = loss.problem, rule.pieces
     if torch.device(problem.device).type == "cuda":
@@ -265,7 +267,7 @@ def _most(loss: Loss, rule: GradientRule, batch: int, work: Callable[..., None])
 
     peak, each = None, -(-batch // pieces)
     if each > 1 and batch % pieces == 0:
-        with problem.as_for(each):
+        with problem.pieces_like_batch_of(each):
             two, three = (_counted(loss, rule, count * pieces, Allocations(), work) for count in (2, 3))
         peak = _peak(two.events, three.events, each)
     inputs = _example(loss, 1)[2].nbytes * batch

@@ -316,7 +316,7 @@ class Estimation:
 def _two_samples(training: Training, loss: OwnLoss) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Context manager: binds the modules to their first theta; gives this, inputs and labels, to try a rule with."""
     problem = loss.problem
-    theta, buffers = (problem.placed(t) for t in problem.local.initial())
+    theta, buffers = (problem.to_device(t) for t in problem.local.initial())
     with problem.local.at(theta, buffers, training.running):
         yield theta, *problem.example(2)
 

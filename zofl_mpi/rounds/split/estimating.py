@@ -59,9 +59,9 @@ class EstimatingMethod(SplitMethod):
         training, problem = self.training, self.problem
         remedy = "processors of one kind, --device cpu, or --uplink dense"
         check_arithmetic(problem.arithmetic, reply.arithmetic, "--uplink seeds", remedy)
-        theta = problem.placed(state.theta).clone()
+        theta = problem.to_device(state.theta).clone()
         moving = theta[self.rule.parts[0]]
-        theta[self._last] = problem.placed(reply.last)
+        theta[self._last] = problem.to_device(reply.last)
         before = {"keep": state.replayed.get(str(i), {}), "reset": {}, "average": state.moments}
         moments = copied(before[training.state])
         for q, differences in enumerate(reply.differences.tolist()):

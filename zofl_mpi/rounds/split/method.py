@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zofl_mpi import Client, Clients, Directions, Step, UserError, demand, part
+from zofl_mpi import Client, Clients, Directions, Step, UserError, demand, flag_group
 from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.fields import demand_known
 from zofl_mpi.engine.fleet import Needs, RoundWork
@@ -67,18 +67,18 @@ class SplitMethod(OnProblem[Split]):
     travels: ClassVar[str] = "its part and head down, the same and smashed batches up"
     needs: ClassVar[type] = Split
     uploads: ClassVar[str] = "smashed activations and labels"
-    training: Training = part()
+    training: Training = flag_group()
     loss: Loss = field(init=False, repr=False, compare=False)
     rule: GradientRule = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        loss, rule = self.chosen()
+        loss, rule = self.make_loss_and_rule()
         vars(self).update(loss=loss, rule=rule)
         saving = self.training.saving
         if saving != PLAIN and not any(isinstance(own, Backprop) for own in self.rules):
             raise UserError(f"--client-memory {saving}: this method's clients take no backward pass; take none")
 
-    def chosen(self) -> tuple[Loss, GradientRule]:
+    def make_loss_and_rule(self) -> tuple[Loss, GradientRule]:
         """The loss and the rule of a client's step; refuses flags that contradict each other."""
         raise NotImplementedError
 
@@ -145,7 +145,7 @@ class SplitMethod(OnProblem[Split]):
         point = rule.forward(model, x, labels, uploads)
         # without an answer to wait for, it leaves while the rule's further passes go on
         lam = (yield point.upload(labels, keep=rule.needs_point)) if uploads else None
-        target = labels if lam is None else point.laid_out(self.problem.placed(lam))
+        target = labels if lam is None else point.laid_out(self.problem.to_device(lam))
         model.step(rule(model, point, target, model.key(q)))
 
     def rehearse(self, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor) -> None:
@@ -197,9 +197,9 @@ class SplitMethod(OnProblem[Split]):
     def score(self, client: Client, message: Network) -> Scored:
         """Sums over a client's share of the test samples, and of the validation samples."""
         problem, setting, message = self.problem, self.setting, with_own_part(self.training, client, message)
-        theta, theta_s = (at_a_line(problem.placed(t)) for t in (message.theta, message.theta_s))
+        theta, theta_s = (at_a_line(problem.to_device(t)) for t in (message.theta, message.theta_s))
         # copies: a user's module may move buffers in any mode, and clients of a process share the message
-        buffers, buffers_s = (problem.placed(t).clone() for t in (message.buffers, message.buffers_s))
+        buffers, buffers_s = (problem.to_device(t).clone() for t in (message.buffers, message.buffers_s))
         asked = setting.eval_participants(message.r)
         with problem.evaluating(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
             test, validation = (
@@ -217,7 +217,7 @@ class SplitMethod(OnProblem[Split]):
         rows = np.arange(0 if data is None else len(data))
         positions = rows[rows // problem.report_batch % step == first]
         for start in range(0, len(positions), EVALUATION_SAMPLES):
-            x, labels = problem.scored(data, positions[start : start + EVALUATION_SAMPLES])
+            x, labels = problem.evaluation_samples(data, positions[start : start + EVALUATION_SAMPLES])
             score = problem.score(problem.sensed(x, i), labels)
             sums = {name: sums.get(name, 0.0) + value for name, value in score.items()}
         return {name: float(value) for name, value in sums.items()}
@@ -336,7 +336,7 @@ class LockstepMethod(SplitMethod):
         demand(self.training.k == 1, "k", self.training.k, "1: the server answers every mini-batch")
         super().__post_init__()
 
-    def chosen(self) -> tuple[Loss, GradientRule]:
+    def make_loss_and_rule(self) -> tuple[Loss, GradientRule]:
         """The gradient that continues the server's answer, by a backward pass."""
         loss = CutLoss(self.problem)
         return loss, backprop(self.training, loss)

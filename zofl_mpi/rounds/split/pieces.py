@@ -21,7 +21,7 @@ import numpy as np
 from zofl_mpi import Purpose
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.streams import Streams
-from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, Point, generator_of, numbers
+from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, Point, generator_of, random_values
 from zofl_mpi.rounds.split.estimates import TwoPoint
 from zofl_mpi.rounds.split.rules import Lines, StepCost
 
@@ -107,7 +107,7 @@ class PiecewiseDirections:
             k = min(wanted, len(self._states) - 1)
             part = self.parts[k % len(self.parts)]
             self._generator.set_state(self._states[k])
-            u = numbers(part.stop - part.start, self._generator, self._like, self._distribution)
+            u = random_values(part.stop - part.start, self._generator, self._like, self._distribution)
             if k + 1 == len(self._states):
                 self._states.append(self._generator.get_state())
             if k == wanted:

@@ -178,7 +178,7 @@ class Backprop(GradientRule):
                     value = loss(smashed, targets)
                 if model is not None and self.saving.checkpoint:
                     problem.local.swap(model.scratch.copy_(model.buffers))
-                weight = problem.terms(targets) / problem.terms(labels)
+                weight = problem.loss_count(targets) / problem.loss_count(labels)
                 yield weight, (value.detach(), self._gradient(loss, value))
                 uploads.append(smashed.detach())
 

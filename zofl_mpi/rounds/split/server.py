@@ -46,7 +46,7 @@ class Server:
         sharing: SharedServerStep | None = None,
     ) -> None:
         self.problem, self.training, self.begin = training.problem, training, begin
-        self.theta, self.buffers = (self.problem.placed(t).clone() for t in (theta, buffers))
+        self.theta, self.buffers = (self.problem.to_device(t).clone() for t in (theta, buffers))
         self.moments = copied(moments)
         self.before, self.staging = before, staging(self.problem.device)
         self.steps, self.label_bytes = 0, 0
@@ -137,12 +137,12 @@ def passes_at(training: Training, part: ServerPart) -> Work:
     those of the part in place.
     """
     problem = training.problem
-    theta, before = problem.placed(part.theta), problem.placed(part.buffers)
+    theta, before = problem.to_device(part.theta), problem.to_device(part.buffers)
     host = staging(problem.device)
 
     def pass_on(item: Smashed) -> PassResult:
         # copied while the GPU still computes on the upload before
-        smashed, labels = problem.placed(host.bring(item.s)), problem.placed(item.labels)
+        smashed, labels = problem.to_device(host.bring(item.s)), problem.to_device(item.labels)
         if part.returned:
             smashed.requires_grad_()
         buffers = before if training.merge == 1 else before.clone()
@@ -173,15 +173,17 @@ class RecentUploads:
     method knows, so mini-batches stay apart, {i: {number: (B, ...)}}, the oldest first.
     """
 
-    def __init__(self, smashed: Mapping[str, Any], labels: Mapping[str, Any], size: int, alike: bool = True) -> None:
+    def __init__(
+        self, smashed: Mapping[str, Any], labels: Mapping[str, Any], size: int, equal_sizes: bool = True
+    ) -> None:
         self.smashed, self.labels = dict(smashed), dict(labels)
-        self.size, self.alike = size, alike
+        self.size, self.equal_sizes = size, equal_sizes
 
     def add(self, i: int, item: Smashed) -> None:
         """Appends an upload of client i, and forgets the oldest samples beyond the size."""
         for kept, newest in ((self.smashed, item.s), (self.labels, item.labels)):
             uploads = [*in_order(kept.get(str(i), {})), newest.detach().clone()]
-            if self.alike:
+            if self.equal_sizes:
                 kept[str(i)] = torch.cat([upload.to(newest.device) for upload in uploads])[-self.size :]
             else:
                 excess = sum(map(len, uploads)) - self.size

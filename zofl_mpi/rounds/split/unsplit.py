@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Client, Clients, Step, above, change, demand, part
+from zofl_mpi import Client, Clients, Step, above, change, demand, flag_group
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.memory import room
 from zofl_mpi.engine.messages import APART, EACH
@@ -95,7 +95,9 @@ class UnsplitMethod(SplitMethod):
     holds_all: ClassVar[bool] = True
     computes: ClassVar[str] = "values of the whole network's loss"
     travels: ClassVar[str] = "scalars down, scalars up"
-    training: Training = part(batch=32, h=1, lr_client=1e-2, optimiser="sgd", weights="uniform", paper={"batch": 8})
+    training: Training = flag_group(
+        batch=32, h=1, lr_client=1e-2, optimiser="sgd", weights="uniform", paper={"batch": 8}
+    )
     mu: float = above(0, 1e-3, "a smoothing radius")
     distribution: Literal["gaussian", "sqrt_d_sphere", "sphere", "rademacher"] = "gaussian"
     estimate: Literal["one-sided", "central"] = "one-sided"
@@ -114,10 +116,10 @@ class UnsplitMethod(SplitMethod):
         first = super().start()
         return replace(first, theta=first.theta[: self.problem.n_client].clone())
 
-    def joined(self, state: SplitState) -> Tensor:
+    def full_theta(self, state: SplitState) -> Tensor:
         """(d,) theta_c and theta_s of the state; without a copy where it was `made` last."""
         if self._held.get("state") is not state:
-            whole = torch.cat([self.problem.placed(state.theta), self.problem.placed(state.theta_s)])
+            whole = torch.cat([self.problem.to_device(state.theta), self.problem.to_device(state.theta_s)])
             self._held.update(state=state, whole=whole)
         return cast("Tensor", self._held["whole"])
 
@@ -129,7 +131,7 @@ class UnsplitMethod(SplitMethod):
         mean = clients.mean(step, message, to=to, weights=weights, booked=booked, nobody=nobody)
         return mean, mean_loss(mean.loss.values())
 
-    def made(self, kind: type[S], x: Tensor, buffers: Tensor, **further: Any) -> S:
+    def next_state(self, kind: type[S], x: Tensor, buffers: Tensor, **further: Any) -> S:
         """The state after a round whose model is x (d,), with BatchNorm's statistics."""
         n, b = self.problem.n_client, self.problem.local.b
         state = kind(x[:n], buffers[:b].clone(), x[n:], buffers[b:].clone(), **further)
@@ -182,7 +184,7 @@ class UnsplitMethod(SplitMethod):
         if self._held.get("message", lambda: None)() is not message:
             remedy = "processors of one kind, or --device cpu"
             check_arithmetic(message.arithmetic, self.problem.arithmetic, type(self).__name__, remedy)
-            x = at_a_line(self.problem.placed(message.x))
+            x = at_a_line(self.problem.to_device(message.x))
             self._held.update(message=weakref.ref(message), x=x, moments=copied(message.moments))
         return self._held["x"], self._held["moments"]
 
@@ -244,7 +246,7 @@ class UnsplitMethod(SplitMethod):
             demand(value == only, flag, value, f"{only}: it has no meaning here")
         super().__post_init__()
 
-    def chosen(self) -> tuple[Loss, Piecewise]:
+    def make_loss_and_rule(self) -> tuple[Loss, Piecewise]:
         return self.two_point(1)
 
     def two_point(self, n_p: int) -> tuple[Loss, Piecewise]:

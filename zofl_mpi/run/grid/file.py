@@ -109,7 +109,7 @@ def arguments(module: str, given: Mapping[str, Any]) -> list[str]:
 
 def resolved(module: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a run with these flags, as its result keeps it (UserError: a value of the wrong kind)."""
-    config = plan.understand(family_of(module), arguments(module, given)).config
+    config = plan.parse_plan(family_of(module), arguments(module, given)).config
     return json.loads(json.dumps(config))  # type: ignore[no-any-return]
 
 
@@ -294,7 +294,7 @@ def entries(key: str, given: Any, axes: Mapping[str, Iterable[str]]) -> Entries:
     return found
 
 
-def chosen(grid: Grid, only: Sequence[str]) -> dict[int, GridRun]:
+def selected_runs(grid: Grid, only: Sequence[str]) -> dict[int, GridRun]:
     """{number: run} of a part of a grid: those with all of these AXIS=ENTRY[,ENTRY] (UserError: there is none)."""
     words = [text.partition("=") for text in only]
     parts = [entries(f"--only {''.join(word)}", {word[0]: word[2].split(",")}, grid.axes) for word in words]

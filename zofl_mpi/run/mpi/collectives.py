@@ -41,7 +41,7 @@ from zofl_mpi.engine.staging import Staging
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.mpi.communicator import Communicator, Request, wait
 from zofl_mpi.run.mpi.gather import EMPTY, MAX_WAVE_ITEMS, Order, Sent, Turn, pieces
-from zofl_mpi.run.mpi.placement import placed
+from zofl_mpi.run.mpi.placement import place_clients
 from zofl_mpi.run.mpi.transport import Transport
 from zofl_mpi.run.mpi.world import MPIWorld
 
@@ -273,10 +273,12 @@ def make_collectives(
     loads: Loads | None = None,
     comm: Communicator | None = None,
 ) -> Collectives:
-    """A wire between the ranks of `comm`, by default of the server's, or of rank 0 and the clients', that are left."""
+    """Collectives of the ranks of `comm`; by default the server's ranks, or rank 0 and the client ranks that are left."""
     left = world.survival and world.survival.guarded()
     comm = comm or left or (world.servers if 0 < world.rank < world.server_ranks else world.clients)
-    return Collectives(comm, reporting(watch, world.rank, left or world.comm), placed(m, comm.size - 1, loads), staging)
+    return Collectives(
+        comm, reporting(watch, world.rank, left or world.comm), place_clients(m, comm.size - 1, loads), staging
+    )
 
 
 def reporting(watch: Watch, rank: int, comm: Communicator) -> Callable[[], None]:
