@@ -101,7 +101,10 @@ def save_adapter(problem: Any, theta: Any, theta_s: Any, folder: Path, base: str
     from zofl_mpi.problems.adapters import Projections
 
     tensors, targets, rank, scaling = dict[str, Any](), set[str](), 0, 1.0
-    with problem.local.at(problem.to_device(theta)), problem.top.at(problem.to_device(theta_s)):
+    with (
+        problem.client_side.bound_to(problem.to_device(theta)),
+        problem.server_side.bound_to(problem.to_device(theta_s)),
+    ):
         model = copy.deepcopy(problem.parts.model)
     for path, module in model.named_modules():
         whole = isinstance(module, Projections)

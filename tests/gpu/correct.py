@@ -203,9 +203,9 @@ def smashed(bench: Bench, name: str, make: Callable[[str, str, bool], Any], data
 
     def forward(device: str, dtype: str, bf16: bool = False) -> Vector:
         problem = make(device, dtype, bf16)
-        theta, buffers = (problem.to_device(t) for t in problem.local.initial())
+        theta, buffers = (problem.to_device(t) for t in problem.client_side.initial())
         x, _ = problem.samples(data, np.arange(len(data)))
-        with torch.no_grad(), problem.local.at(theta, buffers):
+        with torch.no_grad(), problem.client_side.bound_to(theta, buffers):
             return double(problem.smash(x))
 
     compared(bench, f"{name}, smashed samples", forward)

@@ -190,12 +190,12 @@ def forward_rate(bench: Bench, kind: str, method: HERON, data: Any) -> None:
         for _ in method.train(client, message):
             pass
 
-    theta, buffers = (problem.to_device(t) for t in problem.local.initial())
+    theta, buffers = (problem.to_device(t) for t in problem.client_side.initial())
     x, labels = problem.samples(data, np.arange(method.training.batch))
     evaluations = (1 + method.estimation.n_p) * method.training.steps(0)
 
     def passes() -> None:
-        with torch.no_grad(), problem.local.at(theta, buffers):
+        with torch.no_grad(), problem.client_side.bound_to(theta, buffers):
             for _ in range(evaluations):
                 problem.local_loss(problem.smash(x), labels)
 
@@ -221,12 +221,16 @@ def forward(bench: Bench, sizes: made.Sizes) -> float:
     """Samples a second of the whole network's forward pass, as evaluations take it."""
     problem = made.resnet(sizes, bench.device)
     theta, buffers, theta_s, buffers_s = (
-        problem.to_device(t) for t in (*problem.local.initial(), *problem.top.initial())
+        problem.to_device(t) for t in (*problem.client_side.initial(), *problem.server_side.initial())
     )
     x, _ = problem.example(sizes.images)
 
     def work() -> None:
-        with problem.evaluating(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
+        with (
+            problem.evaluating(),
+            problem.client_side.bound_to(theta, buffers),
+            problem.server_side.bound_to(theta_s, buffers_s),
+        ):
             problem.logits(x)
 
     return len(x) / timed(bench, work, 0.1)

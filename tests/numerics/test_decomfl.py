@@ -227,7 +227,7 @@ def test_the_sphere_with_mu_is_the_larger_sphere_with_mu_over_its_radius(
     own = setting(mlp)
     plan = training(own, SGD, **({"h": 2} if cls is DeComFL else {}))
     n = own.problem.n_client
-    d = {HERON: own.problem.local.n, HOSFL: n, DeComFL: n + own.problem.top.n}[cls]
+    d = {HERON: own.problem.client_side.n, HOSFL: n, DeComFL: n + own.problem.server_side.n}[cls]
     found = [
         run(method(cls, plan, n_p=2, mu=mu, distribution=distribution, estimate=central, **flags), 2)
         for distribution, mu in (("sphere", 0.1), ("sqrt_d_sphere", 0.1 / d**0.5))
@@ -394,7 +394,7 @@ def test_scalars_are_clipped_together_noised_and_averaged_over_the_expected_numb
         by_hand += noise._noise(m, r, 6, True) if trust == "server" else 0.0
         np.testing.assert_allclose(scalars[-1].ravel(), by_hand * mu2 / (0.4 * m), rtol=1e-6, atol=1e-12)
         assert np.isnan(state.local_loss)
-        shares = private.setting.between[1].spent(r + 1, evaluated=False)
+        shares = private.setting.between[1].columns(r + 1, evaluated=False)
         assert (shares.clipped == clipped / len(S)) if S else np.isnan(shares.clipped)
     assert sizes >= {0, 1, 2}
 

@@ -186,7 +186,7 @@ def test_what_does_not_train_stays_to_the_bit(cls: Any, trainable: str, names: l
     state = run(method(cls, training(own)), 2)
     for name, p in client.named_parameters():
         assert name in chosen or torch.equal(p, reference.get_parameter(name))
-    assert apart(state.theta[: own.problem.n_client], own.problem.local.initial()[0][: own.problem.n_client])
+    assert apart(state.theta[: own.problem.n_client], own.problem.client_side.initial()[0][: own.problem.n_client])
 
 
 @pytest.mark.parametrize("trainable", ["norm", "first"])
@@ -196,12 +196,12 @@ def test_the_gradient_is_that_of_the_whole_client_in_what_trains(trainable: str)
     x, labels = next(batches(training(some), 0, 0))
     gradients = []
     for own in (some, all_of):
-        theta, buffers = own.problem.local.initial()
-        with own.problem.local.at(theta, buffers):
+        theta, buffers = own.problem.client_side.initial()
+        with own.problem.client_side.bound_to(theta, buffers):
             loss = own.problem.local_loss(own.problem.smash(x), labels)
-            gradients.append(own.problem.local.gradient(loss)[: own.problem.n_client])
+            gradients.append(own.problem.client_side.gradient(loss)[: own.problem.n_client])
     trains = [p.requires_grad for p in some.problem.client.parameters()]
-    sizes = [shape.numel() for _, shape in all_of.problem.local.places().values()][: len(trains)]
+    sizes = [shape.numel() for _, shape in all_of.problem.client_side.places().values()][: len(trains)]
     close(gradients[0], torch.cat([g for g, own in zip(gradients[1].split(sizes), trains, strict=True) if own]))
 
 

@@ -96,7 +96,7 @@ def test_sflv2_is_a_loop_by_hand(rule: Optimiser, size: int) -> None:
 
 def unaligned(self: FSLSAGE, main: Server, recent: Any, heads: dict[str, Tensor], i: int) -> float:
     """A client's head as it was made: its alignment would take steps, too."""
-    heads[str(i)] = self.problem.local.initial()[0][self.problem.n_client :]
+    heads[str(i)] = self.problem.client_side.initial()[0][self.problem.n_client :]
     return 0.0
 
 
@@ -116,7 +116,7 @@ def test_the_server_steps_on_the_same_groups_in_every_method(
         met(self, i, item, returned)
 
     def steps(self: Optimiser, theta: Tensor, *more: Any) -> None:
-        if theta.shape == (own.problem.top.n,) and seen:
+        if theta.shape == (own.problem.server_side.n,) and seen:
             groups.append(list(seen))
             seen.clear()
         step(self, theta, *more)
@@ -138,7 +138,7 @@ def test_the_size_of_a_step_follows_the_merged_steps_of_all_rounds(monkeypatch: 
     one's; every upload where every second goes up."""
     pace = Pace("linear", warmup=3, decay_steps=11, decay_steps_server=23)
     plan = training(setting(mlp), beta=0.6, k=k, pace=pace, merge=2)
-    taken = sizes(monkeypatch, CSEFSL, plan, 4)[plan.problem.top.n]
+    taken = sizes(monkeypatch, CSEFSL, plan, 4)[plan.problem.server_side.n]
     asked = [plan.participants(r) for r in range(4)]
     count = sum(max(-(-STEPS_OF[i] // k) for i in to) for to in asked)  # two are one step, one too
     assert taken == [pace.server(0.05, t) for t in range(count)]

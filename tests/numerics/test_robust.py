@@ -208,10 +208,10 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(cls: Any, flags: dict[str,
 def test_the_plan_tells_what_the_server_holds() -> None:
     """Mutations: one reply; all clients' where some take part; lines of a run that is not robust."""
     of = method(FedAvg, softmax(np.float32), aggregate="median", beta=0.75, attackers=0.25, attack="noise")
-    plan = robust_of(of).lines(1)
+    plan = robust_of(of).plan_lines(1)
     assert plan["memory of the aggregate"].startswith(f"{3 * 4 * C * p:,} bytes, 3 replies of {4 * C * p:,} bytes")
     assert plan["lie in what they send"] == "1 of 4 clients (noise)"
-    assert robust_of(method(FedAvg, softmax())).lines(1) == {}
+    assert robust_of(method(FedAvg, softmax())).plan_lines(1) == {}
 
 
 def test_bytes_are_those_of_the_mean() -> None:

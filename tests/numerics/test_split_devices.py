@@ -261,7 +261,7 @@ def test_within_a_model_on_a_gpu_torch_warns_or_refuses(strict: bool, tf32: bool
     monkeypatch.setattr(torch, "set_float32_matmul_precision", told.append)
     own = Flat([torch.nn.Linear(2, 1)], strict, tf32)
     for theta in (own.initial()[0], *[own.initial()[0].as_subclass(OnGPU)] * 3):
-        with own.at(theta):
+        with own.bound_to(theta):
             on_gpu = isinstance(theta, OnGPU)
             assert torch.are_deterministic_algorithms_enabled() is on_gpu
     assert torch.is_deterministic_algorithms_warn_only_enabled() is not strict
@@ -278,7 +278,7 @@ def test_the_kernel_of_a_result_tells_its_arithmetic() -> None:
 def test_attention_is_held_to_the_same_bits() -> None:
     """Mutation: a language model whose kernels may warn."""
     own = lm_toy.problem()
-    assert own.local._strict and own.top._strict and not setting().problem.local._strict
+    assert own.client_side._strict and own.server_side._strict and not setting().problem.client_side._strict
 
 
 # --- bfloat16
@@ -296,7 +296,7 @@ def test_losses_in_bfloat16_are_near_those_in_float32(which: str, device: str) -
         of = method(VARIANTS[which][0], training(setting(dtype="float32", bf16=bf16, device=device), SGD, h=2))
         local = local_of(of)
         _, x, labels = next(iter(local))
-        with torch.no_grad(), local.at(local.buffers):
+        with torch.no_grad(), local.bound_to(local.buffers):
             smashed = of.setting.problem.smash(x)
             loss = None if of.loss.at_cut else of.setting.problem.local_loss(smashed, labels)  # else it has no head
         assert smashed.dtype == (torch.bfloat16 if bf16 else torch.float32)

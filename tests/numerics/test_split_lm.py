@@ -29,13 +29,13 @@ def at(own: SplitLM, theta: torch.Tensor, theta_s: torch.Tensor) -> Any:
     from contextlib import ExitStack
 
     stack = ExitStack()
-    for manager in (own.evaluating(), own.local.at(theta), own.top.at(theta_s)):
+    for manager in (own.evaluating(), own.client_side.bound_to(theta), own.server_side.bound_to(theta_s)):
         stack.enter_context(manager)
     return stack
 
 
 def vectors(own: SplitLM) -> tuple[torch.Tensor, torch.Tensor]:
-    return own.local.initial()[0], own.top.initial()[0]
+    return own.client_side.initial()[0], own.server_side.initial()[0]
 
 
 def uncut(own: SplitLM, theta: torch.Tensor, theta_s: torch.Tensor) -> Lora:
@@ -195,9 +195,9 @@ def test_logits_are_looked_at_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
     own.parts.auxiliary.last.register_forward_hook(lambda part, given, losses: rows.append(len(losses)))
     for logits in (lm.LOGITS, 7 * VOCABULARY):
         monkeypatch.setattr(lm, "LOGITS", logits)
-        with own.local.at(theta):
+        with own.client_side.bound_to(theta):
             loss = own.local_loss(own.smash(x), labels)
-            found.append((loss.detach(), own.local.gradient(loss)))
+            found.append((loss.detach(), own.client_side.gradient(loss)))
     close(found[0][0], found[1][0])
     close(found[0][1], found[1][1])
     assert rows[0] == sum(rows[1:]) > 14 and max(rows[1:]) == 7
@@ -232,10 +232,10 @@ def test_frozen_weights_are_stored_in_bfloat16(monkeypatch: pytest.MonkeyPatch) 
         own = problem(dtype="float32", bf16=True)
         theta, theta_s = (moved(vector).float() for vector in vectors(own))
         x, labels = own.samples(DATA, np.arange(5))
-        with own.local.at(theta), own.top.at(theta_s):
+        with own.client_side.bound_to(theta), own.server_side.bound_to(theta_s):
             smashed = own.smash(x)
             losses = own.local_loss(smashed, labels), own.server_loss(smashed.detach(), labels)
-            slopes = own.local.gradient(losses[0]), own.top.gradient(losses[1])
+            slopes = own.client_side.gradient(losses[0]), own.server_side.gradient(losses[1])
         return own, [each.detach().float().numpy().tobytes() for each in (smashed, *losses, *slopes)]
 
     own, narrow = found()

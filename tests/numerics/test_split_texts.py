@@ -35,11 +35,11 @@ class Words(Split):
 
     def __init__(self) -> None:
         self.client, self.auxiliary, self.server = (part.double() for part in seeded(parts))
-        self.local, self.top = Flat([self.client, self.auxiliary]), Flat([self.server])
+        self.client_side, self.server_side = Flat([self.client, self.auxiliary]), Flat([self.server])
 
     @property
     def n_client(self) -> int:
-        return self.local.sizes()[0]
+        return self.client_side.sizes()[0]
 
     def samples(self, data: Texts, positions: Any) -> tuple[Tensor, Tensor]:
         texts = [data.tokens[i] for i in positions]

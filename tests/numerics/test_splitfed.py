@@ -91,7 +91,7 @@ def test_splitlora_is_sflv2_with_the_same_flags_to_the_bit(dtype: str) -> None:
     plan = planned(own, beta=0.6, h=3)
     lora, sfl = (run(method(cls, plan), 4) for cls in (SplitLoRA, SFLV2))
     assert same(lora, sfl) and (lora.server_steps, lora.server_loss) == (sfl.server_steps, sfl.server_loss)
-    assert own.problem.n_client == RANK * (SIDE * SIDE + 5) and own.problem.top.n == RANK * (5 + 4)
+    assert own.problem.n_client == RANK * (SIDE * SIDE + 5) and own.problem.server_side.n == RANK * (5 + 4)
     assert apart(lora.theta, method(SplitLoRA, plan).start().theta)
 
 

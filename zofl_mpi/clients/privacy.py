@@ -291,7 +291,7 @@ class Privacy(Between):
             most.append(int(counts.max()))
         return most[rounds] if self.trust == LOCAL else rounds
 
-    def settled(self, rounds: int, before: int) -> dict[str, Any]:
+    def derived_flags(self, rounds: int, before: int) -> dict[str, Any]:
         """Of a budget: z, and the rounds if they are fewer (UserError: a new run has both, or no account's package)."""
         z, budget = self.noise_multiplier, math.inf if self.epsilon == NONE else float(self.epsilon)
         if not z and budget == math.inf:
@@ -314,14 +314,14 @@ class Privacy(Between):
         warn(f"--epsilon {budget:g}: the run ends after round {rounds}; the next one would exceed it")
         return {"noise_multiplier": z, "rounds": rounds}
 
-    def spent(self, done: int, evaluated: bool) -> Spent | None:
+    def columns(self, done: int, evaluated: bool) -> Spent | None:
         """The columns after `done` rounds; epsilon where the run is evaluated."""
         if not self.active:
             return None
         epsilon = self.cost(done) if evaluated and self.noise_multiplier else None
         return Spent(self._known.get("clipped", math.nan), epsilon)
 
-    def lines(self, rounds: int) -> dict[str, str]:
+    def plan_lines(self, rounds: int) -> dict[str, str]:
         """Lines of --dry-run: the account of the run, of half and of twice its rounds."""
         if not self.active or not self.noise_multiplier:
             return {}

@@ -122,7 +122,7 @@ class Robust(Between):
         new = {path: np.asarray(at[path[0]] + factor * D[path]).astype(x.dtype) for path, x in fields.items()}
         return messages.replace_arrays(reply, new)
 
-    def lines(self, rounds: int) -> dict[str, str | float]:
+    def plan_lines(self, rounds: int) -> dict[str, str | float]:
         """What the server holds, and who lies."""
         if not self.active:
             return {}

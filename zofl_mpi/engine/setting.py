@@ -163,13 +163,13 @@ class PlansLoads(Protocol):
 class Budget(Protocol):
     """A part of a method that accounts for what rounds cost, and may end the run; asked at rank 0 alone."""
 
-    def settled(self, rounds: int, before: int) -> Mapping[str, Any]:
+    def derived_flags(self, rounds: int, before: int) -> Mapping[str, Any]:
         """{flag: value} that follow from the planned rounds, maybe fewer `rounds`; `before`: those continued, or 0."""
 
-    def spent(self, done: int, evaluated: bool) -> Any:
+    def columns(self, done: int, evaluated: bool) -> Any:
         """A dataclass of columns after `done` rounds; None: none."""
 
-    def lines(self, rounds: int) -> Mapping[str, str]:
+    def plan_lines(self, rounds: int) -> Mapping[str, str]:
         """Lines of --dry-run."""
 
 

@@ -94,10 +94,12 @@ class FSLSAGE(SplitMethod):
         uploads, targets = [], []
         for s, y in recent.uploads(i):
             leaf, labels = problem.to_device(s).detach().requires_grad_(), problem.to_device(y)
-            with problem.top.at(main.theta, main.buffers.clone(), running):  # its running statistics stay as they are
+            with problem.server_side.bound_to(
+                main.theta, main.buffers.clone(), running
+            ):  # its running statistics stay as they are
                 targets.append(torch.autograd.grad(problem.server_loss(leaf, labels), leaf)[0])
             uploads.append((leaf, labels))
-        theta = problem.to_device(problem.local.initial()[0])
+        theta = problem.to_device(problem.client_side.initial()[0])
         head = theta[problem.n_client :]
         if str(i) in heads:
             head.copy_(heads[str(i)])
@@ -121,18 +123,18 @@ class FSLSAGE(SplitMethod):
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         problem = self.problem
-        buffers, math_alone = problem.to_device(problem.local.initial()[1]), sdpa_kernel(SDPBackend.MATH)
+        buffers, math_alone = problem.to_device(problem.client_side.initial()[1]), sdpa_kernel(SDPBackend.MATH)
         # attention by products, since its fused kernels have one derivative only
-        with problem.local.at(theta, buffers, self.training.running), math_alone:
+        with problem.client_side.bound_to(theta, buffers, self.training.running), math_alone:
             (estimated,) = torch.autograd.grad(problem.local_loss(leaf, labels), leaf, create_graph=True)
             distance = (estimated - target).square().sum()
-            return distance.detach(), problem.local.gradient(distance)[problem.n_client :]
+            return distance.detach(), problem.client_side.gradient(distance)[problem.n_client :]
 
     def first(self, client: Client, message: Model) -> Smashed:
         """Uploads the first mini-batch of a round with alignment, before the aligned head arrives."""
         model = client.scratch["model"] = self.steps(client, message)
         _, x, labels = next(iter(model))
-        with torch.no_grad(), model.at(model.scratch):  # the pass that moves the statistics comes with the head
+        with torch.no_grad(), model.bound_to(model.scratch):  # the pass that moves the statistics comes with the head
             return Smashed(model.problem.smash(x), labels)
 
     def rest(self, client: Client, message: Head) -> Generator[Smashed, Any, Trained]:
@@ -146,7 +148,7 @@ class FSLSAGE(SplitMethod):
         """The client's model for its local steps of a round: theta_c as sent, with its own head."""
         problem = self.problem
         aligned = client.memory.get("head")
-        head = problem.local.initial()[0][problem.n_client :] if aligned is None else aligned
+        head = problem.client_side.initial()[0][problem.n_client :] if aligned is None else aligned
         theta = torch.cat([problem.to_device(message.theta), problem.to_device(head)])
         return super().steps(client, replace(message, theta=theta))
 
@@ -169,5 +171,5 @@ class FSLSAGE(SplitMethod):
 
     def plan(self, rounds: int) -> Lines:
         problem = self.problem
-        head = (problem.local.n - problem.n_client) * np.dtype(self.setting.dtype).itemsize
+        head = (problem.client_side.n - problem.n_client) * np.dtype(self.setting.dtype).itemsize
         return super().plan(rounds) | {f"further bytes down, each client, every {self.l} rounds": head}

@@ -88,17 +88,17 @@ class Split(Backend, Protocol):
 
         smashed = client(inputs),   local loss = loss(auxiliary(smashed)),   server's loss = loss(server(smashed))
 
-    The methods hold the flat vectors theta_l = (theta_c, theta_a) and theta_s, for which `local` and `top` stand.
-    `smash` and `local_loss` compute within `local.at`, `server_loss` within `top.at`, `score` within both. Samples may
-    differ in length, as texts do: a batch is as long as its longest sample.
+    Methods hold flat vectors theta_l = (theta_c, theta_a) and theta_s; `client_side` and `server_side` are functions
+    of them. Call `smash` and `local_loss` within `client_side.bound_to`, `server_loss` within `server_side.bound_to`,
+    `score` within both. Samples may differ in length, as texts do: a batch is as long as its longest sample.
     """
 
     @attribute
-    def local(self) -> Flat:
+    def client_side(self) -> Flat:
         """The client's part and its auxiliary head, of theta_l (n_l,) and buffers (b_l,)."""
 
     @attribute
-    def top(self) -> Flat:
+    def server_side(self) -> Flat:
         """The server's part, of theta_s (n_s,) and buffers (b_s,)."""
 
     @attribute

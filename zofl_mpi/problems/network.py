@@ -197,7 +197,7 @@ class Network(ProximalLoss):
         positions = positions_of(data, batch)
         total = np.zeros(self.n)
         function = self._function
-        with function.at(function.vector(x)):
+        with function.bound_to(function.vector(x)):
             for inputs, targets in self._blocks(data, positions, augmented=batch is not None):
                 parts = function.gradient(inputs, targets, of_sum=True)
                 total += torch.cat([part.reshape(-1) for part in parts]).cpu().numpy()
@@ -221,7 +221,7 @@ class Network(ProximalLoss):
         shift = None if steps.shift is None else function.vector(steps.shift)
         for t, inputs, targets in self._minibatches(steps.data, steps.batches, y[0]):
             for centre, point in zip(centres, points, strict=True):
-                with function.at(point) as parts:
+                with function.bound_to(point) as parts:
                     for gamma, *batch in zip(gammas[t : t + len(inputs)], inputs, targets, strict=True):
                         gradient = function.gradient(*batch)
                         if steps.mu:
@@ -256,7 +256,7 @@ class Network(ProximalLoss):
         # of a mini-batch, for all k points
         kept = [] if batch is None else list(self._blocks(data, positions, augmented=True))
         for k, row in enumerate(x):
-            with function.at(function.vector(row)):
+            with function.bound_to(function.vector(row)):
                 for inputs, targets in kept or self._blocks(data, positions):
                     sums[k] += float(function.objective.total(function.outputs(inputs), targets, inputs))
         return sums / len(positions)
@@ -291,7 +291,7 @@ class Network(ProximalLoss):
         """As `evaluated`; outputs and targets are added to `seen` where there are metrics."""
         evaluated, function, positions = list[Any](), self._function, np.arange(len(data))
         objective = function.objective
-        with function.at(function.vector(x)):
+        with function.bound_to(function.vector(x)):
             for block, (inputs, targets) in zip(
                 blocks(positions, EVALUATION_SAMPLES), self._blocks(data, positions), strict=True
             ):

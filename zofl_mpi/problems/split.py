@@ -34,12 +34,12 @@ class TorchSplit(Split):
     device: str = "cpu"  # where it computes, as torch calls it
     bf16: bool = False  # forward passes in bfloat16 where torch's autocast does so; losses in float32
     tf32: bool = False  # on a GPU, products of float32 with 10 bits of each factor
-    local: Flat = field(init=False, repr=False, compare=False)  # client's part with the auxiliary head; and
-    top: Flat = field(init=False, repr=False, compare=False)  # the server's, as functions of flat vectors
+    client_side: Flat = field(init=False, repr=False, compare=False)  # client's part with the auxiliary head; and
+    server_side: Flat = field(init=False, repr=False, compare=False)  # the server's, as functions of flat vectors
 
     @property
     def n_client(self) -> int:
-        return self.local.sizes()[0]
+        return self.client_side.sizes()[0]
 
     def kernel_name(self, batch_size: int) -> str:
         """torch, and the kind of device: each kind rounds differently."""
@@ -97,8 +97,8 @@ class SplitNetwork(TorchSplit):
         for part in self._parts():
             part.to(torch.device(self.device))
         self._objective.to(torch.device(self.device))
-        local, top = (Flat(own, tf32=self.tf32) for own in ([self.client, self.auxiliary], [self.server]))
-        vars(self).update(local=local, top=top)
+        client_side, server_side = (Flat(own, tf32=self.tf32) for own in ([self.client, self.auxiliary], [self.server]))
+        vars(self).update(client_side=client_side, server_side=server_side)
 
     def _check(self) -> None:
         """Refuses parts that share parameters, have nothing to train, or depend on a count of batches."""
@@ -235,7 +235,7 @@ class SplitNetwork(TorchSplit):
 
     @property
     def head_gradient(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
-        """(smashed, labels) -> the local loss () and its gradient (n_a,) in theta_a, within `local.at`, forward only.
+        """(smashed, labels) -> local loss () and its gradient (n_a,) in theta_a, within `client_side.bound_to`, by a forward pass.
 
         None for another loss than the cross-entropy, and a head that is not a linear layer with nothing to train before
         it.
@@ -258,7 +258,7 @@ class SplitNetwork(TorchSplit):
         return self._objective.mean(widened(outputs), labels, outputs)
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """(B, classes) logits of the server's part on the inputs, within `local.at` and `top.at`."""
+        """(B, classes) logits of the server's part on the inputs; both sides must be bound."""
         return self._output(self.server, self.smash(inputs))
 
     def _output(self, part: nn.Module, x: Tensor) -> Tensor:

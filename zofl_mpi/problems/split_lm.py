@@ -53,9 +53,11 @@ class SplitLM(TorchSplit):
             part.eval()  # nothing of it depends on that, but for transformers' own gradient checkpointing
         if self.bf16 and self.dtype == "float32":  # autocast leaves float64 as it is
             narrow_frozen(self.parts)
-        local = Flat([self.parts.client, self.parts.auxiliary], True, self.tf32)
-        top = Flat([self.parts.server], True, self.tf32, without=local.parameters)  # of tied embeddings the matrix
-        vars(self).update(local=local, top=top)
+        client_side = Flat([self.parts.client, self.parts.auxiliary], True, self.tf32)
+        server_side = Flat(
+            [self.parts.server], True, self.tf32, without=client_side.parameters
+        )  # of tied embeddings the matrix
+        vars(self).update(client_side=client_side, server_side=server_side)
 
     # --- sizes
 
@@ -208,7 +210,11 @@ class SplitLM(TorchSplit):
         """The model of `transformers` at theta (n_l,), of which the client's part counts, and theta_s (n_s,), with LoRA
         in its weights; it writes by `generate`. Tensors are copies.
         """
-        with self.local.at(self.to_device(theta)), self.top.at(self.to_device(theta_s)), torch.no_grad():
+        with (
+            self.client_side.bound_to(self.to_device(theta)),
+            self.server_side.bound_to(self.to_device(theta_s)),
+            torch.no_grad(),
+        ):
             model = copy.deepcopy(self.parts.model).to(self.parts.model.get_input_embeddings().weight.dtype)
             merge(model)
         config = model.config.get_text_config()

@@ -104,7 +104,7 @@ def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
         run_or_fail_all(world, lambda: plans.check_hooks(flags.instantiate(cls, values, setting=data), plan))
     setting, reason = _with_kernel(world, cls, data, plan)
     method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
-    settled = world.bcast(at_server(world, lambda: plans.settled(method, plan)))
+    settled = world.bcast(at_server(world, lambda: plans.derived_flags(method, plan)))
     if settled:  # follows from a budget and the rounds
         plan = replace(plan, values=values | settled)
         method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))

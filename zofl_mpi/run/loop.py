@@ -204,7 +204,7 @@ class Rounds:
         with unread.noting(parts):
             state = finite_round(method, state, r, clients)
         fleet, evaluates, columns = method.setting.fleet, self.schedule.evaluates(r + 1), dict[str, float]()
-        spent = [each.spent(r + 1, evaluates) for each in self._budgets]
+        spent = [each.columns(r + 1, evaluates) for each in self._budgets]
         for each in (state, fleet and fleet.spent(r + 1), *spent):
             if each is not None:
                 columns |= dict(scalar_fields(each))

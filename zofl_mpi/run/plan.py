@@ -338,7 +338,9 @@ def expected(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> dic
     evaluated = {"samples of each part that an evaluation reads": method.setting.eval_samples or "all"}
     S, uploads = plan.values["server_ranks"], method.server_uploads
     shared = {f"uploads of a step on each of {S} server ranks, at most": -(-uploads // S)} if S > 1 else {}
-    accounts = {k: v for each in parts_of(method) if isinstance(each, Budget) for k, v in each.lines(rounds).items()}
+    accounts = {
+        k: v for each in parts_of(method) if isinstance(each, Budget) for k, v in each.plan_lines(rounds).items()
+    }
     lines = {**about, **method.plan(rounds), **accounts, **shared, **drawn, **evaluated}
     return {**lines, **method.costs(), **seconds}
 
@@ -352,11 +354,11 @@ def in_words(config: Values, lines: Mapping[str, Any]) -> str:
     return "\n".join([*flags_shown, "", *costs])
 
 
-def settled(method: Method[Any], plan: Plan) -> dict[str, Any]:
+def derived_flags(method: Method[Any], plan: Plan) -> dict[str, Any]:
     """{flag: value} that budgets of the method's parts give, such as fewer rounds."""
     rounds, before = plan.values["rounds"], plan.rounds_before
     budgets = (each for each in parts_of(method) if isinstance(each, Budget))
-    return {name: value for each in budgets for name, value in each.settled(rounds, before).items()}
+    return {name: value for each in budgets for name, value in each.derived_flags(rounds, before).items()}
 
 
 def work_of(method: Method[Any]) -> Work | None:

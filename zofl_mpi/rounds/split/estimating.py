@@ -96,14 +96,14 @@ class EstimatingMethod(SplitMethod):
         q, x, labels = next(iter(local))
         target = labels
         if self.loss.at_cut:  # lambda, as the server would return it
-            with torch.no_grad(), local.at(local.scratch):
+            with torch.no_grad(), local.bound_to(local.scratch):
                 upload = Smashed(self.problem.smash(x), labels)
             server = Server(self.training, self.server_pass, message.theta_s, message.buffers_s, {})
             server.step(client.i, upload, returned=True)
             server.move()
             target = server.slopes[client.i]
-        with local.at(local.scratch):
-            g = self.problem.local.gradient(self.loss(self.problem.smash(x), target))
+        with local.bound_to(local.scratch):
+            g = self.problem.client_side.gradient(self.loss(self.problem.smash(x), target))
         gradient = rule(local, rule.forward(local, x, labels), target, local.key(q))
         direction = g.new_zeros(g.shape)
         for place, estimate in zip(rule.parts, gradient.parts, strict=True):

@@ -87,7 +87,7 @@ class SplitMethod(OnProblem[Split]):
     def start(self) -> SplitState:
         """The parts as the problem makes them."""
         training, problem = self.training, self.problem
-        (theta, buffers), (theta_s, buffers_s) = problem.local.initial(), problem.top.initial()
+        (theta, buffers), (theta_s, buffers_s) = problem.client_side.initial(), problem.server_side.initial()
         trained = theta[training.trainable(head=self.loss.travels > problem.n_client)]
         moments = training.optimiser.memory(trained) if training.state == "average" else {}
         return SplitState(theta, buffers, theta_s, buffers_s, {}, moments=moments)
@@ -96,7 +96,7 @@ class SplitMethod(OnProblem[Split]):
         """The message that begins a round: theta_c, with `head` theta_l; nothing of it where clients have their own."""
         if self.training.own_parts:
             return Model(state.theta[:0], state.buffers[:0], r, state.moments)
-        n = self.problem.local.n if head else self.problem.n_client
+        n = self.problem.client_side.n if head else self.problem.n_client
         return Model(state.theta[:n], state.buffers, r, state.moments)
 
     def server(self, state: SplitState, r: int, sharing: SharedServerStep | None = None) -> Server:
@@ -201,7 +201,11 @@ class SplitMethod(OnProblem[Split]):
         # copies: a user's module may move buffers in any mode, and clients of a process share the message
         buffers, buffers_s = (problem.to_device(t).clone() for t in (message.buffers, message.buffers_s))
         asked = setting.eval_participants(message.r)
-        with problem.evaluating(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
+        with (
+            problem.evaluating(),
+            problem.client_side.bound_to(theta, buffers),
+            problem.server_side.bound_to(theta_s, buffers_s),
+        ):
             test, validation = (
                 self._sums(data, client.i, asked.index(client.i), len(asked))
                 for data in (setting.test, setting.validation)
@@ -252,7 +256,7 @@ class SplitMethod(OnProblem[Split]):
         return Traffic(self.training, head, at_cut, self.scalars_each, last, losses=not at_cut)
 
     def plan(self, rounds: int) -> Lines:
-        return plan_of(self.traffic, rounds, self.rule.cost(self.loss)) | self.rule.lines()
+        return plan_of(self.traffic, rounds, self.rule.cost(self.loss)) | self.rule.plan_lines()
 
     def directions(self, rounds: int) -> Directions | None:
         """The directions of all participants' local steps; each client draws its own."""

@@ -140,7 +140,7 @@ class Piecewise(TwoPoint):
     def cost(self, loss: Loss) -> StepCost:
         return StepCost(self.passes + self.needs_point)
 
-    def lines(self) -> Lines:
+    def plan_lines(self) -> Lines:
         return {}
 
     def draw_pieces(self, like: Tensor, key: Key, kept: Kept | None = None) -> PiecewiseDirections:
@@ -179,10 +179,10 @@ class Piecewise(TwoPoint):
         if not self.lean and (us.are_kept or len(theta) <= AT_ONCE):
             for part in flat.places.values():  # one by one: a vector's last numbers may round otherwise
                 us.shift(theta, part, p, mu, model.perturbed_theta[part])
-            with torch.no_grad(), flat.at(model.perturbed_theta, model.unmoved(), model.training.running):
+            with torch.no_grad(), flat.bound_to(model.perturbed_theta, model.unmoved(), model.training.running):
                 return model.loss(model.problem.smash(x), target)
         nowhere = theta.new_full((1,), math.nan).expand(len(theta))
-        bound = flat.at(nowhere, model.unmoved(), model.training.running)
+        bound = flat.bound_to(nowhere, model.unmoved(), model.training.running)
         with torch.no_grad(), bound, _shifted(cast("NetworkLoss", model.loss), theta, us, p, mu):
             return model.loss(model.problem.smash(x), target)
 

@@ -146,10 +146,10 @@ def passes_at(training: Training, part: ServerPart) -> Work:
         if part.returned:
             smashed.requires_grad_()
         buffers = before if training.merge == 1 else before.clone()
-        with problem.top.at(theta, buffers, training.running) as parameters:
+        with problem.server_side.bound_to(theta, buffers, training.running) as parameters:
             loss = problem.server_loss(smashed, labels)
             if not part.returned:
-                return PassResult((problem.top.gradient(loss), buffers), Passed(loss.detach(), None))
+                return PassResult((problem.server_side.gradient(loss), buffers), Passed(loss.detach(), None))
             slope, *parts = torch.autograd.grad(loss, [smashed, *parameters], materialize_grads=True)
         return PassResult((torch.cat([each.reshape(-1) for each in parts]), buffers), Passed(loss.detach(), slope))
 

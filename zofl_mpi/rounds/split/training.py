@@ -111,7 +111,7 @@ class Training:
 
     def trainable(self, head: bool = True) -> slice:
         """Trained part of theta_l, with the auxiliary head if the method trains it (`head`)."""
-        start, stop = 0, self.problem.local.n
+        start, stop = 0, self.problem.client_side.n
         if self.freeze == "client":
             start = self.problem.n_client
         if self.freeze == "auxiliary" or not head:

@@ -133,7 +133,7 @@ class UnsplitMethod(SplitMethod):
 
     def next_state(self, kind: type[S], x: Tensor, buffers: Tensor, **further: Any) -> S:
         """The state after a round whose model is x (d,), with BatchNorm's statistics."""
-        n, b = self.problem.n_client, self.problem.local.b
+        n, b = self.problem.n_client, self.problem.client_side.b
         state = kind(x[:n], buffers[:b].clone(), x[n:], buffers[b:].clone(), **further)
         self._held.update(state=state, whole=x)
         return state

@@ -112,10 +112,8 @@ class ClientRank:
         self._watch.begins(following=False)
 
     def _begin(self) -> None:
-        self._collectives, self._kept = (
-            self._connect(),
-            dict[int, bytes](),
-        )  # checksums of memories that the server keeps
+        self._collectives = self._connect()
+        self._kept = dict[int, bytes]()  # checksums of memories that the server keeps
         own = (i for i, rank in enumerate(self._collectives.placement) if rank == self._collectives.rank)
         self._clients = {i: Client(i, self._data[i]) for i in own}
         self._asked: set[int] = set()  # in this round: no other client has scratch

@@ -273,7 +273,7 @@ def make_collectives(
     loads: Loads | None = None,
     comm: Communicator | None = None,
 ) -> Collectives:
-    """Collectives of the ranks of `comm`; by default the server's ranks, or rank 0 and the client ranks that are left."""
+    """Collectives of the ranks of `comm`; by default the server's, or rank 0 and the client ranks that are left."""
     left = world.survival and world.survival.guarded()
     comm = comm or left or (world.servers if 0 < world.rank < world.server_ranks else world.clients)
     return Collectives(

@@ -173,10 +173,8 @@ class MPIClients(Clients):
         """
         total = np.zeros((len(self.ledger.steps), 2, self._ranks), np.int64)
         clients = [self._rank_at_start(rank) for rank in range(self._collectives.ranks + 1)]
-        for ranks, collectives in [
-            (clients, self._collectives),
-            *(self._servers.each_collectives() if self._servers else ()),
-        ]:
+        servers = self._servers.each_collectives() if self._servers else ()
+        for ranks, collectives in [(clients, self._collectives), *servers]:
             total[:, :, ranks] += collectives.transport.take(self.ledger.steps, SERVER)
         return total
 
