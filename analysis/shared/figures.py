@@ -17,9 +17,6 @@ from shared.wording import METHODS
 from zofl_mpi.report.figure import LOOKS as LOOKS
 from zofl_mpi.report.figure import STYLE
 
-BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-SKY, YELLOW, BLACK = "#56B4E9", "#E69F00", "#000000"
-"""Okabe and Ito's colours, told apart by colour-blind readers; line styles differ too, for print in grey."""
 COLUMN, PAGE = 3.5, 7.0
 """Inches: the widths of one and of two columns of a paper."""
 
