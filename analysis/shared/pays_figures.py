@@ -13,7 +13,6 @@ from shared.groups import Group
 from shared.pays import FIRST, FROZEN, costs, name, paired, rule, spelled, work
 from shared.pays_estimates import Places, cosines, passes
 from shared.split_costs import all_bytes
-
 from zofl_mpi.report import palette
 
 LINES = ("sflv2", "cse_fsl", "heron-n2", "ho_sfl-n2", "heron-head-8", "heron", "heron-frozen")
