@@ -50,6 +50,8 @@ def draw(blocks: Mapping[str, Sequence[Row]], name: Callable[[Row], str], quanti
         line[0].set_ylim(len(rows) - 0.5, -0.5)
     for panel, quantity in zip(panels[-1], quantities, strict=True):
         panel.set_xlabel(quantity.label)
+        if not quantity.log and all(math.isnan(quantity.sd(row)) for rows in blocks.values() for row in rows):
+            panel.set_xlim(0, 1.05 * panel.get_xlim()[1])  # once all is drawn
     figure.suptitle("after the last round; dot: mean over seeds; bar: standard deviation on either side", fontsize=8)
     return figure
 
@@ -61,8 +63,6 @@ def _dots(panel: Any, rows: Sequence[Row], quantity: Quantity) -> None:
         panel.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
         panel.xaxis.set_major_formatter("{x:g}")
         panel.xaxis.set_minor_locator(NullLocator())
-    elif all(map(math.isnan, bars)):
-        panel.set_xlim(left=0)
     for place, (value, bar) in enumerate(zip(values, bars, strict=True)):
         if quantity.log and value == 0:
             panel.annotate("0", (0.01, place), xycoords=("axes fraction", "data"), va="center")

@@ -86,6 +86,9 @@ def test_fedrzo_is_drawn_beside_each_sharpness(made: Grids, script: Any) -> None
         (fedavg,) = [r for r in rows if r["method"] == "fedavg" and r["rectifier"] == sharpness]
         dots = [line for line in panel.lines if line.get_marker() == "o"]
         assert dots[2].get_xdata() == pytest.approx([fedavg["nonsmooth_mean"]])
+    for panel in figure.axes:  # Mutation: limits that are set before all is drawn
+        left, right = panel.get_xlim()
+        assert all(left <= x <= right for line in panel.lines for x in line.get_xdata())
     assert [panel.get_xscale() for panel in figure.axes[:3]] == ["linear", "linear", "log"]
 
 
