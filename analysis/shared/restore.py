@@ -44,7 +44,7 @@ def setting_of(
     if setting.fingerprint != run.attrs.get("data"):
         told = f"({run.attrs.get('data')} then, {setting.fingerprint} now)"
         raise UserError(f"{run.path}: data or network are not those that the run was made with {told}")
-    return setting, flags.made(plan.method_of(module, config["method"]), understood.values, setting=setting)
+    return setting, flags.instantiate(plan.method_of(module, config["method"]), understood.values, setting=setting)
 
 
 def unfinished(run: records.Run) -> UserError:
