@@ -6,7 +6,7 @@ from zofl_mpi import zo_hfl
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.run import flags
-from zofl_mpi.run.mpi.placement import placed
+from zofl_mpi.run.mpi.placement import place_clients
 from zofl_mpi.run.plan import groups_of
 
 FAMILY = "zofl_mpi.zo_hfl"
@@ -110,7 +110,7 @@ def clients_on_ranks(out: Path) -> list[int]:
 def test_the_table_of_ranks_tells_where_clients_live(results: Runs) -> None:
     """Mutations: i mod P in the table; loads that no rank is told of."""
     for ranks in (3, 5):
-        equal, own = (placed(5, ranks - 1, loads) for loads in (None, Loads(TAU)))
+        equal, own = (place_clients(5, ranks - 1, loads) for loads in (None, Loads(TAU)))
         expected = [own.count(rank) for rank in range(1, ranks)]
         assert clients_on_ranks(results("scaffold-softmax", ranks)) == expected
         assert expected != [equal.count(rank) for rank in range(1, ranks)]

@@ -35,7 +35,11 @@ EACH = {"each": True}  # metadata of a field that has no mean: `mean` gives {cli
 
 @dataclasses.dataclass(frozen=True)
 class Compact:
-    """Base of a message that stands for a smaller one, whose bytes it states; they must be the same for all clients."""
+    """A message whose booked size differs from its payload.
+
+    Attributes:
+        communicated: bytes that are booked, the same for all clients.
+    """
 
     communicated: int
 

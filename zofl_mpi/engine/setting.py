@@ -134,7 +134,7 @@ class Directions(NamedTuple):
 
     @property
     def per_parameter(self) -> float:
-        """Directions per parameter: below about 1, estimates have explored few of the ways in which a loss can fall."""
+        """Directions per parameter; well below 1, most descent directions were never tried."""
         return self.drawn / self.dimension
 
     def __str__(self) -> str:
@@ -245,7 +245,7 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     def device_needs(self) -> Sequence[Needs]:
         """Operations and memory of a client's step, for --devices; measured at rank 0. Empty: not known.
 
-        Of several ways to take it each client takes the first that its device can hold (`Fleet.way`).
+        Each client uses the first way that fits its device's memory (`Fleet.way`).
         """
         return ()
 

@@ -183,7 +183,7 @@ def scaled_to_one(weights: Mapping[int, float], asked: Collection[int]) -> Mappi
 
 
 def eval_data(setting: Setting[Any], data: Any, i: int | None = None) -> Any:
-    """The samples that evaluations read of client i's data, of the server's for None: the same ones each time."""
+    """Fixed evaluation subset of client i's data (None: of the server's)."""
     if not isinstance(data, Drawable):
         return data
     return data.drawn(setting.eval_samples, setting.streams(Purpose.EVALUATION, i=setting.m if i is None else i))
@@ -197,7 +197,7 @@ PROBE = 64  # samples whose operations a plan counts where a batch is all of a c
 
 @dataclass(frozen=True)
 class RoundCost:
-    """The work and the messages of a method's rounds."""
+    """Cost model of a round: participants, local steps, samples, messages."""
 
     participants: Callable[[int], Sequence[int]]  # (r) -> S_r
     steps: Callable[[Integers, int], Integers | int]  # (clients (k,), r) -> (k,) local steps in round r, or one number

@@ -154,7 +154,7 @@ class Local:
         return place if place < H else None
 
     def effort(self, participants: Callable[[int], Sequence[int]], points: int) -> RoundCost:
-        """The work and the messages of the local steps, each of which evaluates the loss at so many points."""
+        """Cost model of a round whose local steps evaluate the loss at `points` points each."""
         x, H = np.zeros(self.setting.problem.n, self.setting.dtype), self.steps()
         return RoundCost(participants, lambda i, r: H, self.batch, GlobalModel(x, 0), Stepped(x), points=points)
 

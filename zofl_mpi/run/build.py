@@ -130,7 +130,7 @@ def opened(built: Built, bar: Progress, stop: Stop) -> Job:
     bar.step("start: costs and result file", 4, 3)
     device.keep_freed_memory()
     stop.listen()
-    loads = world.bcast(built.loads)  # rank 0's: ranks that looked for a client on different ones would hang
+    loads = world.bcast(built.loads)  # ranks must agree on placement, or they deadlock
     clients = _clients_per_rank(world, values["server_ranks"], method.setting.m, loads)
     rows = [place.row(rank, clients[rank], values["server_ranks"]) for rank, place in enumerate(placements)]
     if values["verbose"] and world.rank == 0:

@@ -55,7 +55,7 @@ class Schedule:
 
 
 MAX_SEPARATE_MEMORIES = 1000
-"""Most clients whose memories get a data set each in a checkpoint: HDF5 takes longer to make one than to write it."""
+"""Most clients with a data set each in a checkpoint: in HDF5 creating a data set costs more than writing it."""
 
 
 @final
@@ -150,7 +150,7 @@ class Rounds:
                 self._survived(repeated=False)
         if stop and done < schedule.rounds and not self.reason:
             self.ended = "interrupted"
-            recorder.close("interrupted", **self.totals.explored(self.method))
+            recorder.close("interrupted", **self.totals.count_directions(self.method))
             return
         self._finish(done, state)
 
@@ -172,7 +172,10 @@ class Rounds:
         if fleet := self.method.setting.fleet:
             self.recorder.describe({f"clients/{name}": about for name, about in BY_CLIENT.items()})
             final |= {f"clients/{name}": value for name, value in fleet.by_client(done).items()}
-        attrs: dict[str, Any] = {**self.totals.explored(self.method), **({"stopped": stopped} if stopped else {})}
+        attrs: dict[str, Any] = {
+            **self.totals.count_directions(self.method),
+            **({"stopped": stopped} if stopped else {}),
+        }
         try:
             self.recorder.finish(final, "stopped" if stopped else "done", **attrs)
         except records.DamagedError:

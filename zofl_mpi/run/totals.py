@@ -45,7 +45,7 @@ class Totals:
     # computed beyond the mean of the client ranks; see `latest_rank`
     late: dict[int, float] = field(default_factory=dict)
 
-    def explored(self, method: Method[Any]) -> dict[str, float]:
+    def count_directions(self, method: Method[Any]) -> dict[str, float]:
         """Counts the run's directions; returns the result's attribute `directions_per_parameter`, if there are any."""
         try:
             self.directions = method.directions(self.round)

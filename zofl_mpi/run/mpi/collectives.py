@@ -11,18 +11,18 @@ their client's stream; a `Gatherv` moves the bytes. A rank sends the items that 
 larger item. The server reads the items in the order (q, `to`); from the headers every rank computes which those are
 (`gather.Order`), and so who may send next:
 
-- a rank of which the server still holds an item sends nothing;
-- a rank that is due sends at least one item, for which it waits: of the next clients in order, up to the first whose
-  rank is already among them, those whose item is not there yet;
-- any other rank sends the items that are ready, one above BOUND only if it is due.
+- BLOCKED: the server still holds an item of this rank; it sends nothing.
+- REQUIRED: the next rank in reading order must send; it blocks until its item is ready. So must the ranks of the
+  clients after it, up to the first rank that occurs twice, unless their item has arrived.
+- OPTIONAL: any other rank sends the items that are ready, but none above BOUND.
 
 All that the collectives move is counted here, as transport bytes of each rank (`transport`).
 
 Memory: a rank holds BOUND bytes, or one larger item, that wait, as much that is being sent, and one item that waits for
 room. The server holds two waves and, of each rank, at most BOUND bytes ahead of their turn.
 
-No deadlock: no wave is empty, since the item that the server reads next is due where it is not there. The rank that
-owes it can make it: its earlier items were sent and read, so there is room for it. Beside that a wave waits for room at
+No deadlock: no wave is empty, since the item that the server reads next is required unless it has arrived. Its
+rank can make it: its earlier items were sent and read, so there is room for it. Beside that a wave waits for room at
 the server only: the method has then two waves to read, and needs no later one for it.
 """
 
