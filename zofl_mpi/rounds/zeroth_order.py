@@ -75,8 +75,8 @@ class Local:
         schedule: of the step size over rounds: constant, sqrt, harmonic[:OFFSET] or power:P.
         eta: smoothing radius; also the weight 1/eta of the distance to X_i.
         batch: samples of a local step, drawn with replacement; 0 for all of the client's.
-        x_set: X_i: problem (the problem's own), all, box:LOW:HIGH, ball:RADIUS[:CENTRE], half-space:OFFSET[:NORMAL],
-            simplex[:TOTAL]; one, or one per client.
+        x_set: X_i: problem (the problem's own), all, box:LOW:HIGH, ball:RADIUS[:CENTRE]; one, or one per client. They
+            must have a common point; where they have none, `set_distance` stays above 0.
         weights: of the clients in f and in the mean: uniform (the paper's) or size (|D_i|); a lower level is uniform.
         x0: first iterate: zero, random or auto (random where the problem says so).
         probe: random directions at each evaluation for the estimate of the gradient of the smoothed objective; 0: none.
@@ -124,9 +124,7 @@ class Local:
             raise UserError(f"--gamma {gamma:g}: {must}: {why}; a larger --eta or a smaller --gamma")
         if own:
             return [SimpleNamespace(project=partial(setting.problem.project, i)) for i in range(setting.m)]
-        sets = convex_sets.parse_all(self.x_set, setting.problem.n, setting.m)
-        convex_sets.common_point(sets, setting.problem.n)
-        return sets
+        return convex_sets.parse_all(self.x_set, setting.problem.n, setting.m)
 
     def batches(self, client: Client, size: int, r: int) -> Any:
         """(H, B) positions of round r's local steps, or None for each: all samples."""
