@@ -235,7 +235,9 @@ class SplitNetwork(TorchSplit):
 
     @property
     def head_gradient(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
-        """(smashed, labels) -> local loss () and its gradient (n_a,) in theta_a, by a forward pass within `bound_to`.
+        """(smashed, labels) -> local loss () and its gradient (n_a,) in theta_a, within `client_side.bound_to`.
+
+        By a forward pass alone.
 
         None for another loss than the cross-entropy, and a head that is not a linear layer with nothing to train before
         it.

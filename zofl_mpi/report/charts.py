@@ -10,11 +10,10 @@ from zofl_mpi.arrays import Array
 from zofl_mpi.errors import plain
 from zofl_mpi.report.facts import CELL
 from zofl_mpi.report.groups import Group, half_width
+from zofl_mpi.report.palette import BYTES, COLOURS, SECONDS
 from zofl_mpi.run.records import Run
 
 Chart = dict[str, Any]
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
-"""Okabe and Ito's colours, told apart by colour-blind readers."""
 DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")
 POINTS = 2000
 """A curve has no more points; of longer runs every k-th round is drawn, and the last."""
@@ -104,12 +103,7 @@ def rank_seconds(run: Run) -> Chart:
     """Where each rank's seconds went; rank 0, with --server-ranks S the first S ranks, is the server."""
     names, starts = groups(run.ranks["seconds_compute"].shape[2])
     data = [
-        {
-            "type": "bar",
-            "name": word,
-            "x": names,
-            "y": json_numbers(means(run.ranks[f"seconds_{kind}"].sum((0, 1)), starts)),
-        }
+        _bars(word, names, means(run.ranks[f"seconds_{kind}"].sum((0, 1)), starts), SECONDS[kind])
         for kind, word in KINDS.items()
         if f"seconds_{kind}" in run.ranks and (kind != "staging" or run.ranks["seconds_staging"].any())
     ]
@@ -120,8 +114,8 @@ def rank_bytes(run: Run) -> Chart:
     """Transport bytes of the run by rank and direction."""
     names, starts = groups(run.ranks["transport_sent"].shape[2])
     data = [
-        {"type": "bar", "name": word, "x": names, "y": json_numbers(means(run.ranks[name].sum((0, 1)), starts) / 2**20)}
-        for name, word in (("transport_sent", "sent"), ("transport_received", "received"))
+        _bars(way, names, means(run.ranks[f"transport_{way}"].sum((0, 1)), starts) / 2**20)
+        for way in ("sent", "received")
     ]
     return chart(data, x="rank", y="MiB of the run", barmode="group")
 
@@ -130,8 +124,8 @@ def step_bytes(run: Run) -> Chart:
     """Protocol bytes of the run by step of a round and direction."""
     steps = [escape(plain(step, CELL)) for step in run.steps]
     data = [
-        {"type": "bar", "name": word, "x": steps, "y": json_numbers(run.clients[name].sum((0, 2)) / 2**20)}
-        for name, word in (("bytes_down", "down to clients"), ("bytes_up", "up to the server"))
+        _bars(word, steps, run.clients[f"bytes_{way}"].sum((0, 2)) / 2**20, BYTES[way])
+        for way, word in (("down", "down to clients"), ("up", "up to the server"))
     ]
     return chart(data, x="step of a round", y="MiB of the run", barmode="group")
 
@@ -152,6 +146,12 @@ def class_counts(run: Run) -> Chart:
     grid = {"x": names, "y": list(range(counts.shape[1])), "z": [json_numbers(row) for row in counts.T]}
     shades = {"colorscale": "Blues", "reversescale": True, "colorbar": {"title": {"text": "samples"}}}
     return chart([{"type": "heatmap", **grid, **shades}], x="client", y="class")
+
+
+def _bars(name: str, x: Sequence[str], heights: Array, colour: str = "") -> dict[str, Any]:
+    """A trace of bars."""
+    bars: dict[str, Any] = {"type": "bar", "name": name, "x": x, "y": json_numbers(heights)}
+    return bars | ({"marker": {"color": colour}} if colour else {})
 
 
 def chart(data: list[dict[str, Any]], x: str, y: str, **layout: Any) -> Chart:
