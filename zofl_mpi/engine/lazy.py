@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 class _Torch:
     def __getattr__(self, name: str) -> Any:
-        import torch  # the statement, which costs less than import_module: it is in every step
+        import torch
 
+        self.__dict__ = torch.__dict__  # from now on a look-up costs what it costs in torch itself
         return getattr(torch, name)
 
 
