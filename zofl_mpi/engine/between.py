@@ -59,11 +59,15 @@ class Between:
         return reply
 
     def derived_flags(self, rounds: int, before: int) -> Mapping[str, Any]:
-        """See `setting.Budget`."""
+        """{flag: value} that follow from the planned rounds, such as fewer `rounds`. Asked at rank 0.
+
+        Args:
+            before: number of rounds of the run that is continued, or 0.
+        """
         return {}
 
     def columns(self, done: int, evaluated: bool) -> Any:
-        """See `setting.Budget`."""
+        """A dataclass of columns after `done` rounds, such as an account; None: none. Asked at rank 0."""
         return None
 
     def plan_lines(self, rounds: int) -> Mapping[str, Any]:

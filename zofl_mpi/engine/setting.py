@@ -159,20 +159,6 @@ class PlansLoads(Protocol):
         return None
 
 
-@runtime_checkable
-class Budget(Protocol):
-    """A part of a method that accounts for what rounds cost, and may end the run; asked at rank 0 alone."""
-
-    def derived_flags(self, rounds: int, before: int) -> Mapping[str, Any]:
-        """{flag: value} that follow from the planned rounds, maybe fewer `rounds`; `before`: those continued, or 0."""
-
-    def columns(self, done: int, evaluated: bool) -> Any:
-        """A dataclass of columns after `done` rounds; None: none."""
-
-    def plan_lines(self, rounds: int) -> Mapping[str, str]:
-        """Lines of --dry-run."""
-
-
 class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     """A federated method: a frozen dataclass with a field `setting`, and the paper's parameters, which are flags.
 

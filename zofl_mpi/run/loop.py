@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -20,7 +20,6 @@ from zofl_mpi.engine.fields import (
     demand_losses,
     described,
     is_finite,
-    parts_of,
     reported,
     scalar_fields,
     without_warnings,
@@ -30,7 +29,8 @@ from zofl_mpi.engine.hidden import Unchanged
 from zofl_mpi.engine.lazy import is_tensor
 from zofl_mpi.engine.ledger import KINDS, Row
 from zofl_mpi.engine.ownership import own_state
-from zofl_mpi.engine.setting import Budget, Method
+from zofl_mpi.engine.roles import program_of
+from zofl_mpi.engine.setting import Method
 from zofl_mpi.errors import RunFailed, UserError
 from zofl_mpi.paths import user_path
 from zofl_mpi.run import records, unread
@@ -93,11 +93,6 @@ class Rounds:
     state: Any = field(default=None, init=False)
     ended: str = field(default="", init=False)
     reason: str = field(default="", init=False)
-
-    @cached_property
-    def _budgets(self) -> list[Budget]:
-        """The parts that account for what rounds cost."""
-        return [each for each in parts_of(self.method) if isinstance(each, Budget)]
 
     def stop(self, reason: str) -> None:
         """Ends the run after the round in progress, or after that whose row was just given."""
@@ -207,8 +202,8 @@ class Rounds:
         with unread.noting(parts):
             state = finite_round(method, state, r, clients)
         fleet, evaluates, columns = method.setting.fleet, self.schedule.evaluates(r + 1), dict[str, float]()
-        spent = [each.columns(r + 1, evaluates) for each in self._budgets]
-        for each in (state, fleet and fleet.spent(r + 1), *spent):
+        accounts = [each.columns(r + 1, evaluates) for each in program_of(method).between]
+        for each in (state, fleet and fleet.spent(r + 1), *accounts):
             if each is not None:
                 columns |= dict(scalar_fields(each))
                 self.recorder.describe(described(each))

@@ -15,7 +15,7 @@ from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.fields import demand_known
 from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.engine.sharing import SharedServerStep, Work
+from zofl_mpi.engine.sharing import SharedServerStep, UploadPass
 from zofl_mpi.errors import warn
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.saving import PLAIN
@@ -105,7 +105,7 @@ class SplitMethod(OnProblem[Split]):
         part = state.theta_s, state.buffers_s, state.optimiser
         return Server(self.training, self.server_pass, *part, before, sharing)
 
-    def server_pass(self, part: ServerPart) -> Work:
+    def server_pass(self, part: ServerPart) -> UploadPass:
         """A step of the server's ranks: `passes_at` the part."""
         return passes_at(self.training, part)
 
