@@ -73,7 +73,7 @@ class Order:
         return self._failed or not self._live
 
     def due(self) -> set[int]:
-        """The ranks that must send: those of the next clients whose item has not come, up to a rank that occurs twice."""
+        """The ranks that must send: those of the next clients whose item has not come, up to a repeated rank."""
         seen: set[int] = set()
         for k in range(self._at, len(self._live)):
             rank = self._placement[self._live[k]]
