@@ -14,7 +14,7 @@ import numpy as np
 import zofl_mpi
 from zofl_mpi.clients import privacy
 from zofl_mpi.engine.fields import described
-from zofl_mpi.engine.fleet import Spent
+from zofl_mpi.engine.fleet import FleetColumns
 from zofl_mpi.engine.setting import Method
 from zofl_mpi.rounds.local_sgd import LocalSGDState
 from zofl_mpi.run import flags
@@ -39,7 +39,7 @@ def interface() -> dict[str, Any]:
         "functions of a method": hooks(),
         "files": files(),
         "columns": {
-            "--devices": [*described(Spent)],
+            "--devices": [*described(FleetColumns)],
             "--clip": [*described(privacy.Spent)],
             **{family: columns(module) for family, module in modules.items()},
         },

@@ -14,7 +14,7 @@ from zofl_mpi.engine.between import Between, Trait
 from zofl_mpi.engine.clients import Clients
 from zofl_mpi.engine.context import RunContext
 from zofl_mpi.engine.fleet import Fleet, Needs, RoundWork
-from zofl_mpi.engine.roles import Backend, ClientProgram, attribute
+from zofl_mpi.engine.roles import Backend, ClientProgram, overridable
 from zofl_mpi.engine.streams import Purpose, Streams
 
 P = TypeVar("P", covariant=True, default=Any)
@@ -182,36 +182,36 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     needs: ClassVar[type[Any] | str | None] = None
     """The role of a problem that the method runs on, a protocol of `zofl_mpi.problems` or its name; None: any."""
 
-    @attribute
+    @overridable
     def setting(self) -> Setting[Any]:
         """Problem, data and random numbers."""
 
-    @attribute
+    @overridable
     def sampling(self) -> Any:
         """Who takes part in a round, as `rounds.base.Sampling` says it; None: everybody, or not known."""
         return None
 
-    @attribute
+    @overridable
     def example_reply(self) -> Any:
         """An example of a participant's reply; None: not known."""
         return None
 
-    @attribute
+    @overridable
     def between(self) -> tuple[Between, ...]:
         """What stands between the method and its clients."""
         return self.setting.between
 
-    @attribute
+    @overridable
     def backend(self) -> Backend:
         """Where and how the problem computes."""
         return self.setting.problem  # type: ignore[no-any-return]
 
-    @attribute
+    @overridable
     def kernel(self) -> str:
         """Name of the code that computes a step, where there are several: kernels agree to rounding only."""
         return ""
 
-    @attribute
+    @overridable
     def server_uploads(self) -> int:
         """The uploads that a step of the server is on, which ranks can share (`engine.sharing`); 0: it takes none."""
         return 0

@@ -110,7 +110,7 @@ class Local:
         """gamma of round r; Theorem 1's where K is given."""
         return theorem1(self.K, self.setting.m)[1] if self.K else stepsize(self.schedule, self.gamma, r)
 
-    def shares(self) -> Mapping[int, float]:
+    def client_weights(self) -> Mapping[int, float]:
         """{i: w_i} of all clients, summing to 1."""
         return Shares(self.setting, self.weights)
 
@@ -151,7 +151,7 @@ class Local:
         place = int(self.setting.streams(Purpose.OUTPUT, r=r).integers(before + H))
         return place if place < H else None
 
-    def effort(self, participants: Callable[[int], Sequence[int]], points: int) -> RoundCost:
+    def round_cost(self, participants: Callable[[int], Sequence[int]], points: int) -> RoundCost:
         """Cost model of a round whose local steps evaluate the loss at `points` points each."""
         x, H = np.zeros(self.setting.problem.n, self.setting.dtype), self.steps()
         return RoundCost(participants, lambda i, r: H, self.batch, GlobalModel(x, 0), Stepped(x), points=points)
@@ -219,7 +219,7 @@ def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[s
 
     From (N,) central differences of f along `directions`, and scores by column; `further`: columns of a subclass.
     """
-    shares = local.shares()
+    shares = local.client_weights()
     pull = sum((shares[i] * local.pull(x, own) for i, own in enumerate(local.sets)), np.zeros(len(x)))
     g = (len(x) / (2 * local.eta) * differences)[:, None] * directions(local, r).astype(np.float64)
     squared = gradient_squared(g, pull)
@@ -270,7 +270,7 @@ class LipschitzReports(EstimatesCost[Lipschitz]):
         replies = clients.ask(self.probe, GlobalModel(x, r), to=self.setting.eval_participants(r), counted=False)
         scores = all_scores(self.setting, x)  # while the clients compute
         probes = dict(replies)
-        shares = scaled_to_one(self.local.shares(), probes)
+        shares = scaled_to_one(self.local.client_weights(), probes)
         differences = sum((shares[i] * p.differences for i, p in probes.items()), np.zeros(self.local.probe))
         objective = math.fsum(shares[i] * p.loss for i, p in probes.items())
         return report(self.local, x, r, differences, scores | {"objective": objective, "clients_asked": len(probes)})

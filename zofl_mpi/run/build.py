@@ -115,7 +115,7 @@ def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
     attrs: dict[str, Any] = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
     attrs |= {"kernel_choice": reason} if reason else {}
     attrs |= {"settled": " ".join(settled)} if settled else {}
-    attrs |= {"devices": setting.fleet.lines()} if setting.fleet is not None else {}
+    attrs |= {"devices": setting.fleet.class_rows()} if setting.fleet is not None else {}
     return Built(world, plan, method, loads, placements, attrs)
 
 

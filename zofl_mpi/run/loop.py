@@ -203,7 +203,7 @@ class Rounds:
             state = finite_round(method, state, r, clients)
         fleet, evaluates, columns = method.setting.fleet, self.schedule.evaluates(r + 1), dict[str, float]()
         accounts = [each.columns(r + 1, evaluates) for each in program_of(method).between]
-        for each in (state, fleet and fleet.spent(r + 1), *accounts):
+        for each in (state, fleet and fleet.columns(r + 1), *accounts):
             if each is not None:
                 columns |= dict(scalar_fields(each))
                 self.recorder.describe(described(each))

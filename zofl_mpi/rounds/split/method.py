@@ -121,7 +121,7 @@ class SplitMethod(OnProblem[Split]):
         """The mean of the participants' models by their weights, with the head that the server has where none comes."""
         if self.training.own_parts:
             return Update(state.theta, state.buffers)
-        to, shares = self.training.participants(r), self.training.shares()
+        to, shares = self.training.participants(r), self.training.client_weights()
         return with_head(state, clients.mean(self.update, Ask(), to=to, weights=shares))
 
     # --- a client

@@ -57,7 +57,7 @@ class Server:
 
     @classmethod
     def mean_of(cls, replicas: Mapping[int, Server], shares: Mapping[int, float]) -> Server:
-        """The mean of replicas, weighted by their `shares`, with the steps of all of them.
+        """The mean of replicas, weighted by their `client_weights`, with the steps of all of them.
 
         With --state average its moments are the mean of theirs, else {i: those of replica i}.
         """

@@ -118,7 +118,7 @@ class Training:
             stop = self.problem.n_client
         return slice(start, stop)
 
-    def shares(self) -> Mapping[int, float]:
+    def client_weights(self) -> Mapping[int, float]:
         """{i: w_i} of all clients, summing to 1."""
         return Shares(self.setting, self.weights)
 

@@ -194,7 +194,7 @@ class Collectives:
     def _share(self, own: NDArray[Any]) -> NDArray[Any]:
         """All ranks' arrays of one shape, stacked, on all ranks."""
         stacked = np.empty((self.ranks + 1, *own.shape), own.dtype)
-        self.transport.shares(self._last[1], own.nbytes)
+        self.transport.allgathers(self._last[1], own.nbytes)
         self._wait(self.comm.Iallgather(own, stacked))
         return stacked
 
