@@ -275,7 +275,7 @@ class Fleet:
     # --- reports
 
     def sampled(self, rounds: int, most: int) -> tuple[int, FleetColumns]:
-        """What a run spends, from as many of its rounds, at equal distances, as ask `most` clients at most."""
+        """Estimated totals of a run, from rounds at equal distances that ask `most` clients at most."""
         assert self._round_work is not None
         taken = max(1, min(rounds, most // max(1, len(self._round_work(0).clients))))
         costs = (self._cost(k * rounds // taken) for k in range(taken))

@@ -28,6 +28,6 @@ def imported_torch() -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it is a tensor; without importing torch."""
+    """True if it is a tensor; without importing torch."""
     found = imported_torch()
     return found is not None and isinstance(value, found.Tensor)

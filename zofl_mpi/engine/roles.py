@@ -90,7 +90,7 @@ class Backend(Protocol):
 
     @overridable
     def bf16(self) -> bool | None:
-        """Whether forward passes run in bfloat16; None where they cannot."""
+        """True if forward passes run in bfloat16; None where they cannot."""
         return None
 
 
@@ -104,7 +104,7 @@ class ClientProgram(Protocol):
 
     @overridable
     def between(self) -> tuple[Any, ...]:
-        """What stands between the program and its clients; see `engine.between`."""
+        """Wrappers of its clients; see `engine.between`."""
         return ()
 
     @overridable

@@ -59,7 +59,7 @@ class Setting(Generic[P]):
     context: RunContext = field(default_factory=RunContext, repr=False, compare=False)
 
     def any_between(self, trait: Trait) -> bool:
-        """Whether something between the method and its clients has this trait (`engine.between.Between`)."""
+        """True if something between the method and its clients has this trait (`engine.between.Between`)."""
         return any(getattr(each, trait) for each in self.between)
 
     @property
@@ -174,11 +174,11 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     uploads: ClassVar[str] = "replies"
     """Words for what leaves its clients unclipped, where it cannot clip it; "": nothing does."""
     holds_all: ClassVar[bool] = False
-    """Whether each client of a network in parts holds all of them."""
+    """True if each client of a network in parts holds all of them."""
     computes: ClassVar[str] = ""
-    """What its clients must be able to compute: "values of ...", "gradients of ..." or "nothing"."""
+    """Computation that clients must be capable of: "values of ...", "gradients of ..." or "nothing"."""
     travels: ClassVar[str] = ""
-    """What a client gets and sends: "... down, ... up"."""
+    """Content of messages to and from a client: "... down, ... up"."""
     needs: ClassVar[type[Any] | str | None] = None
     """The role of a problem that the method runs on, a protocol of `zofl_mpi.problems` or its name; None: any."""
 
@@ -198,7 +198,7 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
 
     @overridable
     def between(self) -> tuple[Between, ...]:
-        """What stands between the method and its clients."""
+        """Wrappers of the method's clients."""
         return self.setting.between
 
     @overridable
@@ -236,7 +236,7 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
         return ()
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
-        """What round r asks of these clients (None: its participants), for --devices."""
+        """Work of these clients in round r (None: of its participants), for --devices."""
         raise NotImplementedError
 
     def start(self) -> S:

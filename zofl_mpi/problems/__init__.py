@@ -107,7 +107,7 @@ class Split(Backend, Protocol):
 
     @overridable
     def allows_batch_of_one(self) -> bool:
-        """Whether a batch may have one sample, which BatchNorm cannot normalise."""
+        """True if a batch may have one sample, which BatchNorm cannot normalise."""
 
     @overridable
     def smashed_shape(self) -> tuple[int, ...]:
@@ -126,7 +126,7 @@ class Split(Backend, Protocol):
 
     @overridable
     def equal_sizes(self) -> bool:
-        """Whether all samples are of one size: the bytes of a batch depend on their number alone."""
+        """True if all samples are of one size: the bytes of a batch depend on their number alone."""
 
     def upload_bytes(self, data: Any, positions: Batch) -> int:
         """Bytes that the smashed samples of one batch travel as, without labels."""

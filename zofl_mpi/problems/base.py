@@ -77,12 +77,12 @@ class Problem(Backend, Protocol):
 
     @overridable
     def smooth_twin(self) -> bool:
-        """Whether `loss` and `gradient` are those of a smooth stand-in for the problem's `losses`."""
+        """True if `loss` and `gradient` are those of a smooth stand-in for the problem's `losses`."""
         return False
 
     @overridable
     def constrained(self) -> bool:
-        """Whether some X_i is a proper subset of R^n."""
+        """True if some X_i is a proper subset of R^n."""
         return False
 
     @overridable
@@ -144,10 +144,10 @@ class BilevelProblem(Problem, Protocol):
 
     @overridable
     def solution_only(self) -> bool:
-        """Whether `solution` is all that is known of the lower level, without gradients and curvature."""
+        """True if `solution` is all that is known of the lower level, without gradients and curvature."""
         return False
 
     @overridable
     def homogeneous(self) -> bool:
-        """Whether the mean of the clients' own minimisers is y(x), as for h_i equal in distribution."""
+        """True if the mean of the clients' own minimisers is y(x), as for h_i equal in distribution."""
         return False

@@ -47,7 +47,7 @@ def state(run: Run) -> str:
 
 
 def summary(run: Run) -> Facts:
-    """What a comparison of runs needs of each, in a row."""
+    """Row of a run in a comparison of runs."""
     down, up = (int(run.clients[name].sum()) for name in ("bytes_down", "bytes_up"))
     seconds = run.rounds.get("seconds", np.full(run.length, np.nan))
     loss = next((name for name in LOSSES if last(run, name) is not None), "")

@@ -56,7 +56,7 @@ class Sampling:
 
     @property
     def each(self) -> bool:
-        """Whether each client is drawn by itself."""
+        """True if each client is drawn by itself."""
         return self.poisson or self.setting.any_between("poisson")
 
     @property
@@ -132,7 +132,7 @@ class ServerStep:
 
 
 def has_samples(setting: Setting) -> bool:
-    """Whether the server holds samples; with --server-fraction 0 it holds none."""
+    """True if the server holds samples; with --server-fraction 0 it holds none."""
     return setting.server is not None and len(setting.server) > 0
 
 

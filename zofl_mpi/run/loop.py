@@ -50,7 +50,7 @@ class Schedule:
     checkpoint_every: Every
 
     def evaluates(self, done: int) -> bool:
-        """Whether to evaluate after `done` rounds."""
+        """True if the run evaluates after `done` rounds."""
         return done in (1, self.rounds) or done % self.eval_every == 0
 
 

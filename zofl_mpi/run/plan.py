@@ -178,7 +178,7 @@ def parse_plan(family: Family, arguments: Sequence[str]) -> Plan:
 
 
 def _opening(family: Family, method: str) -> str:
-    """What --help begins with: the family's text, or that of a method of one's own without its flags."""
+    """First lines of --help: the family's text, or a user's method's without its flags."""
     if ":" not in method:
         return family.__doc__ or ""
     cls = method_of(family, method)

@@ -1,4 +1,4 @@
-"""What a session of a run adds up for its screen and its closing lines: times, bytes, the latest measures."""
+"""Totals of a session for its screen and closing lines: times, bytes, the latest measures."""
 
 import math
 from collections.abc import Container, Mapping

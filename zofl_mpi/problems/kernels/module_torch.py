@@ -128,7 +128,7 @@ def _cached(make: Callable[..., Any], key: BlockKey, data: Dataset) -> Any:
 
 
 def equal_bits(function: Function, data: Dataset, batch: int, dtype: str) -> bool:
-    """Whether local steps and losses have the same bits whichever other clients share the batch.
+    """True if local steps and losses have the same bits whichever other clients share the batch.
 
     Tried on this device, for mini-batches of this size.
 
@@ -157,7 +157,7 @@ def _trial_steps(function: Function, data: Dataset, batch: int, dtype: str) -> l
 
 
 def _independent(compute: Callable[[list[Request]], list[Any]], requests: list[Request]) -> bool:
-    """Whether each request has the same result whatever it is computed with."""
+    """True if each request has the same result whatever it is computed with."""
     together, last = compute(requests), len(requests) - 1
     reverse, further = compute(requests[::-1])[::-1], compute(requests[-1:] + requests[:-1])
     alone = [(j, compute([requests[j]])[0]) for j in {0, last // 2, last}]

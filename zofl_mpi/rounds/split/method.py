@@ -276,7 +276,7 @@ class SplitMethod(OnProblem[Split]):
         return costs_of(self.training, self.loss, rule) | self.held_lines(rule)
 
     def held_lines(self, rule: GradientRule) -> Lines:
-        """What a step holds, with --devices or --client-memory; warns where the latter takes more than it saves."""
+        """Memory of a step, with --devices or --client-memory; warns where the latter costs more than it saves."""
         lean = isinstance(rule, Backprop) and rule.saving != PLAIN
         if self.setting.fleet is None and not lean:  # it takes time at the start
             return {}

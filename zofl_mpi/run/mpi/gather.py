@@ -20,7 +20,7 @@ from zofl_mpi.engine.staging import LEAST, Fetch, Staging
 UPLOAD, REPLY, FAILED = range(3)
 """Kinds of an item; the last two end their client's stream."""
 BLOCKED, OPTIONAL, REQUIRED = range(3)
-"""What a rank may send in a wave: nothing, since the server still holds its items; what is ready; at least one item."""
+"""Items a rank may send in a wave: none, as the server still holds some of its; those that are ready; one at least."""
 BOUND = 1 << 16  # bytes that a rank packs into one wave, unless a single item is larger
 MAX_WAVE_ITEMS = (
     60  # items that a rank packs into one wave: a header has a bit for each, whether it is its client's last
@@ -193,7 +193,7 @@ class Outbox:
         return sum(item.block.size for item in self._items)
 
     def _ready(self) -> bool:
-        """Whether there are small items, whose copies are complete."""
+        """True if there are small items, whose copies are complete."""
         arrived = all(each.ready() for item in self._items for each in item.fetched)
         return bool(self._items) and self._used() <= BOUND and arrived
 
