@@ -13,7 +13,7 @@ SPLIT = "--problem split_resnet --data digits --m 4 --width 2 --stages 1 1 --bat
 COMMANDS = {
     "zo_hfl": ("zo_hfl", "--tau 2 --exchange solutions"),
     "fedavg": ("zo_hfl", "--method fedavg --tau 2 --beta 0.5 --compress topk:0.1"),
-    "scaffold": ("zo_hfl", "--method scaffold --tau 2 3 1 1 1 1 1 1 1 1"),
+    "scaffold": ("zo_hfl", "--method scaffold --tau 2 3 1 1 1 1 1 1 1 1 --compress quantise:3"),
     "ditto": ("zo_hfl", "--method ditto --tau 2"),
     "server_sgd": ("zo_hfl", "--method server_sgd"),
     "fedrzo_nn": ("fedrzo", "--data digits --H 2"),

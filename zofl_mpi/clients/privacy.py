@@ -115,6 +115,10 @@ class Privacy(Between):
         return self.active
 
     @property
+    def reads_change(self) -> bool:
+        return self.active
+
+    @property
     def poisson(self) -> bool:
         return self.participation == "poisson"
 

@@ -56,4 +56,4 @@ class Ditto(FirstOrder):
 
     @property
     def effort(self) -> Effort:
-        return replace(super().effort, gradients=2, vectors=3)  # in v's steps x, the first v and the pull
+        return replace(super().effort, gradients=2, vectors=3, holds_x=True)  # in v's steps x, the first v and the pull

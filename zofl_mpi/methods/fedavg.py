@@ -8,12 +8,10 @@ Networks", MLSys 2020, Algorithm 2.
 from dataclasses import dataclass, replace
 from typing import final
 
-import numpy as np
-
 from zofl_mpi import Client, Clients, at_least, given, part
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds.base import Effort, descended
-from zofl_mpi.rounds.local_sgd import NONE, Compression, Decompressed, FirstOrder, State
+from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, State
 from zofl_mpi.rounds.report import GlobalModel
 
 
@@ -25,26 +23,22 @@ class FedAvg(FirstOrder):
     """
 
     mu: float = given(default=0.0)  # FedProx's flag
-    compression: Compression = part()
     server_rule: ServerRule = part()
 
     def round(self, state: State, r: int, clients: Clients) -> State:
         """Averages the participants' local models."""
         return self.local.average(clients, self.train, state, r, self.server_rule)
 
-    def train(self, client: Client, message: GlobalModel) -> Decompressed:
+    def train(self, client: Client, message: GlobalModel) -> LocalModel:
         """y <- y - gamma~_t (g_i(y) + mu (y - x)) from y = x, t = 0, ..., H_{i,r} - 1, g_i on mini-batch t."""
         x, r = message.x, message.r
         batches, gammas = self.local.batches(client, r), self.local.steps.sizes(client.i, r)
-        y = descended(self.problem, client.data, x, batches, gammas, mu=self.mu)
-        return self.compression.upload(client, x, y, r)
+        return LocalModel(descended(self.problem, client.data, x, batches, gammas, mu=self.mu))
 
     @property
     def effort(self) -> Effort:
-        x = np.zeros(self.problem.n, self.setting.dtype)
-        residual = self.compression.compress != NONE  # e_i; it is counted from x
-        held = residual + bool(residual or self.mu or self.setting.any_between("private"))
-        return replace(super().effort, up=Decompressed(self.compression.bytes_up(x), x), vectors=held)
+        holds_x = self.mu != 0
+        return replace(super().effort, vectors=int(holds_x), holds_x=holds_x)
 
 
 @final

@@ -1,6 +1,5 @@
 """Parts that all methods share: first model, participants, the server's own step, weights, expected costs."""
 
-import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi import Array, Loads, Method, Purpose, Setting, UserError, at_least, fraction, given
 from zofl_mpi.engine import messages
+from zofl_mpi.engine.between import bytes_up, sent, vectors_between
 from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.setting import Drawable, P, Work
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
@@ -209,6 +209,7 @@ class Effort:
     full_pass: bool = False  # whether a participant also takes one gradient on all of its samples
     server_batch: int = 0  # samples of the server's own step in a round; 0: it takes none
     vectors: int = 0  # (n,) ones that a participant holds in a step, beside the problem's own (`client_bytes`)
+    holds_x: bool = False  # whether the model that it got is one of them
 
     def samples(self, H: Numbers, size: Numbers) -> Numbers:
         """(k,) samples of the gradients of H (k,) local steps of participants that have `size` (k,) samples."""
@@ -259,9 +260,7 @@ class Costed(OnProblem[P], ABC):
         """The lines of --dry-run."""
         effort, problem = self.effort, cast(Any, self.problem)
         asked, steps, samples = map(sum, zip(*(self._totals(effort, r) for r in range(rounds)), strict=True))
-        down, up = (
-            0 if message is None else messages.size(message) for message in (effort.down, self._sent(effort.up))
-        )
+        down, up = self._bytes(effort)
         each = (effort.points or 1) * self._flops()
         lines: dict[str, str | float] = {
             "length of x, n": problem.n,
@@ -285,14 +284,14 @@ class Costed(OnProblem[P], ABC):
         size = effort.server_batch
         server = problem.flops(min(size, PROBE)) / min(size, PROBE) / 2 if size else 0.0
         held = problem.client_bytes(self._largest(), not effort.points) if effort.batch or effort.up is not None else 0
-        held += bool(held) * effort.vectors * problem.n * np.dtype(self.setting.dtype).itemsize
+        vectors = effort.vectors + vectors_between(self, effort.holds_x)
+        held += bool(held) * vectors * problem.n * np.dtype(self.setting.dtype).itemsize
         return [Needs((effort.points or 1) * self._flops() / 2, server, held)]
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
         effort = self.effort
         asked, _, samples = self._steps(effort, r, clients)
-        sizes = (0 if message is None else messages.size(message) for message in (effort.down, effort.up))
-        down, up, two = (np.full(len(samples), float(size)) for size in (*sizes, 2))
+        down, up, two = (np.full(len(samples), float(size)) for size in (*self._bytes(effort), 2))
         return RoundWork(asked.tolist(), samples.astype(float), down, up, two, server_samples=effort.server_batch)
 
     def _steps(self, effort: Effort, r: int, clients: Sequence[int] | None = None) -> tuple[Numbers, Numbers, Numbers]:
@@ -316,9 +315,12 @@ class Costed(OnProblem[P], ABC):
         """(m,) samples of each client."""
         return np.array(step_samples(self.setting, 0))
 
-    def _sent(self, reply: Any) -> Any:
-        """A reply, for an example, as a client sends it."""
-        return functools.reduce(lambda sent, each: each.as_sent(sent), self.setting.between if reply else (), reply)
+    def _bytes(self, effort: Effort) -> tuple[int, int]:
+        """Bytes of a participant's message and of its reply, as it sends it."""
+        down, up = (0 if message is None else messages.size(message) for message in (effort.down, effort.up))
+        if effort.up is not None:
+            up = bytes_up(self, sent(self, effort.up))
+        return down, up
 
     def _flops(self) -> float:
         """FLOPs of a sample's loss where a step evaluates losses, else of its gradient; a network computes a step."""
