@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 
 from tests.e2e.made import *
-from zofl_mpi.engine.fleet import BY_CLIENT, Fleet
+from zofl_mpi.engine.fleet import BY_CLIENT, HELD_BYTES, Fleet
 from zofl_mpi.problems import Bilevel, SecondOrder
 
 SPLIT = "--problem split_resnet --data digits --m 4 --width 2 --stages 1 1 --batch 16 --h 3 --beta 0.5"
@@ -35,8 +35,9 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_planned_bytes_are_the_counted_ones(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
-    """Of each client and round; messages are a model each way, uploads and what is returned for them. Mutations: a head
-    that does not travel; missed rounds of DeComFL left out; uploads without messages."""
+    """Of each client and round; messages are a model each way, uploads and what is returned for them; and the result
+    says what a step holds. Mutations: a head that does not travel; missed rounds of DeComFL left out; uploads without
+    messages; the costs of the method alone."""
     fleets, bind = list[tuple[Fleet, Any]](), Fleet.bind
 
     def noted(self: Fleet, method: Any, needs: Any) -> None:
@@ -52,6 +53,7 @@ def test_planned_bytes_are_the_counted_ones(name: str, tmp_path: Path, monkeypat
     with h5py.File(out) as file:
         names = ("bytes_down", "bytes_up", "messages")
         down, up, messages = (file[f"clients/{name}"][()].sum(axis=1) for name in names)
+        assert json.loads(file.attrs.get("costs", "{}")).get(HELD_BYTES, 0) == int(fleet.needs[-1].bytes)
     for r in range(3):
         work = method.round_work(r)
         planned = np.zeros((2, down.shape[1]))

@@ -10,6 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 from tests.numerics import lm_toy
 from tests.numerics.split_methods import *
 from tests.numerics.test_fleet import fleet, normalised
+from zofl_mpi.engine.fleet import HELD_BYTES
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fedkseed import FedKSeed
@@ -17,7 +18,7 @@ from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network
 from zofl_mpi.rounds.split import costs, pieces, unsplit
-from zofl_mpi.rounds.split.costs import HELD_BYTES, STEP_BYTES, WITHOUT, frozen_bytes
+from zofl_mpi.rounds.split.costs import STEP_BYTES, WITHOUT, frozen_bytes
 from zofl_mpi.rounds.split.unsplit import UnsplitMethod
 
 BATCH, WHO = 6, 2

@@ -67,15 +67,10 @@ class Sampling:
 
     def __call__(self, r: int) -> list[int]:
         """S_r: `expected` clients, uniformly without replacement, or each with probability beta; ascending."""
-        m = self.setting.m
         if self.each:
-            return np.flatnonzero(self.setting.streams(Purpose.PARTICIPANTS, r=r).random(m) < self.beta).tolist()
-        count = int(self.expected)
-        if self.setting.fleet is not None:
-            return self.setting.fleet.participants(r, count)
-        if count == m:
-            return list(range(m))
-        return sorted(self.setting.streams(Purpose.PARTICIPANTS, r=r).permutation(m)[:count].tolist())
+            drawn = self.setting.streams(Purpose.PARTICIPANTS, r=r).random(self.setting.m)
+            return np.flatnonzero(drawn < self.beta).tolist()
+        return self.setting.participants(r, int(self.expected))
 
     def denominator(self, asked: int) -> float:
         """By what a sum over the `asked` clients of a round is divided: their number, or where each is drawn by itself,
@@ -89,10 +84,7 @@ class Sampling:
 
     def size(self, r: int) -> int:
         """|S_r|, where it can be without drawing who they are."""
-        fleet, count = self.setting.fleet, int(self.expected)
-        if self.each:
-            return len(self(r))
-        return count if fleet is None else fleet.number(r, count)
+        return len(self(r)) if self.each else self.setting.participants_count(r, int(self.expected))
 
 
 @final
