@@ -6,7 +6,10 @@ catch.
 """
 
 import math
+from typing import Any
 
+import numpy as np
+import pytest
 import torch
 from shared.spectrum import (
     Apply,
@@ -23,7 +26,7 @@ from shared.spectrum import (
 )
 from torch import Tensor, nn
 
-from tests.analysis.made import *
+from tests.analysis.made import explicit_hessian
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.zo import Estimate
@@ -277,7 +280,7 @@ def network(dtype: str = "float64") -> SplitNetwork:
 
 def point(problem: SplitNetwork) -> tuple[Tensor, Tensor]:
     """A model that is not a start: random parameters and positive statistics."""
-    theta, buffers = problem.local.initial()
+    theta, buffers = problem.client_side.initial()
     generator = STREAMS(Purpose.START)
     theta += 0.3 * torch.from_numpy(generator.standard_normal(len(theta))).to(theta)
     buffers = torch.from_numpy(0.5 + generator.random(len(buffers))).to(buffers)

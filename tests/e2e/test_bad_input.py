@@ -2,15 +2,24 @@
 
 import gzip
 import io
+import subprocess
+import sys
 import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from tests.conftest import Mpirun
-from tests.e2e.made import *
+import numpy as np
+import pytest
+
+from tests.conftest import LIMIT, Capsys, Mpirun, Patch, environment, run_process
+from tests.launch import here, threads
 from tests.launch import refused as refused_here
 from tests.unit.made import idx
 from zofl_mpi.data import images
 from zofl_mpi.data.published import IDX_FILES
 from zofl_mpi.engine import device
+from zofl_mpi.run import records
 
 Refused = Callable[..., str]
 
@@ -196,7 +205,7 @@ def test_a_packed_file_is_unpacked_no_further_than_its_format_goes(
     refused: Refused, folder: Path, monkeypatch: Patch
 ) -> None:
     """A few kilobytes that unpack into a disk's worth. Mutation: all is unpacked, and then counted."""
-    monkeypatch.setattr(images, "MOST", 100)
+    monkeypatch.setattr(images, "MAX_IDX_SAMPLES", 100)
     path = written(folder, packed=True)[0]
     path.write_bytes(gzip.compress(bytes((0, 0, 8, 3)) + bytes(1 << 20)))
     assert f"{path} holds more than {16 + 100 * 28 * 28} bytes" in refused("--data", "mnist", "--data-dir", folder)

@@ -1,10 +1,17 @@
 """Networks whose clients' steps are computed at once, from the command line."""
 
 import itertools
+from pathlib import Path
+from typing import Any
 
-from tests.e2e.made import *
+import pytest
+
+from tests.launch import here, threads
+from tests.threads import run_module
 from zofl_mpi.problems import network
 from zofl_mpi.problems.kernels import module_torch
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.zo_hfl"
 RUNS = {
@@ -37,7 +44,7 @@ def test_batched_networks_have_the_same_bits_on_any_number_of_ranks_and_after_a_
         alone, served = (tmp_path / f"{name}-{ranks}.h5" for ranks in (1, 3))
         assert differences(alone, served) == []
         found = records.load(served)
-        assert (found.attrs["kernel"], found.attrs["ranks"], found.length) == ("torch cpu abreast", 3, 4)
+        assert (found.attrs["kernel"], found.attrs["ranks"], found.length) == ("torch cpu batched", 3, 4)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

@@ -1,8 +1,15 @@
 """check_method finds each mistake of `faulty`, and none in a method of the package."""
 
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
 import zofl_mpi
+from tests.conftest import ROOT, Capsys, Patch, run_process
 from tests.e2e.faulty import FAULTS, Sound
-from tests.e2e.made import *
 from zofl_mpi import check, fedrzo, heron_sfl, zo_hfl
 from zofl_mpi.api import checking, processes
 from zofl_mpi.api.checking import check_all, check_method
@@ -59,7 +66,7 @@ def test_nothing_is_found_in_our_own_methods(name: str, findings: dict[str, Chec
     assert skipped == ["no client sends anything"] * (name == "server_sgd"), str(found)
 
 
-PAGE = (ROOT / "zofl_mpi/methods/README.md").read_text().partition("## Write a method and check it")[2]
+PAGE = (ROOT / ".docs/howto/add_a_method.md").read_text()
 GUARD = re.compile(r"        if not np\.isfinite.*\n.*\n")
 
 

@@ -1,13 +1,18 @@
 """Files, names and classes that no run of ours makes: status 2 or 1, one sentence, nothing of somebody's lost."""
 
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import h5py
+import pytest
 
-from tests.e2e.made import *
+from tests.conftest import ROOT, Capsys, Patch
+from tests.launch import here
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import grid
+from zofl_mpi.run import grid, records
 
 FAMILY = "zofl_mpi.zo_hfl"
 TINY = ["--m", "3", "--quiet"]
@@ -220,7 +225,7 @@ def test_a_report_that_fails_at_the_end_costs_no_result(capsys: Capsys) -> None:
 
 def test_a_flag_that_the_problem_has_is_told_with_its_owner(capsys: Capsys) -> None:
     said = told(capsys, 2, *own("mu: float = 1.0"), "--rounds", 1)
-    assert "on --problem softmax: --mu is a flag of Terms (hierarchy) and of Own (method)" in said
+    assert "on --problem softmax: --mu is a flag of ProximalTerms (hierarchy) and of Own (method)" in said
     assert "give the field of your own class another name" in said
 
 

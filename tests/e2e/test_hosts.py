@@ -1,9 +1,20 @@
 """Runs over three hosts of two ranks each, which are network namespaces of this one."""
 
-from tests.conftest import UNDER_MPI
-from tests.e2e.made import *
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import LIMIT, ROOT, UNDER_MPI, run_process
+from tests.e2e.made import rounds_of
+from tests.launch import here
 from tests.tools.cluster import wait_for
 from tests.tools.hosts import Hosts, hosts, pythons, why_not
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.zo_hfl"
 RUN = ["--data", "digits", "--m", "7", "--tau", "2", "--rounds", "4", "--eval-every", "2", "--dtype", "float64"]
@@ -37,7 +48,7 @@ def test_three_hosts_give_the_bits_of_one_process_each_with_data_of_its_own(
     assert done.returncode == 0, done.stdout + done.stderr
     assert here(FAMILY, *RUN, "--quiet", "--out", alone) == 0
     assert differences(alone, out) == []
-    places = records.load(out).places
+    places = records.load(out).placements
     assert [row["host"] for row in places] == ["h1", "h1", "h2", "h2", "h3", "h3"]
     assert [row["clients"] for row in places] == [0, 2, 2, 1, 1, 1]
     entries = [[entry.name for entry in (three.folder / f"local-{k}" / mpi).iterdir()] for k in (1, 2, 3)]

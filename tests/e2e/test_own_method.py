@@ -1,13 +1,24 @@
 """Mistakes of a method of one's own that its run, not a later one, has to tell: in one process and on ranks."""
 
-from tests.e2e.made import *
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import Capsys, Patch
+from tests.launch import here
+from tests.threads import run_module
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.zo_hfl"
 MINE = '''
 from dataclasses import dataclass
 import numpy as np
 import torch
-from zofl_mpi import Array, Client, Clients, Method, Setting, change, column, part
+from zofl_mpi import Array, Client, Clients, Method, Setting, change, column, flag_group
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.rounds.base import Sampling
 from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, State
@@ -59,7 +70,7 @@ class FedSGD(Method):
     """A method without a base: what its replies change stands on their fields."""
 
     setting: Setting
-    sampling: Sampling = part()
+    sampling: Sampling = flag_group()
 
     def start(self):
         return GlobalModel(self.setting.first_model(), 0)

@@ -1,18 +1,30 @@
 """--server-ranks: a server of several ranks gives the bits of one, and no rank waits for ever."""
 
 import functools
+import json
+import re
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
 import torch  # noqa: F401  ranks that are threads take turns with its generator where it is loaded
 
-from tests.e2e.made import *
+from tests.conftest import Capsys, Completed, Patch
 from tests.e2e.test_survival import Leap
 from tests.fates import Death, Fate
+from tests.launch import here
 from tests.tally import tallied
+from tests.threads import run_module
 from zofl_mpi.engine.streams import Purpose, Streams
+from zofl_mpi.report.same import differences
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.method import SplitMethod
+from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.heron_sfl"
 RUN = ["--problem", "split_cnn", "--data", "digits", "--m", "7", "--batch", "8", "--h", "2", "--quiet"]
@@ -110,8 +122,8 @@ def test_the_ranks_roles_their_seconds_and_the_clients_bytes(tmp_path: Path, cap
         assert run_module(4, FAMILY, *RUN, "--server-ranks", servers, "--out", out) == 0
         runs[servers] = records.load(out)
     one, two = runs.values()
-    assert [row["role"] for row in two.places] == ["server", "server", "client", "client"]
-    assert [row["clients"] for row in two.places] == [0, 0, 4, 3]
+    assert [row["role"] for row in two.placements] == ["server", "server", "client", "client"]
+    assert [row["clients"] for row in two.placements] == [0, 0, 4, 3]
     compute = two.ranks["seconds_compute"].sum(0)  # (steps, ranks)
     server = two.steps.index("server")
     assert compute.shape[1] == 4 and two.server_ranks == 2 and one.server_ranks == 1

@@ -4,9 +4,22 @@ Ranks are started by mpirun or, with PMIx for Slurm (Debian: libpmix-dev), by sr
 PMI-2: in this environment, or in the one whose Python the variable TEST_MPICH names.
 """
 
-from tests.conftest import UNDER_MPI
-from tests.e2e.made import *
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT, UNDER_MPI
+from tests.launch import here
 from tests.tools.cluster import LIMIT, Cluster, cluster, wait_for, why_not
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.zo_hfl"
 RUN = ["--data", "digits", "--m", "5", "--tau", "2", "--rounds", "4", "--eval-every", "2", "--dtype", "float64"]
@@ -90,7 +103,7 @@ def test_a_job_that_gives_way_comes_back_and_ends_with_the_same_bits(
     assert slurm.wait(job, lambda: told(checkout)) == {"COMPLETED"}, told(checkout)
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     assert differences(alone(tmp_path / "alone.h5", *LONG), out) == []
-    sessions = {row["from_round"] for row in records.load(out).places}
+    sessions = {row["from_round"] for row in records.load(out).placements}
     assert "back into the queue" in told(checkout)
     assert len(sessions) == 2 and min(sessions) == 0 < max(sessions) < 100
 
@@ -107,8 +120,8 @@ def test_srun_starts_ranks_on_two_nodes(slurm: Cluster, tmp_path: Path, way: str
     ranks = ["srun", f"--mpi={way}", "--nodes=2", "--ntasks=3", "--time=5", "--kill-on-bad-exit=1"]
     slurm.run(*ranks, pythons[0], "-m", FAMILY, *RUN, "--quiet", "--out", out, cwd=tmp_path)
     assert differences(alone(tmp_path / "alone.h5", *RUN), out) == []
-    assert {row["host"] for row in records.load(out).places} == {"n1", "n2"}
-    assert [row["clients"] for row in records.load(out).places] == [0, 3, 2]
+    assert {row["host"] for row in records.load(out).placements} == {"n1", "n2"}
+    assert [row["clients"] for row in records.load(out).placements] == [0, 3, 2]
 
 
 def works(slurm: Cluster, flag: str) -> bool:
@@ -138,7 +151,7 @@ def test_a_packed_environment_is_all_that_a_job_reads(
     assert slurm.wait(job, lambda: told(checkout)) == {"COMPLETED"}, told(checkout)
     out = checkout / f"results/zo_hfl-{job}.h5"
     assert differences(alone(tmp_path / "alone.h5", *RUN), out) == []
-    assert {row["host"] for row in records.load(out).places} == {"n1", "n2"}
+    assert {row["host"] for row in records.load(out).placements} == {"n1", "n2"}
     head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True, timeout=60)
     assert records.load(out).attrs["git_commit"] == head.stdout.strip()
     assert not records.load(out).attrs["git_dirty"]

@@ -1,16 +1,23 @@
 """`--problem split_lm` by the command line: bits, continued runs, a model pretrained, kept and tuned, refusals."""
 
+import json
 import sys
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
 import torch
 
-from tests.e2e.made import *
-from tests.launch import Runs
+from tests.conftest import ROOT, Capsys, Patch
+from tests.launch import Runs, here, refused
 from tests.numerics.test_lm_families import FAMILIES, made
 from tests.unit.test_lines import tokenizer
 from zofl_mpi.data import bpe
 from zofl_mpi.problems import frozen
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import records
 
 sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
 import export
@@ -32,7 +39,7 @@ PRETRAINING = ["--method", "sflv2", "--m", "1", "--train", "all", "--label-smoot
 @pytest.fixture(scope="module")
 def texts(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Flags of 48 training texts for 8 contexts, and 16 for validation and test each, in a folder as E2E's."""
-    bpe.find(data_dir)
+    bpe.find_vocabulary(data_dir)
     folder = tmp_path_factory.mktemp("texts")
     for file, places, each in (("trainset", "AB", 6), ("devset", "C", 2), ("testset_w_refs", "D", 2)):
         rows = [
@@ -118,7 +125,7 @@ def test_a_pretrained_model_is_kept_and_tuned(texts: list[str], capsys: Capsys) 
     theta, theta_s = (torch.from_numpy(run.final[key]) for key in ("theta", "theta_s"))
     assert not torch.equal(theta, state.theta)
     problem = setting.problem
-    with problem.evaluating(), problem.local.at(theta), problem.top.at(theta_s):
+    with problem.evaluating(), problem.client_side.bound_to(theta), problem.server_side.bound_to(theta_s):
         sums = problem.score(*problem.samples(setting.test, np.arange(len(setting.test))))
     assert found == pytest.approx(problem.quality(sums)["loss"], rel=1e-5)
     capsys.readouterr()
@@ -161,7 +168,7 @@ def test_ranks_of_a_node_hold_the_initial_model_once(results: Runs, data_dir: Pa
     monkeypatch.setattr(frozen, "once_a_node", lambda _, tensors: moved.update(map(id, tensors)))
     run = records.load(results("decomfl", 0))
     problem = setting_of(run, FAMILY, own=[str(run.config["data"])], data_dir=data_dir)[0].problem
-    assert moved >= set(map(id, (*problem.local.first, *problem.top.first)))
+    assert moved >= set(map(id, (*problem.client_side.first, *problem.server_side.first)))
 
 
 def test_what_is_no_model_is_refused(texts: list[str], capsys: Capsys, monkeypatch: Patch) -> None:

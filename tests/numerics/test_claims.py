@@ -3,17 +3,22 @@
 import inspect
 from collections import Counter
 from importlib import import_module
+from typing import Any
 
+import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from tests.numerics import split_methods
-from tests.numerics.first_order import *
+from tests.numerics.first_order import STREAMS, clients_of, m, n
 from zofl_mpi.__main__ import FAMILIES
 from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls
 from zofl_mpi.problems.analytic.nonsmooth import Bowls
-from zofl_mpi.run.flags import leaves
+from zofl_mpi.problems.analytic.quadratic import Quadratic
+from zofl_mpi.run.flags import from_flags, leaves
 from zofl_mpi.run.plan import role_of
 
 METHODS = {
@@ -21,7 +26,7 @@ METHODS = {
     for family in FAMILIES
     for name, made in import_module(family).METHODS.items()
 }
-DERIVATIVES = {"gradient", "descend", "lower", "gradient_h", "gradients_f"}
+DERIVATIVES = {"gradient", "descend", "solve_client", "gradient_h", "gradients_f"}
 SECOND = {"hessian_h", "cross_h"}
 FEW = {
     "tau": (2.0,),
@@ -64,7 +69,7 @@ def setting_of(role: str, large: bool) -> Setting[Any]:
 def made(cls: Any, large: bool = False) -> Any:
     known = {leaf.name for leaf in leaves(cls)}
     own = {name: value for name, value in FEW.items() if name in known}
-    return built(cls, setting_of(role_of(cls) or "", large), **own)
+    return from_flags(cls, setting_of(role_of(cls) or "", large), **own)
 
 
 def at_a_client() -> bool:

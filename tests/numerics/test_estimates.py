@@ -1,13 +1,44 @@
 """One direction a sample: the passes of each layer and the estimate behind them; --estimate jvp: no radius."""
 
 import itertools
+from dataclasses import replace
+from typing import Any
 
-from tests.numerics.split_methods import *
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.numerics.split_methods import (
+    ESTIMATING,
+    SIDE,
+    C,
+    Make,
+    Parts,
+    apart,
+    close,
+    convolutions,
+    estimate_of,
+    forward,
+    gradient,
+    groups,
+    local_of,
+    method,
+    resnet,
+    run,
+    same,
+    setting,
+    small,
+    tokens,
+    training,
+)
 from tests.numerics.test_exact_parts import numbers
 from tests.numerics.test_split_texts import texts_setting as texts
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.signs import SignedLayers, Signs
+from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.estimates import PerSample, TwoPoint
 from zofl_mpi.rounds.split.rules import Tail
 
@@ -49,10 +80,10 @@ def test_each_sample_goes_through_at_its_own_point(make: Make, flags: dict[str, 
     u = torch.randn(layers.d, generator=generator, dtype=torch.float64)
     assert layers.d == rule.part.stop - rule.part.start
     signs, mu, count = layers.draw(generator, len(x), u), 0.3, len(x)
-    with torch.no_grad(), local.at(local.buffers), layers.perturbed(u, signs, mu):
+    with torch.no_grad(), local.bound_to(local.buffers), layers.perturbed(u, signs, mu):
         found = rule.losses(problem.smash(x), labels)
     smashed, points = forward(local, x, labels)[0], []
-    with torch.no_grad(), local.at(local.buffers):
+    with torch.no_grad(), local.bound_to(local.buffers):
         base = rule.losses(smashed, labels)
     for j in range(count):
         v = layers.weighted(u, signs, torch.eye(count, dtype=torch.float64)[j])
@@ -182,7 +213,7 @@ def test_the_derivative_is_that_of_the_gradient(make: Make, freeze: str) -> None
     """<g, u>; statistics, parameters and graph as before. Mutations: tangents of another part; parameters left dual."""
     of = method(HERON, training(setting(make), freeze=freeze), distribution="gaussian", **JVP)
     local = local_of(of)
-    modules = [m for own in local.problem.local.modules for m in own.modules()]
+    modules = [m for own in local.problem.client_side.modules for m in own.modules()]
     held = [list(m._parameters.items()) for m in modules]
     for q, x, labels in local:
         before, theta = local.buffers.clone(), local.theta.clone()

@@ -2,19 +2,52 @@
 
 import functools
 import itertools
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from tests.numerics import lm_toy
-from tests.numerics.split_methods import *
+from tests.numerics.split_methods import (
+    EMBEDDINGS,
+    LABELS,
+    PIXELS,
+    SGD,
+    SIDE,
+    STREAMS,
+    C,
+    groups,
+    method,
+    mlp,
+    resnet,
+    run,
+    seeded,
+    setting,
+    training,
+    worded,
+)
 from tests.numerics.test_fleet import fleet, normalised
+from zofl_mpi.data import Dataset
+from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.fleet import HELD_BYTES
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
+from zofl_mpi.heron_sfl import METHODS
+from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fedkseed import FedKSeed
+from zofl_mpi.methods.fsl_sage import FSLSAGE
+from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
+from zofl_mpi.methods.splitfed import SFLV2
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network
 from zofl_mpi.rounds.split import costs, pieces, unsplit
@@ -41,14 +74,18 @@ def allocated(work: Callable[[], object], ignored: Collection[int]) -> int:
 def uncounted(problem: Any) -> set[int]:
     """Sizes of what no tensor of a step holds: a generator's state, and in a convolution its inputs, unrolled."""
     state, sizes = len(torch.Generator().get_state()), list[int]()
-    parts = [*problem.local.modules[:1], *problem.top.modules]
+    parts = [*problem.client_side.modules[:1], *problem.server_side.modules]
     modules = [m for part in parts for m in part.modules() if isinstance(m, nn.Conv2d)]
     hooks = [
         m.register_forward_hook(lambda m, _, y: sizes.append(m.weight[0].numel() * y[0, 0].numel())) for m in modules
     ]
-    (theta, buffers), (theta_s, buffers_s) = problem.local.initial(), problem.top.initial()
+    (theta, buffers), (theta_s, buffers_s) = problem.client_side.initial(), problem.server_side.initial()
     x, labels = problem.example(2)
-    with torch.no_grad(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
+    with (
+        torch.no_grad(),
+        problem.client_side.bound_to(theta, buffers),
+        problem.server_side.bound_to(theta_s, buffers_s),
+    ):
         problem.forward_loss(problem.smash(x), labels)
     for hook in hooks:
         hook.remove()

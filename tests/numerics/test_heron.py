@@ -1,21 +1,49 @@
 """HERON-SFL: the zeroth-order estimate, its directions and passes; [C] (2), (6) to (8); its steps again from seeds."""
 
 import math
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
 
 from tests.conftest import Capsys, Patch
-from tests.numerics.split_methods import *
+from tests.numerics.split_methods import (
+    ESTIMATING,
+    SGD,
+    STEPS_OF,
+    apart,
+    close,
+    estimate_of,
+    gradient,
+    groups,
+    local_of,
+    method,
+    mlp,
+    run,
+    same,
+    setting,
+    small,
+    training,
+)
 from tests.numerics.test_split_pace import ADAMW, LINEAR
 from tests.numerics.test_split_texts import texts_setting as texts
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.cse_fsl import CSEFSL
+from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
+from zofl_mpi.methods.splitfed import SFLV2
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split import client as client_steps
-from zofl_mpi.rounds.split.client import Gradient, Key, Point
-from zofl_mpi.rounds.split.estimates import ForwardMode, TwoPoint
+from zofl_mpi.rounds.split.client import Gradient, Key, LocalSteps, Point
+from zofl_mpi.rounds.split.estimates import Estimation, ForwardMode, TwoPoint
 from zofl_mpi.rounds.split.messages import Scalars
-from zofl_mpi.rounds.split.rules import GradientRule
+from zofl_mpi.rounds.split.rules import Backprop, GradientRule
 from zofl_mpi.run.client_memory import Acknowledged, recall
+from zofl_mpi.run.local import LocalClients
 
 
 def errors(monkeypatch: Patch, frame: Tensor, n_p: int, **flags: Any) -> float:
@@ -37,7 +65,7 @@ def test_the_mean_estimate_over_a_frame_is_the_gradient(monkeypatch: Patch, dist
     """To O(mu^2): a tenth of mu, a hundredth of the error. One-sided: a frame and its negative. Gaussian directions:
     tests/numerics/test_exact_parts.py. The derivative forwards has no error. Mutations: d, n_p, 2 or mu missing in the
     scale; a sign; another mini-batch for one of the two losses."""
-    d = setting(small).problem.local.n
+    d = setting(small).problem.client_side.n
     frame = torch.linalg.qr(torch.randn(d, d, generator=torch.Generator().manual_seed(1), dtype=torch.float64))[0]
     frame = torch.cat([frame, -frame], 1) if estimate == "one-sided" else frame
     own: dict[str, Any] = {"distribution": distribution, "estimate": estimate}
@@ -51,7 +79,7 @@ def test_the_mean_estimate_over_a_frame_is_the_gradient(monkeypatch: Patch, dist
 def test_directions_have_their_norms_and_their_own_stream() -> None:
     """Mutations: one stream for all steps, clients or rounds; sqrt(d) forgotten; the norm of each tensor."""
     of = method(HERON, training(setting(mlp)))
-    seen, d = [], of.setting.problem.local.n
+    seen, d = [], of.setting.problem.client_side.n
     for i, r, q in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)):
         local = local_of(of, i, r)
 
@@ -77,7 +105,7 @@ def test_small_directions_are_drawn_with_those_of_later_steps(monkeypatch: Patch
     """The same ones, and no more than fit, none after the last step. Mutations: the first step's key for all; one
     step's directions taken twice; drawn without end."""
     of = method(HERON, training(setting(mlp), h=5), n_p=2)
-    local, d, h = local_of(of), of.setting.problem.local.n, of.training.h
+    local, d, h = local_of(of), of.setting.problem.client_side.n, of.training.h
     monkeypatch.setattr(client_steps, "AHEAD", room * d * 8)
     drawn, most = list[int](), 0
 

@@ -1,10 +1,35 @@
 """Personal models: fine-tuning as ZO-HFL's Algorithm 2, Ditto, pFedMe. Docstrings name the mutations to catch."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
-from tests.numerics.first_order import *
+import numpy as np
+import pytest
+
+from tests.numerics.first_order import (
+    BOTH,
+    HARMONIC,
+    SIZE_SHARES,
+    STREAMS,
+    Array,
+    Make,
+    apart,
+    clients_of,
+    close,
+    drawn,
+    gradient,
+    memories,
+    method,
+    point,
+    run,
+    softmax,
+    toy,
+)
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.fields import reported
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.methods.ditto import Ditto
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.pfedme import PFedMe
@@ -12,6 +37,7 @@ from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.rounds.report import Reporting, accuracies
+from zofl_mpi.run.flags import from_flags
 
 NAMES = {"personal_accuracy", "personal_accuracy_global", "validation_personal_accuracy"}
 
@@ -34,15 +60,15 @@ def test_the_personal_models_are_zo_hfls_at_the_same_x(cls: Any) -> None:
     """The defaults are those of Algorithm 2. Mutations: mini-batches of the training; no proximal term; r - 1."""
     setting = validated(softmax())
     x = 3 * point(setting)
-    zohfl = report(built(ZOHFL, setting), x)
-    found = report(built(cls, setting, personal=True), x)
+    zohfl = report(from_flags(ZOHFL, setting), x)
+    found = report(from_flags(cls, setting, personal=True), x)
     assert {name: found[name] for name in NAMES} == {name: zohfl[name] for name in NAMES}
     tuning = Reporting(setting, personal=True)
     for i, data in enumerate(setting.data):
         client = Client(i, data)
         y = tuning.fine_tuned(client, x, 3)
         assert y is not None
-        close(y, built(ZOHFL, setting).local.solve(client, x[None], 3, Purpose.PERSONAL)[0])
+        close(y, from_flags(ZOHFL, setting).local.solve(client, x[None], 3, Purpose.PERSONAL)[0])
         assert apart(x, y) and not client.memory
 
 
@@ -50,7 +76,7 @@ def test_a_mean_is_over_clients_by_their_own_classes() -> None:
     """Mutations: by size; test samples as they are; a class that no test sample has counts as missed."""
     setting = softmax()
     x = 3 * point(setting)
-    of = built(FedAvg, setting, personal=True, personal_tau=0.0)  # y_i = x
+    of = from_flags(FedAvg, setting, personal=True, personal_tau=0.0)  # y_i = x
     W, hits = x.reshape(-1, 6), []
     inputs, labels = setting.test.take(np.arange(len(setting.test)), np.float64)
     right = (inputs @ W.T).argmax(axis=1) == labels
@@ -66,7 +92,7 @@ def test_a_mean_is_over_clients_by_their_own_classes() -> None:
 def test_personal_columns_are_there_only_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zofl_mpi.rounds.report.local_steps", None)  # no step of a personal model is taken
     setting = validated(softmax())
-    assert not NAMES & set(report(built(FedAvg, setting), point(setting)))
+    assert not NAMES & set(report(from_flags(FedAvg, setting), point(setting)))
     setting = toy()
     assert math.isnan(accuracies(setting, 0, point(setting))["personal_accuracy"])
 
@@ -101,8 +127,8 @@ def test_dittos_personal_steps_are_their_formula(make: Make, batch: int) -> None
     state = replace(of.start(), x=x)
     for r in range(2):
         for i, data in enumerate(setting.data):
-            for gamma, drawn in zip(HARMONIC, personal_batches(setting, i, r, 3, batch or len(data)), strict=True):
-                v[i] = v[i] - gamma * (gradient(data, v[i], drawn) + lam * (v[i] - state.x))
+            for gamma, batch_now in zip(HARMONIC, personal_batches(setting, i, r, 3, batch or len(data)), strict=True):
+                v[i] = v[i] - gamma * (gradient(data, v[i], batch_now) + lam * (v[i] - state.x))
         state = of.round(state, r, clients)
     for i in range(len(v)):
         close(memories(clients)[i]["v"], v[i])

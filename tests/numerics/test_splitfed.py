@@ -1,12 +1,44 @@
 """SplitFed (SFLV1, SFLV2) is training of the whole network; CSE-FSL too where its head is the server."""
 
 import sys
+from dataclasses import replace
+from typing import Any
 
-from tests.numerics.split_methods import *
-from zofl_mpi.methods.splitfed import SplitLoRA
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.numerics.split_methods import (
+    RULES,
+    SGD,
+    SIDE,
+    C,
+    Parts,
+    apart,
+    close,
+    fedavg,
+    flat,
+    is_whole,
+    method,
+    resnet,
+    run,
+    same,
+    seeded,
+    seeded_flat,
+    setting,
+    small,
+    training,
+    twins,
+    whole_of,
+)
+from zofl_mpi.engine.streams import Streams
+from zofl_mpi.methods.cse_fsl import CSEFSL
+from zofl_mpi.methods.splitfed import SFLV1, SFLV2, SplitLoRA
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems.flat import gradients
 from zofl_mpi.rounds.split.client import CutLoss, Point
+from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run import flags
 
 
@@ -91,7 +123,7 @@ def test_splitlora_is_sflv2_with_the_same_flags_to_the_bit(dtype: str) -> None:
     plan = planned(own, beta=0.6, h=3)
     lora, sfl = (run(method(cls, plan), 4) for cls in (SplitLoRA, SFLV2))
     assert same(lora, sfl) and (lora.server_steps, lora.server_loss) == (sfl.server_steps, sfl.server_loss)
-    assert own.problem.n_client == RANK * (SIDE * SIDE + 5) and own.problem.top.n == RANK * (5 + 4)
+    assert own.problem.n_client == RANK * (SIDE * SIDE + 5) and own.problem.server_side.n == RANK * (5 + 4)
     assert apart(lora.theta, method(SplitLoRA, plan).start().theta)
 
 
@@ -99,7 +131,7 @@ def test_its_defaults_are_those_of_its_code() -> None:
     """Mutations: another default moved; the other methods' defaults moved with them."""
     own = setting(adapted)
     roomy = replace(own, data=tuple(data.subset([0] * 8) for data in own.data))
-    lora, sfl = (flags.built(cls, roomy, batch=4).training for cls in (SplitLoRA, SFLV2))
+    lora, sfl = (flags.from_flags(cls, roomy, batch=4).training for cls in (SplitLoRA, SFLV2))
     papers = {leaf.name: leaf.paper for leaf in flags.leaves(SplitLoRA) if leaf.name in ("batch", "h")}
     assert papers == {"batch": 8, "h": 100}
     assert (lora.lr_client, lora.lr_server, lora.weights) == (2e-4, 2e-4, "uniform")

@@ -80,15 +80,15 @@ class Between:
         """By how many bytes what travels of a reply in a federation is smaller than the reply."""
         return 0
 
-    def settled(self, rounds: int, before: int) -> Mapping[str, Any]:
+    def derived_flags(self, rounds: int, before: int) -> Mapping[str, Any]:
         """See `setting.Budget`."""
         return {}
 
-    def spent(self, done: int, evaluated: bool) -> Any:
+    def columns(self, done: int, evaluated: bool) -> Any:
         """See `setting.Budget`."""
         return None
 
-    def lines(self, rounds: int) -> Mapping[str, Any]:
+    def plan_lines(self, rounds: int) -> Mapping[str, Any]:
         """Lines of --dry-run."""
         return {}
 

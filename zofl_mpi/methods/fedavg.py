@@ -8,10 +8,10 @@ Networks", MLSys 2020, Algorithm 2.
 from dataclasses import dataclass, replace
 from typing import final
 
-from zofl_mpi import Client, Clients, at_least, given, part
+from zofl_mpi import Client, Clients, at_least, flag_group, injected
 from zofl_mpi.numerics.optimisers import ServerRule
-from zofl_mpi.rounds.base import Effort, descended
-from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, State
+from zofl_mpi.rounds.base import RoundCost, descended
+from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, LocalSGDState
 from zofl_mpi.rounds.report import GlobalModel
 
 
@@ -22,10 +22,10 @@ class FedAvg(FirstOrder):
     With another --server-rule the server takes that rule's step along the sum.
     """
 
-    mu: float = given(default=0.0)  # FedProx's flag
-    server_rule: ServerRule = part()
+    mu: float = injected(default=0.0)  # FedProx's flag
+    server_rule: ServerRule = flag_group()
 
-    def round(self, state: State, r: int, clients: Clients) -> State:
+    def round(self, state: LocalSGDState, r: int, clients: Clients) -> LocalSGDState:
         """Averages the participants' local models."""
         return self.local.average(clients, self.train, state, r, self.server_rule)
 
@@ -36,7 +36,7 @@ class FedAvg(FirstOrder):
         return LocalModel(descended(self.problem, client.data, x, batches, gammas, mu=self.mu))
 
     @property
-    def effort(self) -> Effort:
+    def effort(self) -> RoundCost:
         holds_x = self.mu != 0
         return replace(super().effort, vectors=int(holds_x), holds_x=holds_x)
 
