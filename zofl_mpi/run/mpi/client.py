@@ -191,8 +191,8 @@ class ClientRank:
             try:
                 with self._clock.time(question.step, "compute"), without_warnings():
                     reply = step(self._clients[i], message)
+                    own.sizes[i] = bytes_up(self._method, reply)  # refuses anything but a message
                     own.add(i, reply, shares[i], i == question.to[0])
-                own.sizes[i] = bytes_up(self._method, reply)
                 own_memory(self._clients[i].memory, message)
                 if i == max(inbox):
                     shared.check()

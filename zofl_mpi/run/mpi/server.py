@@ -180,7 +180,7 @@ class MPIClients(Clients):
             total[:, :, ranks] += collectives.transport.take(self.ledger.steps, SERVER)
         return total
 
-    def steadily(self, work: Callable[[], T]) -> T:
+    def retry_on_rank_loss(self, work: Callable[[], T]) -> T:
         while True:
             try:
                 return work()
@@ -210,7 +210,7 @@ class MPIClients(Clients):
             if self._survival is not None:
                 self._survival.agree()
 
-        self.steadily(end)
+        self.retry_on_rank_loss(end)
 
     def _participants(self, to: Participants) -> list[int]:
         chosen = participants(to, self.m)
