@@ -216,7 +216,8 @@ class Simulation:
         failure, result = told
         if result is None:
             raise RunFailed(f"rank 0: {failure}")
-        self._result, self.row = replace(result, rank=self.rank), dict(result.row)
+        own = replace(result, rank=self.rank, built=self._given, problem=self.method.setting.problem)
+        self._result, self.row = own, dict(result.row)
 
     def _tell(self, event: str, *arguments: Any) -> None:
         for callback in self._callbacks:
