@@ -1,6 +1,13 @@
 """[A]'s budgets from tiny real results: rounds, bytes and samples are sums over rounds."""
 
-from tests.analysis.made import *
+import statistics
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.analysis.made import Grids, check_figure
 
 
 def test_the_budgets_are_sums_over_rounds(made: Grids, script: Any) -> None:

@@ -1,6 +1,10 @@
 """The figure on caps: ZO-HFL ends at the kink, the surrogate at 0."""
 
-from tests.analysis.made import *
+from typing import Any
+
+import numpy as np
+
+from tests.analysis.made import check_figure
 
 
 def test_the_figure_is_drawn_and_tells_where_the_descents_end(wrote: Any) -> None:

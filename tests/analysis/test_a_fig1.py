@@ -1,6 +1,12 @@
 """[A]'s figure 1: the areas of its discs are the counts in the results."""
 
-from tests.analysis.made import *
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.analysis.made import CELLS, Grids, check_figure
+from zofl_mpi.run import records
 
 
 @pytest.mark.parametrize("columns", [1, 2])

@@ -1,6 +1,12 @@
 """[A]'s figure 2 from tiny real results: lines and bands are means, least and largest numbers."""
 
-from tests.analysis.made import *
+import statistics
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.analysis.made import CELLS, Grids, check_figure
 
 
 def test_the_axis_of_figure_2_is_logarithmic_on_demand(made: Grids, script: Any) -> None:

@@ -1,6 +1,11 @@
 """[A]'s figure 3: the smoothing is a mean over a ball, and descent leaves the plateau only where it sees the slope."""
 
-from tests.analysis.made import *
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.analysis.made import check_figure
 from zofl_mpi.numerics import zo
 
 

@@ -1,8 +1,17 @@
 """The README's figure: its numbers are those of the result files, and the texts quote the kept ones."""
 
 import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from tests.analysis.made import *
+import numpy as np
+import pytest
+
+from tests.analysis.made import refused, table_of
+from tests.conftest import ROOT
+from zofl_mpi.run import records
 
 KEPT = ROOT / "analysis/results/a_overview"
 FLAGS = {"data": "mnist", "m": 2, "alpha": 0.1, "rounds": 3}

@@ -2,8 +2,12 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
-from tests.analysis.made import *
+import numpy as np
+import pytest
+
+from tests.analysis.made import Grids, check_difference, check_figure, group_of
 from zofl_mpi.errors import UserError
 
 NAMES = ("printed", "tuned", "steps")

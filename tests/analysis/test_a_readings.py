@@ -1,6 +1,11 @@
 """The readings of [A] from tiny real results: distances to a stand-in for the paper's table, computed by hand."""
 
-from tests.analysis.made import *
+import statistics
+from typing import Any
+
+import pytest
+
+from tests.analysis.made import CELLS, PAPER, READINGS, Grids
 
 pytestmark = pytest.mark.usefixtures("stand_in_paper")
 

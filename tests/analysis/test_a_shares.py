@@ -1,6 +1,11 @@
 """Gains over the server alone: steps chosen by validation, differences seed by seed."""
 
-from tests.analysis.made import *
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.analysis.made import group_of
 
 CELL = "share-0.01+n-170+lacks-3"
 

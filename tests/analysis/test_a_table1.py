@@ -1,6 +1,11 @@
 """Table I of [A] from tiny real results: the numbers are those computed by hand; nothing is averaged silently."""
 
-from tests.analysis.made import *
+import statistics
+from typing import Any
+
+import pytest
+
+from tests.analysis.made import CELLS, METHODS, PAPER, Grids
 
 pytestmark = pytest.mark.usefixtures("stand_in_paper")
 

@@ -1,8 +1,13 @@
 """Tuned steps from tiny real results: the best is that of the highest mean over all seeds."""
 
+import statistics
 from dataclasses import replace
+from typing import Any
 
-from tests.analysis.made import *
+import numpy as np
+import pytest
+
+from tests.analysis.made import CELLS, METHODS, Grids, group_of
 
 
 def test_the_best_step_is_that_of_the_highest_mean(made: Grids, wrote: Any) -> None:

@@ -1,6 +1,11 @@
 """The bias of [B]'s lower solvers."""
 
-from tests.analysis.made import *
+import statistics
+from typing import Any
+
+import pytest
+
+from tests.analysis.made import check_figure
 
 
 def test_local_steps_bias_the_lower_level_and_move_the_upper_one(script: Any) -> None:

@@ -1,6 +1,11 @@
 """[B]'s communication rounds: the sums of the schedules, and the messages of runs."""
 
-from tests.analysis.made import *
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.analysis.made import check_figure
 
 
 @pytest.mark.parametrize(("K", "m", "upper", "calls"), [(4096, 8, 2048, 8), (2**20, 8, 149797, 8), (1000, 1, 167, 1)])

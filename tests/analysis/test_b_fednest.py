@@ -1,6 +1,11 @@
 """FedRZO beside FedNest, from tiny real results: the measure, the choice and the budgets are those computed by hand."""
 
-from tests.analysis.made import *
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.analysis.made import Grids, check_figure
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.problems.analytic.bilevel import Saddle
 

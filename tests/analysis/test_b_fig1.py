@@ -1,8 +1,13 @@
 """[B]'s figure 1 from tiny real results: the numbers are those computed by hand."""
 
 import math
+import statistics
+from typing import Any
 
-from tests.analysis.made import *
+import numpy as np
+import pytest
+
+from tests.analysis.made import EVALUATED, Grids, Made, group_of
 
 SUM = ["--rows", "H", "--lines", "reading", "--column", "test_loss", "--log"]
 

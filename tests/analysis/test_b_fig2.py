@@ -1,8 +1,15 @@
 """[B]'s figure 2 from tiny real results: means, and Student's intervals computed by hand."""
 
 import math
+import statistics
+from pathlib import Path
+from typing import Any
 
-from tests.analysis.made import *
+import h5py
+import numpy as np
+import pytest
+
+from tests.analysis.made import Grids, Made, check_figure
 from zofl_mpi import fedrzo
 
 

@@ -1,7 +1,16 @@
 """The comparison of methods on [B]'s network, from tiny real results: the numbers are those computed by hand."""
 
-from tests.analysis.made import *
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.analysis.made import EVALUATED, Grids, group_of
+from tests.launch import here
 from zofl_mpi.engine.streams import Streams
+from zofl_mpi.run import records
 
 
 def test_all_methods_are_measured_on_the_same_nonsmooth_objective(made: Grids, script: Any) -> None:

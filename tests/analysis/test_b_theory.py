@@ -1,8 +1,12 @@
 """[B]'s theory: many runs at once are Algorithm 1, and smoothing costs what Lemma 1 allows."""
 
 import math
+from typing import Any
 
-from tests.analysis.made import *
+import numpy as np
+import pytest
+
+from tests.analysis.made import check_figure
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.fedrzo_nn import FedRZONN

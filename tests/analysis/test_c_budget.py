@@ -2,8 +2,12 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
-from tests.analysis.made import *
+import h5py
+import pytest
+
+from tests.analysis.made import EVALUATED, Grids, expected_bytes
 from zofl_mpi.errors import UserError
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
 

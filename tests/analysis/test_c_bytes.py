@@ -2,8 +2,12 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
-from tests.analysis.made import *
+import numpy as np
+import pytest
+
+from tests.analysis.made import group_of
 
 
 def planted(method: str, test: list[float], validation: list[float], up: int = 1, labels: int = 0, **where: str) -> Any:

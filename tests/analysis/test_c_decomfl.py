@@ -2,8 +2,13 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from tests.analysis.made import *
+import numpy as np
+import pytest
+
+from tests.analysis.made import group_of
 
 
 def planted(*columns: list[float], method: str = "decomfl") -> Any:

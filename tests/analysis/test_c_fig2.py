@@ -1,8 +1,12 @@
 """[C]'s figure 2 from tiny real results: the numbers are those computed by hand from the files."""
 
-import matplotlib.pyplot as plt
+import statistics
+from typing import Any
 
-from tests.analysis.made import *
+import matplotlib.pyplot as plt
+import numpy as np
+
+from tests.analysis.made import EVALUATED, Grids, check_difference, same
 
 
 def test_figure_2_has_the_accuracies_the_paired_differences_and_the_local_losses(made: Grids, wrote: Any) -> None:

@@ -1,6 +1,11 @@
 """[C]'s figure 3 from tiny real results: a panel for each thing that changes."""
 
-from tests.analysis.made import *
+import statistics
+from typing import Any
+
+import numpy as np
+
+from tests.analysis.made import Grids, check_difference, same
 
 
 def test_figure_3_has_a_panel_for_each_thing_that_changes(made: Grids, script: Any, wrote: Any) -> None:

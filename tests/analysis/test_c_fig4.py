@@ -1,6 +1,11 @@
 """[C]'s figure 4 from tiny real results: mu, n_p, and a level for each control."""
 
-from tests.analysis.made import *
+import statistics
+from typing import Any
+
+import numpy as np
+
+from tests.analysis.made import Grids, check_difference, same
 
 
 def test_figure_4_has_mu_and_n_p_and_a_level_for_each_control(made: Grids, script: Any, wrote: Any) -> None:

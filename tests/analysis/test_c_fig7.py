@@ -5,14 +5,22 @@ Docstrings name the mutations to catch.
 
 import json
 import math
+import shutil
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import h5py
+import numpy as np
+import pytest
 import torch
 
-from tests.analysis.made import *
+from tests.analysis.made import Wrote, check_figure, explicit_hessian, table_of
 from tests.conftest import Capsys
 from tests.launch import launch
+from zofl_mpi.run import records
 from zofl_mpi.run.records.hdf5 import set_attributes
 
 FLAGS = [

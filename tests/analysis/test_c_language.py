@@ -1,6 +1,15 @@
 """[C]'s language figures from tiny real results: the numbers are those computed by hand from the files."""
 
-from tests.analysis.made import *
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.analysis.made import Grids, check_difference, check_figure, same
+from tests.conftest import ROOT
+from zofl_mpi.run import grid, records
 
 ROUNDS = [1, 2, 3]
 

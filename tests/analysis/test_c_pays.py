@@ -1,8 +1,17 @@
 """The shares of the gap from tiny real results: the numbers are those computed by hand from the files."""
 
 import json
+import shutil
+import statistics
+from pathlib import Path
+from typing import Any
 
-from tests.analysis.made import *
+import numpy as np
+import pytest
+
+from tests.analysis.made import Grids, Made, Wrote, check_figure, same, table_of
+from tests.conftest import ROOT
+from zofl_mpi.run import grid
 
 TOLD = ("heron-frozen", "heron", "heron-head", "heron-head-jvp", "heron-n2", "cse_fsl", "sflv2")
 SERVER, LOCAL = ("server-1e-2", "server-3e-2"), ("local-1e-3", "local-1e-2")

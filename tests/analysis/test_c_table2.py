@@ -1,6 +1,13 @@
 """[C]'s Table II from tiny real results: what it took until a target, and the paper's numbers."""
 
-from tests.analysis.made import *
+import statistics
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.analysis.made import EVALUATED, Grids, Made, expected_bytes
 
 
 def plant(grids: Made, **accuracies: list[list[float]]) -> None:

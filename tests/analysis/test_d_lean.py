@@ -1,11 +1,19 @@
 """Virtual time of a run on other devices, computed from its work, and the study of lean clients that stands on it."""
 
+import csv
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
-from tests.analysis.made import *
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+from tests.launch import here
 from zofl_mpi.engine.fleet import DeviceClass
-from zofl_mpi.run import devices
+from zofl_mpi.run import devices, grid, records
+from zofl_mpi.run.grid import file
 
 RUN = "--data digits --m 4 --batch 16 --rounds 3 --eval-every 2 --seed 5 --beta 0.5 --quiet"
 SPLIT = f"{RUN} --problem split_cnn --channels 8 4 32 --strides 1 2 1 --cut 2 --h 2"

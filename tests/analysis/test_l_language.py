@@ -1,9 +1,12 @@
 """Steps on quadratics whose best is known, tables of tuning from rows, and lines made from E2E's samples: no runs."""
 
+from typing import Any
+
+import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
-from tests.analysis.made import *
 from zofl_mpi.data.lines import Text
 from zofl_mpi.engine.streams import Streams
 

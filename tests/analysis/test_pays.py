@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
-from tests.analysis.made import *
+import numpy as np
+import pytest
+
+from tests.analysis.made import refused, table_of
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.quadratic import Bowl

@@ -1,8 +1,10 @@
 """Privacy's prediction by hand, and robust means' table from rows: no runs."""
 
 import math
+from typing import Any
 
-from tests.analysis.made import *
+import numpy as np
+import pytest
 
 ROW = {"cell": "c", "step": "step-1", "best": True, "at_edge": "", "seeds": 1, "seeds_planned": 1, "n": 170}
 

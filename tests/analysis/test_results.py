@@ -2,10 +2,16 @@
 
 import re
 import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.analysis import quotes
-from tests.analysis.made import *
+from tests.analysis.made import group_of, table_of
 from tests.analysis.quotes import KEPT, NUMBER, QUOTES, Quote, compared, is_table, numbers, rounds_to, rows_of
+from tests.conftest import ROOT
 
 SUMMARY = "analysis/results/README.md"
 PAGES = [str(path.relative_to(ROOT)) for path in KEPT.glob("*.md") if path != ROOT / SUMMARY]

@@ -2,12 +2,16 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import pytest
 from shared.exchange import Cost
 from shared.timing import StepTiming, Timing
 
-from tests.analysis.made import *
+from tests.analysis.made import check_figure, table_of
 from tests.analysis.scaling_made import doctor, report, result
 
 Script = Callable[[str], Any]

@@ -2,9 +2,15 @@
 
 import json
 import sys
+from pathlib import Path
+from typing import Any
 
-from tests.analysis.made import *
-from tests.conftest import run_process
+import h5py
+import pytest
+
+from tests.analysis.made import Grids
+from tests.conftest import ROOT, run_process
+from zofl_mpi.run import grid
 from zofl_mpi.run.records.hdf5 import set_attributes
 
 SCRIPTS = sorted(path.stem for path in (ROOT / "analysis").glob("[abcd]_*.py"))

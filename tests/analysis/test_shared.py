@@ -2,8 +2,14 @@
 
 import argparse
 import math
+from pathlib import Path
+from typing import Any
 
-from tests.analysis.made import *
+import numpy as np
+import pytest
+
+from tests.analysis.made import group_of
+from tests.conftest import ROOT
 from zofl_mpi.errors import UserError
 from zofl_mpi.report.groups import half_width, t_half_width
 

@@ -6,7 +6,10 @@ catch.
 """
 
 import math
+from typing import Any
 
+import numpy as np
+import pytest
 import torch
 from shared.spectrum import (
     Apply,
@@ -23,7 +26,7 @@ from shared.spectrum import (
 )
 from torch import Tensor, nn
 
-from tests.analysis.made import *
+from tests.analysis.made import explicit_hessian
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.zo import Estimate

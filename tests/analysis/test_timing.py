@@ -3,14 +3,17 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
 from shared import exchange
 from shared.timing import Timing, timing
 
-from tests.analysis.made import *
 from tests.analysis.scaling_made import result
 from zofl_mpi.errors import UserError
+from zofl_mpi.run import records
 from zofl_mpi.run.local import LocalClients
 
 

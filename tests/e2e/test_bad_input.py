@@ -2,15 +2,24 @@
 
 import gzip
 import io
+import subprocess
+import sys
 import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from tests.conftest import Mpirun
-from tests.e2e.made import *
+import numpy as np
+import pytest
+
+from tests.conftest import LIMIT, Capsys, Mpirun, Patch, environment, run_process
+from tests.launch import here, threads
 from tests.launch import refused as refused_here
 from tests.unit.made import idx
 from zofl_mpi.data import images
 from zofl_mpi.data.published import IDX_FILES
 from zofl_mpi.engine import device
+from zofl_mpi.run import records
 
 Refused = Callable[..., str]
 

@@ -1,10 +1,17 @@
 """Networks whose clients' steps are computed at once, from the command line."""
 
 import itertools
+from pathlib import Path
+from typing import Any
 
-from tests.e2e.made import *
+import pytest
+
+from tests.launch import here, threads
+from tests.threads import run_module
 from zofl_mpi.problems import network
 from zofl_mpi.problems.kernels import module_torch
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.zo_hfl"
 RUNS = {

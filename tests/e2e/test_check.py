@@ -1,8 +1,15 @@
 """check_method finds each mistake of `faulty`, and none in a method of the package."""
 
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
 import zofl_mpi
+from tests.conftest import ROOT, Capsys, Patch, run_process
 from tests.e2e.faulty import FAULTS, Sound
-from tests.e2e.made import *
 from zofl_mpi import check, fedrzo, heron_sfl, zo_hfl
 from zofl_mpi.api import checking, processes
 from zofl_mpi.api.checking import check_all, check_method

@@ -1,13 +1,20 @@
 """--devices in whole runs: counted bytes, the same numbers on any ranks and continued, clients that are left out."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
+import pytest
 
-from tests.e2e.made import *
+from tests.conftest import Capsys, Patch
+from tests.launch import here, refused
+from tests.threads import run_module
 from zofl_mpi.engine.fleet import BY_CLIENT, Fleet
 from zofl_mpi.problems import Bilevel, SecondOrder
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import records
 
 SPLIT = "--problem split_resnet --data digits --m 4 --width 2 --stages 1 1 --batch 16 --h 3 --beta 0.5"
 COMMANDS = {

@@ -1,6 +1,10 @@
 """The doctor tells what a run would find, and a script of the analysis what an exchange costs."""
 
-from tests.e2e.made import *
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.conftest import ROOT, Completed
 
 
 def test_every_rank_is_listed_and_an_exchange_is_timed(mpirun: Callable[..., Completed], tmp_path: Path) -> None:

@@ -1,8 +1,15 @@
 """--eval-samples in whole runs: the same bits on any number of ranks, the same iterates, and none are left out."""
 
-import numpy as np
+from pathlib import Path
 
-from tests.e2e.made import *
+import numpy as np
+import pytest
+
+from tests.conftest import Capsys
+from tests.launch import here, refused
+from tests.threads import run_module
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import records
 
 DIGITS = ["--m", "5", "--alpha", "0.5", "--tau", "2", "--batch", "4", "--eval-every", "2", "--quiet"]
 FEDNEST = ["--method", "fednest", "--T", "1", "--N", "1", "--batch", "4", "--batch-lower", "4"]

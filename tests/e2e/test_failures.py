@@ -1,9 +1,21 @@
 """Whatever happens to a rank, all end soon with one message; finished rounds are kept; a resume gives the same bits."""
 
+import os
+import re
 import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
-from tests.e2e.made import *
+import pytest
+
+from tests.conftest import LIMIT, Completed, environment
+from tests.e2e.made import rounds_of, wait_until
 from tests.e2e.planted import FAMILY, HERE, LAUNCHER, OWN, RUN, planted
+from tests.threads import run_module
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import records
 
 Run = Callable[..., Completed]
 """run(ranks, *arguments, kind=..., file=...): the family's command, with what is planted."""

@@ -1,13 +1,20 @@
 """The family `zofl_mpi.fedrzo` through the command line: same bits on any number of ranks, bytes by formula, continued
 runs, refusals. Docstrings name the mutations to catch."""
 
-from tests.e2e.made import *
-from tests.launch import Runs
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import Capsys
+from tests.launch import Runs, here, refused
 from zofl_mpi import fedrzo
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.problems.relu_net import ReLUNet
-from zofl_mpi.run import flags
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import flags, records
 from zofl_mpi.run.plan import groups_of
 from zofl_mpi.settings.samples import Samples
 

@@ -1,12 +1,21 @@
 """Grids run for real: toy problems, without MPI unless it is what is tested."""
 
+import os
+import re
 import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
+from pathlib import Path
 
-from tests.conftest import Terminal
-from tests.e2e.made import *
-from zofl_mpi.run import grid
+import pytest
+
+from tests.conftest import LIMIT, Completed, Terminal, environment, run_process
+from tests.e2e.made import rounds_of, wait_until
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import grid, records
 from zofl_mpi.run.grid import __main__
 
 COMMAND = [sys.executable, "-m", "zofl_mpi.run.grid", "toy.toml"]

@@ -1,13 +1,22 @@
 """HERON-SFL and its baselines by the command line: bits, bytes, continued runs, refusals, networks of a user's own."""
 
-import h5py
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from tests.e2e.made import *
-from tests.launch import Runs
+import h5py
+import numpy as np
+import pytest
+
+from tests.conftest import Capsys
+from tests.launch import Runs, here, refused
 from zofl_mpi import heron_sfl
+from zofl_mpi.report.same import differences
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
 from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.unsplit import UnsplitMethod
+from zofl_mpi.run import records
 from zofl_mpi.run.records.hdf5 import set_attributes
 
 FAMILY = "zofl_mpi.heron_sfl"

@@ -1,13 +1,21 @@
 """[C]'s Table II out of --dry-run, and what a result keeps of a step's cost: bytes by formula, memory as counted."""
 
+import json
 import math
 import threading
+from pathlib import Path
+from typing import Any
 
-from tests.e2e.made import *
+import numpy as np
+import pytest
+
 from tests.e2e.test_heron import FAMILY, command
+from tests.launch import here
+from tests.threads import run_module
 from zofl_mpi.data import Raw
 from zofl_mpi.problems import counting
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
+from zofl_mpi.run import records
 from zofl_mpi.settings import samples
 
 PAPER = ["--paper", "--data", "cifar10", "--split", "official", "--m", "5", "--dry-run"]

@@ -1,13 +1,18 @@
 """Files, names and classes that no run of ours makes: status 2 or 1, one sentence, nothing of somebody's lost."""
 
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import h5py
+import pytest
 
-from tests.e2e.made import *
+from tests.conftest import ROOT, Capsys, Patch
+from tests.launch import here
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import grid
+from zofl_mpi.run import grid, records
 
 FAMILY = "zofl_mpi.zo_hfl"
 TINY = ["--m", "3", "--quiet"]

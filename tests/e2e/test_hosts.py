@@ -1,9 +1,20 @@
 """Runs over three hosts of two ranks each, which are network namespaces of this one."""
 
-from tests.conftest import UNDER_MPI
-from tests.e2e.made import *
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import LIMIT, ROOT, UNDER_MPI, run_process
+from tests.e2e.made import rounds_of
+from tests.launch import here
 from tests.tools.cluster import wait_for
 from tests.tools.hosts import Hosts, hosts, pythons, why_not
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.zo_hfl"
 RUN = ["--data", "digits", "--m", "7", "--tau", "2", "--rounds", "4", "--eval-every", "2", "--dtype", "float64"]

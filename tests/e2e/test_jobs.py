@@ -1,9 +1,19 @@
 """The scripts of jobs/: well formed, and doing what their comments say; nothing is downloaded here."""
 
+import os
+import re
+import shutil
 import signal
+import subprocess
 import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from tests.e2e.made import *
+import pytest
+
+from tests.conftest import LIMIT, ROOT
+from tests.e2e.made import wait_until
 
 Cluster = Callable[..., subprocess.Popen[str]]
 

@@ -1,11 +1,19 @@
 """Every method of the family through the command line: same bits on any number of ranks, continued runs, refusals."""
 
-from tests.e2e.made import *
-from tests.launch import Runs
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import Capsys, Patch
+from tests.launch import Runs, here, refused
+from tests.threads import run_module
 from zofl_mpi import zo_hfl
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.methods.scaffold import Scaffold
-from zofl_mpi.run import flags
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import flags, records
 from zofl_mpi.run.mpi.placement import placed
 from zofl_mpi.run.plan import groups_of
 

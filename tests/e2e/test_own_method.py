@@ -1,6 +1,17 @@
 """Mistakes of a method of one's own that its run, not a later one, has to tell: in one process and on ranks."""
 
-from tests.e2e.made import *
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import Capsys, Patch
+from tests.launch import here
+from tests.threads import run_module
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.zo_hfl"
 MINE = '''

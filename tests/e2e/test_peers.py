@@ -1,11 +1,15 @@
 """tests.bench.peers: the loops by hand do this package's work, and what cannot be compared is not compared."""
 
+from pathlib import Path
+
+import numpy as np
+import pytest
 import torch
 
 from tests.bench.peers import __main__ as peers
 from tests.bench.peers import whole
 from tests.bench.peers.work import Plan
-from tests.e2e.made import *
+from tests.conftest import Patch
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.rounds.split.unsplit import ModelBroadcast
 

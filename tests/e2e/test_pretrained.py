@@ -1,8 +1,17 @@
 """A run that begins with the last model of another one: its values, what is held out, damaged files, continued runs."""
 
-import h5py
+import shutil
+from pathlib import Path
+from typing import Any
 
-from tests.e2e.made import *
+import h5py
+import numpy as np
+import pytest
+
+from tests.conftest import Capsys, Patch
+from tests.launch import here, refused
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.heron_sfl"
 NETWORK = ["--data", "digits", "--problem", "split_cnn", "--channels", "4", "6", "--strides", "2", "1", "--cut", "1"]

@@ -1,11 +1,21 @@
 """Privacy through the command line: budgets of continued runs, lost ranks, a missing package, refusals."""
 
+import json
 import signal
 import sys
+from pathlib import Path
+from typing import Any
 
-from tests.e2e.made import *
+import numpy as np
+import pytest
+
+from tests.conftest import Capsys, Patch
 from tests.fates import Death, Fate
+from tests.launch import here, refused
+from tests.threads import run_module
 from zofl_mpi.clients.privacy import Privacy
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import records
 from zofl_mpi.run.grid import __main__ as grid
 from zofl_mpi.run.signals import STATUS
 

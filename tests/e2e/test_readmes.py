@@ -2,18 +2,27 @@
 
 import importlib
 import importlib.util
+import re
 import shlex
+import subprocess
+import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
 from scipy.optimize import linprog
 
-from tests.e2e.made import *
+from tests.conftest import LIMIT, ROOT
+from tests.launch import launch, threads
 from tests.tools import interface
 from zofl_mpi.data import npz, partition
 from zofl_mpi.engine.streams import Streams
-from zofl_mpi.run import flags
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import flags, records
 from zofl_mpi.run.grid import __main__ as grid_runner
 from zofl_mpi.run.grid import read
 from zofl_mpi.run.plan import groups_of, understand

@@ -1,14 +1,22 @@
 """The page about runs, in a real browser; the table in the terminal. Figures: tests/unit/test_figure.py."""
 
+import json
+import re
+import shutil
 from html import unescape
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
 from rich.console import Console
 
 from tests.analysis.made import refused as refused_by
-from tests.e2e.made import *
+from tests.conftest import Capsys, Patch, run_process
 from zofl_mpi.report import charts, facts, same, watch
 from zofl_mpi.report.__main__ import main
 from zofl_mpi.report.groups import of_results
+from zofl_mpi.run import records
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">@CURVES@"

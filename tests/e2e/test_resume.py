@@ -1,9 +1,20 @@
 """A run that is continued is the run that was never interrupted; what cannot be continued is refused by name."""
 
-import h5py
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 
-from tests.e2e.made import *
-from tests.launch import Runs
+import h5py
+import numpy as np
+import pytest
+
+from tests.conftest import Capsys, Patch
+from tests.launch import Runs, here, refused
+from tests.threads import run_module
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import records
+from zofl_mpi.run.records import checkpoint_path
 
 FAMILY = "zofl_mpi.zo_hfl"
 FLAGS = ["--tau", *"3141592653", "--beta", "0.5", "--y0", "last", "--eval-every", "5"]

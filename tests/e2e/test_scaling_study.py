@@ -1,6 +1,14 @@
 """ReFrame lists the scaling study of jobs/scaling."""
 
-from tests.e2e.made import *
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
 
 REFRAME = Path(sys.executable).with_name("reframe")
 STUDY = ("-C", "jobs/scaling/settings.py", "-c", "jobs/scaling/study.py")

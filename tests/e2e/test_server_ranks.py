@@ -1,18 +1,30 @@
 """--server-ranks: a server of several ranks gives the bits of one, and no rank waits for ever."""
 
 import functools
+import json
+import re
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
 import torch  # noqa: F401  ranks that are threads take turns with its generator where it is loaded
 
-from tests.e2e.made import *
+from tests.conftest import Capsys, Completed, Patch
 from tests.e2e.test_survival import Leap
 from tests.fates import Death, Fate
+from tests.launch import here
 from tests.tally import tallied
+from tests.threads import run_module
 from zofl_mpi.engine.streams import Purpose, Streams
+from zofl_mpi.report.same import differences
 from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.method import SplitMethod
+from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.heron_sfl"
 RUN = ["--problem", "split_cnn", "--data", "digits", "--m", "7", "--batch", "8", "--h", "2", "--quiet"]

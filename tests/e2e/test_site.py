@@ -2,10 +2,17 @@
 
 import importlib.util
 import json
+import re
 import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 import zofl_mpi
-from tests.e2e.made import *
+from tests.conftest import ROOT, run_process
 
 pytest.importorskip("mkdocs", reason="the site needs the extra docs")
 

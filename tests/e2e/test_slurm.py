@@ -4,9 +4,22 @@ Ranks are started by mpirun or, with PMIx for Slurm (Debian: libpmix-dev), by sr
 PMI-2: in this environment, or in the one whose Python the variable TEST_MPICH names.
 """
 
-from tests.conftest import UNDER_MPI
-from tests.e2e.made import *
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT, UNDER_MPI
+from tests.launch import here
 from tests.tools.cluster import LIMIT, Cluster, cluster, wait_for, why_not
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.zo_hfl"
 RUN = ["--data", "digits", "--m", "5", "--tau", "2", "--rounds", "4", "--eval-every", "2", "--dtype", "float64"]

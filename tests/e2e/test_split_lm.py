@@ -1,16 +1,23 @@
 """`--problem split_lm` by the command line: bits, continued runs, a model pretrained, kept and tuned, refusals."""
 
+import json
 import sys
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
 import torch
 
-from tests.e2e.made import *
-from tests.launch import Runs
+from tests.conftest import ROOT, Capsys, Patch
+from tests.launch import Runs, here, refused
 from tests.numerics.test_lm_families import FAMILIES, made
 from tests.unit.test_lines import tokenizer
 from zofl_mpi.data import bpe
 from zofl_mpi.problems import frozen
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import records
 
 sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
 import export

@@ -1,15 +1,24 @@
 """A result or a checkpoint that somebody else made runs nothing, and writes nowhere, that the command does not name."""
 
+import json
+import shutil
 import sys
+from pathlib import Path
+from typing import Any
 
 import h5py
+import numpy as np
+import pytest
 
-from tests.e2e.made import *
+from tests.conftest import ROOT, Capsys, Patch
+from tests.launch import here
 from tests.unit.test_messages import changed
 from zofl_mpi.engine import messages
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.zo_hfl import State
+from zofl_mpi.run import records
 from zofl_mpi.run.client_memory import Memory
+from zofl_mpi.run.records import checkpoint_path
 from zofl_mpi.run.records.hdf5 import set_attributes
 
 sys.path.insert(0, str(ROOT / "analysis"))  # as where Python runs the scripts
@@ -189,7 +198,7 @@ def test_an_analysis_imports_no_class_that_only_a_result_names(copy: Path) -> No
         restore.setting_of(records.load(copy), FAMILY)
     assert not Path("imported").exists()
     rewrite(copy, method="zo_hfl", data="mine.npz")
-    with pytest.raises(UserError, match="mine.npz, somebody's own"):
+    with pytest.raises(UserError, match=r"mine\.npz, somebody's own"):
         restore.setting_of(records.load(copy), FAMILY)
     rewrite(copy, data="digits", out="victim.h5", data_dir="/nowhere")
     setting, method = restore.setting_of(records.load(copy), FAMILY)

@@ -2,14 +2,26 @@
 
 import importlib
 import itertools
+import json
+import re
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from tests.conftest import Mpirun
-from tests.e2e.made import *
+import pytest
+
+from tests.conftest import Capsys, Completed, Mpirun, Patch, environment, run_process
 from tests.e2e.planted import FAMILY, HERE, LAUNCHER, OWN, RUN, planted
 from tests.fates import Death, Fate
+from tests.threads import run_module
 from zofl_mpi.engine import watch
 from zofl_mpi.engine.watch import Watch
+from zofl_mpi.report.same import differences
+from zofl_mpi.run import records
 
 SMALL = ["--problem", "toy", "--rounds", "3", "--checkpoint-every", "2", "--eval-every", "2", "--quiet"]
 CASES = {

@@ -1,8 +1,13 @@
 """--track: the columns of a run from the command line, read back by TensorBoard's own reader."""
 
+import sys
+from pathlib import Path
+
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.e2e.made import *
+from tests.conftest import Capsys, Patch
+from tests.launch import here, refused
+from zofl_mpi.run import records
 
 WORDS = ["--method", "fedavg", "--m", "3", "--eval-every", "2", "--quiet"]
 

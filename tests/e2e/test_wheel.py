@@ -1,12 +1,19 @@
 """The package without its clone: a wheel in an environment of its own, and the recipes of other package managers."""
 
 import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
 import sysconfig
 import tomllib
+from pathlib import Path
 
+import pytest
 import yaml
 
-from tests.e2e.made import *
+from tests.conftest import ROOT, run_process
 from zofl_mpi.run import devices
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

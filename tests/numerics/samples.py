@@ -3,12 +3,9 @@
 from typing import Any
 
 import numpy as np
-import pytest
 
-from tests.numerics.first_order import COMPILED, KERNELS
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.errors import UserError
 from zofl_mpi.problems.terms import Terms
 
 STREAMS = Streams(11)

@@ -25,11 +25,7 @@ from zofl_mpi.engine.fields import check_ranges
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.heron_sfl import METHODS
-from zofl_mpi.methods.cse_fsl import CSEFSL as CSEFSL
 from zofl_mpi.methods.fsl_sage import FSLSAGE
-from zofl_mpi.methods.heron import HERON as HERON
-from zofl_mpi.methods.splitfed import SFLV1 as SFLV1
-from zofl_mpi.methods.splitfed import SFLV2 as SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_images import ResNet

@@ -2,10 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import pytest
 import torch
 
-from tests.numerics.first_order import *
+from tests.numerics.first_order import toy
 from zofl_mpi.clients.robust import Robust
 from zofl_mpi.methods.scaffold import Update
 from zofl_mpi.methods.zo_hfl import Values

@@ -2,20 +2,43 @@
 
 import gc
 import math
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from tests.bench import gpu_networks
-from tests.bench.gpu_networks import *
+from tests.bench.gpu_networks import (
+    LABELS,
+    PIXELS,
+    ROUNDS,
+    SAMPLES,
+    SHAPE,
+    STREAMS,
+    C,
+    compared,
+    local,
+    method,
+    p,
+    requests,
+    serial,
+)
 from tests.conftest import Patch
 from zofl_mpi import fedrzo, zo_hfl
+from zofl_mpi.data import Dataset
 from zofl_mpi.engine.batching import MANY
 from zofl_mpi.engine.setting import Work
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import device_cache
-from zofl_mpi.problems.kernels import functional
+from zofl_mpi.problems.kernels import functional, module_torch
+from zofl_mpi.problems.models import MLP
 from zofl_mpi.problems.module import Function
+from zofl_mpi.problems.network import Network
 from zofl_mpi.run.plan import understand
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")

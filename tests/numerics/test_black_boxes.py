@@ -3,13 +3,20 @@
 Docstrings name the mutations to catch.
 """
 
+from typing import Any
+
+import numpy as np
+import pytest
+
 from tests.launch import launch
-from tests.numerics.first_order import *
+from tests.numerics.first_order import STREAMS, Array, close, m, n, vector
 from zofl_mpi.engine.fields import check_ranges
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems.analytic.black_boxes import CVaR, Shares
 from zofl_mpi.problems.analytic.caps import Caps
+from zofl_mpi.run.flags import built
 from zofl_mpi.settings.fedrzo import PROBLEMS
 
 CLASSES = {"cvar": CVaR, "shares": Shares}

@@ -1,10 +1,17 @@
 """Compressed uploads with error feedback: unbiased rounding, telescoping errors, bytes by formula."""
 
-from tests.numerics.first_order import *
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.numerics.first_order import BOTH, Array, Make, clients_of, method, point, run, softmax, started, toy
 from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.rounds.local_sgd import Compression, largest, quantised
 from zofl_mpi.rounds.report import GlobalModel
+from zofl_mpi.run.loop import finite_round
 
 
 class Given:

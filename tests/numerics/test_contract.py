@@ -3,12 +3,32 @@
 import copy
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+import numpy as np
+import pytest
 import torch
 from torch import nn
 from torch.nn.functional import huber_loss
 
-from tests.numerics.samples import *
+from tests.numerics.samples import (
+    BATCH,
+    BYTES,
+    GENERATOR,
+    ROWS,
+    STREAMS,
+    UNIT,
+    WEIGHTS,
+    C,
+    N,
+    batches,
+    close,
+    p,
+    points,
+    terms,
+)
+from zofl_mpi.data import Dataset
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems.network import Network, seeded
 from zofl_mpi.problems.softmax import Softmax
 

@@ -3,16 +3,22 @@
 import gc
 import subprocess
 import sys
+from typing import Any
 
+import pytest
+import torch
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.numerics.split_methods import *
 from zofl_mpi.problems.counting import Allocations, Products
 from zofl_mpi.problems.saving import recomputing
+from zofl_mpi.problems.split import SplitNetwork
+from zofl_mpi.problems.split_images import ResNet
 from zofl_mpi.rounds.split import costs
 from zofl_mpi.rounds.split.client import CutLoss, HeadLoss
 from zofl_mpi.rounds.split.costs import macs, peak_bytes
 from zofl_mpi.rounds.split.estimates import TwoPoint
+from zofl_mpi.rounds.split.rules import Backprop
 
 BATCH = 8
 STEPS: dict[str, tuple[Any, Any]] = {

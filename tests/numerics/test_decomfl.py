@@ -1,19 +1,54 @@
 """DeComFL: scalars make every model; identities of estimates in one dimension and of two radii."""
 
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
 from tests.conftest import Patch
-from tests.numerics.split_methods import *
+from tests.numerics.split_methods import (
+    ESTIMATING,
+    SGD,
+    SIZES,
+    C,
+    Parts,
+    apart,
+    batches,
+    broadcast,
+    close,
+    flat,
+    method,
+    mlp,
+    put,
+    resnet,
+    run,
+    setting,
+    training,
+    vectors,
+    whole_of,
+)
 from tests.numerics.test_split_texts import texts_setting
-from zofl_mpi.engine.clients import ClientError
+from zofl_mpi.engine.between import composed
+from zofl_mpi.engine.clients import Client, ClientError
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL, HiSo
+from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems.signs import SignedLayers
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.estimating import check_arithmetic
+from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.rounds.split.unsplit import ModelBroadcast
 from zofl_mpi.run import flags
 from zofl_mpi.run.client_memory import Acknowledged, recall
+from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop import finite_round
 
 PLAIN = Optimiser("sgd")
 RULES = pytest.mark.parametrize("rule", [PLAIN, SGD, Optimiser("adamw", weight_decay=0.1)], ids=["sgd", "m", "adamw"])

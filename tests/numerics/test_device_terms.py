@@ -1,13 +1,26 @@
 """Virtual seconds, joules and messages of each family of methods, each term derived by hand."""
 
-from tests.numerics.split_methods import *
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.numerics.split_methods import SIDE, SIZES, STEPS_OF, STREAMS, C, groups, method, mlp, setting, training
 from zofl_mpi.engine.fleet import DeviceClass, Fleet
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.decomfl import DeComFL
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.methods.fedkseed import FedKSeed
+from zofl_mpi.methods.fsl_sage import FSLSAGE
+from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
 from zofl_mpi.methods.scaffold import Scaffold
+from zofl_mpi.methods.splitfed import SFLV1, SFLV2
 from zofl_mpi.methods.zo_hfl import ZOHFL
+from zofl_mpi.numerics.optimisers import Optimiser
 
 CLIENT, HEAD, SERVER = SIDE * SIDE * 4, 4 * C, 4 * 5 + 5 * C
 """Multiply-accumulates of a pass of `mlp`."""

@@ -1,13 +1,44 @@
 """One direction a sample: the passes of each layer and the estimate behind them; --estimate jvp: no radius."""
 
 import itertools
+from dataclasses import replace
+from typing import Any
 
-from tests.numerics.split_methods import *
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.numerics.split_methods import (
+    ESTIMATING,
+    SIDE,
+    C,
+    Make,
+    Parts,
+    apart,
+    close,
+    convolutions,
+    estimate_of,
+    forward,
+    gradient,
+    groups,
+    local_of,
+    method,
+    resnet,
+    run,
+    same,
+    setting,
+    small,
+    tokens,
+    training,
+)
 from tests.numerics.test_exact_parts import numbers
 from tests.numerics.test_split_texts import texts_setting as texts
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.signs import SignedLayers, Signs
+from zofl_mpi.rounds.split.client import LocalSteps
 from zofl_mpi.rounds.split.estimates import PerSample, TwoPoint
 from zofl_mpi.rounds.split.rules import Tail
 

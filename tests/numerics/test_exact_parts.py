@@ -1,8 +1,43 @@
 """HERON with the exact gradient of its head, in closed form; --exact-layers: from forward passes to first order."""
 
-from tests.numerics.split_methods import *
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.numerics.split_methods import (
+    ESTIMATING,
+    LOCKSTEP,
+    RULES,
+    SIDE,
+    C,
+    Make,
+    Parts,
+    apart,
+    close,
+    convolutions,
+    estimate_of,
+    forward,
+    gradient,
+    groups,
+    local_of,
+    method,
+    mlp,
+    resnet,
+    run,
+    same,
+    setting,
+    small,
+    training,
+    twins,
+)
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.cse_fsl import CSEFSL
+from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
+from zofl_mpi.methods.splitfed import SFLV2
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.costs import HEADS, PARTS, Traffic
 
 HEAD: dict[str, Any] = {"head_gradient": "exact"}

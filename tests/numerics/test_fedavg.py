@@ -1,8 +1,39 @@
 """FedAvg and FedProx: participants, weights, local steps; SGD on the server's own data, alone or as a further step."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
-from tests.numerics.first_order import *
+import numpy as np
+import pytest
+
+from tests.numerics.first_order import (
+    BOTH,
+    HARMONIC,
+    KERNELS,
+    SIZES,
+    STREAMS,
+    WEIGHTS,
+    Array,
+    C,
+    Make,
+    apart,
+    clients_of,
+    close,
+    gradient,
+    m,
+    method,
+    one,
+    p,
+    point,
+    run,
+    shares,
+    softmax,
+    toy,
+    walk,
+)
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
@@ -10,6 +41,7 @@ from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.methods.zo_hfl import State as HierarchicalState
 from zofl_mpi.rounds.base import Sampling
 from zofl_mpi.rounds.local_sgd import State
+from zofl_mpi.run.flags import built
 
 
 @WEIGHTS

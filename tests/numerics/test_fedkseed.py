@@ -1,8 +1,32 @@
 """FedKSeed: a loop by hand, the model from K sums, and where it is DeComFL."""
 
-from tests.numerics.split_methods import *
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from tests.numerics.split_methods import (
+    STREAMS,
+    apart,
+    batches,
+    close,
+    flat,
+    method,
+    mlp,
+    put,
+    resnet,
+    run,
+    setting,
+    training,
+    whole_of,
+)
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.methods.decomfl import DeComFL
 from zofl_mpi.methods.fedkseed import FedKSeed, SeededModel
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.rounds.split.client import drawn
 

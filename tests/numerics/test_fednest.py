@@ -1,15 +1,24 @@
 """FedNest in one process, in float64, against closed forms. Docstrings name the mutations to catch."""
 
-from tests.numerics.first_order import *
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.numerics.first_order import STREAMS, Array, clients_of, close, m, n, vector
 from zofl_mpi.data.partition import as_dataset
 from zofl_mpi.data.sources import Synthetic, make
 from zofl_mpi.engine.fields import reported
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fednest import FedNest, Vector
 from zofl_mpi.numerics import projections
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Saddle
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 from zofl_mpi.rounds.report import GlobalModel
+from zofl_mpi.run.flags import built
 
 ALL = {"batch": 0, "batch_lower": 0}
 

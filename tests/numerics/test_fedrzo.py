@@ -6,11 +6,17 @@ and its negative, which make the estimate of a quadratic's gradient exact. Docst
 
 import math
 from collections import Counter
-from typing import cast
+from dataclasses import replace
+from typing import Any, cast
 
-from tests.numerics.first_order import *
+import numpy as np
+import pytest
+
+from tests.numerics.first_order import Array, clients_of, close
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.engine.fields import described, reported
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fednest import FedNest
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
@@ -19,6 +25,7 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls
 from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
 from zofl_mpi.rounds.zeroth_order import Local, Report, directions
+from zofl_mpi.run.flags import built
 
 STREAMS = Streams(11)
 n, m, eta, SAMPLES = 4, 3, 0.5, 12

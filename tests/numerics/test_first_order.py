@@ -1,11 +1,41 @@
 """What holds for all first-order methods: bytes, reports, columns, refusals, divergence."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
-from tests.numerics.first_order import *
+import numpy as np
+import pytest
+
+from tests.numerics.first_order import (
+    BOTH,
+    DATA,
+    LABELS,
+    PIXELS,
+    SIZE_SHARES,
+    SIZES,
+    WEIGHTS,
+    C,
+    Make,
+    clients_of,
+    close,
+    loss,
+    m,
+    memories,
+    method,
+    one,
+    p,
+    point,
+    run,
+    shares,
+    softmax,
+    started,
+    toy,
+)
 from zofl_mpi import fedrzo, zo_hfl
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.engine.fields import reported
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.ditto import Ditto
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
@@ -16,8 +46,10 @@ from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.problems import Smooth
+from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.rounds.local_sgd import FirstOrder
 from zofl_mpi.rounds.report import Reporting
+from zofl_mpi.run.flags import built
 
 # --- what travels
 

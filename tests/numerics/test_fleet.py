@@ -1,13 +1,53 @@
 """Clients that adapt a network, each to its own sensor: formulas, own parts by hand, parameters that train."""
 
 import itertools
-from typing import get_args, get_type_hints
+from dataclasses import fields, replace
+from typing import Any, get_args, get_type_hints
 
-from tests.numerics.split_methods import *
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from tests.numerics.split_methods import (
+    ESTIMATING,
+    LABELS,
+    PIXELS,
+    RULES,
+    SIDE,
+    SPLIT,
+    STEPS_OF,
+    C,
+    Make,
+    Parts,
+    apart,
+    batches,
+    close,
+    flat,
+    local_of,
+    method,
+    mlp,
+    resnet,
+    run,
+    same,
+    seeded,
+    setting,
+    torchs,
+    training,
+)
+from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.setting import Setting
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.decomfl import DeComFL
+from zofl_mpi.methods.fsl_sage import FSLSAGE
+from zofl_mpi.methods.heron import HERON
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.sensors import SENSORS
+from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.rounds.split.messages import Report
+from zofl_mpi.rounds.split.training import Training
+from zofl_mpi.run.local import LocalClients
 from zofl_mpi.settings.adaptation import Adaptation
 
 SEEN = ("invert", "gain", "blur")

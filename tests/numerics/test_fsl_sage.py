@@ -1,8 +1,44 @@
 """FSL-SAGE: heads that are aligned with the server's gradient at the cut."""
 
-from tests.numerics.split_methods import *
-from zofl_mpi.methods.fsl_sage import Head
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from tests.numerics.split_methods import (
+    RULES,
+    SIZES,
+    STEPS_OF,
+    Make,
+    apart,
+    batches,
+    close,
+    flat,
+    interleaved,
+    method,
+    mlp,
+    named,
+    put,
+    run,
+    same,
+    seeded,
+    setting,
+    training,
+    twins,
+)
+from zofl_mpi.engine.clients import Client
+from zofl_mpi.methods.fsl_sage import FSLSAGE, Head
+from zofl_mpi.methods.splitfed import SFLV2
+from zofl_mpi.numerics.optimisers import Optimiser
+from zofl_mpi.rounds.split.client import LocalSteps
+from zofl_mpi.rounds.split.messages import Model
+from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.rounds.split.server import Server
+from zofl_mpi.rounds.split.training import Training
+from zofl_mpi.run.local import LocalClients
 
 
 def sage(plan: Training, **flags: Any) -> FSLSAGE:

@@ -2,18 +2,51 @@
 
 import functools
 import itertools
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from tests.numerics import lm_toy
-from tests.numerics.split_methods import *
+from tests.numerics.split_methods import (
+    EMBEDDINGS,
+    LABELS,
+    PIXELS,
+    SGD,
+    SIDE,
+    STREAMS,
+    C,
+    groups,
+    method,
+    mlp,
+    resnet,
+    run,
+    seeded,
+    setting,
+    training,
+    worded,
+)
 from tests.numerics.test_fleet import fleet, normalised
+from zofl_mpi.data import Dataset
+from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
+from zofl_mpi.heron_sfl import METHODS
+from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fedkseed import FedKSeed
+from zofl_mpi.methods.fsl_sage import FSLSAGE
+from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
+from zofl_mpi.methods.splitfed import SFLV2
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network
 from zofl_mpi.rounds.split import costs, pieces, unsplit

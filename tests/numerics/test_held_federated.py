@@ -2,9 +2,17 @@
 
 import functools
 import tracemalloc
+from dataclasses import replace
+from typing import Any
 
-from tests.numerics.first_order import *
+import numpy as np
+import pytest
+
+from tests.numerics.first_order import STREAMS, clients_of, method
+from zofl_mpi.data import Dataset
 from zofl_mpi.engine import messages
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.methods.ditto import Ditto
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.fedmspp import FedMSPP
@@ -18,6 +26,10 @@ from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.problems.fair import Fair, FairSoftmax
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 from zofl_mpi.problems.relu_net import ReLUNet
+from zofl_mpi.problems.softmax import Softmax
+from zofl_mpi.problems.terms import Terms
+from zofl_mpi.run.flags import built
+from zofl_mpi.run.loop import finite_round
 
 WIDE, CLASSES = 500, 10
 CASES: dict[str, tuple[Any, dict[str, Any], str, int]] = {

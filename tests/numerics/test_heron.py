@@ -1,21 +1,49 @@
 """HERON-SFL: the zeroth-order estimate, its directions and passes; [C] (2), (6) to (8); its steps again from seeds."""
 
 import math
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
 
 from tests.conftest import Capsys, Patch
-from tests.numerics.split_methods import *
+from tests.numerics.split_methods import (
+    ESTIMATING,
+    SGD,
+    STEPS_OF,
+    apart,
+    close,
+    estimate_of,
+    gradient,
+    groups,
+    local_of,
+    method,
+    mlp,
+    run,
+    same,
+    setting,
+    small,
+    training,
+)
 from tests.numerics.test_split_pace import ADAMW, LINEAR
 from tests.numerics.test_split_texts import texts_setting as texts
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.cse_fsl import CSEFSL
+from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
+from zofl_mpi.methods.splitfed import SFLV2
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split import client as client_steps
-from zofl_mpi.rounds.split.client import Gradient, Key, Point
-from zofl_mpi.rounds.split.estimates import ForwardMode, TwoPoint
+from zofl_mpi.rounds.split.client import Gradient, Key, LocalSteps, Point
+from zofl_mpi.rounds.split.estimates import Estimation, ForwardMode, TwoPoint
 from zofl_mpi.rounds.split.messages import Scalars
-from zofl_mpi.rounds.split.rules import GradientRule
+from zofl_mpi.rounds.split.rules import Backprop, GradientRule
 from zofl_mpi.run.client_memory import Acknowledged, recall
+from zofl_mpi.run.local import LocalClients
 
 
 def errors(monkeypatch: Patch, frame: Tensor, n_p: int, **flags: Any) -> float:

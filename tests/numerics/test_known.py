@@ -3,11 +3,17 @@
 Each docstring names the mutations to catch.
 """
 
-from tests.numerics.first_order import *
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.numerics.first_order import STREAMS, close, m, n, vector
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
 from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
-from zofl_mpi.problems.analytic.quadratic import Corner
+from zofl_mpi.problems.analytic.quadratic import Bowl, Corner, Quadratic
 
 eta, N = 0.3, 32
 

@@ -1,13 +1,22 @@
 """Any causal model: its halves are the model, LoRA and export are those of its family; others are refused by name."""
 
 from pathlib import Path
+from typing import Any
 
 import export
+import numpy as np
 import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from tests.numerics.lm_toy import *
+from tests.numerics.lm_toy import ALPHA, CONTEXT, DEPTH, END, RANK, SHAPE, VOCABULARY, WIDTH, moved, texts, tokens
+from tests.numerics.split_methods import STREAMS, seeded
+from zofl_mpi.data import Dataset
 from zofl_mpi.data import texts as encoding
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
+from zofl_mpi.problems.split_lm import SplitLM
 from zofl_mpi.settings.split_lm import LM
 
 SHARED = {"vocab_size": VOCABULARY, "bos_token_id": END, "eos_token_id": END, "pad_token_id": None}

@@ -2,16 +2,20 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
-from tests.numerics.lm_toy import *
+from tests.numerics.lm_toy import moved, setting
 from tests.numerics.split_methods import Optimiser, broadcast, close, method, run, training
 from tests.numerics.test_lm_families import FAMILIES, cut, made
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fedkseed import FedKSeed
+from zofl_mpi.problems import lm
 from zofl_mpi.rounds.split import pieces
 from zofl_mpi.rounds.split.pieces import Pieces, Piecewise
 

@@ -3,15 +3,18 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers.models.llama import modeling_llama
 
-from tests.numerics.lm_toy import *
+from tests.numerics.lm_toy import ALPHA, CONTEXT, RANK, VOCABULARY, WIDTH
 from tests.numerics.test_lm_families import FAMILIES, LLAMA, cut, logits_of, made, read, vectors
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems import lm_files
+from zofl_mpi.problems import adapters, lm_files
 from zofl_mpi.problems.lm import CAUSAL
 from zofl_mpi.settings.split_lm import LM
 

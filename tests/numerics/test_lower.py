@@ -9,22 +9,31 @@ import re
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
+from typing import Any
 
-from tests.numerics.first_order import *
+import numpy as np
+import pytest
+
+from tests.numerics.first_order import Array, clients_of, close
 from tests.numerics.test_fednest import known
 from tests.numerics.test_fedrzo import SAMPLES, STREAMS, eta, links, m, n, point
 from tests.numerics.test_zo_hfl import toy
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.engine.fields import reported
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fednest import FedNest
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
+from zofl_mpi.problems.analytic.quadratic import Quadratic
 from zofl_mpi.problems.base import BilevelProblem
 from zofl_mpi.rounds import lower
 from zofl_mpi.rounds.lower import Lower, Schedule, acceleration
 from zofl_mpi.rounds.report import GlobalModel
+from zofl_mpi.run.flags import built
+from zofl_mpi.run.local import LocalClients
 
 SOLVERS = ["local_sgd", "fedac1", "fedac2", "lfd"]
 

@@ -1,13 +1,51 @@
 """--merge: the server takes one step on the uploads of several clients."""
 
+import copy
 import math
+from dataclasses import replace
+from typing import Any
 
-from tests.numerics.split_methods import *
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from tests.numerics.split_methods import (
+    RULES,
+    SIZES,
+    SPLIT,
+    STEPS_OF,
+    STREAMS,
+    C,
+    Parts,
+    apart,
+    batches,
+    close,
+    flat,
+    interleaved,
+    method,
+    mlp,
+    named,
+    put,
+    resnet,
+    run,
+    setting,
+    statistics,
+    torchs,
+    training,
+    whole_of,
+)
 from tests.numerics.test_split_pace import sizes
 from zofl_mpi.engine import mean
 from zofl_mpi.engine.sharing import Given, Sharing
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.decomfl import DeComFL
+from zofl_mpi.methods.fsl_sage import FSLSAGE
+from zofl_mpi.methods.splitfed import SFLV1, SFLV2
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.rounds.split.messages import Smashed
 from zofl_mpi.rounds.split.server import Server
@@ -165,9 +203,9 @@ def test_merging_is_refused_where_no_uploads_meet() -> None:
     """Mutations: accepted; a message that names another flag."""
     with pytest.raises(UserError, match="--merge 2: with --order client_major"):
         training(setting(mlp), merge=2, order="client_major")
-    with pytest.raises(UserError, match="--merge 2: .*each client's replica"):
+    with pytest.raises(UserError, match=r"--merge 2: .*each client's replica"):
         method(SFLV1, training(setting(mlp), merge=2))
-    with pytest.raises(UserError, match="--merge 2: .*no meaning"):
+    with pytest.raises(UserError, match=r"--merge 2: .*no meaning"):
         method(DeComFL, training(setting(mlp), h=1, merge=2))
     with pytest.raises(UserError, match="--merge 0: "):
         training(setting(mlp), merge=0)

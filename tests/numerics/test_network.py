@@ -2,11 +2,31 @@
 
 import copy
 
+import numpy as np
+import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from tests.numerics.samples import *
+from tests.numerics.samples import (
+    DATA,
+    GENERATOR,
+    LABELS,
+    SHAPE,
+    STREAMS,
+    UNIT,
+    WEIGHTS,
+    C,
+    N,
+    batches,
+    close,
+    p,
+    points,
+    terms,
+)
+from zofl_mpi.data import Dataset
+from zofl_mpi.engine.streams import Purpose
+from zofl_mpi.errors import UserError
 from zofl_mpi.problems import network
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network, seeded

@@ -1,10 +1,35 @@
 """Personal models: fine-tuning as ZO-HFL's Algorithm 2, Ditto, pFedMe. Docstrings name the mutations to catch."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
-from tests.numerics.first_order import *
+import numpy as np
+import pytest
+
+from tests.numerics.first_order import (
+    BOTH,
+    HARMONIC,
+    SIZE_SHARES,
+    STREAMS,
+    Array,
+    Make,
+    apart,
+    clients_of,
+    close,
+    drawn,
+    gradient,
+    memories,
+    method,
+    point,
+    run,
+    softmax,
+    toy,
+)
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.fields import reported
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.methods.ditto import Ditto
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.pfedme import PFedMe
@@ -12,6 +37,7 @@ from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.rounds.report import Reporting, accuracies
+from zofl_mpi.run.flags import built
 
 NAMES = {"personal_accuracy", "personal_accuracy_global", "validation_personal_accuracy"}
 
@@ -101,8 +127,8 @@ def test_dittos_personal_steps_are_their_formula(make: Make, batch: int) -> None
     state = replace(of.start(), x=x)
     for r in range(2):
         for i, data in enumerate(setting.data):
-            for gamma, drawn in zip(HARMONIC, personal_batches(setting, i, r, 3, batch or len(data)), strict=True):
-                v[i] = v[i] - gamma * (gradient(data, v[i], drawn) + lam * (v[i] - state.x))
+            for gamma, batch_now in zip(HARMONIC, personal_batches(setting, i, r, 3, batch or len(data)), strict=True):
+                v[i] = v[i] - gamma * (gradient(data, v[i], batch_now) + lam * (v[i] - state.x))
         state = of.round(state, r, clients)
     for i in range(len(v)):
         close(memories(clients)[i]["v"], v[i])

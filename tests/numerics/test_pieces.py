@@ -1,9 +1,41 @@
 """Forward passes at inference memory: directions by pieces, layers that are perturbed where they compute."""
 
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
 from tests.conftest import Patch
-from tests.numerics.split_methods import *
+from tests.numerics.split_methods import (
+    SGD,
+    SIDE,
+    STREAMS,
+    UNSPLIT,
+    C,
+    Make,
+    Parts,
+    apart,
+    broadcast,
+    close,
+    convolutions,
+    groups,
+    method,
+    mlp,
+    resnet,
+    run,
+    same,
+    setting,
+    tokens,
+    training,
+    vectors,
+)
+from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fedkseed import FedKSeed
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems import flat as flat_module
 from zofl_mpi.problems.counting import Allocations
 from zofl_mpi.rounds.split import pieces, unsplit

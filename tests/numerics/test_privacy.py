@@ -1,15 +1,22 @@
 """Client-level differential privacy: sensitivity, noise, account and participation, by mathematics and by an attack."""
 
 import math
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from tests.numerics.first_order import *
+from tests.numerics.first_order import STREAMS, Array, apart, clients_of, close, m, memories, n, one, point, run, toy
 from zofl_mpi.clients.privacy import Privacy
 from zofl_mpi.engine import mean
 from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.scaffold import Scaffold
@@ -18,6 +25,8 @@ from zofl_mpi.numerics import accounting
 from zofl_mpi.numerics.accounting import Account, _renyi
 from zofl_mpi.rounds.base import Sampling
 from zofl_mpi.rounds.report import GlobalModel
+from zofl_mpi.run.flags import built
+from zofl_mpi.run.loop import finite_round
 
 CLIP = {"clip": 0.05, "participation": "poisson"}
 

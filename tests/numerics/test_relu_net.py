@@ -3,8 +3,14 @@
 import math
 import tracemalloc
 
-from tests.numerics.samples import *
+import numpy as np
+import pytest
+
+from tests.numerics.samples import BATCH, DATA, LABELS, ROWS, STREAMS, UNIT, C, N, batches, p, points
+from zofl_mpi.data import Dataset
 from zofl_mpi.engine.fields import check_ranges
+from zofl_mpi.engine.streams import Purpose
+from zofl_mpi.errors import UserError
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.relu_net import ReLUNet
 

@@ -1,14 +1,39 @@
 """Robust means against numpy by hand, what one liar can do, and that the default is the exact mean to the bit."""
 
 import tracemalloc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
 
 from tests.conftest import Patch
-from tests.numerics.first_order import *
+from tests.numerics.first_order import (
+    BOTH,
+    WEIGHTS,
+    Array,
+    C,
+    Make,
+    apart,
+    clients_of,
+    close,
+    m,
+    method,
+    n,
+    one,
+    p,
+    point,
+    run,
+    softmax,
+    started,
+    toy,
+    vector,
+)
 from zofl_mpi import change
 from zofl_mpi.clients import robust
 from zofl_mpi.clients.robust import Robust
 from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.methods.scaffold import Controlled, Scaffold
@@ -16,6 +41,8 @@ from zofl_mpi.methods.zo_hfl import ZOHFL, Values
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.local_sgd import LocalModel
 from zofl_mpi.rounds.report import GlobalModel
+from zofl_mpi.run.flags import built
+from zofl_mpi.run.loop import finite_round
 
 THREE = toy(noise=1.0, clients=3)
 

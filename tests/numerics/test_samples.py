@@ -1,10 +1,15 @@
 """What every problem on samples owes: blocks that do not show, inputs in files, numbers that are not finite."""
 
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
 
 from tests.numerics import test_fair as fair
 from tests.numerics import test_hyperparameter as held_out
-from tests.numerics.samples import *
+from tests.numerics.first_order import COMPILED
+from tests.numerics.samples import BYTES, DATA, UNIT, N, batches, points
 from tests.numerics.test_network import cnn
 from tests.numerics.test_relu_net import net
 from tests.numerics.test_softmax import softmax

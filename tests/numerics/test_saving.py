@@ -1,17 +1,52 @@
 """Backward passes that hold less memory: the same gradient, statistics that move once, the memory that is counted."""
 
 import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
 
 from tests.numerics.lm_toy import problem as texts_problem
 from tests.numerics.lm_toy import setting as texts_setting
-from tests.numerics.split_methods import *
+from tests.numerics.split_methods import (
+    ESTIMATING,
+    GENERATOR,
+    LABELS,
+    PIXELS,
+    SPLIT,
+    STREAMS,
+    C,
+    Make,
+    apart,
+    close,
+    groups,
+    local_of,
+    method,
+    resnet,
+    run,
+    seeded,
+    setting,
+    training,
+    twins,
+    vectors,
+)
 from tests.unit.made import complaint
+from zofl_mpi.data import Dataset
+from zofl_mpi.engine.streams import Purpose
+from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.decomfl import DeComFL
+from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
+from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.problems.counting import Allocations, Products
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network
 from zofl_mpi.problems.saving import PLAIN, Saving, saving_of
+from zofl_mpi.problems.split import SplitNetwork
+from zofl_mpi.problems.split_images import ResNet
 from zofl_mpi.rounds.split.costs import STEP_COUNTED, STEP_MACS, macs, peak_bytes, step_macs
 
 FIRST_ORDER = [cls for cls in SPLIT if cls not in ESTIMATING]

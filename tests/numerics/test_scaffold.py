@@ -1,18 +1,55 @@
 """SCAFFOLD, FedMSPP, Scaffnew (Mishchenko et al. 2022, Algorithm 2): control variates and proximal points."""
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
+import numpy as np
+import pytest
 import torch
 
-from tests.numerics.first_order import *
+from tests.numerics.first_order import (
+    BOTH,
+    HARMONIC,
+    OPTIONS,
+    SIZES,
+    STREAMS,
+    WEIGHTS,
+    Array,
+    C,
+    Make,
+    apart,
+    clients_of,
+    close,
+    drawn,
+    gradient,
+    m,
+    memories,
+    method,
+    n,
+    one,
+    p,
+    point,
+    run,
+    shares,
+    softmax,
+    started,
+    toy,
+    walk,
+)
 from zofl_mpi.engine.clients import Client, ClientError
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.fedmspp import FedMSPP
 from zofl_mpi.methods.scaffnew import Scaffnew
 from zofl_mpi.methods.scaffold import Controlled, Scaffold
 from zofl_mpi.methods.scaffold import State as Pair
+from zofl_mpi.problems.analytic.quadratic import Quadratic
 from zofl_mpi.problems.network import Network
-from zofl_mpi.run.client_memory import Memory
+from zofl_mpi.run.client_memory import STEPS, Memory
+from zofl_mpi.run.flags import built
+from zofl_mpi.run.local import LocalClients
 
 
 @WEIGHTS

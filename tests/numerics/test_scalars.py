@@ -1,12 +1,18 @@
 """The method of jobs/scalars.py: DeComFL's rule with derivatives in place of differences; and softmax cut in two."""
 
+from typing import Any
+
+import numpy as np
+import pytest
 import torch
 
 from jobs.linear import Linear
 from jobs.scalars import Scalars
-from tests.numerics.first_order import *
+from tests.numerics.first_order import STREAMS, close, gradient, n, one, point, run, toy
 from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.rounds.report import GlobalModel
+from zofl_mpi.run.flags import built
 
 USUAL = {"n_p": 3, "step": 0.2}
 

@@ -1,8 +1,12 @@
 """By how much one client moves what is published, derived by hand: which norm is clipped, and which noise is added."""
 
 import math
+from typing import Any
 
-from tests.numerics.first_order import *
+import numpy as np
+import pytest
+
+from tests.numerics.first_order import method, n, point, toy
 from zofl_mpi.clients.privacy import Privacy
 from zofl_mpi.engine.between import answering
 from zofl_mpi.engine.clients import Client

@@ -1,11 +1,32 @@
 """Server rules on FedAvg's mean change: each rule written out, its state kept, sgd with eta_g = 1 plain averaging."""
 
-from tests.numerics.first_order import *
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.numerics.first_order import (
+    BOTH,
+    Array,
+    Make,
+    clients_of,
+    close,
+    method,
+    one,
+    point,
+    run,
+    softmax,
+    started,
+    toy,
+)
 from zofl_mpi.engine import messages
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds import local_sgd
+from zofl_mpi.run.loop import finite_round
 
 ETA, TAU = 0.3, 0.05
 RULES = ("sgd", "momentum", "adagrad", "adam", "yogi")

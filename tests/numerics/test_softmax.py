@@ -6,9 +6,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from tests.numerics.samples import *
+import numpy as np
+import pytest
+
+from tests.numerics.first_order import COMPILED, KERNELS
+from tests.numerics.samples import DATA, STREAMS, UNIT, WEIGHTS, C, N, batches, close, p, points, terms
+from zofl_mpi.data import Dataset
 from zofl_mpi.engine.setting import PlansWork, Work
+from zofl_mpi.engine.streams import Purpose
+from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems.kernels import softmax as kernels
 from zofl_mpi.problems.softmax import Softmax
@@ -302,7 +310,7 @@ def test_the_compiled_kernel_is_prepared():
 def test_the_process_that_compiles_and_those_that_load_have_the_same_bits(tmp_path):
     """Mutation: functions called by the compiled one instead of becoming part of it."""
     code = (
-        "import numpy as np; from tests.numerics.test_softmax import *\n"
+        "import numpy as np; from tests.numerics.test_softmax import STREAMS, Dataset, Purpose, Softmax\n"
         "g = STREAMS(Purpose.BATCH); data = Dataset(g.integers(0, 256, (90, 784), np.uint8), g.integers(0, 10, 90), 10,"
         "scale=1 / 255)\n"
         "ends = [Softmax(784, 10, weights=np.ones(1), kernel='numba').descend(data, np.zeros(7840, np.float32),"

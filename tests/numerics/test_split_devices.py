@@ -3,9 +3,15 @@
 Where there is no GPU the same ways are taken on the CPU, with tensors that count as a GPU's.
 """
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -13,13 +19,16 @@ from tests.bench import gpu_split
 from tests.bench.gpu_split import VARIANTS, made
 from tests.conftest import Patch, start
 from tests.numerics import lm_toy
-from tests.numerics.split_methods import *
+from tests.numerics.split_methods import LABELS, PIXELS, SGD, C, local_of, method, run, setting, training, vectors
+from zofl_mpi.data import Dataset
 from zofl_mpi.engine import device as devices
 from zofl_mpi.engine import lazy, messages
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.decomfl import DeComFL
 from zofl_mpi.problems import device_cache, layers, split, split_lm
 from zofl_mpi.problems.flat import Flat
-from zofl_mpi.rounds.split.client import drawn
+from zofl_mpi.rounds.split.client import LocalSteps, drawn
+from zofl_mpi.run.local import LocalClients
 
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2"}
 """Operations whose result the host must know."""

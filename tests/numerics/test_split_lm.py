@@ -2,19 +2,38 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from tests.numerics.lm_toy import *
-from tests.numerics.split_methods import close, method, run, training
+from tests.numerics.lm_toy import (
+    ALPHA,
+    CONTEXT,
+    DEPTH,
+    END,
+    RANK,
+    VOCABULARY,
+    WIDTH,
+    Lora,
+    moved,
+    problem,
+    setting,
+    texts,
+    tokens,
+    whole,
+)
+from tests.numerics.split_methods import close, method, run, seeded, training
 from tests.numerics.test_costs import step_of
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
-from zofl_mpi.problems import split_lm
+from zofl_mpi.problems import adapters, lm, lm_checks, lm_models, split_lm
 from zofl_mpi.problems.counting import Allocations
 from zofl_mpi.problems.saving import recomputing
+from zofl_mpi.problems.split_lm import SplitLM
 from zofl_mpi.rounds.split import method as split_method
 from zofl_mpi.rounds.split.costs import _counted, _trial, macs, peak_bytes, step_macs
 from zofl_mpi.run.local import LocalClients

@@ -1,9 +1,41 @@
 """Step sizes that change with an optimiser's own steps, and a decay apart from the gradient, in split training."""
 
-from tests.numerics.split_methods import *
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from tests.numerics.split_methods import (
+    LOCKSTEP,
+    SGD,
+    SPLIT,
+    STEPS_OF,
+    apart,
+    batches,
+    close,
+    flat,
+    gradient,
+    method,
+    mlp,
+    run,
+    same,
+    setting,
+    torchs,
+    training,
+    whole_of,
+)
+from zofl_mpi.methods.cse_fsl import CSEFSL
+from zofl_mpi.methods.fsl_sage import FSLSAGE
+from zofl_mpi.methods.heron import HERON
+from zofl_mpi.methods.splitfed import SFLV1, SFLV2
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
-from zofl_mpi.rounds.split.client import Gradient, Point
+from zofl_mpi.rounds.split.client import Gradient, LocalSteps, Point
 from zofl_mpi.rounds.split.estimates import TwoPoint
+from zofl_mpi.rounds.split.training import Training
 
 ADAMW = Optimiser("adamw", weight_decay=0.1)
 LINEAR = Pace("linear", warmup=3, decay_steps=11, decay_steps_server=23)

@@ -1,13 +1,39 @@
 """Networks in parts: flat vectors of modules, [C]'s ResNet, what is refused. Docstrings name the mutations to catch."""
 
+import copy
 import math
 import re
 import weakref
+from typing import Any
 
-from tests.numerics.split_methods import *
+import pytest
+import torch
+from torch import nn
+
+from tests.numerics.split_methods import (
+    SIDE,
+    C,
+    close,
+    fedavg,
+    flat,
+    groups,
+    is_whole,
+    method,
+    put,
+    resnet,
+    run,
+    seeded,
+    setting,
+    small,
+    statistics,
+    training,
+)
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.splitfed import SFLV1
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.flat import Flat
-from zofl_mpi.problems.split_images import ConvNet, SplitMLP
+from zofl_mpi.problems.split import SplitNetwork
+from zofl_mpi.problems.split_images import ConvNet, ResNet, SplitMLP
 from zofl_mpi.run.flags import leaves, made
 
 

@@ -1,12 +1,44 @@
 """Reports of the split methods: the whole network scored; --probe-gradient, steps beside gradients, without a trace."""
 
 import math
+from typing import Any
 
-from tests.numerics.split_methods import *
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from tests.numerics.split_methods import (
+    LABELS,
+    LOCAL,
+    PIXELS,
+    SIDE,
+    SPLIT,
+    batches,
+    gradient,
+    groups,
+    local_of,
+    method,
+    mlp,
+    put,
+    resnet,
+    run,
+    same,
+    seeded,
+    setting,
+    small,
+    training,
+    vectors,
+    whole_of,
+)
 from tests.numerics.test_exact_parts import BOTH, EXACT
 from zofl_mpi.engine.clients import ClientError
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.fsl_sage import FSLSAGE
+from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.ho_sfl import HOSFL
+from zofl_mpi.numerics.optimisers import Optimiser
+from zofl_mpi.run.local import LocalClients
 
 
 @pytest.mark.parametrize("cls", SPLIT)

@@ -2,15 +2,52 @@
 
 import itertools
 import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
 
 from tests.conftest import Patch
-from tests.numerics.split_methods import *
+from tests.numerics.split_methods import (
+    LOCAL,
+    RULES,
+    SIDE,
+    SPLIT,
+    STEPS_OF,
+    STREAMS,
+    C,
+    Parts,
+    apart,
+    close,
+    deep,
+    interleaved,
+    local_of,
+    method,
+    mlp,
+    named,
+    resnet,
+    run,
+    same,
+    setting,
+    training,
+    vectors,
+)
 from zofl_mpi.engine.ledger import costs_type
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.cse_fsl import CSEFSL
+from zofl_mpi.methods.fsl_sage import FSLSAGE
+from zofl_mpi.methods.heron import HERON
+from zofl_mpi.methods.splitfed import SFLV1, SFLV2
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.split import crop_flip
-from zofl_mpi.rounds.split.messages import Ask
+from zofl_mpi.rounds.split.messages import Ask, Model
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.run.client_memory import STEPS, Acknowledged
+from zofl_mpi.run.local import LocalClients
 
 
 def test_each_pass_takes_every_sample_once_and_the_next_in_another_order() -> None:

@@ -4,16 +4,27 @@ The problem is written against the protocol `Split` and its base class alone, as
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from tests.numerics.split_methods import *
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from tests.numerics.split_methods import SPLIT, STREAMS, method, put, run, seeded, training
+from zofl_mpi.engine.setting import Setting
+from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.fsl_sage import FSLSAGE
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.rounds.split.messages import Smashed
 from zofl_mpi.rounds.split.server import RecentUploads, in_order
+from zofl_mpi.run.local import LocalClients
 
 WORDS, WIDTH, LONGEST, NONE = 11, 4, 9, -100
 SIZES, TEST = (6, 10, 15), 7

@@ -1,9 +1,45 @@
 """Split networks of whole numbers: an embedding as a client, or as a layer of one, with its own matrix or a shared."""
 
-from tests.numerics.split_methods import *
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from tests.numerics.split_methods import (
+    EMBEDDINGS,
+    LABELS,
+    RULES,
+    SIZES,
+    STEPS_OF,
+    TOKENS,
+    VOCABULARY,
+    Make,
+    close,
+    embedded,
+    flat,
+    local_of,
+    method,
+    put,
+    run,
+    seeded,
+    statistics,
+    torchs,
+    training,
+    whole_of,
+    worded,
+)
 from zofl_mpi.errors import UserError
+from zofl_mpi.methods.cse_fsl import CSEFSL
 from zofl_mpi.methods.decomfl import DeComFL
+from zofl_mpi.methods.heron import HERON
+from zofl_mpi.methods.splitfed import SFLV1, SFLV2
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.costs import STEP_BYTES
+from zofl_mpi.rounds.split.training import Training
 
 MAKES = pytest.mark.parametrize("make", EMBEDDINGS.values(), ids=EMBEDDINGS)
 

@@ -1,12 +1,44 @@
 """SplitFed (SFLV1, SFLV2) is training of the whole network; CSE-FSL too where its head is the server."""
 
 import sys
+from dataclasses import replace
+from typing import Any
 
-from tests.numerics.split_methods import *
-from zofl_mpi.methods.splitfed import SplitLoRA
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.numerics.split_methods import (
+    RULES,
+    SGD,
+    SIDE,
+    C,
+    Parts,
+    apart,
+    close,
+    fedavg,
+    flat,
+    is_whole,
+    method,
+    resnet,
+    run,
+    same,
+    seeded,
+    seeded_flat,
+    setting,
+    small,
+    training,
+    twins,
+    whole_of,
+)
+from zofl_mpi.engine.streams import Streams
+from zofl_mpi.methods.cse_fsl import CSEFSL
+from zofl_mpi.methods.splitfed import SFLV1, SFLV2, SplitLoRA
+from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems.flat import gradients
 from zofl_mpi.rounds.split.client import CutLoss, Point
+from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run import flags
 
 

@@ -1,6 +1,10 @@
 """Identities of the zeroth-order estimates. Each docstring names the mutations of zo.py that its test must catch."""
 
-from tests.numerics.first_order import *
+import numpy as np
+import pytest
+
+from tests.numerics.first_order import close
+from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.descent import descend
