@@ -108,7 +108,11 @@ def three(shape, width: int = 3):
 
 
 split_labels = SplitProblem(
-    three, lambda width=3: nn.Linear(width, 3), lambda width=3: nn.Linear(width, 3), nn.BCEWithLogitsLoss()
+    three,
+    lambda width=3: nn.Linear(width, 3),
+    lambda width=3: nn.Linear(width, 3),
+    nn.BCEWithLogitsLoss(),
+    metrics={"macro_f1": macro_f1},
 )
 split_words = SplitProblem(
     lambda shape: nn.Sequential(nn.Embedding(30, 4), nn.Flatten()),
@@ -192,6 +196,7 @@ def test_a_network_cut_in_two_has_any_loss(written: Written, name: str, method: 
     rounds = records.load("a.h5").rounds
     assert np.isfinite(rounds["test_loss"][-1])
     assert ("test_accuracy" in rounds) == (name == "split_words")
+    assert ("test_macro_f1" in rounds) == (name == "split_labels")
     sent = {"split": 4, "split_labels": 12, "split_words": 8}[name]
     if method in ("sflv1", "cse_fsl"):
         assert rounds["label_bytes"][-1] % (8 * sent) == 0 and rounds["label_bytes"][-1] > 0

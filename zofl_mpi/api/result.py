@@ -83,11 +83,17 @@ class Result:
         return {name: float(each[k]) for name, each in rounds.items()}
 
     def module(self) -> Any:
-        """The torch module with the final model's parameters, a copy on the CPU (UserError: the problem has none)."""
-        module = None if self.problem is None else self.problem.module_of(self.final["x"])
+        """The torch module with the final model's parameters, a copy on the CPU (UserError: the problem has none).
+
+        Of a network cut in two: the client's part, then the server's, `module.client` and `module.server`.
+        """
+        if self.config.get("client_parts") == "own":
+            raise UserError("--client-parts own: each client keeps a part of its own; there is no one module")
+        module = None if self.problem is None else self.problem.module_of(self.final)
         if module is None:
             what = "is of a file" if self.problem is None else f"is of {type(self.problem).__name__}"
-            raise UserError(f"this result {what}, without a torch module: final['x'] is its vector of parameters")
+            vectors = ", ".join(name for name in ("x", "theta", "theta_s") if name in self.final)
+            raise UserError(f"this result {what}, without a torch module: final has its parameters, flat ({vectors})")
         return module
 
     def continued(self, problem: Any, data: Any, family: str, flags: Mapping[str, Any]) -> Arguments:

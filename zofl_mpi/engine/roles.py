@@ -5,6 +5,7 @@ makes a subclass of it that has the missing members. Beyond that point no code a
 """
 
 import types
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -84,8 +85,8 @@ class Backend(Protocol):
         """Makes a kernel ready before the first round, as by compiling it."""
         return
 
-    def module_of(self, x: Any) -> Any:
-        """A torch module, a copy on the CPU, with the parameters x (n,); None where the problem is none."""
+    def module_of(self, final: Mapping[str, Any]) -> Any:
+        """A torch module, a copy on the CPU, with the parameters of a last state; None where the problem is none."""
         return None
 
     @attribute

@@ -47,7 +47,7 @@ class HeldOut:
     further: Mapping[str, float] = field(default_factory=dict)  # {column: number} of the problem's other scores
 
 
-def by_column(report: type[HeldOut], scores: Mapping[str, float]) -> dict[str, Any]:
+def by_column(report: type[Any], scores: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of a report: the scores that are its columns, and all others as `further`."""
     columns = {f.name for f in fields(report)}
     known = {name: value for name, value in scores.items() if name in columns}
