@@ -14,12 +14,11 @@ import torch
 
 from tests.unit.made import complaint
 from zofl_mpi import above, at_least, fedrzo, finite, fraction, heron_sfl, part, zo_hfl
-from zofl_mpi.__main__ import FAMILIES
 from zofl_mpi.engine.fields import check_finite
 from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags
-from zofl_mpi.run.family import family_of
+from zofl_mpi.run.family import FAMILIES, family_of
 from zofl_mpi.run.plan import RunFlags, groups_of, understand
 
 

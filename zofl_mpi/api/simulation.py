@@ -325,5 +325,5 @@ def _built(world: World, given: Arguments, quiet: bool, dry_run: bool = False) -
     given = replace(given, flags=own, data=ranks.shared(world, given.data))
     ranks.compare(world, run_or_fail_all(world, given.words))
     family = run_or_fail_all(world, given.chosen)
-    plan = world.bcast(at_server(world, lambda: given.understood()[1]))
+    plan = world.bcast(at_server(world, lambda: given.planned(family)))
     return build(world, family, plan, Progress())
