@@ -22,7 +22,7 @@ import numpy as np
 import zofl_mpi as zofl
 from zofl_mpi.run import flags
 from zofl_mpi.run.family import family_of
-from zofl_mpi.run.plan import RunFlags, groups_of, understand
+from zofl_mpi.run.plan import RunFlags, groups_of, parse_plan
 
 SMALL = {"rounds": 2, "eval_every": 1, "checkpoint_every": 0, "m": 4}
 OTHERS = {"schedule": "harmonic:3", "schedule_local": "sqrt", "T_lower": "5", "H_lower": "2", "compress": "topk:0.5"}
@@ -63,7 +63,7 @@ def main() -> None:
     asked = parser.parse_args()
     family = family_of(f"zofl_mpi.{asked.family}")
     own = ["--problem", asked.problem] if asked.problem else []
-    usual = understand(family, ["--method", asked.method, *own]).values
+    usual = parse_plan(family, ["--method", asked.method, *own]).values
     known = flags.flags_of(groups_of(family, asked.method, usual["problem"]))
     given: dict[str, Any] = {name: value for name, value in SMALL.items() if name in known}
     for word in asked.given:

@@ -61,7 +61,7 @@ class Arguments:
     def planned(self, family: Family) -> Plan:
         """The plan, of the `chosen` family (UserError: whatever is wrong)."""
         words = self.words()
-        plan = plans.understand(family, words)
+        plan = plans.parse_plan(family, words)
         if self.has_objects:
             shown = [word_of(self.method), *(word_of(each) for each in (self.problem,) if each is not None)]
             shown += [IN_MEMORY] * isinstance(self.data, Federation)

@@ -68,7 +68,7 @@ class Schedule:
 
 @final
 @dataclass(frozen=True)
-class Lower:
+class LowerSolver:
     """How y(x) is approximated.
 
     Attributes:

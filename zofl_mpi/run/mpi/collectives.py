@@ -1,0 +1,296 @@
+"""The collectives that the server and the client ranks run together.
+
+Client i lives on one of the P client ranks (`placement`), all but rank 0; with --server-ranks these and rank 0
+have a communicator of their own, and so have the server's ranks (`server_ranks`). A question goes down by `Bcast` (or
+`Scatterv`) from the main thread. For the way up every rank starts one communication thread and joins it at the
+question's end; until then the main thread makes no MPI call but `Abort`, so that no two threads are in MPI at a time
+(with several server ranks those of rank 0 take turns by a lock).
+
+Items travel in waves. In each all ranks learn by a polled `Iallgather` how many items each of them sends, and which end
+their client's stream; a `Gatherv` moves the bytes. A rank sends the items that are ready, at most BOUND bytes or one
+larger item. The server reads the items in the order (q, `to`); from the headers every rank computes which those are
+(`gather.Order`), and so who may send next:
+
+- a rank of which the server still holds an item sends nothing;
+- a rank that is due sends at least one item, for which it waits: of the next clients in order, up to the first whose
+  rank is already among them, those whose item is not there yet;
+- any other rank sends the items that are ready, one above BOUND only if it is due.
+
+All that the collectives move is counted here, as transport bytes of each rank (`transport`).
+
+Memory: a rank holds BOUND bytes, or one larger item, that wait, as much that is being sent, and one item that waits for
+room. The server holds two waves and, of each rank, at most BOUND bytes ahead of their turn.
+
+No deadlock: no wave is empty, since the item that the server reads next is due where it is not there. The rank that
+owes it can make it: its earlier items were sent and read, so there is room for it. Beside that a wave waits for room at
+the server only: the method has then two waves to read, and needs no later one for it.
+"""
+
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofl_mpi.engine.ledger import Costs
+from zofl_mpi.engine.messages import Bytes, padded
+from zofl_mpi.engine.setting import Loads
+from zofl_mpi.engine.staging import Staging
+from zofl_mpi.engine.watch import Watch
+from zofl_mpi.run.mpi.communicator import Communicator, Request, wait
+from zofl_mpi.run.mpi.gather import EMPTY, MAX_WAVE_ITEMS, Order, Sent, Turn, pieces
+from zofl_mpi.run.mpi.placement import place_clients
+from zofl_mpi.run.mpi.transport import Transport
+from zofl_mpi.run.mpi.world import MPIWorld
+
+LIMIT = 1 << 30  # bytes a collective moves at once: counts are 32-bit integers up to MPI 3.1 (Open MPI 5)
+FRAME = 1024
+"""Bytes at least that go with the first collective of a question or an agreement; only what is longer needs a second
+one."""
+SMALL = 1 << 16
+"""Bytes for which ranks poll. A library moves a part at each poll (MPICH 64 kB): more would take many sleeps."""
+
+
+class Question(NamedTuple):
+    """A question to all ranks, without the message: its bytes follow."""
+
+    # ask, each, mean, sum, holders, keep, account or end; between the server's ranks step, upload, account or end
+    kind: str
+    step: str = ""
+    to: Sequence[int] = ()
+    sizes: Sequence[int] = ()  # bytes of the one message that goes with it, or of each participant's (each)
+    shares: Mapping[int, float] | None = None  # mean: of the participants
+    term: str = ""  # sum: name of the step that makes a reply's term
+    steps: Sequence[str] = ()  # account: rows of the table
+    status: int = 0  # end: of the process
+    upload: int = 0  # upload: its number
+    lengths: Sequence[int] = ()  # end of a step of the server's ranks: numbers of each part of the sum
+    round: int = 0  # of the server's watch
+
+
+Arrived = tuple[Turn, Bytes]  # an item at the server, packed
+
+
+def frame(body: bytes, room: int, block: Bytes = EMPTY) -> Bytes:
+    """`room` bytes: the length of `body`, and it, if it fits; then, on a boundary, `block`, if that fits, too."""
+    framed, start = np.zeros(room, np.uint8), padded(8 + len(body))
+    framed[:8].view(np.int64)[0] = len(body)
+    if 8 + len(body) <= room:
+        framed[8 : 8 + len(body)] = np.frombuffer(body, np.uint8)
+    if start + block.size <= room:
+        framed[start : start + block.size] = block
+    return framed
+
+
+def length_of(framed: Bytes) -> int:
+    """The length of the body that `frame` was given."""
+    return int(framed[:8].view(np.int64)[0])
+
+
+def unframe(framed: Bytes) -> bytes | None:
+    """The body that `frame` was given, None if it did not fit."""
+    length = length_of(framed)
+    return framed[8 : 8 + length].tobytes() if 8 + length <= framed.size else None
+
+
+@final
+class Collectives:
+    """The collectives, in blocks of at most LIMIT bytes. All ranks call the same ones, in the same order.
+
+    A rank that waits long calls `meanwhile`; `placement` has the rank of each client; `staging` gives the server memory
+    for uploads, from which a GPU can copy them.
+    """
+
+    def __init__(
+        self, comm: Communicator, meanwhile: Callable[[], None], placement: Sequence[int], staging: Staging
+    ) -> None:
+        self.comm, self._meanwhile, self.placement, self._staging = comm, meanwhile, placement, staging
+        self.rank, self.ranks = comm.rank, comm.size - 1
+        self._rooms, self._last = dict[tuple[str, ...], int](), ("", "")
+        self.transport = Transport(comm.size)
+
+    def bcast_question(self, question: Question | None = None, block: Bytes = EMPTY) -> tuple[Question, Bytes | None]:
+        """The server's question on all ranks, and the one message that goes with it, None where `message` gets it.
+
+        Client ranks wait without burning a core. Both go with one collective whose room is what the question after the
+        same one took last time: a small model costs no collective of its own, from the second round on.
+        """
+        body = pickle.dumps(tuple(question)) if question else b""
+        framed = frame(body, self._rooms.get(self._last, FRAME), block)
+        self._wait(self.comm.Ibcast(framed))
+        received, moved = unframe(framed), framed.size
+        if received is None:
+            long = np.frombuffer(body, np.uint8) if question else np.empty(length_of(framed), np.uint8)
+            self._broadcast(long)
+            received, moved = long.tobytes(), moved + long.size
+        asked = question or Question(*pickle.loads(received))
+        size = 0 if asked.kind == "each" else sum(asked.sizes)
+        start = padded(8 + length_of(framed))
+        self._learn(self._last, start + size)
+        self._last = asked.kind, asked.step
+        self.transport.broadcasts(asked.step, moved)
+        return asked, framed[start : start + size] if start + size <= framed.size else None
+
+    def send(self, question: Question, block: Bytes) -> None:
+        """Sends the server's question and its one message."""
+        if self.bcast_question(question._replace(sizes=[block.size]), block)[1] is None:
+            self.bcast(block)
+
+    def message(self, question: Question, block: Bytes | None) -> Bytes:
+        """The message of a question, where `bcast_question` had it or had not."""
+        if block is None:
+            block = np.empty(question.sizes[0], np.uint8)
+            self.bcast(block)
+        return block
+
+    def _learn(self, key: tuple[str, ...], needed: int) -> None:
+        """Notes the room that a collective needs next time, alike on all ranks."""
+        self._rooms[key] = max(FRAME, needed) if needed <= SMALL else FRAME
+
+    def bcast(self, block: Bytes) -> None:
+        """Sends the server's block into every rank's block of the same size."""
+        self.transport.broadcasts(self._last[1], block.size)
+        self._broadcast(block)
+
+    def _broadcast(self, block: Bytes) -> None:
+        """Broadcasts a block.
+
+        All poll, asleep in between, until a small block is there, or, for a large one, until all have come to it: a
+        server that waits inside Bcast for a sleeping rank burns the core on which that rank is to wake up (5 ms a round
+        on two cores).
+        """
+        if block.size <= SMALL:
+            self._wait(self.comm.Ibcast(block))
+            return
+        self._wait(self.comm.Ibarrier())
+        for low in range(0, block.size, LIMIT):
+            self.comm.Bcast(block[low : low + LIMIT])
+
+    def scatter(self, sizes: Mapping[int, int], block: Bytes | None = None) -> Bytes:
+        """Sends each rank the messages of its clients, which lie in the server's block ordered by their ranks."""
+        totals = [0] * (self.ranks + 1)
+        for i, size in sizes.items():
+            totals[self.placement[i]] += size
+        self.transport.scatters(self._last[1], totals)
+        own = np.empty(totals[self.rank], np.uint8)
+        for low, counts, offsets, cut in self._pieces(totals):
+            self.comm.Scatterv(None if block is None else [block[low:], (counts, offsets)], own[cut])
+        return own
+
+    def allgather_objects(self, value: Any) -> list[Any]:
+        """Every rank's object, by rank, on all ranks; waits without burning a core."""
+        body, key = pickle.dumps(value), (*self._last, "all")
+        frames = self._share(frame(body, self._rooms.get(key, FRAME)))
+        needed = padded(8 + max(length_of(framed) for framed in frames))
+        self._learn(key, needed)
+        if any(unframe(framed) is None for framed in frames):
+            frames = self._share(frame(body, needed))
+        return [pickle.loads(unframe(framed) or b"") for framed in frames]
+
+    def _share(self, own: NDArray[Any]) -> NDArray[Any]:
+        """All ranks' arrays of one shape, stacked, on all ranks."""
+        stacked = np.empty((self.ranks + 1, *own.shape), own.dtype)
+        self.transport.shares(self._last[1], own.nbytes)
+        self._wait(self.comm.Iallgather(own, stacked))
+        return stacked
+
+    def gather_memories(self, own: Mapping[int, Bytes], failed: Any = None) -> tuple[dict[int, Bytes], list[Any]]:
+        """Packed memories of all ranks' clients, at the server; and the failures, on all ranks."""
+        headers = self.allgather_objects(({i: block.size for i, block in own.items()}, failed))
+        sizes = {i: size for each, _ in headers for i, size in each.items()}
+        totals = [sum(each.values()) for each, _ in headers]
+        block = np.empty(0 if self.rank else sum(totals), np.uint8)
+        self._gather(totals, np.concatenate([EMPTY, *own.values()]), block)
+        ends = np.cumsum(list(sizes.values())).tolist()
+        memories = {i: block[end - sizes[i] : end].copy() for i, end in zip(sizes, ends, strict=True)}
+        return memories, [each for _, each in headers if each]
+
+    def gather_costs(self, own: Costs) -> Costs:
+        """(P + 1,) all ranks' costs, at the server; empty elsewhere. `own`: (1,)."""
+        gathered = np.empty(self.ranks + 1 if self.rank == 0 else 0, own.dtype)
+        self.transport.gathers(self._last[1], [own.nbytes] * (self.ranks + 1))
+        self.comm.Gather(own.view(np.uint8), gathered.view(np.uint8) if self.rank == 0 else None)
+        return gathered
+
+    def reduce_sum(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sum over the ranks, at the server; undefined elsewhere. Whole numbers: exact in any order."""
+        total = np.empty_like(own)
+        self.transport.reduces(self._last[1], own.nbytes)
+        self.comm.Reduce(own, total if self.rank == 0 else None)
+        return total
+
+    def gather_waves(
+        self, to: Sequence[int], take: Callable[[int], Sent], deliver: Callable[[list[Arrived]], None]
+    ) -> None:
+        """Gathers wave after wave until every stream has ended or one has failed. Runs in the communication thread.
+
+        `take` returns the wave's part of this rank, given BLOCKED, OPTIONAL or REQUIRED, and may block. At the server
+        `deliver` is called after each wave, with the items that it reads, one at least, in order.
+        """
+        self._staging.enter()
+        order, held = Order(to, self.placement), [deque[Bytes]() for _ in range(self.ranks + 1)]
+        while not order.over:
+            sent = take(order.wish(self.rank))
+            headers = self._share(sent.header)
+            if headers.min() < 0 or headers[:, 0].max() > MAX_WAVE_ITEMS:  # garbage, of a rank that is lost
+                raise ValueError(f"no headers: {headers.tolist()}")
+            sizes = headers[:, 1].tolist()
+            block = EMPTY if self.rank else self._staging.empty(sum(sizes))
+            self._gather(sizes, sent.block, block)
+            turns = order.advance(headers)
+            if self.rank == 0:
+                ends = np.cumsum(sizes).tolist()
+                for rank, size in enumerate(sizes):
+                    held[rank].extend(pieces(block[ends[rank] - size : ends[rank]], int(headers[rank, 0])))
+                del block
+                deliver([(item, held[item.rank].popleft()) for item in turns])
+
+    def _gather(self, sizes: list[int], own: Bytes, block: Bytes) -> None:
+        self.transport.gathers(self._last[1], sizes)
+        for low, counts, offsets, cut in self._pieces(sizes):
+            self.comm.Gatherv(own[cut], None if self.rank else [block[low:], (counts, offsets)])
+
+    def _pieces(self, sizes: Sequence[int]) -> Iterator[tuple[int, list[int], list[int], slice]]:
+        """Pieces of at most LIMIT of all ranks' bytes: start, counts and offsets by rank, this rank's own part."""
+        ends = np.cumsum(sizes, dtype=np.int64)
+        starts = ends - sizes
+        for low in range(0, int(ends[-1]), LIMIT):
+            a, b = np.clip(starts, low, low + LIMIT), np.clip(ends, low, low + LIMIT)
+            own = slice(int((a - starts)[self.rank]), int((b - starts)[self.rank]))
+            yield low, (b - a).tolist(), (a - low).tolist(), own
+
+    def _wait(self, request: Request) -> None:
+        wait(request, self._meanwhile)
+
+
+def make_collectives(
+    world: MPIWorld,
+    watch: Watch,
+    staging: Staging,
+    m: int = 0,
+    loads: Loads | None = None,
+    comm: Communicator | None = None,
+) -> Collectives:
+    """Collectives of the ranks of `comm`; by default the server's, or rank 0 and the client ranks that are left."""
+    left = world.survival and world.survival.guarded()
+    comm = comm or left or (world.servers if 0 < world.rank < world.server_ranks else world.clients)
+    return Collectives(
+        comm, reporting(watch, world.rank, left or world.comm), place_clients(m, comm.size - 1, loads), staging
+    )
+
+
+def reporting(watch: Watch, rank: int, comm: Communicator) -> Callable[[], None]:
+    """Function that a rank calls while it waits long: it tells rank 0, which listens, that this rank is not late."""
+    reported = set[int]()
+
+    def report() -> None:
+        if watch.overdue and rank == 0:
+            while comm.iprobe():
+                watch.waits(*comm.recv())
+        elif watch.overdue and watch.round not in reported:
+            reported.add(watch.round)
+            comm.isend((rank, watch.round), 0)
+
+    return report
