@@ -282,8 +282,9 @@ def test_every_snippet_is_run_here(here: Path, page: str, capsys: Any, monkeypat
     assert SHOWN.get(page, "") in capsys.readouterr().out
 
 
-def test_the_readme_is_one_screen_of_the_modules_that_the_commands_name() -> None:
+def test_the_readme_is_short_and_links_every_page() -> None:
     assert len(TEXT["README.md"].splitlines()) <= 120 and len(own()["fedsgd"].splitlines()) <= 40
+    assert {path for path in PAGES if f"]({path})" not in TEXT["README.md"]} == set()
     assert set(own()) == {"fedsgd", "feedsign", "mynet", "myloss", "mysplit", "risk", "ridge"}
 
 
