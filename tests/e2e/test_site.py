@@ -74,7 +74,7 @@ FIRST = {
 
 
 def searched(site: Path) -> None:
-    """The site's search, run by node. Mutation: a page whose title lacks the word that is asked for."""
+    """The site's search, run by node. Mutation: a name in the menu without the word that is asked for."""
     if shutil.which("node"):
         done = run_process(["node", str(ROOT / "tests/e2e/site_search.js"), str(site), *FIRST])
         assert json.loads(done.stdout) == FIRST, done.stderr
