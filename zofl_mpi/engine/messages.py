@@ -35,7 +35,11 @@ EACH = {"each": True}  # metadata of a field that has no mean: `mean` gives {cli
 
 @dataclasses.dataclass(frozen=True)
 class Compact:
-    """Base of a message that stands for a smaller one, whose bytes it states; they must be the same for all clients."""
+    """A message whose booked size differs from its payload.
+
+    Attributes:
+        communicated: bytes that are booked, the same for all clients.
+    """
 
     communicated: int
 
@@ -268,7 +272,7 @@ def duplicate(value: Any, writable: bool = True) -> Any:
 
 
 def is_remote(value: Any) -> bool:
-    """Whether it is a tensor that is not on the host."""
+    """True if it is a tensor that is not on the host."""
     return is_tensor(value) and value.device.type != "cpu"
 
 

@@ -40,11 +40,11 @@ class FedAvg(FirstOrder):
         return self.compression.upload(client, x, y, r)
 
     @property
-    def effort(self) -> RoundCost:
+    def round_cost(self) -> RoundCost:
         x = np.zeros(self.problem.n, self.setting.dtype)
         residual = self.compression.compress != NONE  # e_i; it is counted from x
         held = residual + bool(residual or self.mu or self.setting.any_between("private"))
-        return replace(super().effort, up=Decompressed(self.compression.bytes_up(x), x), vectors=held)
+        return replace(super().round_cost, up=Decompressed(self.compression.bytes_up(x), x), vectors=held)
 
 
 @final
