@@ -109,5 +109,6 @@ select way, ratio, resident from whole_step;
 select nth(way, 'here, normals, kept | DeComFL''s code, forward, kept | here, normals, drawn again | DeComFL''s code, forward, drawn again'
     || ' | here, normals, central, drawn again | DeComFL''s code, central, drawn again | MeZO''s code, central, drawn again'
     || ' | FedKSeed''s code, central, drawn again | DeComFL''s code, central, kept | here, normals, central, kept') as k, ratio from whole_step;
--- takes less memory than DeComFL's (# and # MB); drawn again it takes more (# and # MB)
-select nth(way, 'here, normals, kept | DeComFL''s code, forward, kept | here, normals, drawn again | DeComFL''s code, forward, drawn again') as k, resident from whole_step;
+-- takes less memory than DeComFL's, kept (# and # MB) and drawn again (# and # MB; central # and #)
+select nth(way, 'here, normals, kept | DeComFL''s code, forward, kept | here, normals, drawn again | DeComFL''s code, forward, drawn again'
+    || ' | here, normals, central, drawn again | DeComFL''s code, central, drawn again') as k, resident from whole_step;
