@@ -40,7 +40,7 @@ from zofl_mpi.problems import flat as flat_module
 from zofl_mpi.problems.counting import Allocations
 from zofl_mpi.rounds.split import pieces, unsplit
 from zofl_mpi.rounds.split.client import drawn
-from zofl_mpi.rounds.split.pieces import Pieces
+from zofl_mpi.rounds.split.pieces import PiecewiseDirections
 
 PLAIN, ADAMW = Optimiser("sgd"), Optimiser("adamw", weight_decay=0.1)
 
@@ -56,7 +56,7 @@ def test_directions_by_pieces_are_those_of_whole_draws(
     piece; a piece of another direction that is taken for this one."""
     monkeypatch.setattr(pieces, "PIECE", 64)
     whole = list(drawn(STREAMS(Purpose.DIRECTION), torch.zeros(d, dtype=dtype), 3, distribution))
-    us = Pieces(STREAMS(Purpose.DIRECTION), torch.zeros(d, dtype=dtype), distribution)
+    us = PiecewiseDirections(STREAMS(Purpose.DIRECTION), torch.zeros(d, dtype=dtype), distribution)
     assert us.parts[0].start == 0 and us.parts[-1].stop == d and all(a.stop == b.start for a, b in pairwise(us.parts))
     assert len(us.parts) == {5: 1, 63: 1, 79: 1, 80: 2, 200: 3, 384: 6}[d]
     keys = [(p, j) for p in range(3) for j in range(len(us.parts))]
@@ -108,6 +108,29 @@ def test_a_layer_that_is_perturbed_where_it_computes_gives_the_loss_of_the_pertu
     assert torch.equal(local.theta, kept) and torch.equal(local.buffers, buffers)
 
 
+@pytest.mark.parametrize("distribution", ["gaussian", "sphere", "rademacher"])
+@pytest.mark.parametrize("width", [1, 5, 37, 300])
+def test_some_rows_of_a_matrix_have_the_bits_that_they_have_in_it(
+    monkeypatch: Patch, width: int, distribution: str
+) -> None:
+    """In float32, of a matrix that begins within a piece, wherever rows and pieces end. Mutations: a row in two pieces,
+    half of it another one's; the next piece's rows a row too far; one that there is not, of memory that nobody wrote;
+    where a sum's last numbers are added by other instructions, sums of the rows alone."""
+    monkeypatch.setattr(pieces, "PIECE", 128)
+    d, matrix = 100 + 23 * width + 50, slice(100, 100 + 23 * width)
+    x = torch.randn(d, generator=torch.Generator().manual_seed(1))
+    us = pieces.PiecewiseDirections(STREAMS(Purpose.DIRECTION), x, distribution)
+    whole = us.shifted(x, matrix, 0, 0.1).view(23, width)
+    assert len(us.parts) > 1
+    for start, stop in ((0, 23), (0, 1), (7, 12), (11, 23), (22, 23)):
+        part = slice(100 + start * width, 100 + stop * width)
+        found = us.shifted(x, part, 0, 0.1, matrix)
+        assert torch.equal(found, whole[start:stop].flatten()) and found.data_ptr() % 64 == part.start * 4 % 64
+    which = torch.tensor([22, 0, 5, 5, 11, 23, -1])
+    found = us.rows(x, matrix, width, which, 0, 0.1)
+    assert torch.equal(found[:5], whole[which[:5]]) and bool(found[5:].isnan().all())
+
+
 class BiasFirst(nn.Module):
     """A linear layer as GPT-2 computes it, whose bias a function is given before its weight."""
 
@@ -125,13 +148,13 @@ def test_a_pass_draws_each_piece_once(monkeypatch: Patch) -> None:
     monkeypatch.setattr(pieces, "PIECE", 512)
     monkeypatch.setattr(pieces, "AT_ONCE", 0)
     monkeypatch.setattr(unsplit, "room", lambda on_gpu: 0)
-    drawn_pieces, draw = list[tuple[int, int]](), Pieces._drawn
+    drawn_pieces, draw = list[tuple[int, int]](), PiecewiseDirections._drawn
 
-    def counted(us: Pieces, p: int, j: int) -> Tensor:
+    def counted(us: PiecewiseDirections, p: int, j: int) -> Tensor:
         drawn_pieces.append((p, j))
         return draw(us, p, j)
 
-    monkeypatch.setattr(Pieces, "_drawn", counted)
+    monkeypatch.setattr(PiecewiseDirections, "_drawn", counted)
     plan = training(
         setting(lambda: (nn.Sequential(BiasFirst(64), BiasFirst(40)), nn.Linear(40, C), nn.Linear(40, C))), h=1
     )
@@ -151,13 +174,13 @@ def test_directions_are_kept_where_there_is_room_to_the_same_bits(
     round or seed; a kept piece that is scaled or moved in place; K in what is kept; room that is never given back."""
     monkeypatch.setattr(pieces, "PIECE", 64)
     plan = training(setting(mlp), PLAIN, h=2, lr_client=0.05)
-    drawn_pieces, draw = list[tuple[int, int]](), Pieces._drawn
+    drawn_pieces, draw = list[tuple[int, int]](), PiecewiseDirections._drawn
 
-    def counted(us: Pieces, p: int, j: int) -> Tensor:
+    def counted(us: PiecewiseDirections, p: int, j: int) -> Tensor:
         drawn_pieces.append((p, j))
         return draw(us, p, j)
 
-    monkeypatch.setattr(Pieces, "_drawn", counted)
+    monkeypatch.setattr(PiecewiseDirections, "_drawn", counted)
     found, counts, more = [], [], {"seeds": 5} if cls is FedKSeed else {"n_p": 2}
     for steps in (0, 1, 9):
         of = method(cls, plan, **more, **flags)
@@ -175,7 +198,7 @@ def test_directions_are_kept_where_there_is_room_to_the_same_bits(
     assert counts[0] > counts[1] >= counts[2]
     if cls is not FedKSeed:
         assert counts[2] == 2 * 2 * 2 * len(
-            Pieces(STREAMS(Purpose.DIRECTION), torch.zeros(of.loss.flat.n), "gaussian").parts
+            PiecewiseDirections(STREAMS(Purpose.DIRECTION), torch.zeros(of.loss.flat.n), "gaussian").parts
         )
 
 

@@ -174,7 +174,7 @@ def test_the_readmes_method_has_the_defaults(written: Callable[[str], str]) -> N
 
 def test_the_readmes_problem_has_the_defaults(written: Callable[[str], str]) -> None:
     """CVaR as the problems' README shows it, without a base. Mutation: `own_problem` takes the class as it is."""
-    choice = problem_of(fedrzo, f"{written(shown('zofl_mpi/problems/README.md', 'class CVaR'))}:CVaR")
+    choice = problem_of(fedrzo, f"{written(shown('.docs/howto/own_problem.md', 'class CVaR'))}:CVaR")
     assert list(choice.roles) == ["Lipschitz"]
     (cls,) = (cls for cls in choice.groups.values() if cls.__name__ == "CVaR")
     assert Problem in cls.__mro__ and cls(None).kernel_name(64) == "own"

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from zofl_mpi.engine import device
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+EMBED = nn.functional.embedding
 SMALL = 2**16
 """Numbers of small layers, as norms, that a pass keeps beside its largest one."""
 
@@ -25,9 +26,10 @@ class Flat:
     """Some modules, one after the other, as a function of theta (n,) and buffers (b,).
 
     theta holds their parameters with requires_grad in the modules' own order, buffers their floating-point buffers
-    (running means and variances; not the constants that a module keeps out of its state). Within `at` both are views of
-    the caller's vectors: a step in place on theta moves the modules, a forward pass in training mode moves buffers.
-    Between two `at` the modules hold nothing of theta, so that several clients may share them.
+    (running means and variances; not the constants that a module keeps out of its state). Within `bound_to` both are
+    views of the caller's vectors: a step in place on theta moves the modules, a forward pass in training mode moves
+    buffers.
+    Outside `bound_to` the parameters are empty, so that several clients may share the modules.
 
     Vectors must lie in memory that torch allocated: a matrix product may round differently at an address that is not a
     multiple of 64, and NumPy's arrays start anywhere.
@@ -44,7 +46,7 @@ class Flat:
             embedding.sparse = False  # its gradient would be no part of a vector
         others = set(map(id, without))
         own = {id(p): p for m in self.modules for p in m.parameters() if p.requires_grad and id(p) not in others}
-        self.parameters = list(own.values())  # empty but in `at`
+        self.parameters = list(own.values())  # empty outside `bound_to`
         kept = {id(value) for m in self.modules for value in m.state_dict(keep_vars=True).values()}
         self._buffers = [b for m in self.modules for b in m.buffers() if b.is_floating_point() and id(b) in kept]
         self._layout, self._buffer_layout = _Layout(self.parameters), _Layout(self._buffers)
@@ -75,7 +77,9 @@ class Flat:
         return (t for m in modules for t in (*m.parameters(), *m.buffers()) if id(t) not in own)
 
     @contextmanager
-    def at(self, theta: Tensor, buffers: Tensor | None = None, running: bool = False) -> Iterator[list[nn.Parameter]]:
+    def bound_to(
+        self, theta: Tensor, buffers: Tensor | None = None, running: bool = False
+    ) -> Iterator[list[nn.Parameter]]:
         """Context manager: binds the modules to views of theta (n,) and buffers (b,); yields the parameters.
 
         Args:
@@ -101,14 +105,14 @@ class Flat:
             self._release()
 
     def swap(self, buffers: Tensor) -> None:
-        """Binds the modules to other buffers (b,), within `at`."""
+        """Binds the modules to other buffers (b,), within `bound_to`."""
         for buffer, part in zip(self._buffers, self._buffer_layout.views(buffers), strict=True):
             buffer.data = part
 
     def gradient(
         self, output: Tensor, slope: Tensor | None = None, parameters: Sequence[Tensor] | None = None
     ) -> Tensor:
-        """(n,) the `gradients`, one after the other, of an output computed within `at` the same theta; 0 where it
+        """(n,) the `gradients`, one after the other, of an output computed within `bound_to` the same theta; 0 where it
         depends on no parameter. Of some of the parameters alone where they are given.
         """
         if not (self.parameters and output.requires_grad):
@@ -126,17 +130,29 @@ class Substituted(TorchFunctionMode):
     """Gives torch's functions other values in place of parameters, made when a function asks for them.
 
     So a pass at a perturbed point needs the memory of the largest layer, not of the model: values are kept while, with
-    those that follow, they are not more than it has. (Logits that come in pieces ask for one matrix again and again.)
+    those that follow, they are not more than the largest one so far. (Logits of a few positions at a time ask for one
+    matrix again and again.) Of a matrix of which a function reads some rows (`Tensor.narrow`, an embedding on a CPU)
+    these alone are made: a vocabulary's is most of a language model's memory.
     The modules may be bound to NaN meanwhile: a function that does not come by here, in compiled code, spoils the loss.
     """
 
-    def __init__(self, sizes: Mapping[int, int], value: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self,
+        sizes: Mapping[int, int],
+        value: Callable[[Tensor], Tensor],
+        some: Callable[[Tensor, slice], Tensor],
+        rows: Callable[[Tensor, Tensor], Tensor],
+    ) -> None:
         """`value` of a parameter is what takes its place, if its id is one of `sizes`: {id: numbers}.
 
         A function's parameters are asked for in the order of `sizes`, in which their values are made soonest.
+
+        Args:
+            some: (parameter, a slice of its rows) to the values of these.
+            rows: (parameter, (k,) numbers of rows) to (k, width) their values.
         """
         super().__init__()
-        self._sizes, self._value, self._room = sizes, value, max(sizes.values(), default=0) + SMALL
+        self._sizes, self._value, self._some, self._rows, self._room = sizes, value, some, rows, 0
         self._order = {key: k for k, key in enumerate(sizes)}
         self._kept: dict[int, Tensor] = {}  # the oldest first
 
@@ -145,14 +161,24 @@ class Substituted(TorchFunctionMode):
             found = func(*args)
             if not isinstance(found, Tensor):
                 return found
-        leaves, form = tree_flatten((args, kwargs or {}))
+        if func is torch.Tensor.narrow and len(args) == 4 and args[1] == 0 and self._makes(args[0]):
+            return self._some(args[0], slice(args[2], args[2] + args[3]))
+        kwargs = kwargs or {}
+        if func is EMBED and args[1].device.type == "cpu" and kwargs.get("max_norm") is None and self._makes(args[1]):
+            return self._rows(args[1], args[0].flatten()).view(*args[0].shape, -1)
+        leaves, form = tree_flatten((args, kwargs))
         asked = {id(p): p for p in leaves if id(p) in self._order}
         values = {key: self._value_of(asked[key]) for key in sorted(asked, key=self._order.__getitem__)}
         args, kwargs = tree_unflatten([values.get(id(leaf), leaf) for leaf in leaves], form)
         return func(*args, **kwargs)
 
+    def _makes(self, asked: Any) -> bool:
+        """Whether it is a parameter whose values are still to be made."""
+        return id(asked) in self._order and id(asked) not in self._kept
+
     def _value_of(self, parameter: Tensor) -> Tensor:
         key, kept = id(parameter), self._kept
+        self._room = max(self._room, self._sizes[key] + SMALL)
         if key not in kept:
             while kept and sum(map(self._sizes.__getitem__, [*kept, key])) > self._room:
                 del kept[next(iter(kept))]

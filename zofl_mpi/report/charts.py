@@ -5,8 +5,8 @@ from html import escape
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.errors import plain
 from zofl_mpi.report.facts import CELL
 from zofl_mpi.report.groups import Group, half_width
@@ -14,7 +14,6 @@ from zofl_mpi.report.palette import BYTES, COLOURS, SECONDS
 from zofl_mpi.run.records import Run
 
 Chart = dict[str, Any]
-Array = NDArray[Any]
 DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")
 POINTS = 2000
 """A curve has no more points; of longer runs every k-th round is drawn, and the last."""
@@ -62,10 +61,10 @@ def _curve(k: int, group: Group, against: Sequence[str], shown: Sequence[str]) -
         "label": group.label + of,
         "colour": COLOURS[k % len(COLOURS)],
         "dash": DASHES[k % len(DASHES)],
-        "x": {name: numbers(np.mean([each[name][:length][at] for each in spent], axis=0)) for name in against},
-        "y": {name: numbers(mean) for name, (mean, _) in ends.items()},
-        "low": {name: numbers(mean - half) for name, (mean, half) in ends.items() if of},
-        "high": {name: numbers(mean + half) for name, (mean, half) in ends.items() if of},
+        "x": {name: json_numbers(np.mean([each[name][:length][at] for each in spent], axis=0)) for name in against},
+        "y": {name: json_numbers(mean) for name, (mean, _) in ends.items()},
+        "low": {name: json_numbers(mean - half) for name, (mean, half) in ends.items() if of},
+        "high": {name: json_numbers(mean + half) for name, (mean, half) in ends.items() if of},
     }
 
 
@@ -94,7 +93,7 @@ def round_seconds(run: Run) -> Chart:
     busiest = run.ranks["seconds_compute"].sum(1).max(1, initial=0.0)
     lines = {"whole round": run.rounds.get("seconds", np.full(run.length, np.nan)), "computing, busiest rank": busiest}
     data = [
-        {"type": "scatter", "mode": "lines", "name": name, "x": numbers(rounds[at]), "y": numbers(values[at])}
+        {"type": "scatter", "mode": "lines", "name": name, "x": json_numbers(rounds[at]), "y": json_numbers(values[at])}
         for name, values in lines.items()
     ]
     return chart(data, x="finished rounds", y="seconds a round")
@@ -135,7 +134,7 @@ def participation(run: Run) -> Chart:
     """Rounds in which each client sent something."""
     rounds = (run.clients["messages"].sum(1) > 0).sum(0)
     names, starts = groups(rounds.size, run.first_clients)
-    data = [{"type": "bar", "name": "rounds", "x": names, "y": numbers(means(rounds, starts))}]
+    data = [{"type": "bar", "name": "rounds", "x": names, "y": json_numbers(means(rounds, starts))}]
     return chart(data, x="client", y="rounds with a message")
 
 
@@ -144,14 +143,14 @@ def class_counts(run: Run) -> Chart:
     assert run.counts is not None
     names, starts = groups(len(run.counts), run.first_clients)
     counts = means(run.counts, starts)
-    grid = {"x": names, "y": list(range(counts.shape[1])), "z": [numbers(row) for row in counts.T]}
+    grid = {"x": names, "y": list(range(counts.shape[1])), "z": [json_numbers(row) for row in counts.T]}
     shades = {"colorscale": "Blues", "reversescale": True, "colorbar": {"title": {"text": "samples"}}}
     return chart([{"type": "heatmap", **grid, **shades}], x="client", y="class")
 
 
 def _bars(name: str, x: Sequence[str], heights: Array, colour: str = "") -> dict[str, Any]:
     """A trace of bars."""
-    bars: dict[str, Any] = {"type": "bar", "name": name, "x": x, "y": numbers(heights)}
+    bars: dict[str, Any] = {"type": "bar", "name": name, "x": x, "y": json_numbers(heights)}
     return bars | ({"marker": {"color": colour}} if colour else {})
 
 
@@ -190,6 +189,6 @@ def thinned(length: int) -> Array:
     return np.unique(np.linspace(0, max(length - 1, 0), min(length, POINTS)).astype(int))
 
 
-def numbers(values: Array) -> list[float | None]:
+def json_numbers(values: Array) -> list[float | None]:
     """Values for JSON, with six digits; what is not finite is None, a gap."""
     return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.tolist()]

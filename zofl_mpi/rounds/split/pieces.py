@@ -21,11 +21,11 @@ import numpy as np
 from zofl_mpi import Purpose
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.streams import Streams
-from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, Point, generator_of, numbers
+from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, Point, generator_of, random_values
 from zofl_mpi.rounds.split.estimates import TwoPoint
 from zofl_mpi.rounds.split.rules import Lines, StepCost
 
-Parts = Iterator[tuple[slice, Tensor]]
+PieceEstimates = Iterator[tuple[slice, Tensor]]
 """An estimate, part by part of theta."""
 Kept = dict[tuple[int, int], Tensor]
 """{(p, j): piece j of u_p as the generator gives it}."""
@@ -35,7 +35,7 @@ PIECE_OF_A_GPU = 2**24  # likewise of a GPU, whose numbers depend on how many ar
 
 
 @final
-class Pieces:
+class PiecewiseDirections:
     """Directions u_1, ..., u_P (d,) of a step, those of `client.drawn`, of which one piece at a time is in memory.
 
     The generator's state at the start of each piece is kept (5 KB of a CPU's), so that it can be drawn again.
@@ -76,21 +76,49 @@ class Pieces:
             self._last = p, j, u if self._K is None else u * self._K[self.parts[j]].rsqrt()
         return self._last[2]
 
-    def shifted(self, x: Tensor, part: slice, p: int, mu: float) -> Tensor:
+    def shifted(self, x: Tensor, part: slice, p: int, mu: float, of: slice | None = None) -> Tensor:
         """A part of x + mu u_p, at an address that is to a multiple of 64 as that of x's part: see `problems.flat`."""
         lead = part.start % 64
-        return self.shift(x, part, p, mu, x.new_empty(lead + part.stop - part.start)[lead:])
+        return self.shift(x, part, p, mu, x.new_empty(lead + part.stop - part.start)[lead:], of)
 
-    def shift(self, x: Tensor, part: slice, p: int, mu: float, found: Tensor) -> Tensor:
-        """Writes a part of x + mu u_p into `found`."""
+    def shift(self, x: Tensor, part: slice, p: int, mu: float, found: Tensor, of: slice | None = None) -> Tensor:
+        """Writes a part of x + mu u_p into `found`, with the bits that it has in the part `of` which it is one.
+
+        These are added up piece by piece: a sum's last numbers may round otherwise, in a scalar loop.
+        """
+        for j, whole in self._pieces_of(of or part):
+            start, stop, first = max(part.start, whole.start), min(part.stop, whole.stop), self.parts[j].start
+            if start >= stop:
+                continue
+            target = found[start - part.start : stop - part.start]
+            u = self(p, j)[whole.start - first : whole.stop - first]
+            if stop - start == len(u):
+                torch.add(x[whole], u, alpha=mu, out=target)
+            else:
+                target.copy_(torch.add(x[whole], u, alpha=mu)[start - whole.start : stop - whole.start])
+        return found
+
+    def rows(self, x: Tensor, part: slice, width: int, which: Tensor, p: int, mu: float) -> Tensor:
+        """(k, width) the rows `which` (k,) of the matrix that a part of x + mu u_p is; NaN where it has no such row."""
+        found, memory = x.new_full((len(which), width), math.nan), x.new_empty(width + self._size + 16)
+        first, left = 0, 0  # the row that comes next, and how many numbers of it are there
+        for _, own in self._pieces_of(part):
+            end = left + own.stop - own.start
+            self.shift(x, own, p, mu, memory[left:end])
+            complete, left = divmod(end, width)
+            at = which.ge(first).logical_and_(which.lt(first + complete)).nonzero().squeeze(1)
+            found[at] = memory[: complete * width].view(complete, width)[which[at] - first]
+            memory[:left] = memory[end - left : end].clone()
+            first += complete
+        return found
+
+    def _pieces_of(self, part: slice) -> Iterator[tuple[int, slice]]:
+        """(j, where they overlap) of the pieces of which a part of x has numbers."""
         for j in range(min(part.start // self._size, len(self.parts) - 1), len(self.parts)):
             own = self.parts[j]
-            start, stop = max(part.start, own.start), min(part.stop, own.stop)
-            if start >= stop:
-                break
-            u = self(p, j)[start - own.start : stop - own.start]
-            torch.add(x[start:stop], u, alpha=mu, out=found[start - part.start : stop - part.start])
-        return found
+            if own.start >= part.stop:
+                return
+            yield j, slice(max(part.start, own.start), min(part.stop, own.stop))
 
     def _piece(self, p: int, j: int) -> Tensor:
         """The piece as the generator gives it: kept, or drawn."""
@@ -107,7 +135,7 @@ class Pieces:
             k = min(wanted, len(self._states) - 1)
             part = self.parts[k % len(self.parts)]
             self._generator.set_state(self._states[k])
-            u = numbers(part.stop - part.start, self._generator, self._like, self._distribution)
+            u = random_values(part.stop - part.start, self._generator, self._like, self._distribution)
             if k + 1 == len(self._states):
                 self._states.append(self._generator.get_state())
             if k == wanted:
@@ -140,19 +168,19 @@ class Piecewise(TwoPoint):
     def cost(self, loss: Loss) -> StepCost:
         return StepCost(self.passes + self.needs_point)
 
-    def lines(self) -> Lines:
+    def plan_lines(self) -> Lines:
         return {}
 
-    def draw_pieces(self, like: Tensor, key: Key, kept: Kept | None = None) -> Pieces:
-        """The directions of a step, for theta like (d,); `kept` as in `Pieces`."""
-        return Pieces(key(Purpose.DIRECTION), like, self.distribution, self.draw, self.K, kept)
+    def draw_pieces(self, like: Tensor, key: Key, kept: Kept | None = None) -> PiecewiseDirections:
+        """The directions of a step, for theta like (d,); `kept` as in `PiecewiseDirections`."""
+        return PiecewiseDirections(key(Purpose.DIRECTION), like, self.distribution, self.draw, self.K, kept)
 
     def directions(self, like: Tensor, key: Key) -> Iterator[Tensor]:
         us = self.draw_pieces(like, key)
         for p in range(self.n_p):
             yield torch.cat([us(p, j) for j in range(len(us.parts))])
 
-    def differences(self, model: LocalSteps, point: Point, target: Tensor, us: Pieces) -> list[Tensor]:
+    def differences(self, model: LocalSteps, point: Point, target: Tensor, us: PiecewiseDirections) -> list[Tensor]:
         """The n_p differences of losses () along u_1, ..., u_{n_p}."""
         base, found = None if self.central else self._base(model, point, target), list[Tensor]()
         for p in range(self.n_p):
@@ -162,7 +190,7 @@ class Piecewise(TwoPoint):
             found.append(plus - other)
         return found
 
-    def estimate(self, us: Pieces, differences: Sequence[float | Tensor]) -> Parts:
+    def estimate(self, us: PiecewiseDirections, differences: Sequence[float | Tensor]) -> PieceEstimates:
         """(part of theta, the step's estimate there), piece by piece."""
         for j, part in enumerate(us.parts):
             terms = (self.term(difference, us(p, j)) for p, difference in enumerate(differences))
@@ -171,21 +199,25 @@ class Piecewise(TwoPoint):
     def along(self, loss: Loss, theta: Tensor, count: int) -> AbstractContextManager[Any]:
         return _shifted(cast("NetworkLoss", loss), theta, self.draw_pieces(theta, Key(Streams(0))), 0, self.mu)
 
-    def _shifted_loss(self, model: LocalSteps, x: Tensor, target: Tensor, us: Pieces, p: int, mu: float) -> Tensor:
+    def _shifted_loss(
+        self, model: LocalSteps, x: Tensor, target: Tensor, us: PiecewiseDirections, p: int, mu: float
+    ) -> Tensor:
         """() the loss at theta + mu u_p: made one layer at a time, unless it is small or directions are kept."""
         theta, flat = model.theta, cast("NetworkLoss", model.loss).flat
         if not self.lean and (us.are_kept or len(theta) <= AT_ONCE):
             for part in flat.places.values():  # one by one: a vector's last numbers may round otherwise
                 us.shift(theta, part, p, mu, model.perturbed_theta[part])
-            with torch.no_grad(), flat.at(model.perturbed_theta, model.unmoved(), model.training.running):
+            with torch.no_grad(), flat.bound_to(model.perturbed_theta, model.unmoved(), model.training.running):
                 return model.loss(model.problem.smash(x), target)
         nowhere = theta.new_full((1,), math.nan).expand(len(theta))
-        bound = flat.at(nowhere, model.unmoved(), model.training.running)
+        bound = flat.bound_to(nowhere, model.unmoved(), model.training.running)
         with torch.no_grad(), bound, _shifted(cast("NetworkLoss", model.loss), theta, us, p, mu):
             return model.loss(model.problem.smash(x), target)
 
 
-def _shifted(loss: NetworkLoss, theta: Tensor, us: Pieces, p: int, mu: float) -> AbstractContextManager[Any]:
+def _shifted(
+    loss: NetworkLoss, theta: Tensor, us: PiecewiseDirections, p: int, mu: float
+) -> AbstractContextManager[Any]:
     """Context manager: torch's functions get parameters of theta + mu u_p, made when they ask for them."""
     from zofl_mpi.problems.flat import Substituted
 
@@ -194,4 +226,12 @@ def _shifted(loss: NetworkLoss, theta: Tensor, us: Pieces, p: int, mu: float) ->
     def layer(parameter: Tensor) -> Tensor:
         return us.shifted(theta, places[id(parameter)], p, mu).view(parameter.shape)
 
-    return Substituted({key: part.stop - part.start for key, part in places.items()}, layer)
+    def some(parameter: Tensor, rows: slice) -> Tensor:
+        of, width = places[id(parameter)], parameter.shape[1:].numel()
+        part = slice(of.start + width * rows.start, of.start + width * rows.stop)
+        return us.shifted(theta, part, p, mu, of).view(-1, *parameter.shape[1:])
+
+    def rows(parameter: Tensor, which: Tensor) -> Tensor:
+        return us.rows(theta, places[id(parameter)], parameter.shape[1], which, p, mu)
+
+    return Substituted({key: part.stop - part.start for key, part in places.items()}, layer, some, rows)
