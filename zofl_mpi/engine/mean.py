@@ -90,7 +90,6 @@ class Contribution:
                 generic = f"{type(reply).__name__}.{'.'.join(path)} is not finite, so it has no mean"
                 raise UserError(not_finite(reply, path) or generic)
             self._add(path, x.reshape(-1), share, mean_quantum(bound))
-        self.sizes[i] = messages.size(reply)
         if values := each_of(reply):
             self.each[i] = values
         if first:
@@ -130,7 +129,6 @@ class Sum(Contribution):
 
     def add(self, i: int, reply: Any, share: float = 1.0, first: bool = False) -> None:
         """Adds client i's vector (UserError: its reply is not finite)."""
-        self.sizes[i] = messages.size(reply)
         check_finite(reply)
         x = cast(Any, self.term)(i, reply)
         bound = largest_entry(x)
@@ -252,7 +250,7 @@ def first_failure(contributions: Sequence[Contribution]) -> tuple[int, int, Any]
 
 
 def has_mean(contributions: Sequence[Contribution]) -> bool:
-    """Whether there is a mean: nobody failed, and all replies have the same shapes."""
+    """True if all steps succeeded and all replies have the same shapes."""
     known = [c.shapes for c in contributions if c.shapes is not None]
     return first_failure(contributions) is None and all(shapes == known[0] for shapes in known)
 
