@@ -1,22 +1,27 @@
-"""Test accuracy against three budgets: rounds, bytes sent, samples whose gradients the clients computed.
+"""Test accuracy, and what it took: bytes sent, and samples whose gradients the clients computed.
 
 python analysis/a_budget.py [--grid jobs/a_table1.toml] [--results DIR] [--out NAME] [--partial]
 
-A figure NAME_DATA per data set, a row of panels per cell, a line per method: mean and range over seeds. Bytes are those
-down and up of all clients, samples the local steps of all participants times the batch (ZO-HFL: both solves; its
-evaluations and the server's own gradients do not count). A method that sends or computes nothing is a level line.
+A figure NAME_DATA per data set, a row of panels per cell, a row per method. Bytes are those down and up of all clients,
+samples the local steps of all participants times the batch (ZO-HFL: both solves; its evaluations and the server's own
+gradients do not count).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from shared import command, figures, files, wording
-from shared.budgets import rounds, sent, unit_of
-from shared.groups import Array, Group, entries, series, split
+from shared import command, files, totals, wording
+from shared.budgets import sent
+from shared.groups import Array, Group, series, split
 from shared.reading import read
+from shared.study import counts
+from shared.totals import Quantity
 
 from zofl_mpi.errors import UserError
 
@@ -26,13 +31,14 @@ def main(words: list[str] | None = None) -> None:
     flags = command.parser("a_budget", __doc__, ["a_table1.toml"]).parse_args(words)
     with command.refusals("a_budget"):
         groups = read("a_budget", flags, ("data", "problem", "cell", "method"), ("method",))
-        print(f"{text(groups)}\n\n{wording.paragraph(wording.caption(groups))}\n")
-        for data, block in split(groups, wording.data_of).items():
+        rows = [row(group) for group in groups]
+        print(f"{text(rows)}\n\n{wording.paragraph(wording.caption(groups))}\n")
+        for data, block in split(rows, itemgetter("data")).items():
             word = data.replace(" (", "-").replace(")", "")
             files.keep(draw(block), flags.out.with_name(f"{flags.out.name}_{word}"))
 
 
-# --- budgets: (R,) each, the sum over the rounds so far, mean over seeds
+# --- rows
 
 
 def samples(group: Group) -> Array:
@@ -49,61 +55,54 @@ def samples(group: Group) -> Array:
     return np.asarray(np.cumsum(steps, axis=1).mean(axis=0)) * float(group.config["batch"])
 
 
-def text(groups: Sequence[Group]) -> str:
+def row(group: Group) -> dict[str, Any]:
+    """What a group reaches, and what it took in all."""
+    mean, sd = group.accuracy()
+    used = (sent(group)[-1] / 2**20, samples(group)[-1] / 1e6) if group.runs else (math.nan, math.nan)
+    return {
+        "data": wording.data_of(group),
+        "cell": group.entry("cell"),
+        "method": group.entry("method"),
+        "accuracy": mean,
+        "sd": sd,
+        "mib": used[0],
+        "samples": used[1],
+        **counts(group),
+    }
+
+
+def text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Table of what each method ends with, and what it took."""
     header = ("data", "cell", "method", "accuracy (%)", "rounds", "MiB", "10^6 samples")
-    rows = [
-        [wording.data_of(g), g.entry("cell"), g.entry("method"), wording.percent(*g.accuracy(), g.note), *used(g)]
-        for g in groups
+    cells = [
+        [
+            *(r["data"], r["cell"], r["method"], wording.percent(r["accuracy"], r["sd"], wording.seeds_of(r))),
+            *(str(r["rounds"]) if r["seeds"] else "-", *wording.digits(r["mib"], r["samples"])),
+        ]
+        for r in rows
     ]
-    return wording.aligned(header, rows, left=3)
-
-
-def used(group: Group) -> list[str]:
-    """Rounds, MiB and millions of samples in all."""
-    if not group.runs:
-        return ["-"] * 3
-    return [str(group.rounds), *wording.digits(sent(group)[-1] / 2**20, samples(group)[-1] / 1e6)]
+    return wording.aligned(header, cells, left=3)
 
 
 # --- figure
 
-
-@figures.styled
-def draw(groups: Sequence[Group]) -> Any:
-    """Draws cells below each other; rounds, bytes and samples side by side."""
-    cells, methods = split(groups, lambda g: g.entry("cell")), entries(groups, "method")
-    scale, unit = unit_of(max(float(sent(g)[-1]) for g in groups if g.runs))
-    budgets = {
-        "rounds": rounds,
-        f"sent down and up ({unit})": lambda group: sent(group) / scale,
-        "client gradients ($10^6$ samples)": lambda group: samples(group) / 1e6,
-    }
-
-    def line(panel: Any, budget: Array, values: Array, group: Group) -> None:
-        k = figures.place_of(group.entry("method"), methods)
-        if budget[-1]:
-            figures.band(panel, budget, values, wording.method_of(group), k)
-        else:
-            level(panel, float(values[:, -1].mean()), group, k)
-
-    figure, panels = figures.against(cells, budgets, figures.accuracies, line, 1.9, sharex="col", sharey="row")
-    for row, (cell, found) in zip(panels, cells.items(), strict=True):
-        title = f"{wording.spelled(wording.data_of(found[0]))}, {wording.cell_name(found, cell)}"
-        figures.titled(row[0], title, found, wording.method_of)
-        row[0].set_ylabel("test accuracy (%)")
-        for panel in row[1:]:
-            panel.set_xscale("log")
-    panels[0, 0].set_xlim(left=0)
-    figures.legend(figure, panels, 3)
-    return figure
+QUANTITIES = (
+    Quantity("test accuracy (%)", itemgetter("accuracy"), itemgetter("sd")),
+    Quantity("sent down and up (MiB)", itemgetter("mib"), log=True),
+    Quantity("client gradients ($10^6$ samples)", itemgetter("samples"), log=True),
+)
 
 
-def level(panel: Any, height: float, group: Group, k: int) -> None:
-    """Draws a level line at the last accuracy of a method whose budget stays 0."""
-    panel.axhline(height, **(figures.look(k) | {"marker": "", "linewidth": 0.8}))
-    where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-    panel.annotate(f"{wording.method_of(group)}: 0", (0.02, height), (0, 2), **where)
+def draw(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Draws cells below each other; accuracy, bytes and samples side by side."""
+    blocks = split(rows, lambda r: f"{wording.spelled(r['data'])}, {alike(r['cell'])}")
+    return totals.draw(blocks, lambda r: wording.method_name(r["method"]), QUANTITIES)
+
+
+def alike(cell: str) -> str:
+    """α and β of a cell's name, a0.1-b0.1; else the name."""
+    found = re.fullmatch(r"a([\d.]+)-b([\d.]+)", cell)
+    return f"α = {found[1]}, β = {found[2]}" if found else cell
 
 
 if __name__ == "__main__":

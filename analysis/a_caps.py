@@ -23,7 +23,7 @@ from zofl_mpi.engine.streams import Streams
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.numerics.schedules import stepsize
 from zofl_mpi.problems.analytic.caps import Caps
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 from zofl_mpi.run.local import LocalClients
 
 CAPS = Caps()
@@ -55,7 +55,7 @@ def zeroth_order(eta: float, rounds: int, seed: int) -> Array:
     data = (range(1),) * CAPS.m
     setting = Setting(CAPS, Streams(seed), data, range(1), range(1), None, np.dtype(np.float64))
     flags = {"gamma": GAMMA, "schedule": SCHEDULE, "eta": eta, "tau": (20.0,), "schedule_h": "constant"}
-    of = built(ZOHFL, setting, gamma_local=0.5, schedule_local="constant", batch=1, server_batch=1, **flags)
+    of = from_flags(ZOHFL, setting, gamma_local=0.5, schedule_local="constant", batch=1, server_batch=1, **flags)
     state, clients = of.start(), LocalClients(list(data), method=of)
     points = [np.full(CAPS.n, START)]
     for r in range(rounds):

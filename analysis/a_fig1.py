@@ -18,10 +18,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 from numpy.typing import NDArray
 from shared import command, figures, files, wording
-from shared.figures import BLUE
 from shared.groups import shown
 
 from zofl_mpi.errors import UserError
+from zofl_mpi.report.palette import BLUE
 from zofl_mpi.run import grid, records
 
 

@@ -23,20 +23,19 @@ import matplotlib.pyplot as plt
 import numpy as np
 from shared import command, files
 from shared.budgets import unit_of
-from shared.figures import BLUE, GREEN, ORANGE, SKY
 from shared.wording import METHODS
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.paths import new_file
+from zofl_mpi.report.palette import BLUE, BYTES, GREEN, ORANGE, SECONDS, SKY
 from zofl_mpi.run import records
 
 NAMES = METHODS | {"server_sgd": "server alone"}
 LINES = ((BLUE, "-"), (ORANGE, "-"), ("0.35", ":"), (GREEN, "-."))
 PERSONAL = (SKY, "--")
-DOWN, UP = BLUE, ORANGE
 WAYS = {"down": "to the clients", "up": "to the server"}
 MIB = 2.0**20
-PARTS = (("compute", "computing", BLUE), ("wait", "waiting", "0.8"), ("comm", "sending", ORANGE))
+PARTS = {"compute": "computing", "wait": "waiting", "comm": "sending"}
 
 
 @final
@@ -82,7 +81,7 @@ def numbers(runs: Sequence[records.Run]) -> list[Number]:
     for run in runs:
         for what in ("down", "up"):
             found.append(Number("bytes", _method(run), what, "all", float(run.clients[f"bytes_{what}"].sum()), "B"))
-    for what, _, _ in PARTS:
+    for what in PARTS:
         for rank, seconds in enumerate(runs[0].ranks[f"seconds_{what}"].sum((0, 1))):
             found.append(Number("seconds", _method(runs[0]), what, f"rank {rank}", float(seconds), "s"))
     return found
@@ -133,7 +132,7 @@ def bytes_sent(axis: Any, found: Sequence[Number]) -> None:
     senders = [run for run in dict.fromkeys(n.run for n in found) if any(n.value for n in found if n.run == run)]
     bars = [n for run in senders for n in found if n.run == run]
     for place, bar in enumerate(bars):
-        axis.barh(place, bar.value / MIB, height=0.55, color=DOWN if bar.what == "down" else UP)
+        axis.barh(place, bar.value / MIB, height=0.55, color=BYTES[bar.what])
         axis.annotate(_size(bar.value), (bar.value / MIB, place), (4, 0), textcoords="offset points", va="center")
     axis.set_yticks(range(len(bars)), [f"{_name(bar.run)}\n{WAYS[bar.what]}" for bar in bars])
     axis.tick_params(axis="y", length=0)
@@ -147,9 +146,9 @@ def seconds(axis: Any, found: Sequence[Number]) -> None:
     """Draws the seconds of every rank, in three parts."""
     ranks = list(dict.fromkeys(n.where for n in found))
     start = np.zeros(len(ranks))
-    for what, label, color in PARTS:
+    for what, label in PARTS.items():
         values = np.array([n.value for n in found if n.what == what])
-        axis.barh(range(len(ranks)), values, left=start, height=0.55, color=color, label=label)
+        axis.barh(range(len(ranks)), values, left=start, height=0.55, color=SECONDS[what], label=label)
         start += values
     names = ["rank 0\nserver", *(f"{rank}\nclients" for rank in ranks[1:])] if len(ranks) > 1 else ["rank 0"]
     axis.set_yticks(range(len(ranks)), names)

@@ -22,7 +22,7 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 from zofl_mpi.run.local import LocalClients
 
 SOLVERS: dict[str, dict[str, Any]] = {
@@ -70,7 +70,7 @@ def run(solver: Mapping[str, Any], rounds: int, seed: int) -> Course:
     streams = Streams(seed)
     problem, _, data = BilevelBowls.random(streams, N, M)
     setting = Setting(problem, streams, data, dtype=np.float64)
-    method = built(FedRZOBL, setting, H=H, gamma=GAMMA, eta=ETA, batch=0, **solver)
+    method = from_flags(FedRZOBL, setting, H=H, gamma=GAMMA, eta=ETA, batch=0, **solver)
     clients, state, points = LocalClients(list(data)), method.start(), []
     x0 = state.x
     for r in range(rounds):

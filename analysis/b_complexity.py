@@ -3,8 +3,8 @@
 python analysis/b_complexity.py [--out NAME]        # no results needed; about a minute
 
 How many rounds a run takes is decided before it starts: by K, m and the schedules of `Local` (gamma and H from K) and
-`Lower` (T and H). So the counts are sums of the package's schedules over the rounds (above 500 rounds: over 500 of
-them, chosen at equal distances in log r). The circles are real runs, whose messages were counted.
+`LowerSolver` (T and H). So the counts are sums of the package's schedules over the rounds (above 500 rounds: over 500
+of them, chosen at equal distances in log r). The circles are real runs, whose messages were counted.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls
 from zofl_mpi.problems.analytic.nonsmooth import Bowls
-from zofl_mpi.rounds.lower import Lower
+from zofl_mpi.rounds.lower import LowerSolver
 from zofl_mpi.rounds.zeroth_order import theorem1
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 from zofl_mpi.run.local import LocalClients
 
 METHODS: dict[str, tuple[dict[str, Any] | None, float, float]] = {
@@ -107,12 +107,12 @@ def count(name: str, K: int, m: int, terms: int = TERMS) -> Count:
     return Count(name, K, m, R, 0.0 if solver is None else 2 * summed(lower_of(solver, Curvature(), m), R, terms))
 
 
-def lower_of(flags: Mapping[str, Any], problem: Any, m: int) -> Lower:
+def lower_of(flags: Mapping[str, Any], problem: Any, m: int) -> LowerSolver:
     """The lower solver of these flags on a problem with m clients."""
-    return Lower(Setting(problem, Streams(0), (range(1),) * m), **flags)
+    return LowerSolver(Setting(problem, Streams(0), (range(1),) * m), **flags)
 
 
-def summed(lower: Lower, R: int, terms: int = TERMS) -> float:
+def summed(lower: LowerSolver, R: int, terms: int = TERMS) -> float:
     """The communication rounds of one call a round, r = 0 ... R - 1; with more than `terms` rounds, of some of them.
 
     Of many, the first tenth of `terms` is summed, then the others stand for the rounds between their neighbours.
@@ -137,10 +137,10 @@ def measured(name: str, K: int, m: int) -> Count:
     method: FedRZONN | FedRZOBL
     if solver is None:
         problem, _, data = Bowls.random(streams, 2, m)
-        method = built(FedRZONN, Setting(problem, streams, data, dtype=np.float64), **local)
+        method = from_flags(FedRZONN, Setting(problem, streams, data, dtype=np.float64), **local)
     else:
         problem, _, data = BilevelBowls.random(streams, 2, m, homogeneous=True)
-        method = built(FedRZOBL, Setting(problem, streams, data, dtype=np.float64), **local, **solver)
+        method = from_flags(FedRZOBL, Setting(problem, streams, data, dtype=np.float64), **local, **solver)
     clients, state, sent = LocalClients(list(data)), method.start(), np.zeros(2, np.int64)
     R = math.ceil(K / method.local.steps())
     for r in range(R):

@@ -7,23 +7,25 @@ smooth twin, whose sharpness is --rectifier. The best step of a method (for each
 nonsmooth loss on the validation part, mean of the last evaluations, where the runs have one (--validation), else of the
 lowest nonsmooth objective after the last round; over the seeds that all of its steps have; *! where it is at an edge of
 the grid, which lists steps in the order of their size. Prints all steps and the methods at their best; writes NAME.csv,
-and NAME.pdf and NAME.png: the nonsmooth objective against rounds, bytes, and evaluations of a sample's loss by the
-clients, where a gradient counts as 2 (two products with the inputs, not one).
+and NAME.pdf and NAME.png: the nonsmooth objective, test accuracy, and evaluations of a sample's loss by the clients,
+where a gradient counts as 2 (two products with the inputs, not one).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from shared import choosing, command, edges, figures, files, wording
-from shared.budgets import rounds, sent, unit_of
+from shared import choosing, command, edges, files, totals, wording
+from shared.budgets import sent
 from shared.choosing import Choice
 from shared.groups import Array, Group, entries, mean_sd, series, split
 from shared.reading import read
 from shared.study import counts, last, spread
+from shared.totals import Quantity
 
 from zofl_mpi.run import records
 
@@ -50,7 +52,7 @@ def main(words: list[str] | None = None) -> None:
         rows = [row(choice) for choice in tried]
         print(f"{tables(rows)}\n\n{wording.paragraph(f'{note(groups)} {wording.caption(groups, LEFT_OUT)}.')}\n")
         files.write_csv(flags.out, rows)
-        files.keep(draw([choice.group for choice in tried if choice.best]), flags.out)
+        files.keep(draw([row for row in rows if row["best"]]), flags.out)
 
 
 MEASURED = (
@@ -187,47 +189,31 @@ def row(choice: Choice) -> dict[str, Any]:
     }
 
 
-def name(group: Group) -> str:
-    """A method, as a reader knows it."""
-    return NAMES.get(group.entry("method"), group.entry("method"))
-
-
 # --- figure
 
 
-@figures.styled
-def draw(best: Sequence[Group]) -> Any:
-    """Draws a row per data set and sharpness, with FedRZO in each; rounds, bytes and evaluations side by side."""
+QUANTITIES = (
+    Quantity("nonsmooth mean loss\n+ ridge", itemgetter("nonsmooth_mean"), itemgetter("nonsmooth_sd")),
+    Quantity("test accuracy (%)", itemgetter("accuracy_mean_percent")),
+    Quantity(
+        "client evaluations ($10^6$ samples;\na gradient counts 2)", lambda row: row["evaluations"] / 1e6, log=True
+    ),
+)
+
+
+def draw(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Draws a row of panels per data set and sharpness, with FedRZO in each; `rows`: the best ones of the CSV."""
+    zeroth = [row for row in rows if row["method"].startswith("fedrzo")]
     blocks = {
-        title: [g for g in best if g in block or (zeroth_order(g) and g.entry("data") == block[0].entry("data"))]
-        for title, block in split([g for g in best if not zeroth_order(g)] or best, place).items()
+        title: [*(row for row in zeroth if row["data"] == block[0]["data"] and row not in block), *block]
+        for title, block in split([row for row in rows if row not in zeroth] or rows, place).items()
     }
-    scale, unit = unit_of(max(float(sent(g)[-1]) for g in best))
-    budgets = {
-        "rounds": rounds,
-        f"sent down and up ({unit})": lambda group: sent(group) / scale,
-        "client evaluations ($10^6$ samples;\na gradient counts 2)": lambda group: evaluations(group) / 1e6,
-    }
-    figure, panels = figures.against(
-        blocks, budgets, lambda g: g.curve(nonsmooth(g)), band, 2.1, sharex="col", sharey=True
-    )
-    for line, (title, shown) in zip(panels, blocks.items(), strict=True):
-        figures.titled(line[0], title, shown, name)
-        line[0].set(xlim=(0, None), ylabel="nonsmooth mean loss\n+ ridge")
-        line[1].set_xlim(left=0)
-        line[2].set_xscale("log")
-    figures.legend(figure, panels, 3)
-    return figure
+    return totals.draw(blocks, lambda row: NAMES.get(row["method"], row["method"]), QUANTITIES)
 
 
-def band(panel: Any, x: Array, values: Array, group: Group) -> None:
-    """Draws a method's line."""
-    figures.band(panel, x, values, name(group), list(NAMES).index(group.entry("method")))
-
-
-def place(group: Group) -> str:
+def place(row: Mapping[str, Any]) -> str:
     """The title of a row."""
-    return f"{wording.spelled(group.entry('data'))}, smooth twin's sharpness {group.entry('rectifier')}"
+    return f"{wording.spelled(row['data'])}, smooth twin's sharpness {float(row['rectifier']):g}"
 
 
 if __name__ == "__main__":

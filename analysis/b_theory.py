@@ -25,7 +25,7 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
-from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
+from zofl_mpi.problems.analytic.quadratic import Quadratic, QuadraticData
 from zofl_mpi.rounds.zeroth_order import Local, theorem1
 
 Gradient = Callable[[Array], Array]
@@ -181,7 +181,7 @@ def alike(m: int) -> Family:
     return quadratic(Bowls.of([own] * m), [own] * m)
 
 
-def quadratic(problem: Bowls, data: Sequence[Bowl]) -> Family:
+def quadratic(problem: Bowls, data: Sequence[QuadraticData]) -> Family:
     """The family of a `Bowls`: what `Bowls.losses` computes, for all clients at once."""
     A, a = np.stack([own.A for own in data]), np.stack([own.a for own in data])
     mean = A.mean(axis=0)

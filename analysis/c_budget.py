@@ -9,16 +9,17 @@ many. Prints the totals; writes NAME.txt, NAME.csv, NAME.pdf and NAME.png, a row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
-from matplotlib.ticker import NullFormatter
-from shared import figures, wording
-from shared.budgets import sent, unit_of
+from shared import totals, wording
+from shared.budgets import sent
 from shared.groups import Group, split
-from shared.heron import CELL, LEFT_OUT, band, name, place, setting, titled
-from shared.split_costs import all_bytes, client_macs, label_bytes, step
+from shared.heron import CELL, LEFT_OUT, NAMES, name
+from shared.split_costs import client_macs, label_bytes, step
 from shared.study import COUNTS, Study, last, number
+from shared.totals import Quantity
 
 NOTE = (
     "MiB: sent down and up by all clients in all rounds; labels apart, which [C] does not count. G MAC: "
@@ -33,25 +34,24 @@ def again(groups: Sequence[Group]) -> str:
     return f"Steps counted here, as the results do not tell: {wording.listed(found)}. " if found else ""
 
 
-@figures.styled
-def draw(groups: Sequence[Group]) -> Any:
-    """Draws a row of panels per setting: bytes, and the clients' work."""
-    scale, unit = unit_of(max(float(all_bytes(g)[-1]) for g in groups if g.runs))
-    budgets = {
-        f"sent down and up, with labels ({unit})": lambda group: all_bytes(group) / scale,
-        "multiply-accumulates of all clients ($10^9$)": lambda group: client_macs(group) / 1e9,
-    }
-    rows = split(sorted(groups, key=place), setting)
-    rows = {title: rows[title] for title in split(groups, setting)}
-    figure, panels = figures.against(rows, budgets, figures.accuracies, band, 2.3, sharex="col", sharey=True)
-    for line, (title, found) in zip(panels, split(groups, setting).items(), strict=True):
-        titled(line[0], title, found, name)
-        line[0].set_ylabel("test accuracy (%)")
-    for panel in panels.flat:
-        panel.set_xscale("log")
-        panel.xaxis.set_minor_formatter(NullFormatter())
-    figures.legend(figure, panels, 3)
-    return figure
+QUANTITIES = (
+    Quantity("test accuracy (%)", itemgetter("accuracy_mean_percent"), itemgetter("accuracy_sd_percent")),
+    Quantity(
+        "sent down and up,\nwith labels (GiB)",
+        lambda r: (r["bytes_without_labels"] + r["bytes_of_labels"]) / 2**30,
+    ),
+    Quantity("multiply-accumulates\nof all clients ($10^9$)", lambda row: row["client_macs"] / 1e9),
+)
+
+
+def draw(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Draws a row of panels per setting: accuracy, bytes, and the clients' work; `rows`: of the CSV."""
+    return totals.draw(split(rows, titled), lambda row: NAMES.get(row["method"], row["method"]), QUANTITIES)
+
+
+def titled(row: Mapping[str, Any]) -> str:
+    """The data set, and how alike the clients are."""
+    return f"{wording.spelled(row['data'])}, {row['setting'].replace('alpha', 'α = ')}"
 
 
 STUDY = Study(
@@ -69,7 +69,7 @@ STUDY = Study(
         COUNTS,
     ),
     note=lambda groups: f"{NOTE} {again(groups)}{wording.caption(groups, LEFT_OUT)}.",
-    draw=draw,
+    draw=lambda groups: draw(STUDY.rows(groups)),
 )
 main = STUDY.main
 

@@ -196,7 +196,7 @@ def look_at(model: Model, given: argparse.Namespace) -> Found:
 
     problem, n, streams = model.setting.problem, len(model.theta), Streams(given.seed)
     x, labels = samples(model.setting, given.samples, streams)
-    with problem.evaluating(), problem.local.at(model.theta, model.buffers):
+    with problem.evaluating(), problem.client_side.bound_to(model.theta, model.buffers):
         loss = float(problem.local_loss(problem.smash(x), labels))
     with local_hessian(problem, model.theta, model.buffers, x, labels) as apply:
         began = time.monotonic()

@@ -192,7 +192,7 @@ PAPER = {
 def formula(method: str, rounds: int) -> tuple[float, float]:
     """GiB of so many rounds in [C]'s setting, without labels: without and with the auxiliary heads' exchange."""
     problem = network(SETTING)
-    client, head = (4 * n for n in problem.local.sizes())
+    client, head = (4 * n for n in problem.client_side.sizes())
     ways = 2 if method in ("sflv1", "sflv2") else 1
     bare = rounds * (ways * SAMPLES * problem.smashed_bytes + 2 * M * client)
     heads = {"heron": rounds * 2 * M, "cse_fsl": rounds * 2 * M, "fsl_sage": -(-rounds // PERIOD) * M}.get(method, 0)

@@ -143,10 +143,10 @@ def row(size: str, setting: Setting, blocks: int, problem: SplitLM, method: str,
 
 def weight_bytes(problem: SplitLM, method: str) -> int:
     """Bytes of the weights that a client holds, each frozen tensor once; those that train are in vectors."""
-    parts, own = problem.parts, problem.local.sizes()
+    parts, own = problem.parts, problem.client_side.sizes()
     held, moving = {
         "splitlora": ((parts.client,), own[0]),
-        "decomfl": ((parts.client, parts.server), own[0] + problem.top.n),
+        "decomfl": ((parts.client, parts.server), own[0] + problem.server_side.n),
     }.get(method, ((parts.client, parts.auxiliary), sum(own)))
     frozen = {p.data_ptr(): p.numel() for part in held for p in part.parameters() if not p.requires_grad}
     return 4 * (sum(frozen.values()) + moving)

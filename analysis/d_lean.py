@@ -28,6 +28,8 @@ from shared.reading import read
 from shared.study import counts, spread
 from shared.virtual import SIDES, in_less_memory
 
+from zofl_mpi.report import palette
+
 GRIDS = ["d_lean.toml", "d_lean_fedavg.toml"]
 AXES = ("data", "room", "method")
 TARGETS = {"cifar10": (25, 30)}
@@ -73,10 +75,15 @@ DRAWN = (
     "frozen client",
 )
 """Ways in the figure against virtual minutes, in the order of their looks."""
-COLOURS = (
-    *("#88CCEE", "#F0A878", "#88D0B0", "#E0B0D0", "#F5D76E", "#BBBBBB", "#9FB4E8"),
-    *("#D8C8A8", "#F4A6A6", "#C5E384", "#B79AD6", "#5FB3B3", "#FFFFFF"),
-)
+FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "small devices left out": (palette.SKY, ("CSE-FSL, left out", "SFLV2, left out", "FedAvg, left out")),
+    "uploads only": (palette.GREY, ("CSE-FSL, uploads only",)),
+    "zeroth order": (palette.ORANGE, ("mixed, estimates", "HERON, 8 directions", "HO-SFL, 8 directions")),
+    "last stage backpropagates": (palette.YELLOW, ("mixed, last stage", "last stage exact")),
+    "backward passes in two parts": (palette.GREEN, ("CSE-FSL, all", "SFLV2, all", "FedAvg, all")),
+}
+"""What small devices do in a cell of the map: its colour, and the ways."""
+OTHER = "another way"
 FLAGS = {"h": "h", "beta": "participating fraction", "mu": "mu"}
 NOTE = (
     "Test accuracy after the last round, mean ± sd over seeds; apart: small devices alone hold the classes 7 to 9, "
@@ -287,23 +294,16 @@ def winners(cells: Sequence[Cell]) -> str:
 @figures.styled
 def draw_map(cells: Sequence[Cell], data: str) -> Any:
     """Draws who is ahead: uplink x share of small devices, a panel for what fits (columns), case and federation."""
-    own = [cell for cell in cells if cell.place.data == data]
+    own = [cell for cell in cells if cell.place.data == data and cell.place.small]
     rows = [(case, fleet) for case in CASES for fleet in SIDES]
     shares = sorted({cell.place.small for cell in own})
-    figure, panels = figures.canvas(len(rows), len(POOLS), figures.PAGE, 1.3, sharex=True, sharey=True)
-    ahead = [way.name for way in WAYS if any(cell.best == way.name for cell in cells)]  # one colour on all data sets
-    colour = {name: COLOURS[k % len(COLOURS)] for k, name in enumerate(ahead)}
-    names = [name for name in ahead if any(cell.best == name for cell in own)]
+    figure, panels = figures.canvas(len(rows), len(POOLS), figures.PAGE, 1.35, sharex=True, sharey=True)
     for line, (case, fleet) in zip(panels, rows, strict=True):
         for panel, pool in zip(line, POOLS, strict=True):
             for cell in own:
-                if (cell.fleet, cell.pool) == (fleet, pool) and (cell.place.classes == case or cell.place.small == 0):
-                    x, y = UPLINKS.index(cell.uplink), shares.index(cell.place.small)
-                    panel.add_patch(Rectangle((x, y), 1, 1, facecolor=colour[cell.best], edgecolor="white"))
-                    word = f"{cell.deviations:.1f}" if cell.deviations < 99 else ">99"
-                    weight = "bold" if cell.deviations >= 2 else "normal"
-                    panel.text(x + 0.5, y + 0.5, word, ha="center", va="center", fontsize=7, weight=weight)
-            panel.set(xlim=(0, len(UPLINKS)), ylim=(0, len(shares)))
+                if (cell.place.classes, cell.fleet, cell.pool) == (case, fleet, pool):
+                    _square(panel, UPLINKS.index(cell.uplink), shares.index(cell.place.small), cell)
+            panel.set(xlim=(0, len(UPLINKS)), ylim=(0, max(len(shares), 1)))
             panel.set_xticks(np.arange(len(UPLINKS)) + 0.5, [f"{up / 1e6:g}" for up in UPLINKS])
             panel.set_yticks(np.arange(len(shares)) + 0.5, [f"{10 * small}" for small in shares])
             panel.grid(visible=False)
@@ -312,11 +312,27 @@ def draw_map(cells: Sequence[Cell], data: str) -> Any:
         panel.set_title(f"fits: {pool.removeprefix('and ')}", fontsize=7)
     for panel in panels[-1]:
         panel.set_xlabel("uplink (Mbit/s)")
-    handles = [Patch(facecolor=colour[name], label=name) for name in names]
-    title = f"{wording.spelled(data)}: most accurate at half of CSE-FSL's time, by what fits into a small device\n"
+    shown = {family_of(cell.best) for cell in own}
+    handles = [Patch(facecolor=colour, label=name) for name, (colour, _) in FAMILIES.items() if name in shown]
+    title = f"{wording.spelled(data)}: the most accurate at half of CSE-FSL's time, by what fits into a small device\n"
     title += "number: its lead over the next one, in standard deviations; bold: two or more"
-    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, title=title, title_fontsize=8)
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, title=title, title_fontsize=8)
     return figure
+
+
+def family_of(way: str) -> str:
+    """What small devices do by it."""
+    return next((name for name, (_, ways) in FAMILIES.items() if way in ways), OTHER)
+
+
+def _square(panel: Any, x: int, y: int, cell: Cell) -> None:
+    """A cell: its colour is the family's, its words are the method and its lead."""
+    colour, _ = FAMILIES.get(family_of(cell.best), ("white", ()))
+    panel.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="white"))
+    lead = f"{cell.deviations:.1f}" if cell.deviations < 99 else ">99"
+    method = cell.best.partition(",")[0].replace("last stage exact", "exact")
+    weight = "bold" if cell.deviations >= 2 else "normal"
+    panel.text(x + 0.5, y + 0.5, f"{method}\n{lead}", ha="center", va="center", size=6, weight=weight, linespacing=1)
 
 
 @figures.styled

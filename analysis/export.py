@@ -36,7 +36,7 @@ def model_of(result: Path, data_dir: str | None = None, own: Sequence[str] = ())
         UserError: as `last_of`.
     """
     run, problem, vectors = last_of(result, data_dir, own)
-    return run, problem.joined(*vectors)
+    return run, problem.full_model(*vectors)
 
 
 def last_of(result: Path, data_dir: str | None, own: Sequence[str]) -> tuple[records.Run, Any, tuple[Any, Any]]:
@@ -79,7 +79,7 @@ def export(
     try:
         if adapter:
             return save_adapter(problem, *vectors, folder, base)
-        model = problem.joined(*vectors)
+        model = problem.full_model(*vectors)
         model.config.trained_on = {name: run.config[name] for name in TRAINED_ON}
         model.save_pretrained(folder)
         for file in TOKENISER_FILES:
@@ -101,7 +101,10 @@ def save_adapter(problem: Any, theta: Any, theta_s: Any, folder: Path, base: str
     from zofl_mpi.problems.adapters import Projections
 
     tensors, targets, rank, scaling = dict[str, Any](), set[str](), 0, 1.0
-    with problem.local.at(problem.placed(theta)), problem.top.at(problem.placed(theta_s)):
+    with (
+        problem.client_side.bound_to(problem.to_device(theta)),
+        problem.server_side.bound_to(problem.to_device(theta_s)),
+    ):
         model = copy.deepcopy(problem.parts.model)
     for path, module in model.named_modules():
         whole = isinstance(module, Projections)

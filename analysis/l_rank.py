@@ -143,7 +143,7 @@ def setting_of(row: dict[str, Any]) -> Setting[Any]:
         "label-smoothing": 0,
     }
     words = [word for name, value in named.items() for word in (f"--{name}", str(value))]
-    return build.build_setting(SingleProcess(), family, plan.understand(family, words), device.select("cpu"))
+    return build.build_setting(SingleProcess(), family, plan.parse_plan(family, words), device.select("cpu"))
 
 
 @contextmanager
@@ -159,16 +159,16 @@ def looking(setting: Setting[Any], texts: int, streams: Streams) -> Iterator[Loo
         return loss(problem.smash(inputs), labels)
 
     def value(at: Tensor) -> float:
-        with torch.no_grad(), loss.flat.at(at, buffers):
+        with torch.no_grad(), loss.flat.bound_to(at, buffers):
             return float(mean())
 
     with sdpa_kernel(SDPBackend.MATH):  # the others have no second derivative
-        with loss.flat.at(x, buffers) as bound:
+        with loss.flat.bound_to(x, buffers) as bound:
             parameters = [p for p in bound if id(p) in loss.flat.places]  # the auxiliary part holds nothing
             slopes = torch.autograd.grad(mean(), parameters)
 
         def apply(v: Tensor) -> Tensor:
-            with torch.enable_grad(), loss.flat.at(x, buffers):
+            with torch.enable_grad(), loss.flat.bound_to(x, buffers):
                 return hessian_product([mean()], parameters, v)
 
         yield Look(x, value, torch.cat([slope.reshape(-1) for slope in slopes]), apply)

@@ -36,6 +36,7 @@ from shared.pays import sizes, spelled
 from shared.study import spread
 
 from zofl_mpi.errors import UserError
+from zofl_mpi.report import palette
 
 Row = Mapping[str, str]
 """A line of a study's CSV."""
@@ -279,7 +280,7 @@ def closed(kappa: float, rho: float, d: int = 100) -> float:
 
 # --- the figure
 
-COLOURS = {"ZO-HFL": figures.BLUE, "FedRZO": figures.ORANGE, "HERON-SFL": figures.GREEN}
+COLOURS = {"ZO-HFL": palette.BLUE, "FedRZO": palette.ORANGE, "HERON-SFL": palette.GREEN}
 MARKERS = "os^DvPX*<>hpd8H"
 LEAST = -20
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from shared import command, figures, files
-from shared.scaling import Case, Measured, one_rank, read
+from shared.scaling import NAMES, Case, Measured, one_rank, read
 from shared.wording import aligned
+
+from zofl_mpi.report import palette
 
 KEPT = command.ANALYSIS / "results/scaling"
 NOTE = (
@@ -112,53 +114,50 @@ def _short(value: float) -> str:
 
 @figures.styled
 def figure(study: Measured) -> Any:
-    """Speed-up over ranks, and where a client rank's time goes; a column of panels for each method."""
-    rows = [row(case, study, ()) for case in ordered(study)]
-    methods = list(dict.fromkeys(r["method"] for r in rows))
-    drawn, panels = figures.canvas(2, len(methods), max(figures.PAGE, 1.75 * len(methods)), 1.9, sharey="row")
-    for column, method in enumerate(methods):
+    """Speed-up of each run, and where its client ranks' time goes: a row for each run, a column for each method."""
+    rows = [row(case, study, ()) for case in ordered(study) if case.timing.ranks > 1]
+    methods, runs = list(dict.fromkeys(r["method"] for r in rows)), sorted({_run(r) for r in rows}, reverse=True)
+    height = max(1.2, 0.3 + 0.14 * len(runs))
+    drawn, panels = figures.canvas(2, len(methods), figures.PAGE, height, sharey=True, sharex="row")
+    for column, method in zip(panels.T, methods, strict=True):
         own = [r for r in rows if r["method"] == method]
-        _speed_ups(panels[0, column], own, sorted({_line(r) for r in rows if r["ranks"] > 1}))
-        _parts(panels[1, column], [r for r in own if r["ranks"] > 1])
-        panels[0, column].set_title(method, loc="left")
-    panels[0, 0].set_ylabel("speed-up to one process")
-    panels[1, 0].set_ylabel("parts of a round,\na client rank")
-    figures.legend(drawn, panels, 3, "medians over the timed rounds")
+        places = [runs.index(_run(r)) for r in own]
+        _speed_ups(column[0], own, places)
+        _parts(column[1], own, places)
+        column[0].set_title(NAMES.get(method, method), loc="left")
+    for panel in panels[:, 0]:
+        panel.set_yticks(range(len(runs)), [_name(run) for run in runs], fontsize=6.5)
+    figures.legend(drawn, panels, 3, "medians over the timed rounds; a row: system, study, server's share, MPI ranks")
     return drawn
 
 
-def _line(r: dict[str, Any]) -> tuple[str, str, str]:
-    return r["system"], r["study"], r["share"]
+def _run(r: dict[str, Any]) -> tuple[str, str, str, int]:
+    return r["system"], r["study"], r["share"], r["ranks"]
 
 
-def _speed_ups(panel: Any, rows: list[dict[str, Any]], lines: list[tuple[str, str, str]]) -> None:
-    for k, line in enumerate(lines):
-        points = [(r["ranks"], r["speed_up"]) for r in rows if _line(r) == line and r["ranks"] > 1]
-        if points:
-            looks = figures.look(k)
-            system, study, share = line
-            panel.plot(*zip(*points, strict=True), label=f"{system}, {study}, server {share}", **looks)
-    panel.axhline(1, color="0.6", linewidth=0.6)
-    panel.set_xscale("log", base=2)
-    panel.set_xticks(sorted({r["ranks"] for r in rows if r["ranks"] > 1}), minor=False)
-    panel.xaxis.set_major_formatter("{x:.0f}")
-    panel.set_xlabel("ranks")
+def _name(run: tuple[str, str, str, int]) -> str:
+    return f"{', '.join(word for word in run[:3] if word != '-')}, {run[3]} ranks".removeprefix(", ")
 
 
-def _parts(panel: Any, rows: list[dict[str, Any]]) -> None:
-    """Computing, waiting and sending of each run, as bars one on another."""
-    places, below = range(len(rows)), [0.0] * len(rows)
-    for name, label, colour in (
-        ("compute", "computing", figures.BLUE),
-        ("wait", "waiting", figures.YELLOW),
-        ("send", "sending", figures.ORANGE),
+def _speed_ups(panel: Any, rows: list[dict[str, Any]], places: list[int]) -> None:
+    panel.axvline(1, color="0.6", linewidth=0.8)
+    panel.plot([r["speed_up"] for r in rows], places, color=palette.BLACK, linestyle="", marker="o", markersize=3)
+    panel.set_xlim(left=0)
+    panel.set_xlabel("speed-up")
+
+
+def _parts(panel: Any, rows: list[dict[str, Any]], places: list[int]) -> None:
+    """Computing, waiting and sending of each run, as bars one beside another."""
+    start = [0.0] * len(rows)
+    for name, kind, label in (
+        ("compute", "compute", "computing"),
+        ("wait", "wait", "waiting"),
+        ("send", "comm", "sending"),
     ):
         shares = [r[name] / r["seconds"] for r in rows]
-        panel.bar(places, shares, bottom=below, color=colour, label=label, width=0.8)
-        below = [a + b for a, b in zip(below, shares, strict=True)]
-    words = [f"{r['system']}, {r['study']}, {r['share']}: {r['ranks']}" for r in rows]
-    panel.set_xticks(places, words, fontsize=5, rotation=90)
-    panel.set_title("system, study, share: ranks", loc="left", fontsize=6)
+        panel.barh(places, shares, left=start, color=palette.SECONDS[kind], label=label, height=0.75)
+        start = [a + b for a, b in zip(start, shares, strict=True)]
+    panel.set_xlabel("share of a round")
 
 
 if __name__ == "__main__":

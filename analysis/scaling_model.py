@@ -14,12 +14,14 @@ import numpy as np
 from matplotlib import ticker
 from shared import command, figures, files
 from shared.round_model import Form, Network, Work, cluster, network, predict, shared_server, work
-from shared.scaling import Case, Measured, read
+from shared.scaling import NAMES, Case, Measured, read
 from shared.wording import aligned
 
 from zofl_mpi.errors import UserError
 
 KEPT = command.ANALYSIS / "results/scaling"
+RATE = 100.0
+"""Gbit/s of a cluster's links."""
 FAR, MANY = (16, 128, 1024), (1_000, 100_000)
 """Client ranks and clients that the model is drawn to."""
 NOTE = (
@@ -47,24 +49,36 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="scaling_model", description=(__doc__ or "").split("\n")[0])
     default = [KEPT / "scaling.json"]
     parser.add_argument("results", type=Path, nargs="*", default=default, help="reports of ReFrame, or a kept study")
-    parser.add_argument("--rate", type=float, default=100.0, help="of the cluster's links in Gbit/s (default: 100)")
+    parser.add_argument("--rate", type=float, default=RATE, help="of the cluster's links in Gbit/s (default: 100)")
     parser.add_argument("--out", type=Path, default=KEPT / "scaling_model", help="the files' name without suffix")
     flags = parser.parse_args(words)
     with command.refusals("scaling_model"):
         if not flags.rate > 0:
             raise UserError(f"--rate {flags.rate}: must be a number of Gbit/s above 0")
         study = read(flags.results)
-        rows = [checked(case, study) for case in study.cases if case.timing.ranks > 1]
-        if not rows:
-            raise UserError("no run on several ranks is among the results: there is nothing to compare the model with")
-        methods = {case.method for case in study.cases if case.timing.ranks == 1}
-        net = cluster(study.exchanges, flags.rate * 1e9 / 8)
-        todo = {method: work_of(study, method, _least(study, method)) for method in sorted(methods)}
+        rows, todo, net = modelled(study, flags.rate)
         far = [line(method, todo[method], net, m, ranks) for method in todo for m in MANY for ranks in FAR]
         parts = [f"{study.when}; {study.hardware}", compared(rows), drawn_to(far, flags.rate)]
         text = "\n\n".join([*parts, *(server_ranks(todo[SHARED], net) for _ in range(SHARED in todo))])
         files.publish(flags.out, text, NOTE, rows, figure(rows, todo, net))
         files.write_csv(flags.out.with_name(flags.out.name + "_far"), far)
+
+
+def modelled(study: Measured, rate: float) -> tuple[list[dict[str, Any]], dict[str, Work], Network]:
+    """The measured runs beside the model, the work of each method, and a cluster's network.
+
+    Args:
+        rate: of the cluster's links in Gbit/s.
+
+    Raises:
+        UserError: no run is on several ranks.
+    """
+    rows = [checked(case, study) for case in study.cases if case.timing.ranks > 1]
+    if not rows:
+        raise UserError("no run on several ranks is among the results: there is nothing to compare the model with")
+    methods = {case.method for case in study.cases if case.timing.ranks == 1}
+    todo = {method: work_of(study, method, _least(study, method)) for method in sorted(methods)}
+    return rows, todo, cluster(study.exchanges, rate * 1e9 / 8)
 
 
 def work_of(study: Measured, method: str, share: str, system: str = "") -> Work:
@@ -112,6 +126,11 @@ def checked(case: Case, study: Measured) -> dict[str, Any]:
 
 
 FORMS: tuple[Form, Form] = ("packed", "one")
+BENEATH: tuple[tuple[Form, str, dict[str, Any]], ...] = (
+    ("one", "one by one", {"linewidth": 4, "alpha": 0.35}),
+    ("packed", "packed", {"linewidth": 1.1}),
+)
+"""Looks of the two forms: where they agree, the thin line lies on the wide one."""
 
 
 def line(method: str, todo: Work, net: Network, m: int, ranks: int) -> dict[str, Any]:
@@ -190,12 +209,10 @@ def figure(rows: list[dict[str, Any]], todo: dict[str, Work], net: Network) -> A
     flat = list(panels.flat)
     for panel, (method, each) in zip(flat, todo.items(), strict=False):
         for k, m in enumerate(MANY):
-            for form, style in zip(FORMS, ("-", "--"), strict=True):
+            for form, word, looks in BENEATH:
                 seconds = [predict(each, net, m, int(p), form).seconds for p in ranks]
-                colour = figures.LOOKS[k][0]
-                name = f"{m:,} clients, {'packed' if form == 'packed' else 'one by one'}"
-                panel.loglog(ranks, seconds, color=colour, linestyle=style, linewidth=1.1, label=name)
-        panel.set_title(method, loc="left")
+                panel.loglog(ranks, seconds, color=figures.LOOKS[k][0], label=f"{m:,} clients, {word}", **looks)
+        panel.set_title(NAMES.get(method, method), loc="left")
         panel.set_xlabel("client ranks")
         panel.set_ylabel("seconds a round")
     _scatter(flat[len(todo)], rows)
@@ -211,7 +228,7 @@ def _scatter(panel: Any, rows: list[dict[str, Any]]) -> None:
         own = [r for r in rows if r["system"] == system]
         colour, _, marker = figures.LOOKS[k % len(figures.LOOKS)]
         points = [1e3 * r["measured"] for r in own], [1e3 * r["predicted"] for r in own]
-        panel.loglog(*points, linestyle="", color=colour, marker=marker, markersize=3, label=system)
+        panel.loglog(*points, linestyle="", color=colour, marker=marker, markersize=4, alpha=0.7, label=system)
     ends = [1e3 * f(min(r["measured"], r["predicted"]) for r in rows) for f in (min, max)]
     panel.loglog(ends, ends, color="0.6", linewidth=0.6)
     for axis in (panel.xaxis, panel.yaxis):

@@ -13,7 +13,7 @@ from zofl_mpi import Clients
 from zofl_mpi.engine.fleet import RoundWork
 from zofl_mpi.rounds.split.client import HeadLoss, Loss
 from zofl_mpi.rounds.split.costs import HEADS, PARTS
-from zofl_mpi.rounds.split.messages import Ask, State, Update
+from zofl_mpi.rounds.split.messages import Ask, SplitState, Update
 from zofl_mpi.rounds.split.method import SplitMethod, with_head
 from zofl_mpi.rounds.split.rules import Frozen, GradientRule, backprop
 
@@ -27,7 +27,7 @@ class UploadOnly(SplitMethod):
     frozen client, at the cost of one forward pass a step.
     """
 
-    def chosen(self) -> tuple[Loss, GradientRule]:
+    def make_loss_and_rule(self) -> tuple[Loss, GradientRule]:
         """CSE-FSL's loss; a forward pass alone."""
         self.training.check_local()
         return HeadLoss(self.problem), Frozen(self.training.trainable())
@@ -37,7 +37,7 @@ class UploadOnly(SplitMethod):
         """CSE-FSL's, where a client's device can hold its step."""
         return backprop(self.training, self.loss), self.rule
 
-    def round(self, state: State, r: int, clients: Clients) -> State:
+    def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         """As CSE-FSL's, with the mean of the models that were trained."""
         main, local_loss = self.train_server(state, r, clients, self.train)
         trained = [i for i in self.training.participants(r) if self.has_room(i)]

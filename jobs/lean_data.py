@@ -32,7 +32,7 @@ def main() -> None:
     flags = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name in flags.names:
-        raw = sources.find(name, flags.data_dir, Streams(0)).read()
+        raw = sources.find_sources(name, flags.data_dir, Streams(0)).read()
         rows = np.random.default_rng(0).permutation(len(raw.labels))
         rows = np.concatenate([rows[raw.labels[rows] == label][: CLIENTS * EACH // 10] for label in range(10)])
         x, y = raw.inputs[rows], raw.labels[rows]

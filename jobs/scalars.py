@@ -14,11 +14,11 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, at_least, change, column, part
+from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, at_least, change, column, flag_group
 from zofl_mpi.clients.privacy import Privacy
 from zofl_mpi.problems import Smooth
-from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, Shares, shaped
-from zofl_mpi.rounds.report import GlobalModel, Report, Reporting
+from zofl_mpi.rounds.base import X0, EstimatesCost, RoundCost, Sampling, Shares, shaped
+from zofl_mpi.rounds.report import GlobalModel, Reporting, SmoothReport
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class State:
 
 @final
 @dataclass(frozen=True)
-class Scalars(Costed[Smooth]):
+class Scalars(EstimatesCost[Smooth]):
     """x <- x - step sum_k s_k v_k, s_k the participants' mean derivative along v_k ~ N(0, I/K), drawn anew each round.
 
     Attributes:
@@ -48,11 +48,11 @@ class Scalars(Costed[Smooth]):
     """
 
     needs: ClassVar[type] = Smooth
-    sampling: Sampling = part()
+    sampling: Sampling = flag_group()
     n_p: int = at_least(1, 1, "a whole number of directions")
     step: float = above(0, 0.1, "a step size")
     x0: X0 = "auto"
-    reporting: Reporting = part()
+    reporting: Reporting = flag_group()
     _drawn: dict[int, Array] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def start(self) -> State:
@@ -82,7 +82,7 @@ class Scalars(Costed[Smooth]):
 
     # --- reports
 
-    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
+    def evaluate(self, state: State, r: int, clients: Clients) -> SmoothReport:
         """x on held-out samples and on the clients'."""
         return self.reporting.report(state.x, r, clients, Shares(self.setting, "uniform"))
 
@@ -91,8 +91,8 @@ class Scalars(Costed[Smooth]):
         return Directions(rounds * self.n_p, self.problem.n)
 
     @property
-    def effort(self) -> Effort:
+    def effort(self) -> RoundCost:
         """One full gradient of each participant."""
         x: Any = np.zeros(self.problem.n, self.setting.dtype)
         up = Derivatives(np.zeros(self.n_p))
-        return Effort(self.sampling, lambda i, r: 1, 0, GlobalModel(x, 0), up)
+        return RoundCost(self.sampling, lambda i, r: 1, 0, GlobalModel(x, 0), up)

@@ -185,14 +185,14 @@ def forged() -> Iterator[Attack]:
 def _state(name: str, value: Any) -> None:
     from tests.unit.test_messages import changed
     from zofl_mpi.engine import messages
-    from zofl_mpi.methods.zo_hfl import State
+    from zofl_mpi.methods.zo_hfl import ZOHFLState
 
     found = records.load_checkpoint("a.ckpt.h5")
     fields = {"x": np.zeros(640, np.float32), "gradient_f1_norm": 0.0, "gradient_f2_norm": 0.0, "local_steps": 0}
     if isinstance(value, list):  # which no message holds
-        block = changed(State(**fields), values=fields | {"x": None, name: value})
+        block = changed(ZOHFLState(**fields), values=fields | {"x": None, name: value})
     else:
-        block = messages.pack(State(**fields | {name: value}))
+        block = messages.pack(ZOHFLState(**fields | {name: value}))
     Path("a.ckpt.h5").unlink()
     records.save_checkpoint("a.ckpt.h5", found.payload | {"state": block}, found.attrs)
 

@@ -7,7 +7,7 @@ A method, a problem or a script of your own may import these names; everything e
 - `Client`, `Clients`: a client as its steps see it; all clients, as the server asks them. `Step`: the type of a step.
 - `Array`: the type of a NumPy array of numbers.
 - `Purpose`: purpose of random numbers; with round, client and step it is their key.
-- `column`, `part`, `given`: fields of states and reports, of groups of flags, and fields that the run gives.
+- `column`, `flag_group`, `injected`: fields of states and reports, of groups of flags, and fields that the run gives.
 - `at_least`, `above`, `fraction`: flags with a range, checked by the command line.
 - `finite`: a field of a message whose value must be finite, with the sentence that ends the run otherwise.
 - `change`: such a field by which a client changes something; clipping, noise and robust means are about it.
@@ -37,8 +37,9 @@ if sys.platform == "win32":  # whose Python has no fcntl and no resource
     raise UserError("zofl_mpi runs on Linux: on Windows start it within WSL (wsl --install, then pip install there)")
 
 # ruff: noqa: E402
+from zofl_mpi.arrays import Array
 from zofl_mpi.engine.clients import Client, Clients, Step
-from zofl_mpi.engine.fields import Array, above, at_least, change, column, finite, fraction, given, part
+from zofl_mpi.engine.fields import above, at_least, change, column, finite, flag_group, fraction, injected
 from zofl_mpi.engine.setting import Directions, Loads, Method, Setting
 from zofl_mpi.engine.streams import Purpose
 
@@ -83,11 +84,11 @@ __all__ = [
     "column",
     "demand",
     "finite",
+    "flag_group",
     "fraction",
-    "given",
+    "injected",
     "lead",
     "load",
-    "part",
     "plan",
     "records",
     "simulate",

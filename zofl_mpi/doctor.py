@@ -51,11 +51,11 @@ def main(words: list[str] | None = None) -> int:
     parser.parse_args(words)
     try:
         world = connect()
-        places = binding.bind(world, "auto", gpu=True)
+        placements = binding.bind(world, "auto", gpu=True)
     except UserError as exc:
         return refused(exc, speaks_first())
     try:
-        _examine(world, places)
+        _examine(world, placements)
     except (OSError, UserError) as exc:
         if world.size == 1:
             raise
@@ -65,19 +65,19 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-def _examine(world: World, places: Sequence[binding.Place]) -> None:
+def _examine(world: World, placements: Sequence[binding.RankPlacement]) -> None:
     """Prints what was found, then tries exchanges."""
-    names = world.allgather(device.describe(places[world.rank].device))
+    names = world.allgather(device.describe(placements[world.rank].device))
     lacking = world.allgather([name for name in ("squeue", "scontrol") if shutil.which(name) is None])
     if world.rank == 0:
         versions = f"zofl_mpi {metadata.version('zofl_mpi')}, Python {platform.python_version()}"
         print(plain(f"{versions}, MPI: {world.library}"))
-        others = [{"name": name, "blas": place.blas} for name, place in zip(names, places, strict=True)]
-        rows = [place.row(rank, int(place.client)) | others[rank] for rank, place in enumerate(places)]
+        others = [{"name": name, "blas": place.blas} for name, place in zip(names, placements, strict=True)]
+        rows = [place.row(rank, int(place.client)) | others[rank] for rank, place in enumerate(placements)]
         print(plain_lines(binding.listed(rows)))
-        for sentence in binding.warnings_of(places):
+        for sentence in binding.warnings_of(placements):
             print(plain(f"warning: {sentence}"))
-        print(plain(slurm(os.environ, [place.host for place in places], lacking)))
+        print(plain(slurm(os.environ, [place.host for place in placements], lacking)))
         if world.size == 1:
             print("one process: no exchange to try; start it with mpirun -n 4")
         sys.stdout.flush()  # an exchange may hang

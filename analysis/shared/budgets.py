@@ -9,11 +9,6 @@ from shared.groups import Array, Group
 UNITS = (("B", 1), ("KiB", 2**10), ("MiB", 2**20), ("GiB", 2**30))
 
 
-def rounds(group: Group) -> Array:
-    """(R,) 1, 2, ..., R."""
-    return np.arange(1.0, group.rounds + 1)
-
-
 def sent(group: Group) -> Array:
     """(R,) bytes to and from all clients in the rounds so far, mean over seeds."""
     totals = [run.clients["bytes_down"].sum((1, 2)) + run.clients["bytes_up"].sum((1, 2)) for run in group.runs]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -13,13 +13,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from shared.groups import Array, Group
-from shared.wording import METHODS
 from zofl_mpi.report.figure import LOOKS as LOOKS
 from zofl_mpi.report.figure import STYLE
 
-BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-SKY, YELLOW, BLACK = "#56B4E9", "#E69F00", "#000000"
-"""Okabe and Ito's colours, told apart by colour-blind readers; line styles differ too, for print in grey."""
 COLUMN, PAGE = 3.5, 7.0
 """Inches: the widths of one and of two columns of a paper."""
 
@@ -64,12 +60,6 @@ def smooth(k: int) -> dict[str, Any]:
     return look(k) | {"marker": ""}
 
 
-def place_of(method: str, others: Sequence[str]) -> int:
-    """The number of a method's line: the same in all figures; what METHODS does not know comes after it."""
-    order = [*METHODS, *(other for other in others if other not in METHODS)]
-    return order.index(method)
-
-
 def band(panel: Any, x: Any, values: Array, label: str, k: int) -> None:
     """Draws line number k: the mean over seeds, and the range from least to largest; values (seeds, points)."""
     every, looks = max(len(x) // 8, min(4, len(x) // 2), 1), look(k)
@@ -89,33 +79,6 @@ def accuracies(group: Group) -> tuple[Any, Array]:
     """(k,) evaluated rounds, and (seeds, k) test accuracies in % there."""
     at, values = group.curve("test_accuracy")
     return at, 100 * values
-
-
-def against(
-    blocks: Mapping[str, Sequence[Group]],
-    budgets: Mapping[str, Callable[[Group], Array]],
-    curve: Callable[[Group], tuple[Any, Array]],
-    draw: Callable[[Any, Array, Array, Group], None],
-    height: float,
-    **options: Any,
-) -> tuple[Any, Any]:
-    """Draws a row of panels per block and a column per budget, a line for each group that has results.
-
-    Args:
-        budgets: {label: (R,) what a group has used up after each round}.
-        curve: (k,) the rounds, from 1, at which a group has numbers, and (seeds, k) these.
-        draw: a line of these values, such as `band`.
-    """
-    figure, panels = canvas(len(blocks), len(budgets), PAGE, height, **options)
-    for row, found in zip(panels, blocks.values(), strict=True):
-        for group in found:
-            if group.runs:
-                at, values = curve(group)
-                for panel, budget in zip(row, budgets.values(), strict=True):
-                    draw(panel, budget(group)[at - 1], values, group)
-    for panel, label in zip(panels[-1], budgets, strict=True):
-        panel.set_xlabel(label)
-    return figure, panels
 
 
 def points(groups: Sequence[Group], column: str = "test_accuracy") -> Array:

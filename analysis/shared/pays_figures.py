@@ -13,6 +13,7 @@ from shared.groups import Group
 from shared.pays import FIRST, FROZEN, costs, name, paired, rule, spelled, work
 from shared.pays_estimates import Places, cosines, passes
 from shared.split_costs import all_bytes
+from zofl_mpi.report import palette
 
 LINES = ("sflv2", "cse_fsl", "heron-n2", "ho_sfl-n2", "heron-head-8", "heron", "heron-frozen")
 """Methods that have a line, in the order of their looks."""
@@ -79,7 +80,7 @@ def memory(places: Places) -> Any:
 def draw_curve(panel: Any, groups: Sequence[Group]) -> None:
     """Draws the line from forward passes only to first order."""
     x = [costs(g)["peak"] / 2**20 for g in groups]
-    looks = {"color": figures.BLUE, "marker": "o", "markersize": 4, "linewidth": 1.2}
+    looks = {"color": palette.BLUE, "marker": "o", "markersize": 4, "linewidth": 1.2}
     lasts = [100 * g.last("test_accuracy") for g in groups]
     figures.barred(panel, x, lasts, label="last 0, 2, 4, all layers exact", **looks)
 

@@ -35,16 +35,16 @@ def setting_of(
     module = family_of(family)
     given = {name: value for name, value in other.items() if value is not None and name in run.config}
     named = given | {name: run.config[name] for name in run.config if str(run.config[name]) in own}
-    config = stored.trusted(run.config, named, str(run.path), "--own") | {"device": where} | given
+    config = stored.safe_config(run.config, named, str(run.path), "--own") | {"device": where} | given
     groups = plan.groups_of(module, config["method"], config["problem"])
     known = flags.flags_of(groups)
     words = flags.to_arguments(config, known, str(run.path))
-    understood = plan.understand(module, words)
+    understood = plan.parse_plan(module, words)
     setting = build.build_setting(SingleProcess(), module, understood, device.select(where))
     if setting.fingerprint != run.attrs.get("data"):
         told = f"({run.attrs.get('data')} then, {setting.fingerprint} now)"
         raise UserError(f"{run.path}: data or network are not those that the run was made with {told}")
-    return setting, flags.made(plan.method_of(module, config["method"]), understood.values, setting=setting)
+    return setting, flags.instantiate(plan.method_of(module, config["method"]), understood.values, setting=setting)
 
 
 def unfinished(run: records.Run) -> UserError:

@@ -5,7 +5,7 @@ unless its last question is a mean or a sum, with which the ranks send theirs:
 
     ask    q + B d + max(n c + P s,  max(c, f) + I s,  c + W w + U u,  (m c + f + I s) / K)
     mean   a + B d + n c + B' r
-    sum    a + B d + max(n (c + s), f) + 4 B r + m b        of MANY clients or more, whose ranks do s; else an ask
+    sum    a + B d + max(n (c + s), f) + 4 B r + m b        of 32 clients or more, whose ranks do s; else an ask
 
 q, a, w: a question, a mean, and a wave more; d, u, r: a byte down, up and averaged; all from the measured exchange. c:
 seconds of a client; n: turns, ceil(m / P) where each rank has a core, a turn of p ranks being p / K of one where all
@@ -26,7 +26,7 @@ from scipy.optimize import nnls
 
 from shared.scaling import Case, Exchange
 from shared.timing import StepTiming
-from zofl_mpi.engine.mean import MANY
+from zofl_mpi.engine.mean import SUM_ON_RANKS_FROM
 from zofl_mpi.errors import UserError
 
 Form = Literal["one", "packed"]
@@ -199,7 +199,7 @@ def predict(todo: Work, net: Network, m: int, ranks: int, form: Form = "packed")
     """
     worth = net.speed * (ranks + 1)
     each, n = math.ceil(m / ranks), turns(m, ranks, worth)
-    summed = todo.summed and m >= MANY
+    summed = todo.summed and m >= SUM_ON_RANKS_FROM
     total = 0.0 if summed or todo.questions[-1].mean else net.fixed("account", ranks)
     parts = dict.fromkeys(LIMITS, 0.0) | {"questions": total}
     meanwhile = todo.fixed if todo.meanwhile else 0.0

@@ -14,6 +14,9 @@ from shared.timing import Timing, timing
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
 
+NAMES = {"fedavg": "FedAvg, softmax", "fedavg-cnn": "FedAvg, CNN", "heron": "HERON-SFL", "zo_hfl": "ZO-HFL"}
+"""How figures spell the study's methods."""
+
 
 @final
 @dataclass(frozen=True)

@@ -191,7 +191,7 @@ def local_hessian(
         for inputs, own in zip(torch.split(x, block), torch.split(labels, block), strict=True):
             yield problem.local_loss(problem.smash(inputs), own) * (len(own) / len(labels))
 
-    with problem.evaluating(), torch.enable_grad(), problem.local.at(theta, buffers) as parameters:
+    with problem.evaluating(), torch.enable_grad(), problem.client_side.bound_to(theta, buffers) as parameters:
         yield lambda v: hessian_product(losses(), parameters, v)
 
 

@@ -54,7 +54,7 @@ def head_bytes(run: records.Run) -> Array:
     rounds = np.arange(run.length)
     ways = {"heron": 1 if config.get("uplink") == "seeds" else 2, "cse_fsl": 2}.get(str(config["method"]), 0)
     times = took * (rounds % config["l"] == 0) if config["method"] == "fsl_sage" else took * ways
-    local = network(config).local
+    local = network(config).client_side
     return np.asarray(np.cumsum(times) * local.sizes()[1] * np.dtype(config["dtype"]).itemsize, np.float64)
 
 

@@ -90,7 +90,11 @@ class Rebuilt:
         theta, buffers, theta_s, buffers_s = (
             torch.as_tensor(np.asarray(final[k])) for k in ("theta", "buffers", "theta_s", "buffers_s")
         )
-        with problem.evaluating(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
+        with (
+            problem.evaluating(),
+            problem.client_side.bound_to(theta, buffers),
+            problem.server_side.bound_to(theta_s, buffers_s),
+        ):
             sums = problem.score(*problem.samples(chosen, np.arange(len(chosen))))
         return float(problem.quality({name: float(value) for name, value in sums.items()})["accuracy"])
 

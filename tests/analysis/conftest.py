@@ -30,12 +30,12 @@ def same_process() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def flags_are_understood_once() -> Iterator[None]:
     """The same flags make the same configuration: a grid is read many times here, by tests and by scripts."""
-    understand, known = file.resolved, dict[str, str]()
+    parse_plan, known = file.resolved, dict[str, str]()
 
     def resolved(module: str, given: Mapping[str, Any]) -> dict[str, Any]:
         key = repr((module, sorted(given.items())))
         if key not in known:
-            known[key] = json.dumps(understand(module, given))
+            known[key] = json.dumps(parse_plan(module, given))
         return json.loads(known[key])  # type: ignore[no-any-return]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -250,7 +250,7 @@ def explicit_hessian(problem: Any, theta: Any, buffers: Any, x: Any, labels: Any
     """(n, n) of the local loss, by torch.autograd.functional, of copies of the modules in eval mode."""
     import torch
 
-    with problem.local.at(theta.clone(), buffers.clone()):
+    with problem.client_side.bound_to(theta.clone(), buffers.clone()):
         model = copy.deepcopy(torch.nn.Sequential(problem.client, problem.auxiliary)).eval()
     names = [(name, p.shape) for name, p in model.named_parameters()]
 

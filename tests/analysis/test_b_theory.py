@@ -12,7 +12,7 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 from zofl_mpi.run.local import LocalClients
 
 
@@ -42,7 +42,7 @@ def test_all_runs_at_once_are_algorithm_1(script: Any, name: str) -> None:
     H, _ = module.theorem1(K, m)
     assert H == 2 and points.shape == (40, 2, 2)
     for s, seed in enumerate(seeds):
-        method = built(FedRZONN, Setting(problem, Streams(seed), data, dtype=np.float64), **flags)
+        method = from_flags(FedRZONN, Setting(problem, Streams(seed), data, dtype=np.float64), **flags)
         clients, state = LocalClients(list(data)), method.start()
         for r in range(20):
             assert points[r * H, s] == pytest.approx(state.x, abs=1e-12)

@@ -25,11 +25,11 @@ def test_budgets_are_those_of_the_formulas(made: Grids, script: Any, wrote: Any)
         assert float(row["client_macs_a_step"]) == kept[STEP_MACS]
         assert float(row["client_peak_bytes"]) == kept[STEP_BYTES]
         assert float(row["client_macs"]) == 5 * 3 * 2 * kept[STEP_MACS]
-    figure = module.draw(made("c_methods").groups(*module.STUDY.axes))
-    lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
-    sizes = [sum(expected_bytes("heron", r)[:2]) / 2**10 for r in EVALUATED]
-    assert lines["HERON"].get_xdata() == pytest.approx(sizes)
-    assert figure.axes[2].get_xlabel() == "sent down and up, with labels (KiB)"
+    figure = module.draw(module.STUDY.rows(made("c_methods").groups(*module.STUDY.axes)))
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    dots = [line for line in figure.axes[1].lines if line.get_marker() == "o"]
+    size = sum(expected_bytes("heron", 5)[:2]) / 2**30
+    assert dots[names.index("HERON")].get_xdata() == pytest.approx([size])
 
 
 def test_costs_that_a_result_does_not_tell_are_counted_again(place: Grids, script: Any, wrote: Any) -> None:

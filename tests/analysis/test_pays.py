@@ -12,7 +12,7 @@ import pytest
 from tests.analysis.made import refused, table_of
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics import zo
-from zofl_mpi.problems.analytic.quadratic import Bowl
+from zofl_mpi.problems.analytic.quadratic import QuadraticData
 
 RESULTS = Path(__file__).resolve().parents[2] / "analysis" / "results"
 
@@ -25,10 +25,10 @@ def test_equal_curvatures_lose_one_part_in_d_a_step(script: Any, steps: int) -> 
 
 
 def test_the_curve_is_the_mean_of_simulated_two_point_steps(script: Any) -> None:
-    """Two-point steps on a `Bowl`, 1,500 paths; tolerance: 4 standard errors of their mean. Mutation: h for h^2."""
+    """Two-point steps on `QuadraticData`, 1,500 paths; tolerance: 4 standard errors of a mean. Mutation: h for h^2."""
     d, gamma, steps, paths = 5, 0.08, 10, 1500
     h = np.geomspace(0.1, 1, d)
-    bowl = Bowl(np.diag(h), np.zeros(d), np.zeros((1, d)))
+    bowl = QuadraticData(np.diag(h), np.zeros(d), np.zeros((1, d)))
     generator, left = np.random.default_rng(7), np.empty(paths)
     for k in range(paths):
         x = generator.choice([-1.0, 1.0], d) / np.sqrt(h)

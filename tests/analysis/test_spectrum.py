@@ -280,7 +280,7 @@ def network(dtype: str = "float64") -> SplitNetwork:
 
 def point(problem: SplitNetwork) -> tuple[Tensor, Tensor]:
     """A model that is not a start: random parameters and positive statistics."""
-    theta, buffers = problem.local.initial()
+    theta, buffers = problem.client_side.initial()
     generator = STREAMS(Purpose.START)
     theta += 0.3 * torch.from_numpy(generator.standard_normal(len(theta))).to(theta)
     buffers = torch.from_numpy(0.5 + generator.random(len(buffers))).to(buffers)

@@ -43,8 +43,8 @@ def entry(folder: Path) -> None:
     time.sleep(2 * cache.SETTLED / 1e9)  # a note is kept of a file that has not changed for a second
     for words, before in (("without notes", lambda: shutil.rmtree(notes, True)), ("with notes", lambda: None)):
         print(f"prepare again, {words:<15} {least(lambda: cache.prepare(sources, folder), before):8.4f} s")
-    print(f"open                           {least(lambda: cache.open(sources, folder)):8.4f} s")
-    print(f"fingerprint, looked up         {least(lambda: cache.open(sources, folder).known):8.4f} s")
+    print(f"open                           {least(lambda: cache.open_entry(sources, folder)):8.4f} s")
+    print(f"fingerprint, looked up         {least(lambda: cache.open_entry(sources, folder).known):8.4f} s")
     print(f"fingerprint, of all bytes      {least(lambda: raw.known):8.4f} s")
 
 

@@ -32,9 +32,9 @@ from zofl_mpi.problems.kernels import module_torch
 from zofl_mpi.problems.kernels.module_torch import LossRequest, StepsRequest, equal_bits
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network, seeded
-from zofl_mpi.problems.terms import ProximalSteps, Terms
+from zofl_mpi.problems.terms import ProximalSteps, ProximalTerms
 from zofl_mpi.rounds.report import GlobalModel
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 from zofl_mpi.run.local import LocalClients
 
 Array = np.ndarray[Any, Any]
@@ -81,13 +81,13 @@ def method(name: str, module: str, kernel: Any, device: str = "cpu", data: Datas
     cls, flags, terms = METHODS[name]
     *clients, server, test = (data.subset(np.arange(a, b)) for a, b in pairwise(EDGES))
     made = seeded(MODULES[module], STREAMS(Purpose.MODULE))
-    given = {"weights": np.diff(EDGES)[:m] / 300, "terms": Terms(**terms), "dtype": np.float64}
+    given = {"weights": np.diff(EDGES)[:m] / 300, "terms": ProximalTerms(**terms), "dtype": np.float64}
     problem = Network(made, SHAPE, C, device, kernel, **given)
     counts = np.stack([own.counts() for own in clients])
     own = Setting(problem, STREAMS, tuple(clients), server, test, counts, np.float64)
     special: dict[Any, dict[str, Any]] = {ServerSGD: {"server_batch": 8}, FedRZONN: {}}
     usual = special.get(cls, USUAL)
-    return built(cls, own, **{**usual, **flags})
+    return from_flags(cls, own, **{**usual, **flags})
 
 
 def program(of: Any) -> Callable[[Clients], tuple[list[Array], Any]]:
@@ -248,7 +248,7 @@ def a_thousand_clients(device: str) -> None:
     own = tuple(data.subset(np.arange(i % 290, i % 290 + 10)) for i in range(1000))
     made = seeded(MODULES["mlp"], STREAMS(Purpose.MODULE))
     problem = Network(made, SHAPE, C, device, "torch", weights=np.full(1000, 7e-4))
-    of = built(ZOHFL, Setting(problem, STREAMS, own, data, data), tau=(3.0,), schedule_h="constant", batch=4)
+    of = from_flags(ZOHFL, Setting(problem, STREAMS, own, data, data), tau=(3.0,), schedule_h="constant", batch=4)
     message, found = GlobalModel(of.start().x, 0), []
     for to in (range(1000), [3], [700, 999]):
         found.append(dict(LocalClients(list(own), method=of).ask(of.solve, message, to=to)))

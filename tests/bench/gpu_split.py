@@ -211,9 +211,9 @@ def same_bits_twice(device: str) -> None:
 def all_bits_of_float32(device: str) -> None:
     """Products and convolutions in float32 are far nearer to float64 than in TF32 (3e-4), by Winograd too."""
     own = setting(resnet, dtype="float32", device=device).problem
-    theta, buffers = own.local.initial()
+    theta, buffers = own.client_side.initial()
     a, x, w = (torch.randn(*shape, device=device) for shape in ((512, 512), (8, 64, 16, 16), (64, 64, 3, 3)))
-    with own.local.at(theta, buffers):
+    with own.client_side.bound_to(theta, buffers):
         for call in (lambda t: t(a) @ t(a), lambda t: torch.conv2d(t(x), t(w), padding=1)):
             exact, found = call(torch.Tensor.double), call(torch.Tensor.float)
             assert float((found - exact).norm() / exact.norm()) < 1e-5
@@ -224,8 +224,8 @@ def channels_last(device: str) -> None:
     own = on(device, resnet).problem
     x, _ = own.samples(on("cpu", resnet).data[0], np.arange(4))
     assert x.is_contiguous(memory_format=torch.channels_last)
-    theta, buffers = own.local.initial()
-    with torch.no_grad(), own.local.at(theta, buffers):
+    theta, buffers = own.client_side.initial()
+    with torch.no_grad(), own.client_side.bound_to(theta, buffers):
         smashed = own.smash(x)
     if device != "cpu":
         assert smashed.is_contiguous(memory_format=torch.channels_last)

@@ -53,7 +53,7 @@ def main() -> None:
         own = setting(make, dtype="float32")
         plan = training(own, Optimiser())
         x, labels = own.problem.samples(own.data[2], np.arange(15))
-        with torch.no_grad(), own.problem.local.at(*own.problem.local.initial()):
+        with torch.no_grad(), own.problem.client_side.bound_to(*own.problem.client_side.initial()):
             uploads = [
                 Smashed(own.problem.smash(x).repeat(4, *[1] * len(own.problem.smashed_shape)), labels.repeat(4))
             ] * M
@@ -62,7 +62,7 @@ def main() -> None:
             for size in (1, 5, 10):
                 least[size] = min(least.get(size, math.inf), seconds(replace(plan, merge=size), uploads))
         told = ", ".join(f"G = {size}: {1e3 * s / M:.3f} ms ({s / least[1]:.2f})" for size, s in least.items())
-        print(f"{name}, {own.problem.top.n} parameters: {told}")
+        print(f"{name}, {own.problem.server_side.n} parameters: {told}")
 
 
 if __name__ == "__main__":

@@ -32,12 +32,12 @@ from torch import Tensor, nn
 
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.device import cores
-from zofl_mpi.engine.fields import part
+from zofl_mpi.engine.fields import flag_group
 from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.estimates import Estimation
-from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, State, Trained, Update
+from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, SplitState, Trained, Update
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run import records
 
@@ -115,7 +115,7 @@ class Measured(Method[Any]):
 
     needs: ClassVar[type] = Split
     setting: Setting[Split]
-    training: Training = part()
+    training: Training = flag_group()
     n_p: int = 1
     asks: Literal["streaming", "lockstep"] = "streaming"
 
@@ -123,10 +123,10 @@ class Measured(Method[Any]):
     def heron(self) -> HERON:
         return HERON(self.setting, training=self.training, estimation=Estimation(n_p=self.n_p))
 
-    def start(self) -> State:
+    def start(self) -> SplitState:
         return self.heron.start()
 
-    def round(self, state: State, r: int, clients: Clients) -> State:
+    def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         [to], main = self.training.groups(r), self.heron.server(state, r)
         message, streamed = Model(state.theta, state.buffers, r), self.asks == "streaming"
         for i, item in clients.ask(self.train, message, to=to) if streamed else self.one_by_one(clients, message, to):
@@ -163,7 +163,7 @@ class Measured(Method[Any]):
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
 
-    def evaluate(self, state: State, r: int, clients: Clients) -> Nothing:
+    def evaluate(self, state: SplitState, r: int, clients: Clients) -> Nothing:
         return Nothing()
 
 

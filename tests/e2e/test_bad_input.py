@@ -205,7 +205,7 @@ def test_a_packed_file_is_unpacked_no_further_than_its_format_goes(
     refused: Refused, folder: Path, monkeypatch: Patch
 ) -> None:
     """A few kilobytes that unpack into a disk's worth. Mutation: all is unpacked, and then counted."""
-    monkeypatch.setattr(images, "MOST", 100)
+    monkeypatch.setattr(images, "MAX_IDX_SAMPLES", 100)
     path = written(folder, packed=True)[0]
     path.write_bytes(gzip.compress(bytes((0, 0, 8, 3)) + bytes(1 << 20)))
     assert f"{path} holds more than {16 + 100 * 28 * 28} bytes" in refused("--data", "mnist", "--data-dir", folder)

@@ -44,7 +44,7 @@ def test_batched_networks_have_the_same_bits_on_any_number_of_ranks_and_after_a_
         alone, served = (tmp_path / f"{name}-{ranks}.h5" for ranks in (1, 3))
         assert differences(alone, served) == []
         found = records.load(served)
-        assert (found.attrs["kernel"], found.attrs["ranks"], found.length) == ("torch cpu abreast", 3, 4)
+        assert (found.attrs["kernel"], found.attrs["ranks"], found.length) == ("torch cpu batched", 3, 4)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

@@ -28,7 +28,7 @@ WHOLE = "as [C] counts, with heads"
 def cifar(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many black images as CIFAR-10 has, which take no memory."""
     raw = Raw(np.broadcast_to(np.uint8(0), (60_000, 3072)), np.arange(60_000) % 10, 10, 10_000, 255, 3)
-    monkeypatch.setattr(samples.sources, "find", lambda *given: samples.Sources("cifar10", "", lambda: raw))
+    monkeypatch.setattr(samples.sources, "find_sources", lambda *given: samples.Sources("cifar10", "", lambda: raw))
     monkeypatch.setattr(samples, "cached", lambda *given: raw)
 
 

@@ -225,7 +225,7 @@ def test_a_report_that_fails_at_the_end_costs_no_result(capsys: Capsys) -> None:
 
 def test_a_flag_that_the_problem_has_is_told_with_its_owner(capsys: Capsys) -> None:
     said = told(capsys, 2, *own("mu: float = 1.0"), "--rounds", 1)
-    assert "on --problem softmax: --mu is a flag of Terms (hierarchy) and of Own (method)" in said
+    assert "on --problem softmax: --mu is a flag of ProximalTerms (hierarchy) and of Own (method)" in said
     assert "give the field of your own class another name" in said
 
 

@@ -48,7 +48,7 @@ def test_three_hosts_give_the_bits_of_one_process_each_with_data_of_its_own(
     assert done.returncode == 0, done.stdout + done.stderr
     assert here(FAMILY, *RUN, "--quiet", "--out", alone) == 0
     assert differences(alone, out) == []
-    places = records.load(out).places
+    places = records.load(out).placements
     assert [row["host"] for row in places] == ["h1", "h1", "h2", "h2", "h3", "h3"]
     assert [row["clients"] for row in places] == [0, 2, 2, 1, 1, 1]
     entries = [[entry.name for entry in (three.folder / f"local-{k}" / mpi).iterdir()] for k in (1, 2, 3)]

@@ -14,7 +14,7 @@ from zofl_mpi.engine.setting import Loads
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.report.same import differences
 from zofl_mpi.run import flags, records
-from zofl_mpi.run.mpi.placement import placed
+from zofl_mpi.run.mpi.placement import place_clients
 from zofl_mpi.run.plan import groups_of
 
 FAMILY = "zofl_mpi.zo_hfl"
@@ -112,13 +112,13 @@ def test_processes_have_the_bits_of_threads(results: Runs) -> None:
 
 def clients_on_ranks(out: Path) -> list[int]:
     """Clients on each client rank."""
-    return [int(row["clients"]) for row in records.load(out).places if row["rank"]]
+    return [int(row["clients"]) for row in records.load(out).placements if row["rank"]]
 
 
 def test_the_table_of_ranks_tells_where_clients_live(results: Runs) -> None:
     """Mutations: i mod P in the table; loads that no rank is told of."""
     for ranks in (3, 5):
-        equal, own = (placed(5, ranks - 1, loads) for loads in (None, Loads(TAU)))
+        equal, own = (place_clients(5, ranks - 1, loads) for loads in (None, Loads(TAU)))
         expected = [own.count(rank) for rank in range(1, ranks)]
         assert clients_on_ranks(results("scaffold-softmax", ranks)) == expected
         assert expected != [equal.count(rank) for rank in range(1, ranks)]

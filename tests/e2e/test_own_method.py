@@ -18,7 +18,7 @@ MINE = '''
 from dataclasses import dataclass
 import numpy as np
 import torch
-from zofl_mpi import Array, Client, Clients, Method, Setting, change, column, part
+from zofl_mpi import Array, Client, Clients, Method, Setting, change, column, flag_group
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.rounds.base import Sampling
 from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, State
@@ -70,7 +70,7 @@ class FedSGD(Method):
     """A method without a base: what its replies change stands on their fields."""
 
     setting: Setting
-    sampling: Sampling = part()
+    sampling: Sampling = flag_group()
 
     def start(self):
         return GlobalModel(self.setting.first_model(), 0)

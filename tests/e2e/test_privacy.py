@@ -63,14 +63,14 @@ def test_the_screen_counts_the_rounds_that_the_budget_allows(
     tmp_path: Path, monkeypatch: Patch, capsys: Capsys
 ) -> None:
     """Stopped after four of six rounds, continued for sixty: the budget allows six. Mutation: the rounds asked for."""
-    flags, spent = [*FEDAVG, *TOY[:-1], *PRIVATE, "--epsilon", 2, "--out", tmp_path / "run.h5"], Privacy.spent
+    flags, spent = [*FEDAVG, *TOY[:-1], *PRIVATE, "--epsilon", 2, "--out", tmp_path / "run.h5"], Privacy.columns
 
     def stopping(self: Privacy, done: int, evaluated: bool) -> Any:
         signal.raise_signal(signal.SIGUSR1)
         return spent(self, done, evaluated)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Privacy, "spent", stopping)
+        patch.setattr(Privacy, "columns", stopping)
         assert here(FAMILY, *flags, "--rounds", 6) == STATUS
     assert "round 1/6  " in capsys.readouterr().out
     assert here(FAMILY, "--resume", tmp_path / "run.h5", "--rounds", 60) == 0

@@ -25,7 +25,7 @@ from zofl_mpi.report.same import differences
 from zofl_mpi.run import flags, records
 from zofl_mpi.run.grid import __main__ as grid_runner
 from zofl_mpi.run.grid import read
-from zofl_mpi.run.plan import groups_of, understand
+from zofl_mpi.run.plan import groups_of, parse_plan
 
 SUMMARY = "analysis/results/README.md"
 FILES = [
@@ -116,7 +116,7 @@ def test_every_command_names_what_is_there(here: Path, capsys: Any) -> None:
         elif module or words[0] == "python":
             understood(importlib.util.find_spec(module).origin if module else ROOT / words[1], words[2:])  # type: ignore[union-attr]
         elif SCRIPTS.get(words[0]) in FAMILIES:
-            understand(importlib.import_module(SCRIPTS[words[0]]), words[1:])
+            parse_plan(importlib.import_module(SCRIPTS[words[0]]), words[1:])
         elif words[0] in SCRIPTS:
             understood(importlib.util.find_spec(SCRIPTS[words[0]]).origin, words[1:])  # type: ignore[union-attr]
         elif words[0] == "pip":
@@ -167,7 +167,7 @@ def submitted(words: list[str], capsys: Any) -> None:
         lists(rest, capsys)
         assert f"--array=0-{len(read(ROOT / rest[0]).runs) - 1}" in words[:script]
     elif words[script] == "jobs/zo_hfl.sbatch" and "--resume" not in rest:
-        understand(importlib.import_module("zofl_mpi.zo_hfl"), rest)
+        parse_plan(importlib.import_module("zofl_mpi.zo_hfl"), rest)
 
 
 @pytest.fixture(name="here")
@@ -193,10 +193,10 @@ def test_every_run_is_understood(here: Path, capsys: Any) -> None:
         family = importlib.import_module(called(words))
         if "--help" in words:
             with pytest.raises(SystemExit, match=r"^0$"):
-                understand(family, words[3:])
+                parse_plan(family, words[3:])
             assert "usage: python -m" in capsys.readouterr().out
         else:
-            understand(family, words[3:])
+            parse_plan(family, words[3:])
 
 
 def performed(several: Sequence[Sequence[str]], ranks: int = 0) -> list[str]:
@@ -210,7 +210,7 @@ def performed(several: Sequence[Sequence[str]], ranks: int = 0) -> list[str]:
 def shortened(words: Sequence[str], out: str, data_dir: Path | None) -> list[str]:
     """(module, flags) of a run of one small round."""
     module, given = called(words), [word for word in words[3:] if word != "--help"]
-    values = understand(importlib.import_module(module), given).values
+    values = parse_plan(importlib.import_module(module), given).values
     for name, value in REDUCED.items():
         given += [f"--{flags.flag(name)}", value] if name in values else []
     given += ["--data-dir", str(data_dir)] if data_dir else []

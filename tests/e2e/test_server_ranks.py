@@ -122,8 +122,8 @@ def test_the_ranks_roles_their_seconds_and_the_clients_bytes(tmp_path: Path, cap
         assert run_module(4, FAMILY, *RUN, "--server-ranks", servers, "--out", out) == 0
         runs[servers] = records.load(out)
     one, two = runs.values()
-    assert [row["role"] for row in two.places] == ["server", "server", "client", "client"]
-    assert [row["clients"] for row in two.places] == [0, 0, 4, 3]
+    assert [row["role"] for row in two.placements] == ["server", "server", "client", "client"]
+    assert [row["clients"] for row in two.placements] == [0, 0, 4, 3]
     compute = two.ranks["seconds_compute"].sum(0)  # (steps, ranks)
     server = two.steps.index("server")
     assert compute.shape[1] == 4 and two.server_ranks == 2 and one.server_ranks == 1

@@ -103,7 +103,7 @@ def test_a_job_that_gives_way_comes_back_and_ends_with_the_same_bits(
     assert slurm.wait(job, lambda: told(checkout)) == {"COMPLETED"}, told(checkout)
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     assert differences(alone(tmp_path / "alone.h5", *LONG), out) == []
-    sessions = {row["from_round"] for row in records.load(out).places}
+    sessions = {row["from_round"] for row in records.load(out).placements}
     assert "back into the queue" in told(checkout)
     assert len(sessions) == 2 and min(sessions) == 0 < max(sessions) < 100
 
@@ -120,8 +120,8 @@ def test_srun_starts_ranks_on_two_nodes(slurm: Cluster, tmp_path: Path, way: str
     ranks = ["srun", f"--mpi={way}", "--nodes=2", "--ntasks=3", "--time=5", "--kill-on-bad-exit=1"]
     slurm.run(*ranks, pythons[0], "-m", FAMILY, *RUN, "--quiet", "--out", out, cwd=tmp_path)
     assert differences(alone(tmp_path / "alone.h5", *RUN), out) == []
-    assert {row["host"] for row in records.load(out).places} == {"n1", "n2"}
-    assert [row["clients"] for row in records.load(out).places] == [0, 3, 2]
+    assert {row["host"] for row in records.load(out).placements} == {"n1", "n2"}
+    assert [row["clients"] for row in records.load(out).placements] == [0, 3, 2]
 
 
 def works(slurm: Cluster, flag: str) -> bool:
@@ -151,7 +151,7 @@ def test_a_packed_environment_is_all_that_a_job_reads(
     assert slurm.wait(job, lambda: told(checkout)) == {"COMPLETED"}, told(checkout)
     out = checkout / f"results/zo_hfl-{job}.h5"
     assert differences(alone(tmp_path / "alone.h5", *RUN), out) == []
-    assert {row["host"] for row in records.load(out).places} == {"n1", "n2"}
+    assert {row["host"] for row in records.load(out).placements} == {"n1", "n2"}
     head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True, timeout=60)
     assert records.load(out).attrs["git_commit"] == head.stdout.strip()
     assert not records.load(out).attrs["git_dirty"]

@@ -39,7 +39,7 @@ PRETRAINING = ["--method", "sflv2", "--m", "1", "--train", "all", "--label-smoot
 @pytest.fixture(scope="module")
 def texts(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Flags of 48 training texts for 8 contexts, and 16 for validation and test each, in a folder as E2E's."""
-    bpe.find(data_dir)
+    bpe.find_vocabulary(data_dir)
     folder = tmp_path_factory.mktemp("texts")
     for file, places, each in (("trainset", "AB", 6), ("devset", "C", 2), ("testset_w_refs", "D", 2)):
         rows = [
@@ -125,7 +125,7 @@ def test_a_pretrained_model_is_kept_and_tuned(texts: list[str], capsys: Capsys) 
     theta, theta_s = (torch.from_numpy(run.final[key]) for key in ("theta", "theta_s"))
     assert not torch.equal(theta, state.theta)
     problem = setting.problem
-    with problem.evaluating(), problem.local.at(theta), problem.top.at(theta_s):
+    with problem.evaluating(), problem.client_side.bound_to(theta), problem.server_side.bound_to(theta_s):
         sums = problem.score(*problem.samples(setting.test, np.arange(len(setting.test))))
     assert found == pytest.approx(problem.quality(sums)["loss"], rel=1e-5)
     capsys.readouterr()
@@ -168,7 +168,7 @@ def test_ranks_of_a_node_hold_the_initial_model_once(results: Runs, data_dir: Pa
     monkeypatch.setattr(frozen, "once_a_node", lambda _, tensors: moved.update(map(id, tensors)))
     run = records.load(results("decomfl", 0))
     problem = setting_of(run, FAMILY, own=[str(run.config["data"])], data_dir=data_dir)[0].problem
-    assert moved >= set(map(id, (*problem.local.first, *problem.top.first)))
+    assert moved >= set(map(id, (*problem.client_side.first, *problem.server_side.first)))
 
 
 def test_what_is_no_model_is_refused(texts: list[str], capsys: Capsys, monkeypatch: Patch) -> None:

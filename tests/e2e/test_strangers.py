@@ -15,7 +15,7 @@ from tests.launch import here
 from tests.unit.test_messages import changed
 from zofl_mpi.engine import messages
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.zo_hfl import State
+from zofl_mpi.methods.zo_hfl import ZOHFLState
 from zofl_mpi.run import records
 from zofl_mpi.run.client_memory import Memory
 from zofl_mpi.run.records import checkpoint_path
@@ -86,7 +86,7 @@ def resume(capsys: Capsys, *arguments: object) -> tuple[int, str]:
 @pytest.mark.parametrize("name", ["state", "memory/0"])
 def test_a_checkpoint_that_names_another_class_builds_nothing(copy: Path, capsys: Capsys, name: str) -> None:
     """Mutations: the class is imported by its name; it is read only after rows were cut off."""
-    message: Any = State(np.zeros(3)) if name == "state" else Memory({})
+    message: Any = ZOHFLState(np.zeros(3)) if name == "state" else Memory({})
     command = {"args": ["touch", "executed"]}
     block = changed(message, module="subprocess", name="Popen", values=command, arrays=[])
     forge(checkpoint_path(copy), {name: block})

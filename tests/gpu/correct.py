@@ -19,7 +19,7 @@ from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.rounds.split import estimates
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.messages import Model
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 from zofl_mpi.run.local import LocalClients
 
 Vector = NDArray[np.float64]
@@ -97,7 +97,7 @@ def cnn(bench: Bench) -> None:
     def step(device: str, dtype: str, kernel: str = "torch") -> Vector:
         points = np.stack([x, 1.01 * x]).astype(np.float32).astype(dtype)
         problem = made.cnn(sizes, 1, device, dtype, kernel)
-        return double(problem.lower(0, data, points, points, batch[None], np.ones(1)) - points)
+        return double(problem.solve_client(0, data, points, points, batch[None], np.ones(1)) - points)
 
     compared(bench, "CNN, losses at two points", losses)
     compared(bench, "CNN, a step from two points in one call", step, reference=functools.partial(step, kernel="serial"))
@@ -127,15 +127,15 @@ def split_steps(bench: Bench, name: str, make: Callable[[str, str], Setting[Any]
     compared(
         bench,
         f"{name}, client and server step in lockstep",
-        lambda device, dtype: one_step(built(SFLV2, make(device, dtype), **flags)),
+        lambda device, dtype: one_step(from_flags(SFLV2, make(device, dtype), **flags)),
     )
     compared(
         bench,
         f"{name}, client and server step with an auxiliary head",
-        lambda device, dtype: one_step(built(HERON, make(device, dtype), estimate="exact", **flags)),
+        lambda device, dtype: one_step(from_flags(HERON, make(device, dtype), estimate="exact", **flags)),
     )
     estimated(
-        bench, name, lambda device, dtype: built(HERON, make(device, dtype), n_p=2, mu=1e-2, draw="host", **flags)
+        bench, name, lambda device, dtype: from_flags(HERON, make(device, dtype), n_p=2, mu=1e-2, draw="host", **flags)
     )
 
 
@@ -203,9 +203,9 @@ def smashed(bench: Bench, name: str, make: Callable[[str, str, bool], Any], data
 
     def forward(device: str, dtype: str, bf16: bool = False) -> Vector:
         problem = make(device, dtype, bf16)
-        theta, buffers = (problem.placed(t) for t in problem.local.initial())
+        theta, buffers = (problem.to_device(t) for t in problem.client_side.initial())
         x, _ = problem.samples(data, np.arange(len(data)))
-        with torch.no_grad(), problem.local.at(theta, buffers):
+        with torch.no_grad(), problem.client_side.bound_to(theta, buffers):
             return double(problem.smash(x))
 
     compared(bench, f"{name}, smashed samples", forward)

@@ -24,7 +24,7 @@ from zofl_mpi.rounds.split.costs import peak_bytes
 from zofl_mpi.rounds.split.estimates import TwoPoint
 from zofl_mpi.rounds.split.messages import Model as SplitModel
 from zofl_mpi.rounds.split.rules import Backprop
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 from zofl_mpi.run.local import LocalClients
 
 Work = Callable[[], Any]
@@ -64,7 +64,7 @@ def zo_hfl(bench: Bench) -> None:
     for m in sizes.clients:
         own = made.setting(made.cnn(sizes, m, bench.device), data, m)
         flags: dict[str, Any] = {"tau": (float(steps),), "schedule_h": "constant", "batch": sizes.batch}
-        method = built(ZOHFL, own, **flags)
+        method = from_flags(ZOHFL, own, **flags)
         message, clients, name = GlobalModel(method.start().x, 0), clients_of(method), f"ZO-HFL, m = {m}"
 
         def work(method: ZOHFL = method, clients: LocalClients = clients, message: GlobalModel = message) -> None:
@@ -92,7 +92,7 @@ def fedavg(bench: Bench) -> None:
     for kernel in ("torch", "serial"):
         own = made.setting(made.cnn(sizes, m, bench.device, kernel=kernel), data, m)
         name = "FedAvg, CNN" + (", in turn" if kernel == "serial" else "")
-        seconds[kernel] = small(bench, name, built(FedAvg, own, **flags), m, steps, batch)
+        seconds[kernel] = small(bench, name, from_flags(FedAvg, own, **flags), m, steps, batch)
     bench.figure("FedAvg, CNN: clients in turn over batched", seconds["serial"] / seconds["torch"], "1")
 
 
@@ -101,7 +101,7 @@ def fedrzo(bench: Bench) -> None:
     sizes = sizes_of(bench)
     own = made.setting(made.cnn(sizes, 5, bench.device), made.images(sizes.samples, sizes.side**2), 5)
     for n_p in (1, 16):
-        method = built(FedRZONN, own, H=min(20, sizes.steps), batch=sizes.batch, n_p=n_p, eta=1e-2)
+        method = from_flags(FedRZONN, own, H=min(20, sizes.steps), batch=sizes.batch, n_p=n_p, eta=1e-2)
         small(bench, f"FedRZO, n_p = {n_p}", method, 5, method.local.steps(), sizes.batch)
 
 
@@ -163,10 +163,10 @@ def split(bench: Bench) -> None:
         whole = plain(bench, sizes, **precision)
         bench.figure(f"ResNet-18, {kind}: plain training", whole, "samples/s")
         own = made.Setting(made.resnet(sizes, bench.device, **precision), made.STREAMS, data)
-        methods = {"SFLV2": built(SFLV2, own, **flags), "HERON": built(HERON, own, **flags)}
+        methods = {"SFLV2": from_flags(SFLV2, own, **flags), "HERON": from_flags(HERON, own, **flags)}
         if not precision:
-            methods["CSE-FSL"] = built(HERON, own, estimate="exact", **flags)
-            methods["SFLV1"] = built(SFLV1, own, **flags)
+            methods["CSE-FSL"] = from_flags(HERON, own, estimate="exact", **flags)
+            methods["SFLV1"] = from_flags(SFLV1, own, **flags)
         for name, method in methods.items():
             work = rounds_of(method)
             rate = samples / timed(bench, work, 0.1)
@@ -190,12 +190,12 @@ def forward_rate(bench: Bench, kind: str, method: HERON, data: Any) -> None:
         for _ in method.train(client, message):
             pass
 
-    theta, buffers = (problem.placed(t) for t in problem.local.initial())
+    theta, buffers = (problem.to_device(t) for t in problem.client_side.initial())
     x, labels = problem.samples(data, np.arange(method.training.batch))
     evaluations = (1 + method.estimation.n_p) * method.training.steps(0)
 
     def passes() -> None:
-        with torch.no_grad(), problem.local.at(theta, buffers):
+        with torch.no_grad(), problem.client_side.bound_to(theta, buffers):
             for _ in range(evaluations):
                 problem.local_loss(problem.smash(x), labels)
 
@@ -220,11 +220,17 @@ def memory_ratio(bench: Bench, sizes: made.Sizes) -> None:
 def forward(bench: Bench, sizes: made.Sizes) -> float:
     """Samples a second of the whole network's forward pass, as evaluations take it."""
     problem = made.resnet(sizes, bench.device)
-    theta, buffers, theta_s, buffers_s = (problem.placed(t) for t in (*problem.local.initial(), *problem.top.initial()))
+    theta, buffers, theta_s, buffers_s = (
+        problem.to_device(t) for t in (*problem.client_side.initial(), *problem.server_side.initial())
+    )
     x, _ = problem.example(sizes.images)
 
     def work() -> None:
-        with problem.evaluating(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
+        with (
+            problem.evaluating(),
+            problem.client_side.bound_to(theta, buffers),
+            problem.server_side.bound_to(theta_s, buffers_s),
+        ):
             problem.logits(x)
 
     return len(x) / timed(bench, work, 0.1)
@@ -239,7 +245,7 @@ def language(bench: Bench) -> None:
         own = made.setting(problem, data, 1)
         flags: dict[str, Any] = {"batch": sizes.texts, "h": sizes.uploads}
         for cls in (HERON, SplitLoRA):
-            work, name = rounds_of(built(cls, own, **flags)), f"GPT-2 {sizes.model}, {kind}: {cls.__name__}"
+            work, name = rounds_of(from_flags(cls, own, **flags)), f"GPT-2 {sizes.model}, {kind}: {cls.__name__}"
             seconds = timed(bench, work, 0.2)
             bench.figure(f"{name}, a step of client and server", seconds / sizes.uploads, "s")
             bench.figure(f"{name}, tokens", sizes.uploads * sizes.texts * sizes.tokens / seconds, "1/s")

@@ -180,7 +180,7 @@ def sums(clients: Any) -> list[Callable[..., Any]]:
 
     def summed(step: Any, message: Any, many: int, **to: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(mean, "MANY", many)
+            patch.setattr(mean, "SUM_ON_RANKS_FROM", many)
             return clients.sum(step, message, steps.scaled, **to)()
 
     return [partial(summed, many=0), partial(summed, many=1000)]
@@ -297,7 +297,7 @@ def test_memories_go_to_a_checkpoint_and_come_back(both: Both) -> None:
 
 def test_payloads_above_the_limit_travel_in_pieces(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, limit in (("LIMIT", 1000), ("SMALL", 3000), ("FRAME", 64)):
-        monkeypatch.setattr(f"zofl_mpi.run.mpi.wire.{name}", limit)
+        monkeypatch.setattr(f"zofl_mpi.run.mpi.collectives.{name}", limit)
 
     def program(clients: Any) -> list[bytes]:
         out = [r.a.tobytes() for _, r in clients.ask(steps.plain, Vector(np.arange(777.0)))]

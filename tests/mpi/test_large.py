@@ -15,7 +15,7 @@ import pytest
 
 from tests.threads import serve_or_ask
 from zofl_mpi.engine.clients import Client
-from zofl_mpi.run.mpi.wire import LIMIT
+from zofl_mpi.run.mpi.collectives import LIMIT
 from zofl_mpi.run.mpi.world import MPIWorld
 
 pytestmark = pytest.mark.mpi(min_size=2)

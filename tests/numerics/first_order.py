@@ -13,11 +13,11 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.engine.between import composed
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
+from zofl_mpi.problems.analytic.quadratic import Quadratic, QuadraticData
 from zofl_mpi.problems.softmax import Softmax
-from zofl_mpi.problems.terms import Terms
+from zofl_mpi.problems.terms import ProximalTerms
 from zofl_mpi.run.client_memory import STEPS, Acknowledged
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.loop import finite_round
 
@@ -55,7 +55,7 @@ EDGES = np.cumsum([0, *SIZES, 30, 50])
 def softmax(dtype: Any = np.float64, kernel: str = "numpy", lam: float = 1.0) -> Setting:
     """Clients of SIZES, then the server's 30 samples and 50 for the test."""
     *clients, server, test = (DATA.subset(np.arange(a, b)) for a, b in pairwise(EDGES))
-    problem = Softmax(p, C, kernel, weights=np.array(SIZES) / 90, terms=Terms(lam), dtype=dtype)
+    problem = Softmax(p, C, kernel, weights=np.array(SIZES) / 90, terms=ProximalTerms(lam), dtype=dtype)
     counts = np.stack([data.counts() for data in clients])
     return Setting(problem, STREAMS, tuple(clients), server, test, counts, dtype)
 
@@ -70,7 +70,7 @@ def method(cls: Any, setting: Setting, **flags: Any) -> Any:
     """Three local steps of sizes 0.1, 0.05, 0.033 on four samples each, unless told otherwise."""
     own = {flag: flags.pop(flag) for flag in OWN if flag in flags}
     usual = {"tau": (3.0,), "schedule_h": "constant", "schedule_local": "harmonic", "batch": 4, "server_batch": 8}
-    return built(cls, setting, **{**usual, **flags, **own})
+    return from_flags(cls, setting, **{**usual, **flags, **own})
 
 
 def clients_of(of: Any) -> Any:
@@ -118,7 +118,7 @@ def memories(clients: LocalClients) -> dict[int, Any]:
 def gradient(data: Any, x: Array, batch: Array | None = None) -> Array:
     """Written out, for either kind of data, in float64."""
     batch = np.arange(len(data)) if batch is None else batch
-    if isinstance(data, Bowl):
+    if isinstance(data, QuadraticData):
         return np.asarray(data.A @ (x - data.a) + data.noise[batch].mean(axis=0))
     rows = data.rows[batch]
     X, W = PIXELS[rows] / 255, x.reshape(C, p).astype(np.float64)
@@ -129,7 +129,7 @@ def gradient(data: Any, x: Array, batch: Array | None = None) -> Array:
 
 
 def loss(data: Any, x: Array) -> float:
-    if isinstance(data, Bowl):
+    if isinstance(data, QuadraticData):
         return float((x - data.a) @ data.A @ (x - data.a) / 2 + data.noise.mean(axis=0) @ x)
     X, W = PIXELS[data.rows] / 255, x.reshape(C, p)
     z = X @ W.T

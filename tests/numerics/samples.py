@@ -6,7 +6,7 @@ import numpy as np
 
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.streams import Purpose, Streams
-from zofl_mpi.problems.terms import Terms
+from zofl_mpi.problems.terms import ProximalTerms
 
 STREAMS = Streams(11)
 N, p, C = 60, 16, 4
@@ -40,9 +40,9 @@ def batches(H: int, B: int) -> Any:
     return STREAMS(Purpose.BATCH).integers(0, N, (H, B))
 
 
-def terms(**settings: Any) -> Terms:
+def terms(**settings: Any) -> ProximalTerms:
     """Of three clients."""
-    return Terms(**{"lam": 0.8, "mu": (0.5, 1.0, 2.0), **settings})
+    return ProximalTerms(**{"lam": 0.8, "mu": (0.5, 1.0, 2.0), **settings})
 
 
 def close(a: Any, b: Any, tolerance: float = 1e-12) -> None:

@@ -305,7 +305,7 @@ def forward(local: LocalSteps, x: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
 
 def gradient(local: LocalSteps, x: Tensor, labels: Tensor) -> Tensor:
     """(n_l,) the gradient of the local loss, by backpropagation."""
-    found = Backprop(slice(0, local.problem.local.n)).forward(local, x, labels).gradient
+    found = Backprop(slice(0, local.problem.client_side.n)).forward(local, x, labels).gradient
     assert found is not None
     return found
 

@@ -30,7 +30,7 @@ from tests.bench.gpu_networks import (
 from tests.conftest import Patch
 from zofl_mpi import fedrzo, zo_hfl
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.batching import MANY
+from zofl_mpi.engine.batching import BATCHED_CLIENTS
 from zofl_mpi.engine.setting import Work
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
@@ -39,7 +39,7 @@ from zofl_mpi.problems.kernels import functional, module_torch
 from zofl_mpi.problems.models import MLP
 from zofl_mpi.problems.module import Function
 from zofl_mpi.problems.network import Network
-from zofl_mpi.run.plan import understand
+from zofl_mpi.run.plan import parse_plan
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -278,13 +278,13 @@ def test_torch_is_taken_where_it_is_asked_for_and_a_run_keeps_its_kernel() -> No
     """Mutations: torch on the CPU by itself; another kernel for a run that goes on; a fallback for what was named."""
     module = MLP(p, C, (3,))
     plain, many = made(module), made(module, "torch")
-    assert (plain.batched_clients, many.batched_clients) == (1, MANY)
-    assert (plain.kernel_name(8), many.kernel_name(8)) == ("torch cpu", "torch cpu abreast")
-    for before, name in (("", "serial"), ("torch cpu", "serial"), ("torch cpu abreast", "torch")):
+    assert (plain.batched_clients, many.batched_clients) == (1, BATCHED_CLIENTS)
+    assert (plain.kernel_name(8), many.kernel_name(8)) == ("torch cpu", "torch cpu batched")
+    for before, name in (("", "serial"), ("torch cpu", "serial"), ("torch cpu batched", "torch")):
         assert plain.kernel_for(WORK, SAMPLES, before) == (name, "", "serial")
     assert many.kernel_for(WORK, SAMPLES, "torch cpu") == ("torch", "", "")
     with pytest.raises(UserError, match="--kernel numba: must be one of auto, serial, torch"):
-        understand(zo_hfl, ["--method", "fedavg", "--problem", "mlp", "--kernel", "numba"])
+        parse_plan(zo_hfl, ["--method", "fedavg", "--problem", "mlp", "--kernel", "numba"])
 
 
 START = STREAMS(Purpose.MODULE)
@@ -312,13 +312,13 @@ def test_what_has_no_batched_form_is_refused_in_a_sentence_and_auto_leaves_it_in
     with pytest.raises(UserError, match="not yet implemented the batching rule for aten::_weight_norm"):
         made(slow, "torch")
     assert made(Own(), "serial").kernel == "serial" and made(Own()).kernel == "auto"
-    as_on_a_gpu = lambda self: self.kernel == "torch" or (self.kernel == "auto" and not self.obstacle)  # noqa: E731
+    as_on_a_gpu = lambda self: self.kernel == "torch" or (self.kernel == "auto" and not self.why_not_batchable)  # noqa: E731
     monkeypatch.setattr(Network, "uses_torch", property(as_on_a_gpu))  # as on a GPU
     left, taken = made(Own()), made(MLP(p, C, (3,)))
-    assert left.obstacle.startswith("vmap: ") and not taken.obstacle
+    assert left.why_not_batchable.startswith("vmap: ") and not taken.why_not_batchable
     assert (left.kernel_name(8), left.batched_clients) == ("torch cpu", 1)
     assert left.kernel_for(WORK, SAMPLES).name == "serial"
-    assert taken.kernel_name(8) == "torch cpu abreast" and taken.batched_clients == MANY
+    assert taken.kernel_name(8) == "torch cpu batched" and taken.batched_clients == BATCHED_CLIENTS
     assert taken.kernel_for(WORK, SAMPLES) == ("torch", "", "serial")
 
 

@@ -16,7 +16,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems.analytic.black_boxes import CVaR, Shares
 from zofl_mpi.problems.analytic.caps import Caps
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 from zofl_mpi.settings.fedrzo import PROBLEMS
 
 CLASSES = {"cvar": CVaR, "shares": Shares}
@@ -51,7 +51,7 @@ def test_fednest_is_refused_by_a_sentence(name: str) -> None:
 def test_a_lower_level_without_gradients_asks_for_exact() -> None:
     """Mutation: a gradient of zeros."""
     with pytest.raises(UserError, match=r"only returns its solution.*take --lower exact"):
-        built(FedRZOBL, setting("shares"), lower="local_sgd")
+        from_flags(FedRZOBL, setting("shares"), lower="local_sgd")
     of = setting("shares")
     with pytest.raises(UserError, match="neither gradients nor curvature"):
         of.problem.gradient_h(0, vector(1), vector(2), of.data[0])
@@ -162,7 +162,7 @@ def test_the_surrogates_limit_is_no_stationary_point_and_algorithm_2_stays_below
     problem = Caps(n=2)
     x = np.array([[1.5, 0.3], [1.2, 2.5]])
     for i in range(problem.m):
-        y = problem.lower(i, None, x, x, np.zeros((60, 1), np.int64), np.full(60, 0.5))
+        y = problem.solve_client(i, None, x, x, np.zeros((60, 1), np.int64), np.full(60, 0.5))
         assert (y <= x).all()
         np.testing.assert_allclose(y, problem.solution(i, None, x), atol=1e-12)
 

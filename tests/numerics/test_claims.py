@@ -18,7 +18,7 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls
 from zofl_mpi.problems.analytic.nonsmooth import Bowls
 from zofl_mpi.problems.analytic.quadratic import Quadratic
-from zofl_mpi.run.flags import built, leaves
+from zofl_mpi.run.flags import from_flags, leaves
 from zofl_mpi.run.plan import role_of
 
 METHODS = {
@@ -26,7 +26,7 @@ METHODS = {
     for family in FAMILIES
     for name, made in import_module(family).METHODS.items()
 }
-DERIVATIVES = {"gradient", "descend", "lower", "gradient_h", "gradients_f"}
+DERIVATIVES = {"gradient", "descend", "solve_client", "gradient_h", "gradients_f"}
 SECOND = {"hessian_h", "cross_h"}
 FEW = {
     "tau": (2.0,),
@@ -69,7 +69,7 @@ def setting_of(role: str, large: bool) -> Setting[Any]:
 def made(cls: Any, large: bool = False) -> Any:
     known = {leaf.name for leaf in leaves(cls)}
     own = {name: value for name, value in FEW.items() if name in known}
-    return built(cls, setting_of(role_of(cls) or "", large), **own)
+    return from_flags(cls, setting_of(role_of(cls) or "", large), **own)
 
 
 def at_a_client() -> bool:

@@ -143,7 +143,7 @@ def test_local_steps_follow_from_the_gradient(name: str) -> None:
             ours.gradient(proximal, data, batch) + ours.terms.of_client(1)[0] * (proximal - x)
         )
     close(ours.descend(data, x, positions, gammas, mu=0.7, shift=shift), plain, 1e-9)
-    close(ours.lower(1, data, x[None], x[None], positions, gammas)[0], proximal, 1e-9)
+    close(ours.solve_client(1, data, x[None], x[None], positions, gammas)[0], proximal, 1e-9)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -184,7 +184,7 @@ def test_a_loss_is_torchs_in_float64_of_the_networks_outputs(name: str, dtype: A
 
 def test_a_metric_is_of_all_samples_at_once_and_accuracy_of_tokens_a_share(monkeypatch: Any) -> None:
     """Mutations: the mean of blocks' metrics; targets of the block before; classes weighed by a mix in a metric."""
-    monkeypatch.setattr("zofl_mpi.problems.network.BLOCK", 7)
+    monkeypatch.setattr("zofl_mpi.problems.network.EVALUATION_SAMPLES", 7)
     seen: list[tuple[int, ...]] = []
 
     def spread(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -229,7 +229,7 @@ def test_augmented_steps_are_keyed_by_their_samples_and_their_start() -> None:
     first, second = ours.losses(0, ends, REAL, BATCH)
     assert first == second != plain.losses(0, ends, REAL, BATCH)[0]
     assert ours.loss(x, REAL) == plain.loss(x, REAL) and ours.losses(0, ends, REAL)[0] == plain.losses(0, ends, REAL)[0]
-    twice = ours.lower(1, REAL, ends, ends, positions, gammas)
+    twice = ours.solve_client(1, REAL, ends, ends, positions, gammas)
     assert np.array_equal(twice[0], twice[1])
     full = np.tile(np.arange(9), (2, 1))
     near = x + 1e-9

@@ -103,7 +103,7 @@ def test_two_small_steps_tell_the_memory_of_a_large_one(
             costs._trial(loss, rule, *costs._example(loss, batch))
         inputs = batch * 3 * 32 * 32 * (8 if dtype == "float64" else 4)
         # the inputs are made within the block here, and are no part of what peak_bytes adds them to
-        own = inputs + 8 * batch + sum(t.numel() * t.element_size() for t in problem.local.initial())
+        own = inputs + 8 * batch + sum(t.numel() * t.element_size() for t in problem.client_side.initial())
         assert peak(problem, batch, step, recompute) == counted.peak - own + inputs
 
 

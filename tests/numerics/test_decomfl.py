@@ -72,7 +72,7 @@ def joined(method: DeComFL, state: Any) -> Tensor:
 
 def sent(method: DeComFL, state: Any, r: int = 0) -> ModelBroadcast:
     """The message that begins round r."""
-    return broadcast(method, method.joined(state), state.optimiser, torch.cat([state.buffers, state.buffers_s]), r)
+    return broadcast(method, method.full_theta(state), state.optimiser, torch.cat([state.buffers, state.buffers_s]), r)
 
 
 def recorded(method: DeComFL) -> list[np.ndarray]:
@@ -203,7 +203,7 @@ def test_what_cannot_be_is_refused() -> None:
         ({"mu": 0.0}, "--mu 0.0: must be a smoothing radius"),
     ):
         with pytest.raises(UserError, match=words):
-            flags.built(DeComFL, own, **{"batch": 4, **given})
+            flags.from_flags(DeComFL, own, **{"batch": 4, **given})
     wild = Optimiser("sgd", weight_decay=1e10)
     for h, words in ((1, "the model is not finite after the round"), (2, "client 0 .*a loss is not finite; a smaller")):
         with pytest.raises((UserError, ClientError), match=words):
@@ -262,7 +262,7 @@ def test_the_sphere_with_mu_is_the_larger_sphere_with_mu_over_its_radius(
     own = setting(mlp)
     plan = training(own, SGD, **({"h": 2} if cls is DeComFL else {}))
     n = own.problem.n_client
-    d = {HERON: own.problem.local.n, HOSFL: n, DeComFL: n + own.problem.top.n}[cls]
+    d = {HERON: own.problem.client_side.n, HOSFL: n, DeComFL: n + own.problem.server_side.n}[cls]
     found = [
         run(method(cls, plan, n_p=2, mu=mu, distribution=distribution, estimate=central, **flags), 2)
         for distribution, mu in (("sphere", 0.1), ("sqrt_d_sphere", 0.1 / d**0.5))
@@ -392,7 +392,7 @@ def test_a_robust_mean_clips_the_same_scalars_as_privacy(cls: Any, estimate: Any
 
     def change(**more: Any) -> Any:
         of = method(cls, plan, **flags, **more)
-        return (of.joined(run(of, 1)) - of.joined(of.start())).numpy()
+        return (of.full_theta(run(of, 1)) - of.full_theta(of.start())).numpy()
 
     plain, robust, private = change(), change(aggregate="clip:0.05"), change(clip=0.05)
     np.testing.assert_allclose(robust, private, rtol=1e-5, atol=1e-5 * np.abs(private).max())
@@ -429,7 +429,7 @@ def test_scalars_are_clipped_together_noised_and_averaged_over_the_expected_numb
         by_hand += noise._noise(m, r, 6, True) if trust == "server" else 0.0
         np.testing.assert_allclose(scalars[-1].ravel(), by_hand * mu2 / (0.4 * m), rtol=1e-6, atol=1e-12)
         assert np.isnan(state.local_loss)
-        shares = private.setting.between[1].spent(r + 1, evaluated=False)
+        shares = private.setting.between[1].columns(r + 1, evaluated=False)
         assert (shares.clipped == clipped / len(S)) if S else np.isnan(shares.clipped)
     assert sizes >= {0, 1, 2}
 

@@ -41,7 +41,7 @@ ELSEWHERE = {"fedrzo.fednest": {Field("hypergradient", "down", ("t",))}, "fedrzo
 
 def method_of(module: str, words: list[str]) -> Any:
     family = family_of(module)
-    own = plan.understand(family, [*words, "--device", "cpu", "--dtype", "float64", "--rounds", str(ROUNDS)])
+    own = plan.parse_plan(family, [*words, "--device", "cpu", "--dtype", "float64", "--rounds", str(ROUNDS)])
     setting = build_setting(SingleProcess(), family, own, "cpu")
     return flags.made(plan.method_of(family, own.values["method"]), own.values, setting=setting)
 

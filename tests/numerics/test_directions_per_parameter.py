@@ -57,18 +57,20 @@ def test_the_number_is_of_the_directions_that_a_run_draws(
     direction, drawn = zo.direction, estimates.drawn
     monkeypatch.setattr(zo, "direction", lambda *args, **kwargs: note(direction(*args, **kwargs)))
     monkeypatch.setattr(estimates, "drawn", lambda *args: map(note, drawn(*args)))
-    piece = pieces.Pieces.__call__  # of so short directions all
-    monkeypatch.setattr(pieces.Pieces, "__call__", lambda *args: note(piece(*args)))
+    piece = pieces.PiecewiseDirections.__call__  # of so short directions all
+    monkeypatch.setattr(pieces.PiecewiseDirections, "__call__", lambda *args: note(piece(*args)))
     command = [*RUNS[name], "--rounds", str(ROUNDS), "--out", str(tmp_path / "a.h5"), "--eval-every", "100"]
     assert here(*command) == 0
     attrs = records.load(tmp_path / "a.h5").attrs
     count, closing = len(met), capsys.readouterr().out
     assert here(*command, "--dry-run") == 0
-    lines = [line for out in (closing, capsys.readouterr().out) for line in out.splitlines() if "per parameter" in line]
+    lines = [
+        line for out in (closing, capsys.readouterr().out) for line in out.splitlines() if "directions for" in line
+    ]
     if name == "cse_fsl":
         assert not lines and not count and "directions_per_parameter" not in attrs
         return
     (n,) = lengths
-    words = ["explored", f"{count / n:.3g} directions per parameter ({count:,} for {n:,} numbers)"]
+    words = ["drawn", f"{count:,} directions for {n:,} parameters ({count / n:.2g} each)"]
     assert [line.split(maxsplit=1) for line in lines] == [words, words]
     assert attrs["directions_per_parameter"] == count / n

@@ -80,10 +80,10 @@ def test_each_sample_goes_through_at_its_own_point(make: Make, flags: dict[str, 
     u = torch.randn(layers.d, generator=generator, dtype=torch.float64)
     assert layers.d == rule.part.stop - rule.part.start
     signs, mu, count = layers.draw(generator, len(x), u), 0.3, len(x)
-    with torch.no_grad(), local.at(local.buffers), layers.perturbed(u, signs, mu):
+    with torch.no_grad(), local.bound_to(local.buffers), layers.perturbed(u, signs, mu):
         found = rule.losses(problem.smash(x), labels)
     smashed, points = forward(local, x, labels)[0], []
-    with torch.no_grad(), local.at(local.buffers):
+    with torch.no_grad(), local.bound_to(local.buffers):
         base = rule.losses(smashed, labels)
     for j in range(count):
         v = layers.weighted(u, signs, torch.eye(count, dtype=torch.float64)[j])
@@ -213,7 +213,7 @@ def test_the_derivative_is_that_of_the_gradient(make: Make, freeze: str) -> None
     """<g, u>; statistics, parameters and graph as before. Mutations: tangents of another part; parameters left dual."""
     of = method(HERON, training(setting(make), freeze=freeze), distribution="gaussian", **JVP)
     local = local_of(of)
-    modules = [m for own in local.problem.local.modules for m in own.modules()]
+    modules = [m for own in local.problem.client_side.modules for m in own.modules()]
     held = [list(m._parameters.items()) for m in modules]
     for q, x, labels in local:
         before, theta = local.buffers.clone(), local.theta.clone()

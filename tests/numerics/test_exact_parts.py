@@ -199,7 +199,7 @@ def test_a_backward_pass_ends_where_the_exact_layers_begin(monkeypatch: pytest.M
     grad = torch.autograd.grad
 
     def watched(output: Any, inputs: Any, *more: Any, **flags: Any) -> Any:
-        seen.append([p.requires_grad for p in of.setting.problem.local.parameters])
+        seen.append([p.requires_grad for p in of.setting.problem.client_side.parameters])
         return grad(output, inputs, *more, **flags)
 
     local = local_of(of)
@@ -208,7 +208,7 @@ def test_a_backward_pass_ends_where_the_exact_layers_begin(monkeypatch: pytest.M
     of.rule.forward(local, x, labels)
     (asked,) = seen
     assert asked == [False] * 5 + [True] * 3
-    assert all(p.requires_grad for p in of.setting.problem.local.parameters)
+    assert all(p.requires_grad for p in of.setting.problem.client_side.parameters)
 
 
 ONE: dict[str, Any] = {"exact_layers": 1}

@@ -37,11 +37,10 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
-from zofl_mpi.methods.zo_hfl import ZOHFL
-from zofl_mpi.methods.zo_hfl import State as HierarchicalState
+from zofl_mpi.methods.zo_hfl import ZOHFL, ZOHFLState
 from zofl_mpi.rounds.base import Sampling
-from zofl_mpi.rounds.local_sgd import State
-from zofl_mpi.run.flags import built
+from zofl_mpi.rounds.local_sgd import LocalSGDState
+from zofl_mpi.run.flags import from_flags
 
 
 @WEIGHTS
@@ -57,7 +56,7 @@ def test_a_round_is_its_formula(make: Make, cls: Any, own: dict[str, float], wei
     flags = {"tau": (2.0, 5.0, 0.25, 3.0), "schedule_h": "sqrt", "beta": 0.5, "weights": weights, **own}
     of = method(cls, setting, **flags)
     asked, clients = of.local.sampling(r), clients_of(of)
-    state = of.round(State(x), r, clients)
+    state = of.round(LocalSGDState(x), r, clients)
     assert len(asked) == 2 and state.local_steps == sum(H[i] for i in asked)
     assert clients.account()[0].messages[1].tolist() == [int(i in asked) for i in range(m)]
     ends = [walk(setting, i, r, x, 0.1 / np.arange(1, H[i] + 1), lambda y: mu * (y - x))[0] for i in asked]
@@ -70,8 +69,8 @@ def test_a_round_is_its_formula(make: Make, cls: Any, own: dict[str, float], wei
 @pytest.mark.parametrize("beta", [0.01, 0.375, 0.625, 1.0])
 def test_the_same_take_part_as_in_zo_hfl_and_all_sets_of_them(beta: float) -> None:
     setting = toy()
-    sets = [built(FedAvg, setting, beta=beta).local.sampling(r) for r in range(20)]
-    assert sets == [built(ZOHFL, setting, beta=beta).sampling(r) for r in range(20)]
+    sets = [from_flags(FedAvg, setting, beta=beta).local.sampling(r) for r in range(20)]
+    assert sets == [from_flags(ZOHFL, setting, beta=beta).sampling(r) for r in range(20)]
     assert len({tuple(found) for found in sets}) == math.comb(m, len(sets[0]))
 
 
@@ -148,11 +147,11 @@ def test_fedprox_without_its_term_is_fedavg_to_the_bit(kernel: str | None, dtype
 def test_sgd_on_the_servers_data_is_zo_hfl_without_coupling_to_the_bit(make: Make, schedule: str) -> None:
     """And asks nobody. Mutations: samples, step sizes or a start of its own; arithmetic in the model's precision."""
     setting = make()
-    own = built(ServerSGD, setting, gamma=0.3, schedule=schedule, server_batch=8)
-    zohfl = built(ZOHFL, setting, gamma=0.3, schedule=schedule, server_batch=8, tau=(1.0,), batch=4)
+    own = from_flags(ServerSGD, setting, gamma=0.3, schedule=schedule, server_batch=8)
+    zohfl = from_flags(ZOHFL, setting, gamma=0.3, schedule=schedule, server_batch=8, tau=(1.0,), batch=4)
     clients, others = clients_of(own), clients_of(zohfl)
     assert own.start().x.tobytes() == zohfl.start().x.tobytes()
-    state, other = State(point(setting)), HierarchicalState(point(setting))
+    state, other = LocalSGDState(point(setting)), ZOHFLState(point(setting))
     for r in range(6):
         state, other = own.round(state, r, clients), zohfl.round(other, r, others)
         row, _ = clients.account()
@@ -178,7 +177,7 @@ def test_the_servers_own_step_is_subtracted_from_the_average(make: Make, cls: An
     x = point(setting)
     without, with_step = (one(method(cls, setting, gamma=gamma, **flags), r) for gamma in (0.0, 0.4))
     close(with_step, without - own_step(setting, x, r, 0.2))
-    alone = built(ServerSGD, setting, gamma=0.4, server_batch=8)
+    alone = from_flags(ServerSGD, setting, gamma=0.4, server_batch=8)
     close(without - with_step, x - one(alone, r))
     constant = one(method(cls, setting, gamma=0.4, schedule="constant", **flags), r)
     close(constant, without - own_step(setting, x, r, 0.4))
@@ -189,5 +188,5 @@ def test_the_run_starts_at_zero_or_at_random() -> None:
         for cls in (FedAvg, FedProx, Scaffold, ZOHFL):
             for x0 in ("auto", "zero", "random"):
                 x = method(cls, setting, x0=x0).start().x
-                assert x.tobytes() == built(ServerSGD, setting, x0=x0, server_batch=8).start().x.tobytes()
+                assert x.tobytes() == from_flags(ServerSGD, setting, x0=x0, server_batch=8).start().x.tobytes()
                 assert x.dtype == setting.dtype and x.any() == (x0 == "random") and np.abs(x).max() < 0.06

@@ -18,7 +18,7 @@ from zofl_mpi.numerics import projections
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Saddle
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 from zofl_mpi.rounds.report import GlobalModel
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 
 ALL = {"batch": 0, "batch_lower": 0}
 
@@ -88,7 +88,7 @@ def test_a_long_series_at_the_exact_solution_gives_the_implicit_gradient() -> No
     """Unequal clients. Mutations: the sign of the indirect part; 1/L_h forgotten or twice; N/L in place of the sum."""
     setting = known(BilevelBowls)
     problem = setting.problem
-    of = built(FedNest, setting, gamma=0.3, N=200, exact=True, **ALL)
+    of = from_flags(FedNest, setting, gamma=0.3, N=200, exact=True, **ALL)
     x, clients = vector(), clients_of(of)
     y = problem.solution(x, setting.data)
     state = of.round(replace(of.start(), x=x, y=y), 0, clients)
@@ -109,7 +109,7 @@ def test_a_series_has_n_terms() -> None:
     A = np.mean([link.lower.A for link in setting.data], axis=0)
     slope = np.mean([link.upper.gradient(y, np.arange(len(link.upper))) for link in setting.data], axis=0)
     for N in (1, 2, 5):
-        of = built(FedNest, setting, N=N, **ALL)
+        of = from_flags(FedNest, setting, N=N, **ALL)
         clients = clients_of(of)
         list(clients.ask(of.place, GlobalModel(x, 0)))
         p, terms = of.inverse_product(clients, x, y, 0)
@@ -121,8 +121,8 @@ def test_a_series_has_n_terms() -> None:
 def test_the_random_series_is_the_sum_on_average() -> None:
     """Over the N equally likely lengths, exactly. Mutations: 1/L in place of N/L; lengths from 1."""
     setting, x, y = known(BilevelBowls), vector(), vector(1)
-    whole = built(FedNest, setting, N=4, **ALL)
-    drawn = built(FedNest, setting, N=4, series="random", **ALL)
+    whole = from_flags(FedNest, setting, N=4, **ALL)
+    drawn = from_flags(FedNest, setting, N=4, series="random", **ALL)
     lengths, found = set(), {}
     for r in range(40):
         clients = clients_of(drawn)
@@ -140,7 +140,7 @@ def test_inner_steps_are_their_formula() -> None:
     """Two inner rounds of two noisy local steps of each client. Mutations: one mini-batch for both points left out; q
     of its own client; the mini-batches of the first inner round for all."""
     setting = known(BilevelBowls, 1.0)
-    of = built(FedNest, setting, T=2, H_lower=2, N=1, gamma=0.0, gamma_lower=0.2, batch=0, batch_lower=2)
+    of = from_flags(FedNest, setting, T=2, H_lower=2, N=1, gamma=0.0, gamma_lower=0.2, batch=0, batch_lower=2)
     x, y, problem = vector(), vector(1), setting.problem
     state = of.round(replace(of.start(), x=x, y=y), 0, clients_of(of))
     for t in range(2):
@@ -161,7 +161,7 @@ def test_inner_steps_are_their_formula() -> None:
 def test_regularisers_are_learned_and_stay_in_their_set() -> None:
     """On logistic regression the objective falls, and x stays above mu. Mutation: no projection."""
     setting = logistic()
-    of = built(FedNest, setting, gamma=1.0, T=10, N=10, exact=True, **ALL)
+    of = from_flags(FedNest, setting, gamma=1.0, T=10, N=10, exact=True, **ALL)
     clients, state = clients_of(of), of.start()
     first = reported(of.evaluate(state, 0, clients))["objective_exact"]
     lowest = []
@@ -178,7 +178,7 @@ def test_regularisers_are_learned_and_stay_in_their_set() -> None:
 def within(monkeypatch: pytest.MonkeyPatch, *sets: Any) -> FedNest:
     """The method on bowls whose client i has X_i = sets[i % len(sets)], a projection."""
     monkeypatch.setattr(BilevelBowls, "project", lambda self, i, x: sets[i % len(sets)](x))
-    of: FedNest = built(FedNest, known(BilevelBowls), gamma=0.0, T=1, N=1, **ALL)
+    of: FedNest = from_flags(FedNest, known(BilevelBowls), gamma=0.0, T=1, N=1, **ALL)
     return of
 
 
@@ -228,7 +228,7 @@ def test_alike_sets_are_taken_for_alike_in_spite_of_rounding(monkeypatch: pytest
 @pytest.mark.parametrize("series", ["sum", "random"])
 def test_bytes_and_gradients_are_those_of_the_plan(series: Any) -> None:
     setting = known(BilevelBowls, n_lower=6)
-    of = built(FedNest, setting, T=2, N=4, H=2, H_lower=3, series=series, **ALL)
+    of = from_flags(FedNest, setting, T=2, N=4, H=2, H_lower=3, series=series, **ALL)
     clients, state, down, up = clients_of(of), of.start(), 0, 0
     for r in range(3):
         state = of.round(state, r, clients)
@@ -250,7 +250,7 @@ def test_outer_steps_are_their_formula(monkeypatch: pytest.MonkeyPatch, H: int) 
     correction's sign, or its point; H steps along the hypergradient alone; the first mini-batch in all steps."""
     setting, h = known(BilevelBowls, 1.0), vector(7)
     problem = setting.problem
-    of = built(FedNest, setting, T=1, H=H, N=1, gamma=0.3, gamma_lower=0.0, batch=2, batch_lower=2)
+    of = from_flags(FedNest, setting, T=1, H=H, N=1, gamma=0.3, gamma_lower=0.0, batch=2, batch_lower=2)
     state = replace(of.start(), x=vector(), y=vector(1))
 
     def hypergradient(self: FedNest, client: Any, message: Any) -> Vector:
@@ -292,7 +292,7 @@ def test_each_product_of_the_series_has_a_mini_batch_of_its_own(monkeypatch: pyt
             return of_all(*values)
 
         monkeypatch.setattr(BilevelBowls, name, recorded)
-    of = built(FedNest, setting, T=3, H_lower=2, N=4, gamma=0.1, batch=2, batch_lower=20)
+    of = from_flags(FedNest, setting, T=3, H_lower=2, N=4, gamma=0.1, batch=2, batch_lower=20)
     state, clients = of.start(), clients_of(of)
     for r in range(2):
         state = of.round(state, r, clients)

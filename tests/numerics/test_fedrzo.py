@@ -24,8 +24,8 @@ from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls
 from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
-from zofl_mpi.rounds.zeroth_order import Local, Report, directions
-from zofl_mpi.run.flags import built
+from zofl_mpi.rounds.zeroth_order import FedRZOReport, Local, directions
+from zofl_mpi.run.flags import from_flags
 
 STREAMS = Streams(11)
 n, m, eta, SAMPLES = 4, 3, 0.5, 12
@@ -45,7 +45,7 @@ def bowls(clients: int = m, size: int = n, noise: float = 1.0, streams: Streams 
 
 def nn(setting: Setting, n_p: int = 1, estimate: Any = "one-sided", beta: float = 1.0, **flags: Any) -> FedRZONN:
     usual = {"H": 1, "gamma": 0.05, "eta": eta, "batch": 2}
-    return built(FedRZONN, setting, **{**usual, "n_p": n_p, "estimate": estimate, "beta": beta, **flags})
+    return from_flags(FedRZONN, setting, **{**usual, "n_p": n_p, "estimate": estimate, "beta": beta, **flags})
 
 
 def run(of: Any, rounds: int, x: Array | None = None, first: int = 0, evaluates: bool = False) -> Any:
@@ -306,7 +306,7 @@ def test_divergence_names_gamma(flags: Any) -> None:
 )
 def test_values_out_of_range_are_refused_when_the_method_is_made(cls: Any, flags: Any, words: str) -> None:
     with pytest.raises(UserError) as caught:
-        built(cls, bowls() if cls is FedRZONN else links().setting, **flags)
+        from_flags(cls, bowls() if cls is FedRZONN else links().setting, **flags)
     assert words in str(caught.value)
 
 
@@ -328,7 +328,7 @@ def links(
     )
     setting = Setting(problem, streams, data, server, data, None, np.float64)
     usual = {"H": 1, "gamma": 0.05, "eta": eta, "batch": 2}
-    return built(FedRZOBL, setting, **{**usual, **flags, "lower": lower, "exact": exact})
+    return from_flags(FedRZOBL, setting, **{**usual, **flags, "lower": lower, "exact": exact})
 
 
 @pytest.mark.parametrize("y0", ["last", "fixed"])
@@ -386,7 +386,7 @@ def test_the_residual_is_the_gradient_on_all_samples(noise: float) -> None:
     assert told["lower_residual"] == pytest.approx(np.linalg.norm(A @ (y - P @ state.x)), rel=1e-10)
     assert told["lower_error"] == pytest.approx(np.linalg.norm(y - P @ state.x), rel=1e-10)
     assert told["objective_exact"] == pytest.approx(of.problem.implicit(state.x), rel=1e-10)  # type: ignore[attr-defined]
-    assert set(told) <= set(described(Report))
+    assert set(told) <= set(described(FedRZOReport))
     right = links(noise=noise)
     clients = clients_of(right)
     report = right.evaluate(right.round(right.start(), 0, clients), 0, clients)

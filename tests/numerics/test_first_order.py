@@ -49,7 +49,7 @@ from zofl_mpi.problems import Smooth
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.rounds.local_sgd import FirstOrder
 from zofl_mpi.rounds.report import Reporting
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 
 # --- what travels
 
@@ -111,8 +111,8 @@ WRITTEN = {Scaffold: {"c_i"}, Scaffnew: {"h", "xt"}, Ditto: {"v"}, PFedMe: {"y"}
 
 def either(cls: Any, setting: Setting, **flags: Any) -> Any:
     if cls is Scaffnew:
-        return built(Scaffnew, setting, p=0.3, batch=4, **flags)
-    return built(ServerSGD, setting) if cls is ServerSGD else method(cls, setting, **flags)
+        return from_flags(Scaffnew, setting, p=0.3, batch=4, **flags)
+    return from_flags(ServerSGD, setting) if cls is ServerSGD else method(cls, setting, **flags)
 
 
 @WEIGHTS
@@ -153,9 +153,9 @@ def test_what_needs_the_servers_samples_is_refused_without_them(make: Make) -> N
         with pytest.raises(UserError, match=sentence + "--gamma$"):
             method(cls, setting, gamma=0.1)
     with pytest.raises(UserError, match=sentence + "--method server_sgd$"):
-        built(ServerSGD, setting)
+        from_flags(ServerSGD, setting)
     with pytest.raises(UserError, match=sentence + "--method zo_hfl: f_1 is their loss$"):
-        built(ZOHFL, setting)
+        from_flags(ZOHFL, setting)
 
 
 @pytest.mark.parametrize("cls", [*EVERY, ZOHFL])
@@ -219,7 +219,7 @@ def test_values_out_of_range_are_refused_by_flag(classes: Any, flags: dict[str, 
     """ZO-HFL's: tests/e2e/test_bad_input.py."""
     for cls in classes:
         with pytest.raises(UserError, match=words):
-            built(cls, toy(), **flags)
+            from_flags(cls, toy(), **flags)
 
 
 def test_no_step_at_all_is_allowed_where_it_has_a_meaning() -> None:
@@ -248,7 +248,7 @@ def test_a_local_model_that_is_not_finite_names_the_client(cls: Any, make: Make)
 @pytest.mark.parametrize("cls", LOCAL)
 def test_a_global_model_that_is_not_finite_names_the_servers_steps(cls: Any, make: Make, flags: Any) -> None:
     words = "x is not finite after the server's step; smaller --eta-g, --gamma or --gamma-local may help"
-    for of in (method(cls, make(), gamma_local=10.0, **flags), built(ServerSGD, make(), gamma=1.7e308)):
+    for of in (method(cls, make(), gamma_local=10.0, **flags), from_flags(ServerSGD, make(), gamma=1.7e308)):
         with pytest.raises(UserError, match=words):
             one(of, 0, 10 * point(of.setting))
 

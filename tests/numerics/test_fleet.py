@@ -45,7 +45,7 @@ from zofl_mpi.methods.heron import HERON
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.sensors import SENSORS
 from zofl_mpi.problems.split import SplitNetwork
-from zofl_mpi.rounds.split.messages import Report
+from zofl_mpi.rounds.split.messages import SplitReport
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.settings.adaptation import Adaptation
@@ -89,7 +89,7 @@ def test_sensors_are_their_formulas() -> None:
 def test_the_flag_the_formulas_and_the_columns_have_the_same_names() -> None:
     (names, _) = get_args(get_type_hints(Adaptation)["shift"])
     assert set(get_args(names)) == SENSORS.keys()
-    assert {f"test_accuracy_{name}" for name in SENSORS} < {f.name for f in fields(Report)}
+    assert {f"test_accuracy_{name}" for name in SENSORS} < {f.name for f in fields(SplitReport)}
 
 
 def test_a_client_trains_on_what_its_sensor_sees() -> None:
@@ -181,7 +181,7 @@ def test_directions_of_own_parts_are_each_parts_own() -> None:
     own = fleet()
     counts = [method(HERON, training(own, client_parts=parts)).directions(2) for parts in ("average", "own")]
     assert counts[0].drawn == counts[1].drawn == 2 * sum(STEPS_OF)
-    assert counts[1].numbers == 3 * counts[0].numbers
+    assert counts[1].dimension == 3 * counts[0].dimension
 
 
 def test_methods_that_cannot_have_own_parts_refuse_them() -> None:
@@ -226,7 +226,7 @@ def test_what_does_not_train_stays_to_the_bit(cls: Any, trainable: str, names: l
     state = run(method(cls, training(own)), 2)
     for name, p in client.named_parameters():
         assert name in chosen or torch.equal(p, reference.get_parameter(name))
-    assert apart(state.theta[: own.problem.n_client], own.problem.local.initial()[0][: own.problem.n_client])
+    assert apart(state.theta[: own.problem.n_client], own.problem.client_side.initial()[0][: own.problem.n_client])
 
 
 @pytest.mark.parametrize("trainable", ["norm", "first"])
@@ -236,12 +236,12 @@ def test_the_gradient_is_that_of_the_whole_client_in_what_trains(trainable: str)
     x, labels = next(batches(training(some), 0, 0))
     gradients = []
     for own in (some, all_of):
-        theta, buffers = own.problem.local.initial()
-        with own.problem.local.at(theta, buffers):
+        theta, buffers = own.problem.client_side.initial()
+        with own.problem.client_side.bound_to(theta, buffers):
             loss = own.problem.local_loss(own.problem.smash(x), labels)
-            gradients.append(own.problem.local.gradient(loss)[: own.problem.n_client])
+            gradients.append(own.problem.client_side.gradient(loss)[: own.problem.n_client])
     trains = [p.requires_grad for p in some.problem.client.parameters()]
-    sizes = [shape.numel() for _, shape in all_of.problem.local.places().values()][: len(trains)]
+    sizes = [shape.numel() for _, shape in all_of.problem.client_side.places().values()][: len(trains)]
     close(gradients[0], torch.cat([g for g, own in zip(gradients[1].split(sizes), trains, strict=True) if own]))
 
 

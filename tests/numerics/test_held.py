@@ -73,14 +73,18 @@ def allocated(work: Callable[[], object], ignored: Collection[int]) -> int:
 def uncounted(problem: Any) -> set[int]:
     """Sizes of what no tensor of a step holds: a generator's state, and in a convolution its inputs, unrolled."""
     state, sizes = len(torch.Generator().get_state()), list[int]()
-    parts = [*problem.local.modules[:1], *problem.top.modules]
+    parts = [*problem.client_side.modules[:1], *problem.server_side.modules]
     modules = [m for part in parts for m in part.modules() if isinstance(m, nn.Conv2d)]
     hooks = [
         m.register_forward_hook(lambda m, _, y: sizes.append(m.weight[0].numel() * y[0, 0].numel())) for m in modules
     ]
-    (theta, buffers), (theta_s, buffers_s) = problem.local.initial(), problem.top.initial()
+    (theta, buffers), (theta_s, buffers_s) = problem.client_side.initial(), problem.server_side.initial()
     x, labels = problem.example(2)
-    with torch.no_grad(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
+    with (
+        torch.no_grad(),
+        problem.client_side.bound_to(theta, buffers),
+        problem.server_side.bound_to(theta_s, buffers_s),
+    ):
         problem.forward_loss(problem.smash(x), labels)
     for hook in hooks:
         hook.remove()

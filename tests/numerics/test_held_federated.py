@@ -27,8 +27,8 @@ from zofl_mpi.problems.fair import Fair, FairSoftmax
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 from zofl_mpi.problems.relu_net import ReLUNet
 from zofl_mpi.problems.softmax import Softmax
-from zofl_mpi.problems.terms import Terms
-from zofl_mpi.run.flags import built
+from zofl_mpi.problems.terms import ProximalTerms
+from zofl_mpi.run.flags import from_flags
 from zofl_mpi.run.loop import finite_round
 
 WIDE, CLASSES = 500, 10
@@ -78,7 +78,7 @@ def federation() -> Setting:
     pixels = STREAMS(Purpose.SYNTHETIC).integers(0, 256, (60, WIDE), dtype=np.uint8)
     data = Dataset(pixels, np.arange(60) % CLASSES, CLASSES, scale=1 / 255)
     parts = [data.subset(np.arange(10 * k, 10 * k + 10)) for k in range(6)]
-    problem = Softmax(WIDE, CLASSES, "numpy", weights=np.full(4, 0.25), terms=Terms(1.0), dtype=np.float64)
+    problem = Softmax(WIDE, CLASSES, "numpy", weights=np.full(4, 0.25), terms=ProximalTerms(1.0), dtype=np.float64)
     counts = np.stack([part.counts() for part in parts[:4]])
     return Setting(problem, STREAMS, tuple(parts[:4]), parts[4], parts[5], counts, np.float64)
 
@@ -90,7 +90,7 @@ def test_vectors_are_those_that_a_step_holds(which: str) -> None:
     Mutations: no control variate; the personal model; one of both solves; the residual; the pull towards x."""
     cls, flags, step, vectors = CASES[which]
     own = federation()
-    of = built(cls, own, **flags) if cls is Scaffnew else method(cls, own, **flags)
+    of = from_flags(cls, own, **flags) if cls is Scaffnew else method(cls, own, **flags)
     n, batch = own.problem.n, of.effort.batch
     (needs,) = of.device_needs()
     numbers = needs.bytes / 8
@@ -127,7 +127,7 @@ def test_a_step_on_two_levels_holds_its_vectors_of_both(which: str) -> None:
     lower = {} if cls is FedRZONN else {"batch_lower": BATCH, "exact": False}
     eta = {} if cls is FedNest else {"eta": 0.005, "gamma": 1e-4}
     T = {"T_lower": "3"} if cls is FedRZOBL else {}
-    of = built(cls, own, batch=BATCH, **lower, **eta, **T, **flags)
+    of = from_flags(cls, own, batch=BATCH, **lower, **eta, **T, **flags)
     (needs,) = of.device_needs()
     assert needs.bytes == 8 * numbers
     found = list[int]()

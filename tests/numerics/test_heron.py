@@ -65,7 +65,7 @@ def test_the_mean_estimate_over_a_frame_is_the_gradient(monkeypatch: Patch, dist
     """To O(mu^2): a tenth of mu, a hundredth of the error. One-sided: a frame and its negative. Gaussian directions:
     tests/numerics/test_exact_parts.py. The derivative forwards has no error. Mutations: d, n_p, 2 or mu missing in the
     scale; a sign; another mini-batch for one of the two losses."""
-    d = setting(small).problem.local.n
+    d = setting(small).problem.client_side.n
     frame = torch.linalg.qr(torch.randn(d, d, generator=torch.Generator().manual_seed(1), dtype=torch.float64))[0]
     frame = torch.cat([frame, -frame], 1) if estimate == "one-sided" else frame
     own: dict[str, Any] = {"distribution": distribution, "estimate": estimate}
@@ -79,7 +79,7 @@ def test_the_mean_estimate_over_a_frame_is_the_gradient(monkeypatch: Patch, dist
 def test_directions_have_their_norms_and_their_own_stream() -> None:
     """Mutations: one stream for all steps, clients or rounds; sqrt(d) forgotten; the norm of each tensor."""
     of = method(HERON, training(setting(mlp)))
-    seen, d = [], of.setting.problem.local.n
+    seen, d = [], of.setting.problem.client_side.n
     for i, r, q in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)):
         local = local_of(of, i, r)
 
@@ -105,7 +105,7 @@ def test_small_directions_are_drawn_with_those_of_later_steps(monkeypatch: Patch
     """The same ones, and no more than fit, none after the last step. Mutations: the first step's key for all; one
     step's directions taken twice; drawn without end."""
     of = method(HERON, training(setting(mlp), h=5), n_p=2)
-    local, d, h = local_of(of), of.setting.problem.local.n, of.training.h
+    local, d, h = local_of(of), of.setting.problem.client_side.n, of.training.h
     monkeypatch.setattr(client_steps, "AHEAD", room * d * 8)
     drawn, most = list[int](), 0
 

@@ -13,7 +13,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems import hyperparameter
 from zofl_mpi.problems.hyperparameter import Hyperparameter
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 
 STREAMS = Streams(23)
 m, p, C = 3, 6, 4
@@ -263,7 +263,7 @@ def test_a_radius_that_leaves_the_strongly_convex_lower_levels_is_refused(eta, h
     """x + eta v > 0 from every x >= mu = 0.01 exactly where eta < mu. Mutations: no look; <= in place of <."""
     setting = Setting(problem(mu=0.01), STREAMS, CLIENTS, CLIENTS[0], CLIENTS[0], None, np.dtype(np.float64))
     if holds:
-        assert built(FedRZOBL, setting, eta=eta, lower="exact").shifted(np.full(m, 0.01), 0).min() > 0
+        assert from_flags(FedRZOBL, setting, eta=eta, lower="exact").shifted(np.full(m, 0.01), 0).min() > 0
         return
     with pytest.raises(UserError, match=rf"--eta {eta:g}: must be below 0\.01: x \+ eta v could leave"):
-        built(FedRZOBL, setting, eta=eta)
+        from_flags(FedRZOBL, setting, eta=eta)

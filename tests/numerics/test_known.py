@@ -13,7 +13,7 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
 from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
-from zofl_mpi.problems.analytic.quadratic import Bowl, Corner, Quadratic
+from zofl_mpi.problems.analytic.quadratic import Corner, Quadratic, QuadraticData
 
 eta, N = 0.3, 32
 
@@ -133,7 +133,7 @@ def test_the_mean_of_the_bowls_is_flat_at_the_truth():
         close(one.score(x, data)["loss"], value)
         assert min(mean_loss(one, data)(x + 1e-2 * vector(t)) for t in range(20)) > value
         assert np.linalg.norm(x - np.mean([bowl.a for bowl in data], axis=0)) > 0.05
-    data = Bowl(np.eye(2), np.ones(2), np.zeros((1, 2)))
+    data = QuadraticData(np.eye(2), np.ones(2), np.zeros((1, 2)))
     problem = Bowls.of([data])
     assert problem.score(np.zeros(2), data) == problem.score(np.zeros(2), [data, data]) == {"loss": 1.0}
 
@@ -363,4 +363,4 @@ def test_the_corner_is_separable_with_a_plateau():
     close(problem.f2(0, x, problem.solution(0, None, x)), expected.sum())
     close([Corner(1).score(x[j : j + 1], None)["loss"] for j in range(6)], expected)
     xs = np.array([[-1.0, 2.0], [0.5, -0.1]])
-    close(Corner(2).lower(0, None, xs, np.ones((2, 2)), np.zeros((1, 1), int), np.ones(1)), np.maximum(xs, 0))
+    close(Corner(2).solve_client(0, None, xs, np.ones((2, 2)), np.zeros((1, 1), int), np.ones(1)), np.maximum(xs, 0))

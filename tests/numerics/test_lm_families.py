@@ -77,13 +77,13 @@ def cut(folder: str, dtype: str = "float64", longest: int = CONTEXT, tied: bool 
 
 def vectors(own: SplitLM) -> tuple[Tensor, Tensor]:
     """Other numbers than the parts begin with."""
-    found = own.local.initial()[0], own.top.initial()[0]
+    found = own.client_side.initial()[0], own.server_side.initial()[0]
     return tuple(moved(theta.double()).to(theta) for theta in found)  # type: ignore[return-value]
 
 
 def logits_of(own: SplitLM, theta: Tensor, theta_s: Tensor, text: Tensor) -> Tensor:
     """(B, T, V) of the two halves."""
-    with torch.no_grad(), own.local.at(theta), own.top.at(theta_s):
+    with torch.no_grad(), own.client_side.bound_to(theta), own.server_side.bound_to(theta_s):
         return own.parts.server(own.smash(text), torch.arange(text.numel())).view(*text.shape, VOCABULARY)
 
 
@@ -98,14 +98,14 @@ def test_the_halves_are_the_model(folder: str, dtype: str, bound: float) -> None
         expected = model(text, use_cache=False).logits
     for k in range(1, DEPTH):
         own = cut(folder, dtype, cut=k, auxiliary_blocks=0)
-        begun = own.local.initial()[0], own.top.initial()[0]
+        begun = own.client_side.initial()[0], own.server_side.initial()[0]
         found = logits_of(own, *begun, text)
         assert float((found - expected).abs().max()) <= bound * float(expected.abs().max())
         assert float((logits_of(own, *begun, text[:1]) - found[:1]).abs().max()) <= bound * float(expected.abs().max())
     data = texts(12, 4)
     for positions in (np.array([3]), np.arange(4)):
         inputs, labels = own.samples(data, positions)
-        with torch.no_grad(), own.local.at(begun[0]), own.top.at(begun[1]):
+        with torch.no_grad(), own.client_side.bound_to(begun[0]), own.server_side.bound_to(begun[1]):
             loss = float(own.server_loss(own.smash(inputs), labels))
         sums, count = 0.0, 0.0
         for row in map(int, positions):
@@ -130,9 +130,9 @@ def test_lora_trains_and_opens_in_transformers_and_peft(folder: str, tmp_path: P
     text = torch.arange(2 * CONTEXT).view(2, -1) % VOCABULARY
     found = logits_of(own, theta, theta_s, text)
     scale = float(found.abs().max())
-    assert own.local.b == own.top.b == 0
-    assert 0 < own.n_client < own.local.n and own.top.n == (DEPTH - 1) * own.n_client
-    joined = own.joined(theta, theta_s)
+    assert own.client_side.b == own.server_side.b == 0
+    assert 0 < own.n_client < own.client_side.n and own.server_side.n == (DEPTH - 1) * own.n_client
+    joined = own.full_model(theta, theta_s)
     assert joined.config._attn_implementation == "sdpa"  # with masks: it may write to padded texts
     joined.save_pretrained(tmp_path / "merged")
     export.save_adapter(own, theta, theta_s, tmp_path / "adapter", folder)
@@ -152,11 +152,11 @@ def test_other_parts_train(folder: str, train: Any, tmp_path: Path) -> None:
     Mutations: a frozen norm; an embedding that trains and is tied to the unembedding."""
     own = cut(folder, train=train, auxiliary_blocks=0)
     theta, theta_s = vectors(own)
-    model = own.joined(theta, theta_s)
+    model = own.full_model(theta, theta_s)
     inputs, labels = own.samples(texts(6, 4), np.arange(3))
-    with own.local.at(theta), own.top.at(theta_s):
+    with own.client_side.bound_to(theta), own.server_side.bound_to(theta_s):
         loss = own.server_loss(own.smash(inputs), labels)
-        gradient = own.local.gradient(loss)[: own.n_client]
+        gradient = own.client_side.gradient(loss)[: own.n_client]
         names = {id(p): name for name, p in own.parts.model.named_parameters()}
         mine = [names[id(p)] for p in own.parts.client.parameters() if p.requires_grad]
     whole = dict(model.named_parameters())
@@ -194,8 +194,12 @@ def test_a_choice_is_scored_by_the_least_mean_loss(tmp_path: Path) -> None:
         losses.append([cross_entropy(logits, torch.tensor(option), reduction="none") for logits, option in pairs])
     right = [min(float(each.mean()) for each in row[1:]) > float(row[0].mean()) for row in losses]
     assert not right[-1] and right != [min(each.sum() for each in row[1:]) > row[0].sum() for row in losses]
-    with torch.no_grad(), own.local.at(own.local.initial()[0]), own.top.at(own.top.initial()[0]):
-        told = own.score(*own.scored(data, np.arange(15)))
+    with (
+        torch.no_grad(),
+        own.client_side.bound_to(own.client_side.initial()[0]),
+        own.server_side.bound_to(own.server_side.initial()[0]),
+    ):
+        told = own.score(*own.evaluation_samples(data, np.arange(15)))
     nats = torch.cat([row[0] for row in losses])
     assert (told["texts"], told["right"], told["tokens"]) == (15, sum(right), len(nats))
     assert told["nats"] == pytest.approx(float(nats.sum()), rel=1e-12)

@@ -17,7 +17,7 @@ from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fedkseed import FedKSeed
 from zofl_mpi.problems import lm
 from zofl_mpi.rounds.split import pieces
-from zofl_mpi.rounds.split.pieces import Pieces, Piecewise
+from zofl_mpi.rounds.split.pieces import Piecewise, PiecewiseDirections
 
 CLASSES: dict[Any, dict[str, Any]] = {DeComFL: {"n_p": 2}, HiSo: {"n_p": 2}, FedKSeed: {"seeds": 3}}
 KINDS = ["gpt2", "llama", "opt with projections and norm after", "gemma"]
@@ -34,7 +34,7 @@ def plan(kind: str, train: str, tmp_path: Path) -> Any:
     return training(setting(own), Optimiser("sgd"), h=2, lr_client=0.05)
 
 
-def joined(us: Pieces, p: int) -> Tensor:
+def joined(us: PiecewiseDirections, p: int) -> Tensor:
     return torch.cat([us(p, j) for j in range(len(us.parts))])
 
 
@@ -77,10 +77,10 @@ def test_steps_are_those_of_the_whole_vector(plan: Any, cls: Any, train: str, mo
     that is left out; the second direction's share, or K, of another piece."""
     of, found = method(cls, plan, mu=0.1, **CLASSES[cls]), []
 
-    def loss(model: Any, x: Tensor, target: Tensor, us: Pieces, p: int, mu: float) -> Tensor:
+    def loss(model: Any, x: Tensor, target: Tensor, us: PiecewiseDirections, p: int, mu: float) -> Tensor:
         return model.perturbed(x, target, joined(us, p), mu)  # type: ignore[no-any-return]
 
-    def estimate(rule: Piecewise, us: Pieces, differences: Any) -> Any:
+    def estimate(rule: Piecewise, us: PiecewiseDirections, differences: Any) -> Any:
         g: Any = sum(rule.term(difference, joined(us, p)) for p, difference in enumerate(differences))
         yield slice(0, len(g)), g
 

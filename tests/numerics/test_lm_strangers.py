@@ -63,7 +63,7 @@ def test_a_mask_that_holds_more_than_causality_is_kept(name: str, tmp_path: Path
     with torch.no_grad():
         expected = read(str(folder)).double()(TEXT, use_cache=False).logits
     own = cut(str(folder))
-    begun = own.local.initial()[0], own.top.initial()[0]
+    begun = own.client_side.initial()[0], own.server_side.initial()[0]
     assert own.parts.model.config._attn_implementation == "sdpa"
     assert float((logits_of(own, *begun, TEXT) - expected).abs().max()) <= 1e-12 * float(expected.abs().max())
     assert float((logits_of(plain, *begun, TEXT) - expected).abs().max()) > 1e-3 * float(expected.abs().max())
@@ -91,7 +91,7 @@ def test_lora_on_a_shared_embedding_is_merged_into_one_side(targets: Any, tmp_pa
     own = cut(str(folder), "float32", lora_targets=targets)
     theta, theta_s = vectors(own)
     found = logits_of(own, theta, theta_s, TEXT)
-    own.joined(theta, theta_s).save_pretrained(tmp_path / "merged")
+    own.full_model(theta, theta_s).save_pretrained(tmp_path / "merged")
     kept = read(str(tmp_path / "merged"), "float32")
     assert not kept.config.tie_word_embeddings
     with torch.no_grad():
@@ -119,11 +119,11 @@ def test_a_tied_matrix_that_trains_stays_one_where_one_side_holds_both(tmp_path:
     folder = stored(tmp_path / "model", tie_word_embeddings=True)
     one, two = (cut(str(folder), train="all", auxiliary_blocks=0, tied=tied) for tied in (True, False))
     matrix = VOCABULARY * WIDTH
-    assert (one.n_client, one.top.n) == (two.n_client, two.top.n - matrix)
-    assert one.n_client + one.top.n == read(str(folder)).num_parameters()
+    assert (one.n_client, one.server_side.n) == (two.n_client, two.server_side.n - matrix)
+    assert one.n_client + one.server_side.n == read(str(folder)).num_parameters()
     assert one.remarks == [] and "drift apart" in two.remarks[0]
     theta, theta_s = vectors(one)
-    model = one.joined(theta, theta_s)
+    model = one.full_model(theta, theta_s)
     with torch.no_grad():
         expected = model(TEXT, use_cache=False).logits
     assert model.lm_head.weight is model.model.embed_tokens.weight
@@ -222,5 +222,5 @@ def test_a_model_of_texts_and_images_is_cut_by_its_texts(tmp_path: Path) -> None
     own = cut(str(tmp_path), lora_targets=("q_proj",))
     with torch.no_grad():
         expected = read(str(tmp_path))(TEXT, use_cache=False).logits
-    begun = own.local.initial()[0], own.top.initial()[0]
+    begun = own.client_side.initial()[0], own.server_side.initial()[0]
     assert float((logits_of(own, *begun, TEXT) - expected).abs().max()) <= 1e-12 * float(expected.abs().max())

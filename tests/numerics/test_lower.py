@@ -30,9 +30,9 @@ from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
 from zofl_mpi.problems.analytic.quadratic import Quadratic
 from zofl_mpi.problems.base import BilevelProblem
 from zofl_mpi.rounds import lower
-from zofl_mpi.rounds.lower import Lower, Schedule, acceleration
+from zofl_mpi.rounds.lower import LowerSolver, Schedule, acceleration
 from zofl_mpi.rounds.report import GlobalModel
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 from zofl_mpi.run.local import LocalClients
 
 SOLVERS = ["local_sgd", "fedac1", "fedac2", "lfd"]
@@ -79,13 +79,13 @@ class Line(BilevelProblem):
 
 def line(*parts: Part, curved: tuple[float, float] = (1.0, 4.0), **flags: Any) -> FedRZOBL:
     setting = Setting(Line(curved), STREAMS, parts, dtype=np.float64)
-    return built(FedRZOBL, setting, eta=eta, **flags)
+    return from_flags(FedRZOBL, setting, eta=eta, **flags)
 
 
-def solver(problem: Any, clients: int, parts: tuple[Part, ...] = (), **flags: Any) -> Lower:
+def solver(problem: Any, clients: int, parts: tuple[Part, ...] = (), **flags: Any) -> LowerSolver:
     """The lower solver for so many clients."""
     setting = Setting(problem, STREAMS, parts or (Part(0.0),) * clients, dtype=np.float64)
-    return built(Lower, setting, **flags)
+    return from_flags(LowerSolver, setting, **flags)
 
 
 def scheduled(problem: Any, clients: int, r: int = 0, **flags: Any) -> Schedule:
@@ -286,7 +286,7 @@ def test_steps_are_projected(x: float) -> None:
     average (the same here: so x + eta v outside X too)."""
     for order in ("min-max", "max-min"):
         setting = Setting(Coupled(order), STREAMS, (range(1),) * m, dtype=np.float64)  # type: ignore[arg-type]
-        of = built(FedRZOBL, setting, eta=eta)
+        of = from_flags(FedRZOBL, setting, eta=eta)
         for shifted in (False, True):
             at = of.shifted(np.array([x]), 1) if shifted else np.array([x])
             found, *_ = solve(of, np.array([x]), 1, np.array([-1.0]), shifted)
@@ -299,7 +299,7 @@ def test_every_step_is_projected_at_its_own_point(monkeypatch: pytest.MonkeyPatc
     seen, gradient = list[float](), Coupled.gradient_h
     monkeypatch.setattr(Coupled, "gradient_h", lambda *given: seen.append(float(given[3][0])) or gradient(*given))
     setting = Setting(Coupled(), STREAMS, (range(1),), dtype=np.float64)
-    of = built(FedRZOBL, setting, eta=eta, lower=which, T_lower="9", H_lower="9")
+    of = from_flags(FedRZOBL, setting, eta=eta, lower=which, T_lower="9", H_lower="9")
     found, *_ = solve(of, np.array([0.5]), 0, np.array([-1.0]))
     assert max(seen[1:]) <= -0.5 and found.tolist() == [-0.5] and len(seen) == 9
 
@@ -309,7 +309,7 @@ def test_the_residual_of_a_lower_level_with_a_set_is_that_of_the_projected_step(
     """0 at the solution, where the gradient is -1, and the way to it nearby; in the column of an evaluation
     too. Mutations: no projection; onto Y of another x; y - g in place of y - P(y - g)."""
     setting = Setting(Coupled(), STREAMS, (range(1),) * m, dtype=np.float64)
-    of, at = built(FedRZOBL, setting, eta=eta, gamma=0.0, H=1, lower="exact"), np.array([x])
+    of, at = from_flags(FedRZOBL, setting, eta=eta, gamma=0.0, H=1, lower="exact"), np.array([x])
     clients = clients_of(of)
     state = of.round(replace(of.start(), x=at), 0, clients)
     close(reported(of.evaluate(state, 0, clients))["lower_residual"], 0.0)
@@ -366,7 +366,7 @@ def test_steps_that_curvature_multiplies_are_told_once(
         assert now.condition == kappa
         of.watch_growth(of.schedule(np.zeros(1), 0), now, r)
         assert capsys.readouterr().err == ""
-    of = built(
+    of = from_flags(
         FedRZOBL,
         Setting(Sloping(), STREAMS, (Part(1.0),) * 3, dtype=np.float64),
         eta=eta,
@@ -390,11 +390,11 @@ def one_line() -> FedRZOBL:
 
 
 def fednest() -> FedNest:
-    return built(FedNest, known(BilevelBowls), batch=0, batch_lower=0)
+    return from_flags(FedNest, known(BilevelBowls), batch=0, batch_lower=0)
 
 
 def zo_hfl(**flags: Any) -> ZOHFL:
-    return built(ZOHFL, toy(), **flags)
+    return from_flags(ZOHFL, toy(), **flags)
 
 
 @pytest.mark.parametrize(
@@ -410,7 +410,13 @@ def zo_hfl(**flags: Any) -> ZOHFL:
         (fednest, BilevelBowls, "gradients_f", (np.ones(1), np.ones(5)), r"gradients_f\(.*\)\[0\] must .* has \(1,\)"),
         (fednest, BilevelBowls, "gradients_f", (np.ones(5), 0.0), r"gradients_f\(.*\)\[1\] must .* it has \(\)"),
         (fednest, BilevelBowls, "curvature", (1.0, 2.0, 3.0), r"curvature\(x\) must .* shape \(2,\); it has \(3,\)"),
-        (zo_hfl, Quadratic, "lower", np.ones(5), r"lower\(i, .*, stepsizes\) must .* shape \(2, 5\); it has \(5,\)"),
+        (
+            zo_hfl,
+            Quadratic,
+            "solve_client",
+            np.ones(5),
+            r"solve_client\(i, .*\) must .* shape \(2, 5\); it has \(5,\)",
+        ),
         (zo_hfl, Quadratic, "gradient_f1", np.ones(1), r"gradient_f1\(x, data, batch\) must .* \(5,\); it has \(1,\)"),
         (zo_hfl, Quadratic, "f2", np.ones(5), r"f2\(i, x, y\) must have the shape \(\); it has \(5,\)"),
         (partial(zo_hfl, exchange="solutions"), Quadratic, "f2", np.ones(5), r"f2\(i, x, y\) must .* it has \(5,\)"),

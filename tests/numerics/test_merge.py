@@ -38,7 +38,7 @@ from tests.numerics.split_methods import (
 )
 from tests.numerics.test_split_pace import sizes
 from zofl_mpi.engine import mean
-from zofl_mpi.engine.sharing import Given, Sharing
+from zofl_mpi.engine.sharing import PassResult, SharedServerStep
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.cse_fsl import CSEFSL
@@ -134,7 +134,7 @@ def test_sflv2_is_a_loop_by_hand(rule: Optimiser, size: int) -> None:
 
 def unaligned(self: FSLSAGE, main: Server, recent: Any, heads: dict[str, Tensor], i: int) -> float:
     """A client's head as it was made: its alignment would take steps, too."""
-    heads[str(i)] = self.problem.local.initial()[0][self.problem.n_client :]
+    heads[str(i)] = self.problem.client_side.initial()[0][self.problem.n_client :]
     return 0.0
 
 
@@ -154,7 +154,7 @@ def test_the_server_steps_on_the_same_groups_in_every_method(
         met(self, i, item, returned)
 
     def steps(self: Optimiser, theta: Tensor, *more: Any) -> None:
-        if theta.shape == (own.problem.top.n,) and seen:
+        if theta.shape == (own.problem.server_side.n,) and seen:
             groups.append(list(seen))
             seen.clear()
         step(self, theta, *more)
@@ -176,7 +176,7 @@ def test_the_size_of_a_step_follows_the_merged_steps_of_all_rounds(monkeypatch: 
     one's; every upload where every second goes up."""
     pace = Pace("linear", warmup=3, decay_steps=11, decay_steps_server=23)
     plan = training(setting(mlp), beta=0.6, k=k, pace=pace, merge=2)
-    taken = sizes(monkeypatch, CSEFSL, plan, 4)[plan.problem.top.n]
+    taken = sizes(monkeypatch, CSEFSL, plan, 4)[plan.problem.server_side.n]
     asked = [plan.participants(r) for r in range(4)]
     count = sum(max(-(-STEPS_OF[i] // k) for i in to) for to in asked)  # two are one step, one too
     assert taken == [pace.server(0.05, t) for t in range(count)]
@@ -193,8 +193,8 @@ def test_the_mean_of_tensors_has_the_bits_of_the_mean_of_replies(dtype: torch.dt
     for order in ([0, 1, 2, 3, 4], [4, 2, 0, 1, 3]):
         assert torch.equal(mean.of_tensors([values[k] for k in order]), expected)
     assert mean.of_tensors([values[0][:0]] * 2).shape == (0,)
-    alone, term = Sharing(), torch.tensor([1.0, 1e-30], dtype=dtype)
-    alone.begin(lambda message: lambda item: Given((item,), None), None)
+    alone, term = SharedServerStep(), torch.tensor([1.0, 1e-30], dtype=dtype)
+    alone.begin(lambda message: lambda item: PassResult((item,), None), None)
     alone.add(term)
     assert torch.equal(alone.end()[0][0], term) and not torch.equal(mean.of_tensors([term]), term)
 

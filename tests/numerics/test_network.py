@@ -63,9 +63,9 @@ def test_a_linear_layer_has_the_local_solves_of_softmax_regression(dtype, tolera
     ours = problem(linear(), dtype, **settings)
     theirs = Softmax(p, C, "numpy", weights=WEIGHTS, terms=terms(**settings), dtype=dtype)
     x, y = points(2, ours.n, 1, dtype), points(2, ours.n, 2, dtype)
-    result = ours.lower(1, DATA[name], x, y, batches(40, 6), 0.5 / np.arange(1, 41))
+    result = ours.solve_client(1, DATA[name], x, y, batches(40, 6), 0.5 / np.arange(1, 41))
     assert result.dtype == dtype
-    close(result, theirs.lower(1, DATA[name], x, y, batches(40, 6), 0.5 / np.arange(1, 41)), tolerance)
+    close(result, theirs.solve_client(1, DATA[name], x, y, batches(40, 6), 0.5 / np.arange(1, 41)), tolerance)
     if settings.get("radius"):
         assert np.max(np.linalg.norm(result - x, axis=1)) > 0.19  # the constraint is active
         close(ours.project(1, x, y), theirs.project(1, x, y), tolerance)
@@ -78,7 +78,7 @@ def test_a_linear_layer_has_the_local_solves_of_softmax_regression(dtype, tolera
 @DTYPES
 def test_a_linear_layer_has_the_values_of_softmax_regression(dtype, tolerance, monkeypatch):
     """Mutations: the mean of blocks of unequal size; the last block dropped; a mix not divided by the counts."""
-    monkeypatch.setattr(network, "BLOCK", 7)
+    monkeypatch.setattr(network, "EVALUATION_SAMPLES", 7)
     ours, theirs = problem(linear(), dtype), Softmax(p, C, weights=WEIGHTS, terms=terms(), dtype=dtype)
     x, y = points(2, ours.n, 1, dtype)
     batch, mix = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5]), np.array([0.5, 0.0, 0.3, 0.2])
@@ -134,8 +134,8 @@ def test_points_solved_together_are_points_solved_alone_bit_for_bit():
     ours = cnn(np.float32, radius=(0.4,))
     x, y = points(3, ours.n, 1, np.float32), points(3, ours.n, 2, np.float32)
     samples, steps = batches(9, 5), np.full(9, 0.1)
-    together = ours.lower(0, UNIT, x, y, samples, steps)
-    alone = [ours.lower(0, UNIT, x[[j]], y[[j]], samples, steps)[0] for j in range(3)]
+    together = ours.solve_client(0, UNIT, x, y, samples, steps)
+    alone = [ours.solve_client(0, UNIT, x[[j]], y[[j]], samples, steps)[0] for j in range(3)]
     assert np.array_equal(together, alone)
 
 
@@ -152,10 +152,10 @@ def test_what_changes_nothing_changes_no_bit():
     assert not np.array_equal(ours.descend(UNIT, start, samples, steps, mu=1.0), plain)
     ours = cnn(np.float32, radius=(0.0,))
     x, y = points(2, ours.n, 1, np.float32), points(2, ours.n, 2, np.float32)
-    same = ours.lower(0, UNIT, x, y, batches(0, 3), np.zeros(0))
+    same = ours.solve_client(0, UNIT, x, y, batches(0, 3), np.zeros(0))
     assert np.array_equal(same, y)
     assert same is not y
-    assert np.array_equal(ours.lower(0, UNIT, x, y, batches(4, 3), np.full(4, 0.1)), x)
+    assert np.array_equal(ours.solve_client(0, UNIT, x, y, batches(4, 3), np.full(4, 0.1)), x)
     assert np.array_equal(ours.descend(UNIT, y[0], batches(0, 3), np.zeros(0)), y[0])
 
 

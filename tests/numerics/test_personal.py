@@ -37,7 +37,7 @@ from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.rounds.report import Reporting, accuracies
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 
 NAMES = {"personal_accuracy", "personal_accuracy_global", "validation_personal_accuracy"}
 
@@ -60,15 +60,15 @@ def test_the_personal_models_are_zo_hfls_at_the_same_x(cls: Any) -> None:
     """The defaults are those of Algorithm 2. Mutations: mini-batches of the training; no proximal term; r - 1."""
     setting = validated(softmax())
     x = 3 * point(setting)
-    zohfl = report(built(ZOHFL, setting), x)
-    found = report(built(cls, setting, personal=True), x)
+    zohfl = report(from_flags(ZOHFL, setting), x)
+    found = report(from_flags(cls, setting, personal=True), x)
     assert {name: found[name] for name in NAMES} == {name: zohfl[name] for name in NAMES}
     tuning = Reporting(setting, personal=True)
     for i, data in enumerate(setting.data):
         client = Client(i, data)
         y = tuning.fine_tuned(client, x, 3)
         assert y is not None
-        close(y, built(ZOHFL, setting).local.solve(client, x[None], 3, Purpose.PERSONAL)[0])
+        close(y, from_flags(ZOHFL, setting).local.solve(client, x[None], 3, Purpose.PERSONAL)[0])
         assert apart(x, y) and not client.memory
 
 
@@ -76,7 +76,7 @@ def test_a_mean_is_over_clients_by_their_own_classes() -> None:
     """Mutations: by size; test samples as they are; a class that no test sample has counts as missed."""
     setting = softmax()
     x = 3 * point(setting)
-    of = built(FedAvg, setting, personal=True, personal_tau=0.0)  # y_i = x
+    of = from_flags(FedAvg, setting, personal=True, personal_tau=0.0)  # y_i = x
     W, hits = x.reshape(-1, 6), []
     inputs, labels = setting.test.take(np.arange(len(setting.test)), np.float64)
     right = (inputs @ W.T).argmax(axis=1) == labels
@@ -92,7 +92,7 @@ def test_a_mean_is_over_clients_by_their_own_classes() -> None:
 def test_personal_columns_are_there_only_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zofl_mpi.rounds.report.local_steps", None)  # no step of a personal model is taken
     setting = validated(softmax())
-    assert not NAMES & set(report(built(FedAvg, setting), point(setting)))
+    assert not NAMES & set(report(from_flags(FedAvg, setting), point(setting)))
     setting = toy()
     assert math.isnan(accuracies(setting, 0, point(setting))["personal_accuracy"])
 

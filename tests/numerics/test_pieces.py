@@ -40,7 +40,7 @@ from zofl_mpi.problems import flat as flat_module
 from zofl_mpi.problems.counting import Allocations
 from zofl_mpi.rounds.split import pieces, unsplit
 from zofl_mpi.rounds.split.client import drawn
-from zofl_mpi.rounds.split.pieces import Pieces
+from zofl_mpi.rounds.split.pieces import PiecewiseDirections
 
 PLAIN, ADAMW = Optimiser("sgd"), Optimiser("adamw", weight_decay=0.1)
 
@@ -56,7 +56,7 @@ def test_directions_by_pieces_are_those_of_whole_draws(
     piece; a piece of another direction that is taken for this one."""
     monkeypatch.setattr(pieces, "PIECE", 64)
     whole = list(drawn(STREAMS(Purpose.DIRECTION), torch.zeros(d, dtype=dtype), 3, distribution))
-    us = Pieces(STREAMS(Purpose.DIRECTION), torch.zeros(d, dtype=dtype), distribution)
+    us = PiecewiseDirections(STREAMS(Purpose.DIRECTION), torch.zeros(d, dtype=dtype), distribution)
     assert us.parts[0].start == 0 and us.parts[-1].stop == d and all(a.stop == b.start for a, b in pairwise(us.parts))
     assert len(us.parts) == {5: 1, 63: 1, 79: 1, 80: 2, 200: 3, 384: 6}[d]
     keys = [(p, j) for p in range(3) for j in range(len(us.parts))]
@@ -125,13 +125,13 @@ def test_a_pass_draws_each_piece_once(monkeypatch: Patch) -> None:
     monkeypatch.setattr(pieces, "PIECE", 512)
     monkeypatch.setattr(pieces, "AT_ONCE", 0)
     monkeypatch.setattr(unsplit, "room", lambda on_gpu: 0)
-    drawn_pieces, draw = list[tuple[int, int]](), Pieces._drawn
+    drawn_pieces, draw = list[tuple[int, int]](), PiecewiseDirections._drawn
 
-    def counted(us: Pieces, p: int, j: int) -> Tensor:
+    def counted(us: PiecewiseDirections, p: int, j: int) -> Tensor:
         drawn_pieces.append((p, j))
         return draw(us, p, j)
 
-    monkeypatch.setattr(Pieces, "_drawn", counted)
+    monkeypatch.setattr(PiecewiseDirections, "_drawn", counted)
     plan = training(
         setting(lambda: (nn.Sequential(BiasFirst(64), BiasFirst(40)), nn.Linear(40, C), nn.Linear(40, C))), h=1
     )
@@ -151,13 +151,13 @@ def test_directions_are_kept_where_there_is_room_to_the_same_bits(
     round or seed; a kept piece that is scaled or moved in place; K in what is kept; room that is never given back."""
     monkeypatch.setattr(pieces, "PIECE", 64)
     plan = training(setting(mlp), PLAIN, h=2, lr_client=0.05)
-    drawn_pieces, draw = list[tuple[int, int]](), Pieces._drawn
+    drawn_pieces, draw = list[tuple[int, int]](), PiecewiseDirections._drawn
 
-    def counted(us: Pieces, p: int, j: int) -> Tensor:
+    def counted(us: PiecewiseDirections, p: int, j: int) -> Tensor:
         drawn_pieces.append((p, j))
         return draw(us, p, j)
 
-    monkeypatch.setattr(Pieces, "_drawn", counted)
+    monkeypatch.setattr(PiecewiseDirections, "_drawn", counted)
     found, counts, more = [], [], {"seeds": 5} if cls is FedKSeed else {"n_p": 2}
     for steps in (0, 1, 9):
         of = method(cls, plan, **more, **flags)
@@ -175,7 +175,7 @@ def test_directions_are_kept_where_there_is_room_to_the_same_bits(
     assert counts[0] > counts[1] >= counts[2]
     if cls is not FedKSeed:
         assert counts[2] == 2 * 2 * 2 * len(
-            Pieces(STREAMS(Purpose.DIRECTION), torch.zeros(of.loss.flat.n), "gaussian").parts
+            PiecewiseDirections(STREAMS(Purpose.DIRECTION), torch.zeros(of.loss.flat.n), "gaussian").parts
         )
 
 

@@ -25,7 +25,7 @@ from zofl_mpi.numerics import accounting
 from zofl_mpi.numerics.accounting import Account, _renyi
 from zofl_mpi.rounds.base import Sampling
 from zofl_mpi.rounds.report import GlobalModel
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 from zofl_mpi.run.loop import finite_round
 
 CLIP = {"clip": 0.05, "participation": "poisson"}
@@ -35,7 +35,9 @@ def part(
     count: int = 4, beta: float = 1.0, dtype: Any = np.float64, streams: Streams = STREAMS, **flags: Any
 ) -> Privacy:
     """The part alone, of so many clients."""
-    privacy: Privacy = built(Privacy, Setting(None, streams, (None,) * count, dtype=dtype), **{"clip": 1.0, **flags})
+    privacy: Privacy = from_flags(
+        Privacy, Setting(None, streams, (None,) * count, dtype=dtype), **{"clip": 1.0, **flags}
+    )
     privacy.bind(privacy, Sampling(privacy.setting, beta, poisson=privacy.poisson), scalars=True)
     return privacy
 
@@ -43,7 +45,7 @@ def part(
 def of(cls: Any, setting: Setting | None = None, **flags: Any) -> Any:
     """A method with the part; replies of the toy are longer than its norm."""
     uniform = {} if cls is ZOHFL else {"weights": "uniform"}
-    return built(cls, setting or toy(noise=1.0), **{"tau": (2.0,), "batch": 4, **uniform, **CLIP, **flags})
+    return from_flags(cls, setting or toy(noise=1.0), **{"tau": (2.0,), "batch": 4, **uniform, **CLIP, **flags})
 
 
 METHODS = pytest.mark.parametrize("cls", [FedAvg, FedProx, Scaffold, ZOHFL])
@@ -236,7 +238,7 @@ def test_without_clip_and_noise_it_is_the_method_itself(cls: Any) -> None:
 
     Mutations: clipping by C of what is shorter; a reply relative to another point; a denominator of its own."""
     plain, wide = (of(cls, clip=C, participation="fixed", beta=0.5) for C in ("none", 1e9))
-    without = built(
+    without = from_flags(
         cls, plain.setting, tau=(2.0,), batch=4, beta=0.5, **({} if cls is ZOHFL else {"weights": "uniform"})
     )
     np.testing.assert_array_equal(run(plain, 4).x, run(without, 4).x)
@@ -256,7 +258,7 @@ def test_the_published_model_is_bounded_by_the_clipping_norm(cls: Any) -> None:
         assert moved <= own + 1e-6 * n / (2 * private.eta)
     else:
         assert 0 < moved <= 1e-6 + 1e-15
-    assert privacy_of(private).spent(1, evaluated=True).clipped == 1.0
+    assert privacy_of(private).columns(1, evaluated=True).clipped == 1.0
 
 
 def test_scaffolds_control_variate_stays_the_mean_of_the_clients() -> None:
@@ -327,7 +329,7 @@ def test_pure_epsilon_is_the_worst_ratio_of_densities() -> None:
 def test_the_noise_of_a_budget_is_the_least(flags: dict[str, str]) -> None:
     """Within a thousandth, never beyond the budget. Mutations: the interval's other end; rounds of another run."""
     privacy = part(30, 0.3, epsilon=2.0, **flags)
-    z = privacy.settled(12, 0)["noise_multiplier"]
+    z = privacy.derived_flags(12, 0)["noise_multiplier"]
     assert privacy.cost(12, z) <= 2.0 < privacy.cost(12, 0.998 * z)
 
 
@@ -340,7 +342,7 @@ def test_each_budget_is_spent_nearly(flags: dict[str, str]) -> None:
     found = []
     for budget in budgets:
         privacy = part(1000, 0.1, epsilon=budget, **flags)
-        found.append(privacy.settled(100, 0)["noise_multiplier"])
+        found.append(privacy.derived_flags(100, 0)["noise_multiplier"])
         assert 0.99 * budget < privacy.cost(100, found[-1]) <= budget
     assert all(more > less for more, less in pairwise(found))
 
@@ -373,20 +375,20 @@ def test_more_noise_never_costs_more() -> None:
 def test_what_the_account_does_not_compute_is_refused(flags: dict[str, Any], rounds: int, sentence: str) -> None:
     """In a sentence, at the start. Mutations: a traceback of the package; minutes of work; an epsilon of infinity."""
     with pytest.raises(UserError, match=sentence):
-        part(1000, 0.1, **{"participation": "poisson", **flags}).settled(rounds, 0)
+        part(1000, 0.1, **{"participation": "poisson", **flags}).derived_flags(rounds, 0)
 
 
 def test_a_run_that_is_made_longer_ends_before_its_budget_does(capsys: pytest.CaptureFixture[str]) -> None:
     """Mutations: the budget of the longer run; a round too many, or too few; silence about the price."""
     privacy = part(30, 0.3, epsilon=2.0, noise_multiplier=6.0)
     assert privacy.cost(9) <= 2.0
-    within = privacy.settled(5000, 9)
+    within = privacy.derived_flags(5000, 9)
     told = capsys.readouterr().err
     assert privacy.cost(within["rounds"]) <= 2.0 < privacy.cost(within["rounds"] + 1)
     assert within["rounds"] > 9 and within["noise_multiplier"] == 6.0
     assert f"the run ends after round {within['rounds']}" in told and f"in place of {privacy.cost(9):.4g} for 9" in told
     with pytest.raises(UserError, match="give one"):
-        privacy.settled(9, 0)
+        privacy.derived_flags(9, 0)
 
 
 # --- the attack

@@ -41,7 +41,7 @@ from zofl_mpi.methods.zo_hfl import ZOHFL, Values
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.local_sgd import LocalModel
 from zofl_mpi.rounds.report import GlobalModel
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 from zofl_mpi.run.loop import finite_round
 
 THREE = toy(noise=1.0, clients=3)
@@ -71,7 +71,7 @@ def test_median_and_trimmed_mean_are_numpys_coordinate_by_coordinate(
 ) -> None:
     """On three and four clients. Mutations: weights by size; one of the two middle numbers; a block that is left out;
     the numbers of the block before; F |S| rounded down; one end trimmed."""
-    monkeypatch.setattr(robust, "BLOCK", block)
+    monkeypatch.setattr(robust, "NUMBERS_AT_ONCE", block)
     for setting, aggregate, expected in (
         (THREE, "median", lambda y: np.median(y, axis=0)),
         (toy(noise=1.0), "median", lambda y: np.median(y, axis=0)),
@@ -162,7 +162,7 @@ def test_lies_are_their_formulas() -> None:
 
 def zohfl(**flags: Any) -> Any:
     usual = {"eta": 0.4, "gamma": 1.0, "schedule": "constant", "batch": 4, "tau": (3.0,)}
-    return built(ZOHFL, toy(noise=1.0), **{**usual, **flags})
+    return from_flags(ZOHFL, toy(noise=1.0), **{**usual, **flags})
 
 
 def zo_part(of: Any, x: Array) -> Array:
@@ -228,17 +228,17 @@ REFUSED = [
 @pytest.mark.parametrize(("cls", "flags", "sentence"), REFUSED)
 def test_what_makes_no_sense_is_refused_in_a_sentence(cls: Any, flags: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError) as told:
-        built(cls, toy(), **flags)
+        from_flags(cls, toy(), **flags)
     assert sentence in str(told.value)
 
 
 def test_the_plan_tells_what_the_server_holds() -> None:
     """Mutations: one reply; all clients' where some take part; lines of a run that is not robust."""
     of = method(FedAvg, softmax(np.float32), aggregate="median", beta=0.75, attackers=0.25, attack="noise")
-    plan = robust_of(of).lines(1)
+    plan = robust_of(of).plan_lines(1)
     assert plan["memory of the aggregate"].startswith(f"{3 * 4 * C * p:,} bytes, 3 replies of {4 * C * p:,} bytes")
     assert plan["lie in what they send"] == "1 of 4 clients (noise)"
-    assert robust_of(method(FedAvg, softmax())).lines(1) == {}
+    assert robust_of(method(FedAvg, softmax())).plan_lines(1) == {}
 
 
 def test_bytes_are_those_of_the_mean() -> None:

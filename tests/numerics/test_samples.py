@@ -59,7 +59,7 @@ def test_blocks_of_samples_change_nothing(asked: Any, monkeypatch: pytest.Monkey
     """Of 7, which leave a last one that is shorter. Mutations: the last block lost, or counted as a whole one; the mean
     of blocks' means; Hessians of one block."""
     whole = asked()
-    monkeypatch.setattr(sums, "BLOCK", 7)
+    monkeypatch.setattr(sums, "SAMPLES_AT_ONCE", 7)
     monkeypatch.setattr(hyperparameter, "HESSIAN_BLOCK", 7)
     sums._kept.cache_clear()
     for found, expected in zip(asked(), whole, strict=True):
@@ -71,7 +71,7 @@ def test_a_read_only_map_of_a_file_serves_as_inputs(make: Any, tmp_path: Any) ->
     np.save(tmp_path / "inputs.npy", BYTES)
     problem, data = make(), replace(UNIT, inputs=np.load(tmp_path / "inputs.npy", mmap_mode="r"))
     x = points(2, problem.n)
-    assert np.array_equal(*(problem.lower(0, d, x, x, batches(9, 3), np.full(9, 0.1)) for d in (data, UNIT)))
+    assert np.array_equal(*(problem.solve_client(0, d, x, x, batches(9, 3), np.full(9, 0.1)) for d in (data, UNIT)))
 
 
 @pytest.mark.usefixtures("one_torch_thread")
@@ -86,7 +86,7 @@ def test_what_is_not_finite_comes_out_without_a_warning(make: Any, B: int, bad: 
         x = points(2, problem.n, dtype=np.float32)
         y = x.copy()
         y[1, -1] = bad
-        result = problem.lower(0, DATA["standardised"], x, y, batches(30, B), np.full(30, 50.0))
+        result = problem.solve_client(0, DATA["standardised"], x, y, batches(30, B), np.full(30, 50.0))
         problem.score(y[1], UNIT)
         problem.gradient_f1(y[1], UNIT, np.arange(5))
         problem.f2(0, x[0], y[1])

@@ -185,7 +185,7 @@ def test_a_network_s_memory_and_products_are_those_of_a_real_step() -> None:
         data = Dataset(PIXELS[:, :36], LABELS, C)
         inputs, labels = function.samples(data, np.arange(60))
         point = function.vector(problem.initial(GENERATOR))
-        with Allocations() as counted, Products() as products, function.at(point):
+        with Allocations() as counted, Products() as products, function.bound_to(point):
             function.gradient(inputs, labels)
         own = labels.nbytes + point.nbytes + inputs.nbytes
         assert problem.client_bytes(60, True) == counted.peak + own

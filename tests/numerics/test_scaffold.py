@@ -43,12 +43,11 @@ from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.fedmspp import FedMSPP
 from zofl_mpi.methods.scaffnew import Scaffnew
-from zofl_mpi.methods.scaffold import Controlled, Scaffold
-from zofl_mpi.methods.scaffold import State as Pair
+from zofl_mpi.methods.scaffold import Controlled, Scaffold, SCAFFOLDState
 from zofl_mpi.problems.analytic.quadratic import Quadratic
 from zofl_mpi.problems.network import Network
 from zofl_mpi.run.client_memory import STEPS, Memory
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 from zofl_mpi.run.local import LocalClients
 
 
@@ -77,7 +76,7 @@ def test_a_round_of_scaffold_is_its_formula(make: Make, option: str, weights: st
         reply = scaffold.train(Client(i, setting.data[i], {"c_i": own[i]}), Controlled(x, c, r))
         close(reply.dy, dy[i])
         close(reply.dc, dc[i], 1e-11)
-    state = scaffold.round(Pair(x=x, c=c), r, clients)
+    state = scaffold.round(SCAFFOLDState(x=x, c=c), r, clients)
     close(state.x, x + 0.7 * w[asked] @ dy[asked] / w[asked].sum())
     close(state.c, c + w[asked] @ dc[asked], 1e-11)
     kept = np.stack([entries["c_i"] for entries in memories(clients).values()])
@@ -153,7 +152,7 @@ def test_a_batch_is_drawn_without_replacement_anew_for_every_round_and_client() 
 
 def test_the_paper_keeps_its_inner_step_size() -> None:
     problem, server, clients = Quadratic.random(STREAMS, n, m, samples=64)
-    fedmspp = built(FedMSPP, Setting(problem, STREAMS, clients, server, server, None, np.float64))
+    fedmspp = from_flags(FedMSPP, Setting(problem, STREAMS, clients, server, server, None, np.float64))
     assert np.array_equal(fedmspp.local.steps.sizes(0, 0), np.full(20, 0.1))
 
 
@@ -161,7 +160,7 @@ def test_the_paper_keeps_its_inner_step_size() -> None:
 
 
 def made(setting: Setting, **flags: Any) -> Scaffnew:
-    return built(Scaffnew, setting, **{"p": 0.3, "gamma_local": 0.1, "batch": 4, **flags})
+    return from_flags(Scaffnew, setting, **{"p": 0.3, "gamma_local": 0.1, "batch": 4, **flags})
 
 
 def corrections(of: Scaffnew, clients: LocalClients, x: Array) -> Array:

@@ -24,7 +24,7 @@ from zofl_mpi.problems.terms import ProximalSteps
 
 
 def softmax(**settings):
-    """Arguments of `Terms` and of `Softmax`."""
+    """Arguments of `ProximalTerms` and of `Softmax`."""
     own = terms(**{name: settings.pop(name) for name in ("lam", "mu", "radius") if name in settings})
     return Softmax(p, C, weights=WEIGHTS, terms=own, **({"dtype": np.float64} | settings))
 
@@ -99,7 +99,7 @@ def test_lower_is_the_generic_loop(kernel, dtype, settings, name):
     x, y = points(2, problem.n, 1, dtype), points(2, problem.n, 2, dtype)
     for B in (1, 2, 5, 33):
         samples, steps = batches(20, B), 0.5 / np.arange(1, 21)
-        result = problem.lower(1, DATA[name], x, y, samples, steps)
+        result = problem.solve_client(1, DATA[name], x, y, samples, steps)
         assert result.dtype == dtype
         close(result, generic(problem, 1, DATA[name], x, y, samples, steps), TOLERANCES[dtype])
         if settings.get("radius"):
@@ -114,7 +114,7 @@ def test_blocks_of_steps_do_not_show(kernel, monkeypatch):
     x, results = points(2, problem.n), []
     for size in (1, 5 * p * 8 * 3, 2**20):
         monkeypatch.setattr("zofl_mpi.problems.kernels.softmax.BLOCK_BYTES", size)
-        results.append(problem.lower(0, UNIT, x, x, batches(31, 5), np.full(31, 0.2)))
+        results.append(problem.solve_client(0, UNIT, x, x, batches(31, 5), np.full(31, 0.2)))
     close(results[1], results[0])
     close(results[2], results[0])
 
@@ -123,10 +123,10 @@ def test_products_in_pieces_are_the_whole_product(monkeypatch):
     """Mutations: a piece left out or taken twice, also where the pieces are not equal."""
     problem = softmax(kernel="numpy")
     x = points(2, problem.n)
-    whole = problem.lower(0, UNIT, x, x, batches(10, 33), np.full(10, 0.2))
+    whole = problem.solve_client(0, UNIT, x, x, batches(10, 33), np.full(10, 0.2))
     for size in (1, 2 * C * p * 10, 2 * C * p * 5, 2 * C * 33 * 3):
         monkeypatch.setattr("zofl_mpi.problems.kernels.softmax.SMALL_PRODUCT", size)
-        close(problem.lower(0, UNIT, x, x, batches(10, 33), np.full(10, 0.2)), whole)
+        close(problem.solve_client(0, UNIT, x, x, batches(10, 33), np.full(10, 0.2)), whole)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -135,9 +135,9 @@ def test_radius_zero_and_no_steps_leave_what_they_should_bit_for_bit(kernel, nam
     """Mutation: returning (s x) / s."""
     problem = softmax(kernel=kernel, dtype=np.float32, radius=(0.0,))
     x, y = points(200, problem.n, 1, np.float32), points(200, problem.n, 2, np.float32)
-    assert np.array_equal(problem.lower(0, DATA[name], x, y, batches(5, 3), np.full(5, 0.1)), x)
+    assert np.array_equal(problem.solve_client(0, DATA[name], x, y, batches(5, 3), np.full(5, 0.1)), x)
     for end in (
-        lambda *none: problem.lower(0, DATA[name], x, y, *none),
+        lambda *none: problem.solve_client(0, DATA[name], x, y, *none),
         lambda *none: problem.descend(UNIT, y[0], *none),
     ):
         same = end(batches(0, 3), np.zeros(0))
@@ -154,7 +154,7 @@ def test_kernels_compute_with_copies_wherever_the_callers_arrays_lie(monkeypatch
     for offset in range(9):
         x = memory[offset : offset + 2 * problem.n].reshape(2, -1)
         x[:] = points(2, problem.n)
-        problem.lower(0, UNIT, x, x, batches(20, 5), np.full(20, 0.1))
+        problem.solve_client(0, UNIT, x, x, batches(20, 5), np.full(20, 0.1))
         assert not seen[-1][1]
         np.testing.assert_array_equal(seen[-1][0], seen[0][0])
 
@@ -167,7 +167,7 @@ def test_large_logits_overflow_nowhere(kernel):
     assert np.isfinite(problem.f1(x[0], UNIT))
     assert np.isfinite(problem.gradient_f1(x[0], UNIT, np.arange(N))).all()
     for B in (1, 9):
-        assert np.isfinite(problem.lower(0, UNIT, x, x, batches(5, B), np.full(5, 0.1))).all()
+        assert np.isfinite(problem.solve_client(0, UNIT, x, x, batches(5, B), np.full(5, 0.1))).all()
 
 
 def test_f2_carries_the_number_of_clients_and_positions_are_checked():
@@ -181,7 +181,7 @@ def test_f2_carries_the_number_of_clients_and_positions_are_checked():
     x = points(1, problem.n)
     for position in (-1, N):
         with pytest.raises(IndexError, match=f"0..{N - 1}"):
-            problem.lower(0, UNIT, x, x, np.array([[0, position]]), np.ones(1))
+            problem.solve_client(0, UNIT, x, x, np.array([[0, position]]), np.ones(1))
 
 
 def test_the_score_of_a_mix_of_classes():
@@ -230,7 +230,7 @@ def test_the_kernel_that_is_named_is_computed(monkeypatch):
     x = points(2, softmax().n)
     for least, name in ((10**9, "numpy"), (1, "numba")):
         monkeypatch.setattr(kernels, "LEAST", least)
-        softmax().lower(0, UNIT, x, x, batches(1, 4), np.ones(1))
+        softmax().solve_client(0, UNIT, x, x, batches(1, 4), np.ones(1))
         assert softmax().kernel_name(4) == name == computed.pop()
     monkeypatch.setattr(kernels, "numba_installed", lambda: False)
     with pytest.raises(UserError, match=r"zofl_mpi\[fast\]"):
@@ -284,7 +284,7 @@ def test_the_compiled_kernels_tiles_are_the_steps_of_numpys(features, classes, m
     for size in (1, 3, 4, 7, 32, 33, 50, 64, 70, 71):
         steps, sizes = generator.integers(0, 80, (4, size)), np.full(4, 0.2)
         numpy, compiled = (
-            Softmax(features, classes, weights=np.ones(1), kernel=kernel, dtype=np.float64).moved(
+            Softmax(features, classes, weights=np.ones(1), kernel=kernel, dtype=np.float64).after_steps(
                 x, y, ProximalSteps(data, steps, sizes, 0.7, radius, shift if bounds == "shifted" else None)
             )
             for kernel in ("numpy", "numba")
@@ -301,7 +301,7 @@ def test_the_compiled_kernel_is_prepared():
     problem.prepare("numpy", UNIT)
     problem.prepare("numba", UNIT)
     before = list(softmax_numba.advance.signatures)
-    problem.lower(0, UNIT, x, x, batches(3, 4), np.full(3, 0.1))
+    problem.solve_client(0, UNIT, x, x, batches(3, 4), np.full(3, 0.1))
     assert softmax_numba.advance.signatures == before != []
 
 

@@ -50,7 +50,7 @@ class Asked(TorchDispatchMode):
         for owner, name in (
             (LocalSteps, "inputs"),
             (split_lm.SplitLM, "samples"),
-            (split_lm.SplitLM, "placed"),
+            (split_lm.SplitLM, "to_device"),
             (messages, "_host_dtype"),
             (layers, "one_hot"),  # which looks at its labels on the CPU alone
         ):
@@ -121,7 +121,7 @@ def test_an_evaluation_waits_as_often_however_many_samples_it_has(monkeypatch: P
 
     found = []
     for block in (2, 29):
-        monkeypatch.setattr(split_method, "BLOCK", block)
+        monkeypatch.setattr(split_method, "EVALUATION_SAMPLES", block)
         of = made("CSEFSL", h=1)
         with Patch.context() as patched:
             asked = Asked(patched)
@@ -201,8 +201,8 @@ def test_samples_on_a_device_have_the_bits_of_the_hosts(dtype: str, kind: Any, e
     tensor = torch.tensor
     monkeypatch.setattr(device_cache, "is_host", lambda device: False)
     monkeypatch.setattr(torch, "tensor", lambda values, **named: placed.append(1) or tensor(values, **named))
-    for most in (device_cache.MOST, 0):
-        monkeypatch.setattr(device_cache, "MOST", most)
+    for most in (device_cache.MAX_BYTES_ON_GPU, 0):
+        monkeypatch.setattr(device_cache, "MAX_BYTES_ON_GPU", most)
         for _ in range(2):
             inputs, labels = device_cache.samples_on("cpu", data, positions, dtype)
             expected = data.take(positions, np.dtype(dtype))
@@ -270,7 +270,7 @@ def test_within_a_model_on_a_gpu_torch_warns_or_refuses(strict: bool, tf32: bool
     monkeypatch.setattr(torch, "set_float32_matmul_precision", told.append)
     own = Flat([torch.nn.Linear(2, 1)], strict, tf32)
     for theta in (own.initial()[0], *[own.initial()[0].as_subclass(OnGPU)] * 3):
-        with own.at(theta):
+        with own.bound_to(theta):
             on_gpu = isinstance(theta, OnGPU)
             assert torch.are_deterministic_algorithms_enabled() is on_gpu
     assert torch.is_deterministic_algorithms_warn_only_enabled() is not strict
@@ -287,7 +287,7 @@ def test_the_kernel_of_a_result_tells_its_arithmetic() -> None:
 def test_attention_is_held_to_the_same_bits() -> None:
     """Mutation: a language model whose kernels may warn."""
     own = lm_toy.problem()
-    assert own.local._strict and own.top._strict and not setting().problem.local._strict
+    assert own.client_side._strict and own.server_side._strict and not setting().problem.client_side._strict
 
 
 # --- bfloat16
@@ -305,7 +305,7 @@ def test_losses_in_bfloat16_are_near_those_in_float32(which: str, device: str) -
         of = method(VARIANTS[which][0], training(setting(dtype="float32", bf16=bf16, device=device), SGD, h=2))
         local = local_of(of)
         _, x, labels = next(iter(local))
-        with torch.no_grad(), local.at(local.buffers):
+        with torch.no_grad(), local.bound_to(local.buffers):
             smashed = of.setting.problem.smash(x)
             loss = None if of.loss.at_cut else of.setting.problem.local_loss(smashed, labels)  # else it has no head
         assert smashed.dtype == (torch.bfloat16 if bf16 else torch.float32)
@@ -321,8 +321,8 @@ def test_what_arrives_at_a_gpu_has_its_channels_last(monkeypatch: Patch) -> None
     """As before it travelled; on a CPU it stays as it came. Mutations: the layout that travels; another on a CPU."""
     own = setting().problem
     came = torch.arange(2.0 * 3 * 4 * 5).view(2, 3, 4, 5)
-    assert own.placed(came) is came
+    assert own.to_device(came) is came
     monkeypatch.setattr(device_cache, "is_host", lambda device: False)
-    found = own.placed(came)
+    found = own.to_device(came)
     assert torch.equal(found, came) and found.is_contiguous(memory_format=torch.channels_last)
-    assert own.placed(came.flatten()).is_contiguous()
+    assert own.to_device(came.flatten()).is_contiguous()

@@ -48,13 +48,13 @@ def at(own: SplitLM, theta: torch.Tensor, theta_s: torch.Tensor) -> Any:
     from contextlib import ExitStack
 
     stack = ExitStack()
-    for manager in (own.evaluating(), own.local.at(theta), own.top.at(theta_s)):
+    for manager in (own.evaluating(), own.client_side.bound_to(theta), own.server_side.bound_to(theta_s)):
         stack.enter_context(manager)
     return stack
 
 
 def vectors(own: SplitLM) -> tuple[torch.Tensor, torch.Tensor]:
-    return own.local.initial()[0], own.top.initial()[0]
+    return own.client_side.initial()[0], own.server_side.initial()[0]
 
 
 def uncut(own: SplitLM, theta: torch.Tensor, theta_s: torch.Tensor) -> Lora:
@@ -144,7 +144,7 @@ def test_perplexities(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over tokens, and over batches of 4 texts, the last of 1; shares of three clients. By hand, without smoothing. In
     blocks of 8 and logits of 4 texts at once. Mutations: smoothing in reports; a mean over texts; batches of other
     sizes, of each client's own texts, or cut by a block; a last text that nobody scores; validation scored as test."""
-    monkeypatch.setattr(split_method, "BLOCK", 8)
+    monkeypatch.setattr(split_method, "EVALUATION_SAMPLES", 8)
     monkeypatch.setattr(split_lm, "ROWS", 4)
     of = method(HERON, training(replace(setting(), test=texts(37, 8))))
     own = of.setting.problem
@@ -214,9 +214,9 @@ def test_logits_are_looked_at_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
     own.parts.auxiliary.last.register_forward_hook(lambda part, given, losses: rows.append(len(losses)))
     for logits in (lm.LOGITS, 7 * VOCABULARY):
         monkeypatch.setattr(lm, "LOGITS", logits)
-        with own.local.at(theta):
+        with own.client_side.bound_to(theta):
             loss = own.local_loss(own.smash(x), labels)
-            found.append((loss.detach(), own.local.gradient(loss)))
+            found.append((loss.detach(), own.client_side.gradient(loss)))
     close(found[0][0], found[1][0])
     close(found[0][1], found[1][1])
     assert rows[0] == sum(rows[1:]) > 14 and max(rows[1:]) == 7
@@ -251,16 +251,16 @@ def test_frozen_weights_are_stored_in_bfloat16(monkeypatch: pytest.MonkeyPatch) 
         own = problem(dtype="float32", bf16=True)
         theta, theta_s = (moved(vector).float() for vector in vectors(own))
         x, labels = own.samples(DATA, np.arange(5))
-        with own.local.at(theta), own.top.at(theta_s):
+        with own.client_side.bound_to(theta), own.server_side.bound_to(theta_s):
             smashed = own.smash(x)
             losses = own.local_loss(smashed, labels), own.server_loss(smashed.detach(), labels)
-            slopes = own.local.gradient(losses[0]), own.top.gradient(losses[1])
+            slopes = own.client_side.gradient(losses[0]), own.server_side.gradient(losses[1])
         return own, [each.detach().float().numpy().tobytes() for each in (smashed, *losses, *slopes)]
 
     own, narrow = found()
     frozen = [p for part in own.parts[:3] for p in part.parameters() if p.dtype == torch.bfloat16]
     assert len({id(p) for p in frozen}) == len({p.data_ptr() for p in frozen}) == DEPTH * 12 + 1
-    assert {p.dtype for p in own.joined(*vectors(own)).parameters()} == {torch.float32}
+    assert {p.dtype for p in own.full_model(*vectors(own)).parameters()} == {torch.float32}
     monkeypatch.setattr(split_lm, "narrow_frozen", lambda parts: None)
     assert found()[1] == narrow
     monkeypatch.undo()
@@ -271,7 +271,7 @@ def test_the_joined_model_computes_what_the_parts_do() -> None:
     """LoRA merged = unmerged. Mutations: merged without alpha / r; the auxiliary's blocks in place of the server's."""
     own = problem()
     theta, theta_s = map(moved, vectors(own))
-    model = own.joined(theta, theta_s)
+    model = own.full_model(theta, theta_s)
     text, _ = tokens(DATA, 0)
     with at(own, theta, theta_s), torch.no_grad():
         close(model(text[None]).logits[0], own.parts.server(own.smash(text[None]), torch.arange(len(text))))
@@ -285,7 +285,7 @@ def test_a_model_that_is_kept_is_read_again(tmp_path: Any, train: Any) -> None:
     """Untied after --train all, and so in its configuration. Mutation: the unembedding tied when it is read."""
     own = problem(train=train)
     theta, theta_s = map(moved, vectors(own))
-    own.joined(theta, theta_s).save_pretrained(tmp_path)
+    own.full_model(theta, theta_s).save_pretrained(tmp_path)
     model = lm_models.stored_model(str(tmp_path)).double()
     assert (model.lm_head.weight is model.transformer.wte.weight) == (train == "lora")
     seeded(lambda: adapters.add_lora(model, RANK, ALPHA))  # type: ignore[func-returns-value,return-value]
@@ -317,7 +317,7 @@ def test_all_parameters_train() -> None:
             )
         torch.cat(losses).mean().backward()
         rule.step()
-    made = plan.problem.joined(state.theta, state.theta_s)
+    made = plan.problem.full_model(state.theta, state.theta_s)
     for (name, value), other in zip(net.state_dict().items(), made.state_dict().values(), strict=True):
         np.testing.assert_allclose(value, other, rtol=0, atol=1e-12, err_msg=name)
 

@@ -93,7 +93,9 @@ def test_each_side_counts_its_own_steps_where_clients_rest(monkeypatch: pytest.M
     more = {"align_epochs": 0} if cls is FSLSAGE else {}
     found = sizes(monkeypatch, cls, plan, 4, **more)
     n = plan.problem
-    own, top = (found[length] for length in (n.n_client if cls in (*LOCKSTEP, FSLSAGE) else n.local.n, n.top.n))
+    own, top = (
+        found[length] for length in (n.n_client if cls in (*LOCKSTEP, FSLSAGE) else n.client_side.n, n.server_side.n)
+    )
     steps, met, expected, served = [0, 0, 0], [0, 0, 0], [], []
     for r in range(4):
         for i in plan.participants(r):

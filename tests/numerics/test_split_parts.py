@@ -34,7 +34,7 @@ from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_images import ConvNet, ResNet, SplitMLP
-from zofl_mpi.run.flags import leaves, made
+from zofl_mpi.run.flags import instantiate, leaves
 
 
 def test_flat_vectors_hold_the_modules_in_their_own_order_and_go_round() -> None:
@@ -49,7 +49,7 @@ def test_flat_vectors_hold_the_modules_in_their_own_order_and_go_round() -> None
     theta[0] = 99
     assert found.initial()[0][0] != 99
     assert all(p.numel() == 0 for p in (*client.parameters(), *head.parameters()))
-    with found.at(theta, buffers):
+    with found.bound_to(theta, buffers):
         assert torch.equal(torch.cat([flat(client), flat(head)]), theta)
     assert all(p.numel() == 0 for p in client.parameters())
 
@@ -60,7 +60,7 @@ def test_within_at_both_vectors_are_the_modules() -> None:
     found = Flat([client, head])
     theta, buffers = found.initial()
     before, x = (theta.clone(), buffers.clone()), torch.rand(4, 1, SIDE, SIDE)
-    with torch.no_grad(), found.at(theta, buffers):
+    with torch.no_grad(), found.bound_to(theta, buffers):
         first = client(x)
         assert not torch.equal(buffers, before[1])
         theta.mul_(2)
@@ -84,10 +84,10 @@ def test_two_clients_take_turns_with_the_same_modules() -> None:
     xs = [torch.rand(3, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(k)) for k in range(2)]
     outputs, slope = [], torch.rand(3, 2, SIDE, SIDE)
     for theta, own, x in zip(thetas, buffers, xs, strict=True):
-        with found.at(theta, own):
+        with found.bound_to(theta, own):
             outputs.append(client(x))
     for k in (1, 0):
-        with found.at(thetas[k], buffers[k]):
+        with found.bound_to(thetas[k], buffers[k]):
             g = found.gradient(outputs[k], slope)
         put(alone, thetas[k], start[1])
         alone.zero_grad()
@@ -104,7 +104,7 @@ def test_views_of_a_vector_are_made_once_and_go_with_it(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.Tensor, "split_with_sizes", lambda own, sizes: made.append(1) or plain(own, sizes))
     theta, buffers = found.initial()
     for _ in range(3):
-        with found.at(theta, buffers):
+        with found.bound_to(theta, buffers):
             theta.add_(1)
             assert torch.equal(flat(client), theta)
     assert len(made) == 2
@@ -121,11 +121,11 @@ def test_frozen_parameters_are_constants() -> None:
     theta, buffers = found.initial()
     assert found.n == 10 and found.b == 0 and torch.equal(client[0].weight, weight)
     x = torch.ones(1, 3)
-    with found.at(theta, buffers):
+    with found.bound_to(theta, buffers):
         g = found.gradient(client(x).sum())
     close(g[:8], client[0](x)[0].repeat(2), 1e-6)
     client.requires_grad_(False)
-    with found.at(theta, buffers):
+    with found.bound_to(theta, buffers):
         assert torch.equal(found.gradient(client(x).sum()), torch.zeros(10))
     assert torch.equal(Flat([nn.Flatten()]).gradient(torch.zeros(())), torch.zeros(0))
 
@@ -202,8 +202,8 @@ def test_trying_the_parts_leaves_no_trace() -> None:
     parts = seeded(resnet)
     before, state = [statistics(part) for part in parts], torch.random.get_rng_state()
     problem = SplitNetwork(*parts, (1, SIDE, SIDE), C)
-    assert torch.equal(problem.local.initial()[1], torch.cat(before[:2]))
-    assert torch.equal(problem.top.initial()[1], before[2])
+    assert torch.equal(problem.client_side.initial()[1], torch.cat(before[:2]))
+    assert torch.equal(problem.server_side.initial()[1], before[2])
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
@@ -226,7 +226,7 @@ def test_the_cut_moves_stages_from_the_server_to_the_client(cut: int, head: str)
     side, channels = (5, 3, 3, 2)[cut - 1], (16, 32, 32, 64)[cut - 1]
     problem = SplitNetwork(client, auxiliary, server, SHAPE, CLASSES)
     assert problem.smashed_shape == (channels, side, side) and len(problem.blocks) == (cut if cut > 1 else 0)
-    assert problem.local.sizes()[1] == (channels * (side * side if head == "linear" else 1) + 1) * CLASSES
+    assert problem.client_side.sizes()[1] == (channels * (side * side if head == "linear" else 1) + 1) * CLASSES
 
 
 def test_the_network_is_the_same_for_every_cut() -> None:
@@ -268,7 +268,7 @@ def test_samples_see_each_other_by_batch_norm_alone(norm: str, alone: bool) -> N
 )
 def test_a_network_that_cannot_be_is_refused_in_one_sentence(cls: Any, flags: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=re.escape(sentence)):
-        made(cls, {leaf.name: leaf.default for leaf in leaves(cls)} | flags).parts((1, SIDE, SIDE), C)
+        instantiate(cls, {leaf.name: leaf.default for leaf in leaves(cls)} | flags).parts((1, SIDE, SIDE), C)
 
 
 def test_a_perceptron_is_cut_behind_its_first_layer() -> None:
@@ -276,9 +276,9 @@ def test_a_perceptron_is_cut_behind_its_first_layer() -> None:
     client, auxiliary, server = SplitMLP((3, 7)).parts(SHAPE, CLASSES)
     problem = SplitNetwork(client, auxiliary, server, SHAPE, CLASSES)
     inputs = math.prod(SHAPE)
-    assert problem.smashed_shape == (3,) and problem.local.sizes() == [3 * inputs + 3, 3 * CLASSES + CLASSES]
-    assert problem.top.n == 3 * 7 + 7 + 7 * CLASSES + CLASSES
-    with problem.local.at(*problem.local.initial()), torch.no_grad():
+    assert problem.smashed_shape == (3,) and problem.client_side.sizes() == [3 * inputs + 3, 3 * CLASSES + CLASSES]
+    assert problem.server_side.n == 3 * 7 + 7 + 7 * CLASSES + CLASSES
+    with problem.client_side.bound_to(*problem.client_side.initial()), torch.no_grad():
         assert float(client(1e3 * torch.ones(1, *SHAPE)).abs().max()) <= 1
 
 

@@ -180,7 +180,7 @@ def test_the_mean_of_one_clients_moments_is_its_own(rule: Optimiser, cls: Any) -
     assert apart(kept.theta, run(method(cls, training(setting(clients=(1,)), rule, state="reset")), 3).theta)
     own = method(cls, training(setting(clients=(1,)), rule))
     whole = cls in (HERON, CSEFSL)
-    size = own.setting.problem.local.n if whole else own.setting.problem.n_client
+    size = own.setting.problem.client_side.n if whole else own.setting.problem.n_client
     assert averaged.moments["first"].shape == (size,)
 
 

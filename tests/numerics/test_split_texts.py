@@ -41,15 +41,16 @@ class Texts:
 class Words(Split):
     """Predicts each token from the one before it. Batches are padded to their longest text."""
 
-    takes_one, alike, smashed_shape, device, arithmetic = True, False, (LONGEST - 1, WIDTH), "cpu", "cpu"
+    allows_batch_of_one, equal_sizes, smashed_shape = True, False, (LONGEST - 1, WIDTH)
+    device = arithmetic = "cpu"
 
     def __init__(self) -> None:
         self.client, self.auxiliary, self.server = (part.double() for part in seeded(parts))
-        self.local, self.top = Flat([self.client, self.auxiliary]), Flat([self.server])
+        self.client_side, self.server_side = Flat([self.client, self.auxiliary]), Flat([self.server])
 
     @property
     def n_client(self) -> int:
-        return self.local.sizes()[0]
+        return self.client_side.sizes()[0]
 
     def samples(self, data: Texts, positions: Any) -> tuple[Tensor, Tensor]:
         texts = [data.tokens[i] for i in positions]
@@ -74,7 +75,7 @@ class Words(Split):
     def kernel_name(self, batch_size: int) -> str:
         return "torch cpu"
 
-    def placed(self, value: Tensor) -> Tensor:
+    def to_device(self, value: Tensor) -> Tensor:
         return value
 
     def smash(self, inputs: Tensor) -> Tensor:
@@ -202,11 +203,11 @@ def test_sage_aligns_on_every_mini_batch_of_its_texts() -> None:
     for kept in (state.labels, state.smashed):
         kept.update({i: dict(sorted(uploads.items())) for i, uploads in kept.items()})
     numbered = [state.labels["2"][str(number)] for number in range(len(state.labels["2"]))]
-    small = RecentUploads(state.smashed, state.labels, 3 + sum(map(len, numbered[-2:])), alike=False)
+    small = RecentUploads(state.smashed, state.labels, 3 + sum(map(len, numbered[-2:])), equal_sizes=False)
     small.add(2, Smashed(torch.zeros(3, 4, WIDTH), torch.zeros(3, 4, dtype=torch.int64)))
     *kept, _ = (labels for _, labels in small.uploads(2))
     assert len(kept) == 2 and all(torch.equal(a, b) for a, b in zip(kept, numbered[-2:], strict=True))
-    heads, recent = dict(state.heads), RecentUploads(state.smashed, state.labels, of.buffer, alike=False)
+    heads, recent = dict(state.heads), RecentUploads(state.smashed, state.labels, of.buffer, equal_sizes=False)
     main = of.server(state, 4)
     before = [of.align(main, recent, heads, i) for i in range(3)]
     assert before == pytest.approx(expected, rel=1e-9)

@@ -123,7 +123,7 @@ def test_splitlora_is_sflv2_with_the_same_flags_to_the_bit(dtype: str) -> None:
     plan = planned(own, beta=0.6, h=3)
     lora, sfl = (run(method(cls, plan), 4) for cls in (SplitLoRA, SFLV2))
     assert same(lora, sfl) and (lora.server_steps, lora.server_loss) == (sfl.server_steps, sfl.server_loss)
-    assert own.problem.n_client == RANK * (SIDE * SIDE + 5) and own.problem.top.n == RANK * (5 + 4)
+    assert own.problem.n_client == RANK * (SIDE * SIDE + 5) and own.problem.server_side.n == RANK * (5 + 4)
     assert apart(lora.theta, method(SplitLoRA, plan).start().theta)
 
 
@@ -131,7 +131,7 @@ def test_its_defaults_are_those_of_its_code() -> None:
     """Mutations: another default moved; the other methods' defaults moved with them."""
     own = setting(adapted)
     roomy = replace(own, data=tuple(data.subset([0] * 8) for data in own.data))
-    lora, sfl = (flags.built(cls, roomy, batch=4).training for cls in (SplitLoRA, SFLV2))
+    lora, sfl = (flags.from_flags(cls, roomy, batch=4).training for cls in (SplitLoRA, SFLV2))
     papers = {leaf.name: leaf.paper for leaf in flags.leaves(SplitLoRA) if leaf.name in ("batch", "h")}
     assert papers == {"batch": 8, "h": 100}
     assert (lora.lr_client, lora.lr_server, lora.weights) == (2e-4, 2e-4, "uniform")

@@ -20,12 +20,12 @@ from zofl_mpi.engine.fields import described, reported
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import RunFailed, UserError
-from zofl_mpi.methods.zo_hfl import ZOHFL, Report, Solutions, State, Values
+from zofl_mpi.methods.zo_hfl import ZOHFL, HierarchicalReport, Solutions, Values, ZOHFLState
 from zofl_mpi.numerics import zo
-from zofl_mpi.problems.analytic.quadratic import Bowl, Quadratic
+from zofl_mpi.problems.analytic.quadratic import Quadratic, QuadraticData
 from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.run import loop, records
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 from zofl_mpi.run.progress import Progress
 
 STREAMS = Streams(7)
@@ -42,24 +42,24 @@ class Spy:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def lower(self, i: int, data: Any, x: Array, y: Array, batches: Array, stepsizes: Array) -> Array:
-        found = self.inner.lower(i, data, x, y, batches, stepsizes)
+    def solve_client(self, i: int, data: Any, x: Array, y: Array, batches: Array, stepsizes: Array) -> Array:
+        found = self.inner.solve_client(i, data, x, y, batches, stepsizes)
         self.calls.append({"i": i, "x": x, "y": y, "batches": batches, "stepsizes": stepsizes, "found": found})
         return found
 
 
-FLAT = Bowl(np.zeros((n, n)), np.zeros(n), np.zeros((4, n)))
+FLAT = QuadraticData(np.zeros((n, n)), np.zeros(n), np.zeros((4, n)))
 """A server without a loss of its own: f_1 = 0."""
 
 
-def toy(clients: int = m, server: Bowl | None = FLAT, **settings: Any) -> Setting:
+def toy(clients: int = m, server: QuadraticData | None = FLAT, **settings: Any) -> Setting:
     """A random problem with unequal clients; `server` None for a random f_1."""
     problem, own, data = Quadratic.random(STREAMS, n, clients, **{"lam": lam, **settings})
     return Setting(problem, STREAMS, data, server or own, server or own, None, np.float64)
 
 
 def method(setting: Setting, **flags: Any) -> ZOHFL:
-    return built(
+    return from_flags(
         ZOHFL, setting, **{"eta": eta, "gamma": 1.0, "schedule": "constant", "batch": 4, "tau": (6.0,), **flags}
     )
 
@@ -68,8 +68,8 @@ def point(t: int = 9, size: int = n) -> Array:
     return STREAMS(Purpose.START, t=t).standard_normal(size)
 
 
-def run(zohfl: ZOHFL, rounds: int, x: Array | None = None, evaluate: bool = False) -> State:
-    state = zohfl.start() if x is None else State(x)
+def run(zohfl: ZOHFL, rounds: int, x: Array | None = None, evaluate: bool = False) -> ZOHFLState:
+    state = zohfl.start() if x is None else ZOHFLState(x)
     clients = clients_of(zohfl)
     for r in range(rounds):
         state = loop.finite_round(zohfl, state, r, clients)
@@ -84,7 +84,7 @@ def zeroth_order_part(zohfl: ZOHFL, x: Array, r: int, patch: Patch) -> Array:
     parts = []  # each client goes through the frame in an order of its own
     for k in range(n):
         patch.setattr(ZOHFL, "direction", lambda self, i, r, k=k: frame[(k + i) % n])
-        parts.append(x - zohfl.round(State(x), r, clients_of(zohfl)).x)
+        parts.append(x - zohfl.round(ZOHFLState(x), r, clients_of(zohfl)).x)
     return np.mean(parts, axis=0)
 
 
@@ -145,7 +145,7 @@ def spied(**flags: Any) -> tuple[ZOHFL, list[dict[str, Any]]]:
 def test_with_y0_last_both_solves_start_in_the_middle_of_the_clients_last_pair(samples: Any) -> None:
     """Mutations: each solve goes on from its own last end; the last pair of another client; the plus solution alone."""
     zohfl, calls = spied(y0="last", samples=samples, beta=0.67)
-    clients, state = clients_of(zohfl), State(point())
+    clients, state = clients_of(zohfl), ZOHFLState(point())
     middle: dict[int, Array] = {}
     for r in range(8):
         state = zohfl.round(state, r, clients)
@@ -165,7 +165,7 @@ def test_with_y0_last_both_solves_start_in_the_middle_of_the_clients_last_pair(s
 def test_every_client_takes_its_own_number_of_steps(schedule_h: Any, growth: int) -> None:
     """H_{i,r} = ceil(tau_i sqrt(r + 1)), here at r = 3. Mutations: sqrt(r); tau of another client; floor."""
     zohfl, calls = spied(tau=(2.0, 5.0, 0.25), schedule_h=schedule_h)
-    state = zohfl.round(State(point()), 3, clients_of(zohfl))
+    state = zohfl.round(ZOHFLState(point()), 3, clients_of(zohfl))
     right = [2 * growth, 5 * growth, 1]
     assert [len(call["stepsizes"]) for call in calls] == right
     assert [call["batches"].shape for call in calls] == [(H, 4) for H in right]
@@ -196,7 +196,7 @@ def test_the_step_is_the_exact_sum_of_the_estimates(divide: Any) -> None:
     direction of another client or round; a quantum too coarse."""
     zohfl = method(toy(clients=1000, server=None, noise=1.0), beta=0.7, divide=divide, gamma=0.1, tau=(1.0,))
     clients, x, r = clients_of(zohfl), point(), 1
-    found = zohfl.round(State(x), r, clients)
+    found = zohfl.round(ZOHFLState(x), r, clients)
     S, message, terms = zohfl.sampling(r), GlobalModel(x, r), list[Array]()
     for i in S:
         v = zo.direction(STREAMS(Purpose.DIRECTION, r=r, i=i), n)
@@ -217,7 +217,7 @@ def test_reports_of_the_toy_problem_are_right() -> None:
     """Against direct formulas. Mutations: f_2 summed; y of the perturbed points; distance squared; f_1 of a batch."""
     zohfl = method(toy(server=None, noise=1.0))
     setting, problem, x, r = zohfl.setting, zohfl.problem, point(), 2
-    found = reported(zohfl.evaluate(State(x), r, clients_of(zohfl)))
+    found = reported(zohfl.evaluate(ZOHFLState(x), r, clients_of(zohfl)))
     server = setting.server
     f1 = (x - server.a) @ server.A @ (x - server.a) / 2 + server.noise.mean(axis=0) @ x
     y = [local(zohfl, i, x, r, math.ceil(6 * math.sqrt(3)), Purpose.PERSONAL) for i in range(m)]
@@ -233,17 +233,17 @@ def test_reports_of_the_toy_problem_are_right() -> None:
     close(found["local_error"], np.mean([np.linalg.norm(y[i] - exact[i]) for i in range(m)]))
     close(found["test_loss"], f1)
     assert math.isnan(found["test_accuracy"]) and math.isnan(found["personal_accuracy"])
-    assert set(described(Report)) - set(found) == {
+    assert set(described(HierarchicalReport)) - set(found) == {
         *("objective_nonsmooth", "test_smooth_loss", "validation_accuracy", "validation_loss"),
         "validation_personal_accuracy",
     }
-    assert set(described(State)) == {"x", "gradient_f1_norm", "gradient_f2_norm", "local_steps"}
+    assert set(described(ZOHFLState)) == {"x", "gradient_f1_norm", "gradient_f2_norm", "local_steps"}
 
 
 def test_with_y0_last_an_evaluation_starts_at_the_clients_last_solution() -> None:
     zohfl, calls = spied(y0="last")
     clients = clients_of(zohfl)
-    state = zohfl.round(State(point()), 0, clients)
+    state = zohfl.round(ZOHFLState(point()), 0, clients)
     ends = [call["found"].mean(axis=0) for call in calls]
     calls.clear()
     zohfl.evaluate(state, 0, clients)

@@ -14,7 +14,7 @@ from zofl_mpi.clients import privacy
 from zofl_mpi.engine.fields import described
 from zofl_mpi.engine.fleet import Spent
 from zofl_mpi.engine.setting import Method
-from zofl_mpi.rounds.local_sgd import State
+from zofl_mpi.rounds.local_sgd import LocalSGDState
 from zofl_mpi.run import flags
 from zofl_mpi.run.plan import HOOKS, groups_of
 from zofl_mpi.run.records import layout
@@ -99,7 +99,7 @@ def files() -> str:
             *rows,
             f"\nAttributes of every result: {listed(layout.ATTRIBUTES_OF_RESULTS)};",
             f"of some: {listed(sorted(layout.FURTHER.keys() - layout.ATTRIBUTES_OF_RESULTS))}.",
-            f"Columns of `{layout.PLACES}`: {listed(layout.TABLE.names or ())}.\n",
+            f"Columns of `{layout.RANK_TABLE}`: {listed(layout.TABLE.names or ())}.\n",
         ]
     )
 
@@ -123,7 +123,7 @@ def columns() -> Iterator[str]:
         told: dict[str, list[str]] = {}
         for name, cls in module.METHODS.items():
             kinds = [typing.get_type_hints(getattr(cls, step))["return"] for step in ("start", "evaluate")]
-            state, report = (State if kind is Any else kind for kind in kinds)
+            state, report = (LocalSGDState if kind is Any else kind for kind in kinds)
             shown = f"{state.__name__}: {listed(described(state))}; {listed(described(report))}"
             told.setdefault(shown, []).append(name)
         rows = [f"| {listed(methods)} | {' | '.join(shown.split('; '))} |" for shown, methods in told.items()]

@@ -11,14 +11,14 @@ from tests.conftest import Patch
 from zofl_mpi import zo_hfl
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import again, progress, stored
-from zofl_mpi.run.plan import understand
+from zofl_mpi.run.plan import parse_plan
 
 
 def commands(monkeypatch: Patch, started: list[str] | None, *arguments: str, ranks: int = 3) -> list[list[str]]:
     """The words of the two commands of a run with these arguments, by a launcher with those words."""
     monkeypatch.setattr(progress, "outermost_launcher", lambda: None if started is None else 77)
     monkeypatch.setattr(Path, "read_text", lambda path: "\0".join(started or []) + "\0")
-    plan = understand(zo_hfl, arguments)
+    plan = parse_plan(zo_hfl, arguments)
     return [shlex.split(each) for each in again.commands(plan, "results/a b.h5", ranks)]
 
 
@@ -94,7 +94,7 @@ def test_an_own_folder_that_is_there_is_used_and_the_advice_is_complete(tmp_path
     """Mutations: a folder that has gone is used; the command of the advice lacks what was typed."""
     config = {"method": "zo_hfl", "data_dir": "there"}
     own = {"data_dir": str(tmp_path)}
-    assert stored.trusted(config, {}, "a.h5", own=own)["data_dir"] == str(tmp_path)
-    assert "data_dir" not in stored.trusted(config, {}, "a.h5", own={"data_dir": str(tmp_path / "gone")})
+    assert stored.safe_config(config, {}, "a.h5", own=own)["data_dir"] == str(tmp_path)
+    assert "data_dir" not in stored.safe_config(config, {}, "a.h5", own={"data_dir": str(tmp_path / "gone")})
     with pytest.raises(UserError, match=r"if you trust it: python -m x --resume a.h5 --method a:B$"):
-        stored.trusted({"method": "a:B"}, {}, "a.h5", command="python -m x --resume a.h5")
+        stored.safe_config({"method": "a:B"}, {}, "a.h5", command="python -m x --resume a.h5")

@@ -15,13 +15,13 @@ from zofl_mpi.doctor import slurm
 from zofl_mpi.engine import device
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import binding, records
-from zofl_mpi.run.binding import Place
+from zofl_mpi.run.binding import RankPlacement
 
 A, B, C = "GPU-a", "GPU-b", "GPU-c"
 
 
-def place(uuid: str, gpus: int, host: str = "n1", client: bool = True) -> Place:
-    return Place(host, client, "cuda:0" if uuid else "cpu", uuid, gpus, "0-3", 4, "openblas")
+def place(uuid: str, gpus: int, host: str = "n1", client: bool = True) -> RankPlacement:
+    return RankPlacement(host, client, "cuda:0" if uuid else "cpu", uuid, gpus, "0-3", 4, "openblas")
 
 
 told: list[str] = []
@@ -32,7 +32,7 @@ BUILD = {"__version__": "2.9", "version": SimpleNamespace(cuda="13.0")}
 
 
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[Place]]]:
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[RankPlacement]]]:
     """gpus([A, B], [A]): what all ranks learn that see these GPUs, each rank a thread with a CUDA of its own.
 
     An allocation that names no number lands on the current GPU, the first one until a rank chooses.
@@ -40,7 +40,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[Place]]]:
     own = threading.local()
     told.clear()
 
-    def run(*seen: list[str], broken: str = "", lands: bool = True, granted: str = "") -> list[list[Place]]:
+    def run(*seen: list[str], broken: str = "", lands: bool = True, granted: str = "") -> list[list[RankPlacement]]:
         def uuids() -> list[str]:
             return seen[int(threading.current_thread().name.removeprefix("rank "))]
 
@@ -70,7 +70,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[Place]]]:
     return run
 
 
-def test_every_rank_learns_on_which_gpu_the_others_landed(gpus: Callable[..., list[list[Place]]]) -> None:
+def test_every_rank_learns_on_which_gpu_the_others_landed(gpus: Callable[..., list[list[RankPlacement]]]) -> None:
     """Mutations: the uuid of GPU 0; an allocation before the choice."""
     found = gpus([A, B], [A, B], [B, A])
     assert found[0] == found[1] == found[2]
@@ -86,7 +86,7 @@ def test_every_rank_learns_on_which_gpu_the_others_landed(gpus: Callable[..., li
     assert "computes on the CPU: torch 2.9 (built for CUDA 13.0) sees no GPU" in sentence
 
 
-def test_ranks_that_do_not_land_where_they_chose_are_found(gpus: Callable[..., list[list[Place]]]) -> None:
+def test_ranks_that_do_not_land_where_they_chose_are_found(gpus: Callable[..., list[list[RankPlacement]]]) -> None:
     """Mutations: the uuid that was chosen in place of the one where the allocation is; one on a GPU that is named."""
     found = gpus([A, B, C], [A, B, C], [A, B, C], lands=False)[0]
     assert [each.device for each in found] == ["cuda:2", "cuda:0", "cuda:1"]
@@ -94,7 +94,7 @@ def test_ranks_that_do_not_land_where_they_chose_are_found(gpus: Callable[..., l
     assert "ranks 1, 2 on" in sentence and f"share the GPU {A}, although the node has 3 for 2 ranks" in sentence
 
 
-def test_a_gpu_on_which_nothing_can_be_allocated_ends_all_ranks(gpus: Callable[..., list[list[Place]]]) -> None:
+def test_a_gpu_on_which_nothing_can_be_allocated_ends_all_ranks(gpus: Callable[..., list[list[RankPlacement]]]) -> None:
     """Mutation: a traceback of one rank while the others wait."""
     with pytest.raises(
         UserError, match=r"cuda:1 is there, but nothing can be allocated on it \(CUDA error: all"
@@ -104,7 +104,7 @@ def test_a_gpu_on_which_nothing_can_be_allocated_ends_all_ranks(gpus: Callable[.
 
 
 @pytest.mark.parametrize(
-    ("places", "told"),
+    ("placements", "told"),
     [
         ([place(A, 2, client=False), place(A, 2), place(B, 2)], []),  # the server beside a client: 2 GPUs for 3 ranks
         ([place(A, 3, client=False), place(A, 3), place(B, 3)], ["ranks 0, 1 on n1"]),  # the third one is idle
@@ -114,8 +114,8 @@ def test_a_gpu_on_which_nothing_can_be_allocated_ends_all_ranks(gpus: Callable[.
         ([place(A, 2, "n2"), place(A, 2, "n2"), place(B, 2, "n1"), place(B, 2, "n1")], ["ranks 2, 3", "ranks 0, 1"]),
     ],
 )
-def test_ranks_that_share_a_gpu_while_one_is_left_are_named(places: list[Place], told: list[str]) -> None:
-    found = list(binding.warnings_of(places))
+def test_ranks_that_share_a_gpu_while_one_is_left_are_named(placements: list[RankPlacement], told: list[str]) -> None:
+    found = list(binding.warnings_of(placements))
     assert len(found) == len(told) and all(words in each for words, each in zip(told, found, strict=True))
     assert [binding.spans(each) for each in ((), (3,), (2, 0, 1), (0, 1, 3, 8, 9))] == ["", "3", "0-2", "0-1,3,8-9"]
 
@@ -138,7 +138,8 @@ def test_the_table_of_ranks_is_printed_and_kept_for_each_session(
         for rank, clients in enumerate("021")
     ]
     rows = [
-        (row["from_round"], row["rank"], row["cores"], row["clients"], row["role"]) for row in records.load(out).places
+        (row["from_round"], row["rank"], row["cores"], row["clients"], row["role"])
+        for row in records.load(out).placements
     ]
     ranks = [(0, 0, "0-1,5", 0, "server"), (0, 1, "0-1,5", 2, "client"), (0, 2, "0-1,5", 1, "client")]
     assert rows == [*ranks, (2, 0, "0-1,5", 3, "both")]

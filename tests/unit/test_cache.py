@@ -55,13 +55,13 @@ def sources(reader) -> Sources:
 def test_what_is_opened_is_what_was_read_once(tmp_path, sources, reader, monkeypatch):
     for _ in range(2):
         cache.prepare(sources, tmp_path)
-        assert same(cache.open(sources, tmp_path), RAW)
+        assert same(cache.open_entry(sources, tmp_path), RAW)
     assert reader.calls == 1
     assert [path.name for path in tmp_path.iterdir()] == [sources.key]
     floats = Raw(np.array([[0.1], [0.2]]), np.array([0, 1]), 2)
     other = cache.identify("../My data/Own set.npz", lambda: floats)
     cache.prepare(other, tmp_path)
-    assert same(cache.open(other, tmp_path), floats) and other.key.startswith("own-set-")
+    assert same(cache.open_entry(other, tmp_path), floats) and other.key.startswith("own-set-")
     monkeypatch.setenv("ZOFL_CACHE", str(tmp_path))
     assert cache.default_cache_dir() == tmp_path
     monkeypatch.setenv("ZOFL_CACHE", "")
@@ -72,7 +72,7 @@ def test_what_is_opened_is_what_was_read_once(tmp_path, sources, reader, monkeyp
 
 def test_the_arrays_are_read_only_maps_of_one_shared_file(tmp_path, sources):
     cache.prepare(sources, tmp_path)
-    raw = cache.open(sources, tmp_path)
+    raw = cache.open_entry(sources, tmp_path)
     for array in (raw.inputs, raw.labels, raw.targets):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
@@ -137,9 +137,9 @@ def test_a_damaged_entry_is_told_by_open_and_mended_by_prepare(tmp_path, sources
     cache.prepare(sources, tmp_path)
     damage(tmp_path / sources.key)
     with pytest.raises(UserError, match=r"cached copy of toy .* missing or damaged .* delete that folder"):
-        cache.open(sources, tmp_path)
+        cache.open_entry(sources, tmp_path)
     cache.prepare(sources, tmp_path)
-    assert same(cache.open(sources, tmp_path), RAW)
+    assert same(cache.open_entry(sources, tmp_path), RAW)
     assert reader.calls == 2
     assert [path.name for path in tmp_path.iterdir()] == [sources.key]
 
@@ -165,7 +165,7 @@ def test_an_entry_with_other_bytes_is_made_anew(tmp_path, sources, reader, damag
     monkeypatch.setattr(cache, "SETTLED", -1)
     for calls in (1, 2):
         cache.prepare(sources)
-        assert reader.calls == calls and same(cache.open(sources), RAW)
+        assert reader.calls == calls and same(cache.open_entry(sources), RAW)
         cache.prepare(sources)
         assert reader.calls == calls
         damage(tmp_path / sources.key)
@@ -198,7 +198,7 @@ def test_the_oldest_entries_go_first_and_mapped_ones_stay(tmp_path, monkeypatch,
     """Mutations: the newest first; a mapped one removed, or kept after its last map; no bound at a new entry."""
     found = filled(tmp_path, "abcd")
     size = cache.entries(tmp_path)[0].size
-    mapped = cache.open(cache.identify("a", lambda: RAW), tmp_path)
+    mapped = cache.open_entry(cache.identify("a", lambda: RAW), tmp_path)
     assert [entry.name for entry in cache.remove_oldest(3 * size, tmp_path)] == ["b"]
     assert same(mapped, RAW) and {entry.name for entry in cache.entries(tmp_path)} == {"a", "c", "d"}
     del mapped
@@ -211,7 +211,7 @@ def test_the_oldest_entries_go_first_and_mapped_ones_stay(tmp_path, monkeypatch,
     cache.prepare(cache.identify("f", lambda: RAW), tmp_path)
     assert len(cache.entries(tmp_path)) == 3, "what was used a moment ago stays"
     monkeypatch.setenv("ZOFL_CACHE", str(tmp_path))
-    mapped = cache.open(cache.identify("e", lambda: RAW))
+    mapped = cache.open_entry(cache.identify("e", lambda: RAW))
     assert cache.main([]) == 0
     said = capsys.readouterr().out
     assert said.count(" MiB  used 20") == 3 and f"{tmp_path}: 3 data sets, 0.00 of at most 0 GiB" in said
@@ -235,7 +235,7 @@ def test_a_fingerprint_is_of_all_bytes_and_costs_an_opened_entry_nothing(tmp_pat
     own = cache.identify("big", lambda: big)
     cache.prepare(own, tmp_path)
     monkeypatch.setattr("zofl_mpi.data._crc32", None)
-    assert cache.open(own, tmp_path).known in seen
+    assert cache.open_entry(own, tmp_path).known in seen
 
 
 class Node(World):
@@ -310,7 +310,7 @@ def read():
 
 sources = cache.identify("race", read)
 cache.prepare(sources, folder / "cache")
-raw = cache.open(sources, folder / "cache")
+raw = cache.open_entry(sources, folder / "cache")
 assert (raw.inputs == 7).all() and raw.labels.sum() == 2000
 print(sources.key)
 """
@@ -355,7 +355,7 @@ def test_a_killed_writer_leaves_no_entry_and_its_rest_is_swept_up_a_day_later(tm
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(cache.UNFINISHED)
     cache.prepare(sources, tmp_path)
-    assert same(cache.open(sources, tmp_path), RAW)
+    assert same(cache.open_entry(sources, tmp_path), RAW)
     assert left.exists()
     (tmp_path / sources.key / "facts.json").unlink()
     two_days_ago = time.time() - 2 * cache.DAY

@@ -138,7 +138,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 @pytest.fixture(scope="session")
 def files(data_dir: Path) -> tuple[Path, ...]:
     pytest.importorskip("tokenizers", reason="the extra lm is not installed")
-    return bpe.find(data_dir)
+    return bpe.find_vocabulary(data_dir)
 
 
 @pytest.fixture(scope="session")
@@ -203,7 +203,7 @@ def test_missing_files_are_named_with_where_and_how(tmp_path: Path) -> None:
     folder = tmp_path / "gpt2-bpe"
     folder.mkdir()
     (folder / "encoder.json").write_text("{}")
-    assert complaint(bpe.find, tmp_path) == (
+    assert complaint(bpe.find_vocabulary, tmp_path) == (
         f"--vocabulary: GPT-2's vocabulary, encoder.json and vocab.bpe, is not in {folder} or {tmp_path}; fetch it "
         f"with `python -m zofl_mpi.data.download gpt2-bpe --data-dir {tmp_path}`, or set --data-dir or ZOFL_DATA to "
         "the folder that holds it"
@@ -225,7 +225,7 @@ def test_other_files_are_refused(files: tuple[Path, ...], tmp_path: Path, damage
     shutil.copy(files[1], folder)
     (folder / "encoder.json").write_text(damage(files[0].read_text(encoding="utf-8")), encoding="utf-8")
     with pytest.raises(UserError, match=sentence):
-        Vocabulary(bpe.find(tmp_path)).encode(["Hello"])
+        Vocabulary(bpe.find_vocabulary(tmp_path)).encode(["Hello"])
 
 
 def test_without_tokenizers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

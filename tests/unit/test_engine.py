@@ -22,9 +22,9 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.mpi import gather, survival
 from zofl_mpi.run.mpi.client import ClientRank
+from zofl_mpi.run.mpi.collectives import Collectives, Question
 from zofl_mpi.run.mpi.communicator import RanksLost, Wrapped
 from zofl_mpi.run.mpi.server import MPIClients
-from zofl_mpi.run.mpi.wire import Question, Wire
 from zofl_mpi.run.mpi.world import MPIWorld
 
 pytestmark: list[Any] = []  # not those of the imported tests, which need mpirun
@@ -140,21 +140,21 @@ def test_a_question_that_is_asked_again_takes_one_collective_of_its_very_length(
             return call(*arguments)
 
         comm = cast(Any, Wrapped(world.comm, make))
-        wire = Wire(comm, lambda: None, (), staging_of(None))
+        collectives = Collectives(comm, lambda: None, (), staging_of(None))
         for k in range(64):  # all remainders to the boundary on which a block begins
             question, block = Question("ask", "s" * (1100 + k)), np.full(2000 + k, k, np.uint8)
             for turn in range(2):
                 calls.clear()
                 if world.rank == 0:
-                    wire.bcast_question(Question("account"))
-                    wire.send(question, block)
+                    collectives.bcast_question(Question("account"))
+                    collectives.send(question, block)
                 else:
-                    wire.bcast_question()
-                    assert np.array_equal(wire.message(*wire.bcast_question()), block)
+                    collectives.bcast_question()
+                    assert np.array_equal(collectives.message(*collectives.bcast_question()), block)
                 assert turn < 1 or calls == Counter(Ibcast=2)
             for turn in range(2):
                 calls.clear()
-                assert wire.allgather_objects("x" * (1100 + k + 100 * world.rank))[0] == "x" * (1100 + k)
+                assert collectives.allgather_objects("x" * (1100 + k + 100 * world.rank))[0] == "x" * (1100 + k)
                 assert turn < 1 or calls == Counter(Iallgather=1)
 
     run_ranks(2, program)

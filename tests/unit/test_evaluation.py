@@ -12,7 +12,7 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.rounds.base import eval_data
 from zofl_mpi.run import flags
-from zofl_mpi.run.evaluation import held_out, limited
+from zofl_mpi.run.evaluation import cap_eval_samples, held_out
 from zofl_mpi.run.plan import RunFlags
 
 
@@ -24,10 +24,12 @@ def test_the_same_samples_are_read_each_time_and_no_others() -> None:
     """Mutations: the first ones; one stream for all clients; the validation part left whole; the seed left out."""
     parts: dict[str, Any] = {"server": samples(20), "test": samples(40), "validation": samples(30)}
     setting = Setting[Any](None, Streams(3), tuple(samples(5 + i) for i in range(6)), **parts)
-    assert limited(setting, 0) is setting
-    some = limited(setting, 5)
+    assert cap_eval_samples(setting, 0) is setting
+    some = cap_eval_samples(setting, 5)
     assert (len(some.test), len(some.validation), some.eval_samples) == (5, 5, 5)
-    assert len(limited(setting, 35).test) == 35 and limited(setting, 35).validation is setting.validation
+    assert (
+        len(cap_eval_samples(setting, 35).test) == 35 and cap_eval_samples(setting, 35).validation is setting.validation
+    )
     expected = np.sort(Streams(3)(Purpose.SPLIT).choice(np.arange(40), size=5, replace=False))  # as texts had them
     assert some.test.rows.tolist() == expected.tolist() != list(range(5))
     assert eval_data(some, some.data[0], 0) is some.data[0] and eval_data(setting, some.data[5], 5) is some.data[5]

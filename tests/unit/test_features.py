@@ -42,7 +42,7 @@ def plain(raw: Raw) -> np.ndarray:
 
 def test_features_are_pooled_positive_correlations(monkeypatch):
     """Mutations: colours interleaved; a convolution that flips; pooling before the ReLU; a block's end left out."""
-    monkeypatch.setattr(features, "BLOCK", 7)
+    monkeypatch.setattr(features, "IMAGES_AT_ONCE", 7)
     made = random_features(IMAGES)
     np.testing.assert_allclose(made.inputs, plain(IMAGES), rtol=1e-5, atol=1e-6)
     assert (made.inputs.dtype, made.levels, made.channels) == (np.float32, None, 1)
@@ -73,7 +73,7 @@ def test_the_cache_keeps_one_entry_for_each_set_of_images(tmp_path, monkeypatch)
     cache.prepare(found, tmp_path)
     monkeypatch.setattr(features, "random_features", lambda *_: pytest.fail("made anew"))
     cache.prepare(features.sources(base, tmp_path), tmp_path)
-    np.testing.assert_allclose(cache.open(found, tmp_path).inputs, plain(IMAGES), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(cache.open_entry(found, tmp_path).inputs, plain(IMAGES), rtol=1e-5, atol=1e-6)
 
 
 def test_the_training_part_alone_sets_the_scale():

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from tests.unit.made import complaint
-from zofl_mpi import above, at_least, fedrzo, finite, fraction, heron_sfl, part, zo_hfl
+from zofl_mpi import above, at_least, fedrzo, finite, flag_group, fraction, heron_sfl, zo_hfl
 from zofl_mpi.__main__ import FAMILIES
 from zofl_mpi.engine.fields import check_finite
 from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags
 from zofl_mpi.run.family import family_of
-from zofl_mpi.run.plan import RunFlags, groups_of, understand
+from zofl_mpi.run.plan import RunFlags, groups_of, parse_plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +178,7 @@ def test_help_of_a_method_of_ones_own_opens_with_its_docstring(
     (tmp_path / f"own_{name}.py").write_text(OWN.format(doc=doc))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
-        understand(zo_hfl, ["--method", f"own_{name}:Mine", "--help"])
+        parse_plan(zo_hfl, ["--method", f"own_{name}:Mine", "--help"])
     told = capsys.readouterr().out
     assert told.split("\n\n", 1)[1].startswith(opening.format(name))
     assert "ZO-HFL" not in told and told.count("step size.") == (1 if doc else 0)
@@ -190,17 +190,17 @@ def test_a_flag_of_another_method_or_problem_is_told_with_its_owners() -> None:
         UserError,
         match=r"--uplink is no flag of this method on this problem; it belongs to --method heron, --method ho_sfl$",
     ):
-        understand(heron_sfl, ["--method", "sflv2", "--uplink", "seeds"])
+        parse_plan(heron_sfl, ["--method", "sflv2", "--uplink", "seeds"])
     with pytest.raises(UserError, match=r"--hidden is no flag .*; it belongs to --problem mlp$"):
-        understand(zo_hfl, ["--hidden", "3"])
+        parse_plan(zo_hfl, ["--hidden", "3"])
     with pytest.raises(UserError, match=r"--lam is no flag .*; it belongs to --problem softmax, --problem features, "):
-        understand(zo_hfl, ["--method", "fedavg", "--lam", "3"])
+        parse_plan(zo_hfl, ["--method", "fedavg", "--lam", "3"])
     with pytest.raises(UserError, match="unknown flag --lamda; the nearest is "):
-        understand(zo_hfl, ["--lamda", "3"])
+        parse_plan(zo_hfl, ["--lamda", "3"])
 
 
 def values(*arguments: str) -> dict[str, Any]:
-    return understand(zo_hfl, arguments).values
+    return parse_plan(zo_hfl, arguments).values
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -238,14 +238,14 @@ def test_flags_come_before_the_config_file_and_that_before_the_defaults(tmp_path
     found = values("--config", str(path), "--beta", "0.9")
     assert (found["problem"], found["beta"], found["tau"], found["noise"]) == ("toy", 0.9, (1.0, 2.0), 0.25)
     assert values(f"--config={path}", "--n", "3")["n"] == 3
-    plan = understand(zo_hfl, ["--tau", "1.5", "--out", "a b.h5", "--quiet"])
+    plan = parse_plan(zo_hfl, ["--tau", "1.5", "--out", "a b.h5", "--quiet"])
     assert plan.command == "python -m zofl_mpi.zo_hfl --tau 1.5 --out 'a b.h5' --quiet"
     assert plan.config["tau"] == (1.5,)
     assert not set(plan.config) & {"out", "force", "resume", "config", "dry_run", "quiet"}
     for name, least in (("rounds", 1), ("eval_every", 1), ("checkpoint_every", 0)):
         with pytest.raises(UserError, match=f"--{flags.flag(name)} {least - 1}: must be .* at least {least}"):
-            flags.made(RunFlags, vars(RunFlags()) | {name: least - 1})
-        flags.made(RunFlags, vars(RunFlags()) | {name: least})
+            flags.instantiate(RunFlags, vars(RunFlags()) | {name: least - 1})
+        flags.instantiate(RunFlags, vars(RunFlags()) | {name: least})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,7 +271,7 @@ class Ranged:
     """
 
     setting: Any
-    steps: Steps = part(size=0.5)
+    steps: Steps = flag_group(size=0.5)
     count: int = at_least(1, 3, remark="(1: no more)")
     share: float = fraction(1.0)
 
@@ -292,8 +292,8 @@ def test_a_value_out_of_its_fields_range_is_refused(values: dict[str, Any], sent
     """Mutations: the bound itself on the wrong side; nan or inf let through; a part's ranges, or all but the first of
     several values, unchecked."""
     with pytest.raises(UserError, match=f"^{re.escape(sentence)}"):
-        flags.built(Ranged, None, **values)
-    within = flags.built(Ranged, None, count=1, share=1e-9, tau=(0.0, 2.0))
+        flags.from_flags(Ranged, None, **values)
+    within = flags.from_flags(Ranged, None, count=1, share=1e-9, tau=(0.0, 2.0))
     assert (within.count, within.steps.size, within.steps.tau) == (1, 0.5, (0.0, 2.0))
 
 
@@ -328,7 +328,7 @@ class Own(Method[Any]):
     setting: Setting[Any]
     lam: float = 0.5
     gain: float
-    steps: Steps = part()
+    steps: Steps = flag_group()
     made: Any = dataclasses.field(init=False, default=None)
 
     def start(self) -> None: ...
@@ -352,13 +352,13 @@ class Doubled(Own):
 def test_a_method_has_the_flags_that_it_declares() -> None:
     """lam although Smooth problems have none, one without a default, a nested one; no field that it makes itself."""
     own = ["--method", f"{__name__}:Own", "--tau", "2"]
-    config = understand(zo_hfl, [*own, "--gain", "2", "--size", "3"]).config
+    config = parse_plan(zo_hfl, [*own, "--gain", "2", "--size", "3"]).config
     assert (config["lam"], config["gain"], config["size"], config["tau"]) == (0.5, 2.0, 3.0, (2.0,))
     assert not {"made", "steps", "setting", "needs"} & set(config)
     with pytest.raises(UserError, match=r"^--gain"):
-        understand(zo_hfl, own)
+        parse_plan(zo_hfl, own)
     with pytest.raises(UserError, match=r"--size is a flag of Doubled \(method\) and of Doubled \(method\): give"):
-        understand(zo_hfl, ["--method", f"{__name__}:Doubled", "--gain", "2"])
+        parse_plan(zo_hfl, ["--method", f"{__name__}:Doubled", "--gain", "2"])
 
 
 def test_a_problem_may_have_a_default_of_its_own_for_a_methods_flag(capsys: pytest.CaptureFixture[str]) -> None:
@@ -366,10 +366,10 @@ def test_a_problem_may_have_a_default_of_its_own_for_a_methods_flag(capsys: pyte
     has no such flag. Mutations: the class's default in the values, or in the help; the problem's before what is
     typed; a value for FedNest."""
     bilevel = ["--method", "fedrzo_bl", "--problem"]
-    etas = [understand(fedrzo, [*bilevel, *rest.split()]).values["eta"] for rest in ("fair", "hyperparameter")]
+    etas = [parse_plan(fedrzo, [*bilevel, *rest.split()]).values["eta"] for rest in ("fair", "hyperparameter")]
     assert etas == [0.1, 0.005]
-    assert understand(fedrzo, [*bilevel, "hyperparameter", "--eta", "0.1"]).values["eta"] == 0.1
-    assert "eta" not in understand(fedrzo, ["--method", "fednest"]).values
+    assert parse_plan(fedrzo, [*bilevel, "hyperparameter", "--eta", "0.1"]).values["eta"] == 0.1
+    assert "eta" not in parse_plan(fedrzo, ["--method", "fednest"]).values
     with pytest.raises(SystemExit):
-        understand(fedrzo, [*bilevel, "hyperparameter", "--help"])
+        parse_plan(fedrzo, [*bilevel, "hyperparameter", "--help"])
     assert re.search(r"--eta FLOAT .*distance to X_i. \(default:\s+0\.005\)", capsys.readouterr().out, re.DOTALL)

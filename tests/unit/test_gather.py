@@ -17,9 +17,9 @@ from zofl_mpi.engine import messages
 from zofl_mpi.engine.clients import Client, ClientError
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.mpi import gather, wire
-from zofl_mpi.run.mpi.gather import DUE, REPLY, UPLOAD, Order, Outbox, Sent, Turn
-from zofl_mpi.run.mpi.placement import placed
+from zofl_mpi.run.mpi import collectives, gather
+from zofl_mpi.run.mpi.gather import REPLY, REQUIRED, UPLOAD, Order, Outbox, Sent, Turn
+from zofl_mpi.run.mpi.placement import place_clients
 
 BOUND = 1000
 """Bytes of a wave in these tests: five empty items, or two of ten numbers."""
@@ -113,7 +113,7 @@ def test_streams_of_any_lengths_and_sizes_have_one_order_and_one_error(
         seen += [(i, item.a.tobytes()) for i, item in clients.ask_each(planned.own, each)]
         return seen
 
-    with mock.patch.multiple(gather, BOUND=BOUND, MOST=most), mock.patch.object(wire, "LIMIT", limit):
+    with mock.patch.multiple(gather, BOUND=BOUND, MAX_WAVE_ITEMS=most), mock.patch.object(collectives, "LIMIT", limit):
         results = run_ranks(
             ranks, lambda world: serve_or_ask(world, planned, plans, program, loads), synchronous=synchronous
         )
@@ -146,7 +146,7 @@ def test_no_wave_is_empty_and_what_comes_before_its_turn_is_bounded(
     """The order of all ranks, computed from the headers, for every choice of what is ready when. Mutations: a rank
     sends although the server holds items of its; a large item goes with a wave in which it is not due; a rank is due
     whose next client comes after another of the same rank's; `due` leaves out the first."""
-    placement = placed(len(plans), ranks, Loads(loads.work[: len(plans)], loads.paced))
+    placement = place_clients(len(plans), ranks, Loads(loads.work[: len(plans)], loads.paced))
     to = data.draw(st.permutations(range(len(plans))))
     length = {i: len(plans[i].sizes) for i in to}
     passes = [[i for i in to if length[i] > q] for q in range(max(length.values()))]
@@ -221,5 +221,5 @@ def test_a_small_item_keeps_no_other_in_memory() -> None:
         outbox = Outbox()
         for _ in range(count):
             outbox.add(REPLY, sized(size))
-        block = outbox.take(DUE).block
+        block = outbox.take(REQUIRED).block
         assert [np.shares_memory(piece, block) for piece in gather.pieces(block, count)] == [not copied] * count

@@ -20,7 +20,7 @@ from zofl_mpi.run import records
 from zofl_mpi.run.records import hdf5, layout
 from zofl_mpi.run.records.hdf5 import set_attributes
 from zofl_mpi.run.records.layout import ABSENT
-from zofl_mpi.run.records.rows import CLIENTS, PLACES
+from zofl_mpi.run.records.rows import CLIENTS, RANK_TABLE
 from zofl_mpi.run.records.rows import RANKS as RATES
 
 Plant = Callable[[h5py.File], object]
@@ -43,7 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "threads": 1,
         "clients": 1,
     }
-    recorder.places([place | {"role": "client"}])
+    recorder.placements([place | {"role": "client"}])
     for r in range(3):
         add(recorder, r, loss=1.0)
     payload = {"state": b"1" * 64, "memory/0": b"2" * 64}
@@ -173,7 +173,7 @@ def test_other_shapes_are_refused(made: Path, tmp_path: Path, name: str, shape: 
         "ranks",
         *(f"clients/{name}" for name in CLIENTS),
         *(f"ranks/{name}" for name in RATES),
-        PLACES,
+        RANK_TABLE,
     ],
 )
 def test_what_every_result_has_must_be_there(made: Path, tmp_path: Path, name: str) -> None:

@@ -245,7 +245,7 @@ def test_a_stop_ends_after_the_round_with_a_checkpoint(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_has_the_state_and_the_memories(tmp_path: Path, together: bool, monkeypatch: Patch) -> None:
     """The clients count on from where they were: without memories the totals would start at 2 again. Mutations: the
     memories of many clients are not read, or given to the wrong ones."""
-    monkeypatch.setattr(loop, "TOGETHER", 2 - int(together))
+    monkeypatch.setattr(loop, "MAX_SEPARATE_MEMORIES", 2 - int(together))
     asked = iter([False] * 4 + [True] * 9)
     run(tmp_path / "a.h5", stop=lambda: next(asked))
     payload = records.load_checkpoint(records.checkpoint_path(tmp_path / "a.h5")).payload

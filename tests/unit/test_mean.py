@@ -106,7 +106,7 @@ def test_small_fields_are_added_in_one_call_with_the_bits_of_each_alone(
     monkeypatch: pytest.MonkeyPatch, block: int, calls: list[int]
 ) -> None:
     """Mutations: a call for each field; a sum given to another field; the quantum of another field; a longer block."""
-    monkeypatch.setattr(mean, "BLOCK", block)
+    monkeypatch.setattr(mean, "ENTRIES_AT_ONCE", block)
     rows = np.random.default_rng(4).normal(size=(3, 7)).astype(np.float32)
     replies = {i: Reply(row, 1e7 * (i + 1.1)) for i, row in enumerate(rows)}
     own = contributions_of([[0, 1, 2]], replies, mean.normalised([0, 1, 2], None))[0]
@@ -116,7 +116,7 @@ def test_small_fields_are_added_in_one_call_with_the_bits_of_each_alone(
     assert found["a",].dtype == np.float32 and found["k",].shape == ()
     np.testing.assert_allclose(found["a",], rows.mean(axis=0, dtype=np.float64), atol=1e-7)
     np.testing.assert_allclose(found["k",], 2.1e7, rtol=1e-12)
-    monkeypatch.setattr(mean, "BLOCK", 1)
+    monkeypatch.setattr(mean, "ENTRIES_AT_ONCE", 1)
     for target in mean.fields_of([own]):
         alone = mean.field_means([target], own, lambda total: total)[target.path]
         assert alone.tobytes() == found[target.path].tobytes()
@@ -173,7 +173,7 @@ def test_replies_are_added_as_they_arrive_and_not_kept() -> None:
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(own.parts["a",]) == 2
-    assert most < (2 * 8 + 4 + 1) * n + 4 * 8 * mean.BLOCK
+    assert most < (2 * 8 + 4 + 1) * n + 4 * 8 * mean.ENTRIES_AT_ONCE
 
 
 def test_shape_dtype_and_kind_of_each_field_are_kept() -> None:

@@ -19,14 +19,14 @@ H, M = 20, 2
 def test_an_upload_is_trained_on_before_the_next_one_is_read(cls: Any, monkeypatch: Patch) -> None:
     """In a round in which no head is aligned. Mutation: the server reads all uploads before it trains."""
     noted: list[str] = []
-    step, in_turn = Server.step, local.in_turn
+    step, round_robin = Server.step, local.round_robin
 
     def computed(*given: Any) -> Iterator[Any]:
-        for item in in_turn(*given):
+        for item in round_robin(*given):
             noted.extend(["computed"] * isinstance(item.content, Smashed))
             yield item
 
-    monkeypatch.setattr(local, "in_turn", computed)
+    monkeypatch.setattr(local, "round_robin", computed)
     monkeypatch.setattr(Server, "step", lambda own, i, item: (noted.append("trained"), step(own, i, item))[1])
     of = method(cls, training(setting(small, (0, 1)), h=H))
     of.round(of.start(), 1, LocalClients(list(of.setting.data)))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import Patch
-from zofl_mpi.engine.fields import numbers
+from zofl_mpi.engine.fields import scalar_fields
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.imported import imported
 
@@ -54,4 +54,4 @@ def test_a_state_may_have_slots() -> None:
         loss: float = 2.0
         done: bool = True
 
-    assert dict(numbers(State(np.ones(2)))) == {"loss": 2.0}
+    assert dict(scalar_fields(State(np.ones(2)))) == {"loss": 2.0}

@@ -15,10 +15,10 @@ from tests.threads import run_module
 from tests.unit.made import complaint
 from zofl_mpi import zo_hfl
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems.terms import Terms
+from zofl_mpi.problems.terms import ProximalTerms
 from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
-from zofl_mpi.run.plan import problem_of, understand
+from zofl_mpi.run.plan import parse_plan, problem_of
 
 HEAD = '''
 """Least squares on one-hot labels."""
@@ -97,7 +97,7 @@ HIERARCHICAL = """
     def f2(self, i, x, y):
         return float(np.sum((x.astype(float) - y) ** 2) / 2)
 
-    def lower(self, i, data, x, y, batches, stepsizes):
+    def solve_client(self, i, data, x, y, batches, stepsizes):
         for batch, gamma in zip(batches, stepsizes):
             g = np.stack([self.slope(row, data, batch) for row in y]) + y - x
             y = (y - gamma * self.steepness[0] * g).astype(y.dtype)
@@ -110,11 +110,11 @@ HIERARCHICAL = """
         return None
 """
 PARTS = (HEAD + SMOOTH).replace(
-    "    federation: Federation\n", "    features: int = given()\n    classes: int = given()\n"
+    "    federation: Federation\n", "    features: int = injected()\n    classes: int = injected()\n"
 )
 """Asks the run for no more than it needs."""
 PARTS = PARTS.replace("self.federation.server.", "self.").replace("import Federation", "import Dataset")
-PARTS = PARTS.replace("import numpy as np\n", "import numpy as np\n\nfrom zofl_mpi import given\n", 1)
+PARTS = PARTS.replace("import numpy as np\n", "import numpy as np\n\nfrom zofl_mpi import injected\n", 1)
 KINDS = {"smooth": HEAD + SMOOTH, "hierarchical": HEAD + HIERARCHICAL, "both": HEAD + SMOOTH + HIERARCHICAL}
 TINY = ["--data", "synthetic", "--synthetic-samples", "200", "--synthetic-features", "6", "--synthetic-classes", "3"]
 TINY += ["--m", "3"]
@@ -170,21 +170,21 @@ def test_a_problem_may_be_given_parts_of_its_data(here: Path, written: Written) 
 
 def test_a_loss_with_terms_has_their_flags_where_they_serve(written: Written) -> None:
     """Mutations: the flags for every method; none of them."""
-    terms = "    terms: Terms = given(Terms())\n"
+    terms = "    terms: ProximalTerms = injected(ProximalTerms())\n"
     head = KINDS["both"].replace("    federation: Federation\n", "    federation: Federation\n" + terms)
-    imports = "from zofl_mpi import given\nfrom zofl_mpi.problems.terms import Terms\n"
+    imports = "from zofl_mpi import injected\nfrom zofl_mpi.problems.terms import ProximalTerms\n"
     name = f"{written(head.replace('from dataclasses', imports + 'from dataclasses'))}:Squares"
-    assert problem_of(zo_hfl, name).roles == {"Hierarchical": {"hierarchy": Terms}, "Smooth": {}}
+    assert problem_of(zo_hfl, name).roles == {"Hierarchical": {"hierarchy": ProximalTerms}, "Smooth": {}}
     for kind, roles in (("smooth", ["Smooth"]), ("hierarchical", ["Hierarchical"])):
         choice = problem_of(zo_hfl, f"{written(KINDS[kind])}:Squares")
         assert [*choice.roles] == roles and not choice.gpu and not any(choice.roles.values())
-    device = '    device: str = __import__("zofl_mpi").given("cpu")\n'
+    device = '    device: str = __import__("zofl_mpi").injected("cpu")\n'
     source = KINDS["smooth"].replace("    federation: Federation\n", "    federation: Federation\n" + device)
     assert problem_of(zo_hfl, f"{written(source)}:Squares").gpu  # may run on one
-    values = understand(zo_hfl, ["--problem", name, "--mu", "0.5", "2"]).values
+    values = parse_plan(zo_hfl, ["--problem", name, "--mu", "0.5", "2"]).values
     assert (values["lam"], values["mu"]) == (1.0, (0.5, 2.0))
     with pytest.raises(UserError, match="--lam is no flag of this method"):
-        understand(zo_hfl, ["--problem", name, "--method", "fedavg", "--lam", "0.5"])
+        parse_plan(zo_hfl, ["--problem", name, "--method", "fedavg", "--lam", "0.5"])
 
 
 @pytest.mark.parametrize(("kind", "method"), [("smooth", "fedavg"), ("hierarchical", "zo_hfl")])
@@ -235,7 +235,7 @@ def without(kind: str, *functions: str) -> str:
         (KINDS["both"].replace("@dataclass(frozen=True)\n", ""), "a dataclass with a field named federation"),
         (KINDS["both"] + "\n\ndef squares(): ...\n\n\nSquares = squares\n", "is a function; it must be a class"),
         (
-            KINDS["both"].replace("ridge: float = 0.25", "ridge: float = __import__('zofl_mpi').given()"),
+            KINDS["both"].replace("ridge: float = 0.25", "ridge: float = __import__('zofl_mpi').injected()"),
             "the run cannot give Squares the field ridge; it gives federation, features, classes",
         ),
         (KINDS["both"].replace("class Squares", "class Square"), "has no attribute 'Squares'"),
@@ -251,7 +251,7 @@ def test_what_is_no_problem_is_refused_by_name(written: Written, capsys: Capsys,
 @pytest.mark.parametrize("flag", ["--problem", "--method"])
 @pytest.mark.parametrize("name", ["nowhere.at.all:Squares", ":Squares", "math:", "math:pi", "softmx"])
 def test_a_name_of_no_class_is_refused(flag: str, name: str) -> None:
-    sentence = complaint(understand, zo_hfl, [flag, name])
+    sentence = complaint(parse_plan, zo_hfl, [flag, name])
     known = ", ".join(zo_hfl.METHODS if flag == "--method" else zo_hfl.PROBLEMS)
     words = f"must be one of {known}, or module:Class" if name == "softmx" else "must be"
     assert sentence.startswith(f"{flag} {name}: ") and words in sentence
@@ -277,7 +277,7 @@ class Silent(Method):
 
     def evaluate(self, state, r, clients): ...
 '''
-UPPER = "f1, gradient_f1, f2, lower, project, solution"
+UPPER = "f1, gradient_f1, f2, solve_client, project, solution"
 OFFERS = " and offers Smooth; --method fedavg takes it"
 
 

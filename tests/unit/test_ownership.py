@@ -18,7 +18,7 @@ from zofl_mpi.engine.roles import Backend, ClientProgram
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.local import LocalClients
 
-M = 40  # above `mean.MANY`: ranks add up the terms of a sum
+M = 40  # above `mean.SUM_ON_RANKS_FROM`: ranks add up the terms of a sum
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def of_report(path: str) -> Any:
 GIVEN: dict[str, Callable[[str], Any]] = {
     "--resume": loop.result_of,
     "--config": lambda path: flags.read_toml(path, "--config "),
-    "--data": lambda path: sources.find(f"{path}/a.npz", None, Streams(0)),
+    "--data": lambda path: sources.find_sources(f"{path}/a.npz", None, Streams(0)),
     "--data-dir": lambda path: Samples(data="mnist", data_dir=path).federation(SingleProcess(), Streams(0)),
     "folder =": of_grid,
     "ZOFL_CACHE": lambda path: _with("ZOFL_CACHE", path, cache.default_cache_dir),

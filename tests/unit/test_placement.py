@@ -27,8 +27,8 @@ from zofl_mpi.methods.scaffnew import Scaffnew
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.methods.zo_hfl import ZOHFL
-from zofl_mpi.run.flags import built
-from zofl_mpi.run.mpi.placement import dealt, packed, placed
+from zofl_mpi.run.flags import from_flags
+from zofl_mpi.run.mpi.placement import dealt, packed, place_clients
 from zofl_mpi.run.plan import loads_of
 
 WORK = st.lists(st.integers(0, 40), max_size=40)
@@ -44,7 +44,7 @@ def totals(work: Sequence[float], placement: Sequence[int], ranks: int) -> list[
 @given(work=WORK, ranks=RANKS, paced=st.booleans())
 def test_every_client_has_one_home(work: list[int], ranks: int, paced: bool) -> None:
     """Mutations: rank 0 given clients; a rank beyond the last; a client left out."""
-    placement = placed(len(work), ranks, Loads(work, paced))
+    placement = place_clients(len(work), ranks, Loads(work, paced))
     assert len(placement) == len(work) and set(placement) <= set(range(1, ranks + 1))
 
 
@@ -53,7 +53,7 @@ def test_clients_of_equal_work_live_on_1_plus_i_mod_P(each: float, count: int, r
     """Mutations: equal ones in descending order; ties to the highest rank; no work at all, all on rank 1."""
     expected = [1 + i % ranks for i in range(count)]
     for loads in (None, Loads([each] * count, paced)):
-        assert placed(count, ranks, loads) == expected
+        assert place_clients(count, ranks, loads) == expected
     assert dealt([each] * count, ranks) == expected
     if each:
         assert packed([each] * count, ranks) == expected
@@ -84,8 +84,8 @@ def test_dealt_clients_with_an_item_left_are_spread_evenly_at_any_moment(work: l
 def test_paced_work_is_dealt_and_other_work_is_packed() -> None:
     """Mutation: the two exchanged; one of them for both."""
     work = [1, 8, 1, 1, 1]
-    assert placed(5, 2, Loads(work)) == [2, 1, 2, 2, 2]
-    assert placed(5, 2, Loads(work, paced=True)) == [2, 1, 2, 1, 2]
+    assert place_clients(5, 2, Loads(work)) == [2, 1, 2, 2, 2]
+    assert place_clients(5, 2, Loads(work, paced=True)) == [2, 1, 2, 1, 2]
 
 
 def test_first_order_methods_count_samples() -> None:
@@ -95,10 +95,10 @@ def test_first_order_methods_count_samples() -> None:
     assert loads_of(method(FedAvg, softmax(), batch=8, tau=(1.0, 2.5, 0.0, 9.0))) == Loads([8, 24, 0, 72])
     assert loads_of(method(Scaffold, softmax(), batch=8, tau=(2.0,), option="II")) == Loads([16] * m)
     assert loads_of(method(Scaffold, softmax(), batch=8, tau=(2.0,), option="I")) == Loads([16 + s for s in sizes])
-    steps = built(Scaffnew, softmax()).steps(0)
-    assert loads_of(built(Scaffnew, softmax(), batch=0)) == Loads([steps * size for size in sizes])
-    assert loads_of(built(Scaffnew, softmax(), batch=3)) == Loads([steps * 3] * m)
-    assert loads_of(built(ZOHFL, toy(), batch=4, tau=(1.0, 2.5, 0.0, 9.0))) == Loads([8, 24, 0, 72])
+    steps = from_flags(Scaffnew, softmax()).steps(0)
+    assert loads_of(from_flags(Scaffnew, softmax(), batch=0)) == Loads([steps * size for size in sizes])
+    assert loads_of(from_flags(Scaffnew, softmax(), batch=3)) == Loads([steps * 3] * m)
+    assert loads_of(from_flags(ZOHFL, toy(), batch=4, tau=(1.0, 2.5, 0.0, 9.0))) == Loads([8, 24, 0, 72])
 
 
 def test_split_methods_count_local_steps_that_are_met_in_turn() -> None:
@@ -107,8 +107,10 @@ def test_split_methods_count_local_steps_that_are_met_in_turn() -> None:
     sizes = [len(data) for data in given.data]
     assert len(set(sizes)) > 1
     for cls in (HERON, SFLV2):
-        assert loads_of(built(cls, given, batch=2, h=0)) == Loads([math.ceil(size / 2) for size in sizes], paced=True)
-        assert loads_of(built(cls, given, batch=2, h=3)) == Loads([3] * len(sizes), paced=True)
+        assert loads_of(from_flags(cls, given, batch=2, h=0)) == Loads(
+            [math.ceil(size / 2) for size in sizes], paced=True
+        )
+        assert loads_of(from_flags(cls, given, batch=2, h=3)) == Loads([3] * len(sizes), paced=True)
 
 
 def test_bilevel_methods_count_samples_of_both_levels() -> None:
@@ -117,13 +119,13 @@ def test_bilevel_methods_count_samples_of_both_levels() -> None:
     data = tuple(given.data[k].subset(np.arange(size)) for k, size in enumerate((30, 20, 25)))
     given, sizes = replace(given, data=data), np.array([30, 20, 25])
     nest = {"H": 2, "H_lower": 3, "T": 5, "N": 4}  # 6 derivatives of f_i, 5 x 7 + 4 of h_i
-    assert loads_of(built(FedNest, given, batch=0, batch_lower=2, **nest)) == Loads([*(6 * sizes + 39 * 2)])
-    assert loads_of(built(FedNest, given, batch=2, batch_lower=0, **nest)) == Loads([*(12 + 39 * sizes)])
+    assert loads_of(from_flags(FedNest, given, batch=0, batch_lower=2, **nest)) == Loads([*(6 * sizes + 39 * 2)])
+    assert loads_of(from_flags(FedNest, given, batch=2, batch_lower=0, **nest)) == Loads([*(12 + 39 * sizes)])
     rzo = {"H": 3, "T_lower": "4", "lower": "local_sgd", "eta": 0.005}
-    assert loads_of(built(FedRZOBL, given, batch=0, batch_lower=2, **rzo)) == Loads([*(3 * sizes + 16)])
-    assert loads_of(built(FedRZOBL, given, batch=2, batch_lower=0, **rzo)) == Loads([*(6 + 8 * sizes)])
-    assert loads_of(built(FedRZONN, given, H=3, batch=0)) == Loads([*(3 * sizes)])
-    assert loads_of(built(FedRZONN, given, H=3, batch=2)) == Loads([6] * 3)
+    assert loads_of(from_flags(FedRZOBL, given, batch=0, batch_lower=2, **rzo)) == Loads([*(3 * sizes + 16)])
+    assert loads_of(from_flags(FedRZOBL, given, batch=2, batch_lower=0, **rzo)) == Loads([*(6 + 8 * sizes)])
+    assert loads_of(from_flags(FedRZONN, given, H=3, batch=0)) == Loads([*(3 * sizes)])
+    assert loads_of(from_flags(FedRZONN, given, H=3, batch=2)) == Loads([6] * 3)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import pytest
 from tests.unit.made import complaint
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
-from zofl_mpi.run.records import Recorder, WriteError, places, rows
+from zofl_mpi.run.records import Recorder, WriteError, output_path, rows
 from zofl_mpi.run.records.provenance import _git
 from zofl_mpi.run.records.staged import StagedFile
 
@@ -251,7 +251,7 @@ def test_an_earlier_damaged_file_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     for content in (b"first", b"second"):
         path.write_bytes(content)
-        assert places.set_aside(path) is not None
+        assert output_path.set_aside(path) is not None
     assert {file.read_bytes() for file in tmp_path.glob("a.h5.damaged*")} == {b"first", b"second"}
 
 

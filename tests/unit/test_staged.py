@@ -177,7 +177,7 @@ def test_a_damaged_journal_is_not_applied(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("force", [False, True])
 def test_a_place_for_no_result_is_refused_and_left_as_it_is(tmp_path: Path, name: str, words: str, force: bool) -> None:
-    """Mutations: each check of `places` left out; --force for what is no result; a link followed."""
+    """Mutations: each check of `output_path` left out; --force for what is no result; a link followed."""
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     started(tmp_path / "shr.h5").close()

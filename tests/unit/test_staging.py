@@ -29,7 +29,7 @@ from zofl_mpi.engine.staging import Staging, staging
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.mpi import client, gather, server
-from zofl_mpi.run.mpi.gather import DUE, UPLOAD, WELCOME, Outbox
+from zofl_mpi.run.mpi.gather import OPTIONAL, REQUIRED, UPLOAD, Outbox
 
 
 @dataclass(frozen=True)
@@ -195,12 +195,12 @@ def test_the_main_thread_goes_on_while_an_upload_is_on_its_way(gpu: Fake) -> Non
     outbox = Outbox(Staging("cuda:1"))
     outbox.add(UPLOAD, messages.prepare(Item(computed(gpu, 8, 3.0))))
     assert gpu.pinned == [staging_module.LEAST] and not gpu.computing.done
-    assert outbox.take(WELCOME) is gather.SILENT
-    sent = outbox.take(DUE)
+    assert outbox.take(OPTIONAL) is gather.NOTHING_SENT
+    sent = outbox.take(REQUIRED)
     [piece] = gather.pieces(sent.block, sent.items)
     assert messages.unpack(piece).a.tolist() == [3.0] * 8
     outbox.add(UPLOAD, messages.prepare(Item(computed(gpu, 8, 4.0))))
-    assert outbox.take(WELCOME) is gather.SILENT
+    assert outbox.take(OPTIONAL) is gather.NOTHING_SENT
     outbox.drop()  # after its copy: its memory is free then
     assert gpu.computing.done == len(gpu.computing.work)
 

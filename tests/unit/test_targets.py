@@ -25,9 +25,9 @@ def table(folder: Path, y: Any, name: str = "table.npz") -> str:
 
 
 def load(path: str, folder: Path) -> Raw:
-    stored = sources.find(path, None, Streams(1))
+    stored = sources.find_sources(path, None, Streams(1))
     cache.prepare(stored, folder / "cache")
-    return cache.open(stored, folder / "cache")
+    return cache.open_entry(stored, folder / "cache")
 
 
 def shared(raw: Raw, **options: Any) -> Federation:

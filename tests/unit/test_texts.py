@@ -120,7 +120,7 @@ def test_the_parts_are_those_of_the_data_set() -> None:
 @pytest.fixture
 def home(data_dir: Path) -> Path:
     pytest.importorskip("tokenizers", reason="the extra lm is not installed")
-    bpe.find(data_dir)
+    bpe.find_vocabulary(data_dir)
     return data_dir
 
 

@@ -15,7 +15,7 @@ from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.client_memory import STEPS, Acknowledged
 from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.mpi import wire
+from zofl_mpi.run.mpi import collectives
 from zofl_mpi.run.mpi.client import ClientRank
 from zofl_mpi.run.mpi.server import MPIClients
 from zofl_mpi.run.mpi.world import MPIWorld
@@ -74,10 +74,10 @@ def test_a_run_counts_what_its_collectives_move(kind: str, ranks: int) -> None:
             KINDS[kind](clients)
             rows.append(clients.account()[0])
 
-    with tallied() as tally, mock.patch.object(wire, "LIMIT", 50_000):
+    with tallied() as tally, mock.patch.object(collectives, "LIMIT", 50_000):
         run_ranks(ranks, lambda world: serve_or_ask(world, steps, [None] * M, program))
     assert np.array_equal(tally.counted, tally.by_rank()), (tally.counted, tally.by_rank(), tally.calls)
-    assert tally.counted.min() > 0 and set(tally.calls) <= {*wire_calls()}
+    assert tally.counted.min() > 0 and set(tally.calls) <= {*collective_calls()}
     for row in rows:
         by_step = row.transport_sent.sum(axis=1) + row.transport_received.sum(axis=1)
         assert (by_step[1:] > 0).all()  # a question's under its step, not under the server's
@@ -86,7 +86,7 @@ def test_a_run_counts_what_its_collectives_move(kind: str, ranks: int) -> None:
     assert not rows[-1].transport_sent.any() and not rows[-1].transport_received.any()
 
 
-def wire_calls() -> list[str]:
+def collective_calls() -> list[str]:
     return ["Ibcast", "Bcast", "Iallgather", "Scatterv", "Gatherv", "Gather", "Reduce"]
 
 

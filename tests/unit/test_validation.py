@@ -23,11 +23,11 @@ from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.rounds.base import scaled_to_one
 from zofl_mpi.rounds.report import GlobalModel, all_scores
 from zofl_mpi.run import records
-from zofl_mpi.run.flags import built
+from zofl_mpi.run.flags import from_flags
 
 
 def evaluated(cls: Any, setting: Any) -> dict[str, float]:
-    made = built(ZOHFL, setting, tau=(3.0,), batch=4) if cls is ZOHFL else method(cls, setting)
+    made = from_flags(ZOHFL, setting, tau=(3.0,), batch=4) if cls is ZOHFL else method(cls, setting)
     state = replace(made.start(), x=0.1 * point(setting))
     return reported(made.evaluate(state, 3, clients_of(made)))
 
@@ -147,7 +147,7 @@ def test_the_accuracies_of_a_personal_model_are_its_scores() -> None:
     without = setting.test.subset(np.flatnonzero(setting.test.take(np.arange(len(setting.test)), np.float64)[1] != 1))
     for test in (setting.test, without):
         own = replace(setting, test=test)
-        zohfl = built(ZOHFL, own, tau=(3.0,), batch=4)
+        zohfl = from_flags(ZOHFL, own, tau=(3.0,), batch=4)
         for client in clients_of(zohfl)._clients.values():
             found = zohfl.personal(client, GlobalModel(x, 2))
             y = zohfl.local.solve(client, x[None], 2, 13)[0]  # Purpose.PERSONAL

@@ -64,7 +64,7 @@ class Arguments:
     def understood(self) -> tuple[Family, Plan]:
         """The family with what this script adds to it, and the plan (UserError: whatever is wrong)."""
         family, words = self.chosen(), self.words()
-        plan = plans.understand(family, words)
+        plan = plans.parse_plan(family, words)
         if self.has_objects:
             shown = [word_of(self.method), *(word_of(each) for each in (self.problem,) if each is not None)]
             shown += [IN_MEMORY] * isinstance(self.data, Federation)

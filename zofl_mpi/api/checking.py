@@ -35,7 +35,7 @@ from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.plan import method_of, problem_of, role_of
 from zofl_mpi.run.records import Run, checkpoint_path, load
 
-ROUNDS, CUT, RANKS, MANY, TIMEOUT = 4, 2, 3, 1000, 120.0
+ROUNDS, CUT, RANKS, MANY_CLIENTS, TIMEOUT = 4, 2, 3, 1000, 120.0
 """Rounds of a run; those before the cut; ranks; clients of the run with many; seconds of a round on ranks, at most."""
 USUAL = {"eval_every": 1, "m": 5}
 """Flags that the checks set where a user does not give them, and the run has them."""
@@ -169,7 +169,7 @@ class _Check:
         self.bytes(method, self.whole)
         self.not_numbers(method, self.whole)
         self.clients("m = 1", 1, CUT)
-        self.clients("m = 1,000", MANY, 1)
+        self.clients("m = 1,000", MANY_CLIENTS, 1)
         self.run(self.flags("half", rounds=CUT))
 
     def compare(self, name: str, run: str, where: str) -> None:
@@ -222,7 +222,7 @@ class _Check:
         try:
             with isolation.alone(), isolation.put_back(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                sick = flagged.made(type(method), self.plan.values, setting=replace(setting, data=tuple(data)))
+                sick = flagged.instantiate(type(method), self.plan.values, setting=replace(setting, data=tuple(data)))
                 clients = LocalClients(list(data), sick)
                 state = sick.start()
                 for r in range(CUT):
@@ -238,7 +238,7 @@ class _Check:
         if "m" not in self.plan.values:
             return self.skipped(name, "the data say how many clients there are")
         values, few = self.plan.values, {}
-        if m == MANY:
+        if m == MANY_CLIENTS:
             few = {key: value for key, value in FEW.items() if key in values and values[key] > value}
         try:
             method = self.run(self.flags(f"m{m}", m=m, rounds=rounds, eval_clients=CUT, **few))

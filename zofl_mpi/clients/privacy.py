@@ -14,9 +14,9 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, Protocol, TypeVar, final, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, above, at_least, column, demand, finite
+from zofl_mpi.arrays import Vector
 from zofl_mpi.clients import changes
 from zofl_mpi.clients.private import PrivateClients
 from zofl_mpi.engine import messages
@@ -25,7 +25,7 @@ from zofl_mpi.engine.fields import check_finite, is_finite, parts_of
 from zofl_mpi.engine.messages import APART
 from zofl_mpi.errors import warn
 from zofl_mpi.numerics import accounting
-from zofl_mpi.numerics.accounting import Account
+from zofl_mpi.numerics.accounting import LARGEST_EPSILON, Account
 
 T = TypeVar("T")
 NONE, LOCAL = "none", "nobody"
@@ -40,8 +40,7 @@ LEAKS: Mapping[str, tuple[Any, str]] = {
 """{flag of a method or of its parts: the only value under which no more than the reply leaves a client, and why}."""
 DELTA = f"a probability from {accounting.DELTA:g} to below 1 (auto is 1/m^1.1, for two clients or more)"
 NOISE = f"0, or from {accounting.LEAST:g} to 2^30: of other noise no account is computed"
-BUDGET = f"at most {accounting.MOST:,g}, beyond which nobody is protected and no account is computed; none: no budget"
-Vector = NDArray[np.float64]
+BUDGET = f"at most {LARGEST_EPSILON:,g}, beyond which nobody is protected and no account is computed; none: no budget"
 
 
 @final
@@ -138,7 +137,7 @@ class Privacy(Between):
         scalars = bool(kinds) and all(c.scalar for kind in kinds for c in changes.of(kind))
         self._known["along"] = {kind for kind in kinds if changes.along(kind)}
         if self.active and not isinstance(method.sampling, Participation):
-            own = f"{type(method).__name__} has no `sampling: Sampling = part()` (zofl_mpi.rounds.base)"
+            own = f"{type(method).__name__} has no `sampling: Sampling = flag_group()` (zofl_mpi.rounds.base)"
             raise UserError(f"--clip {self.clip:g}: the account needs who takes part, and {own}")
         self.bind(method, method.sampling, scalars)
         if self.active and method.example_reply is not None:
@@ -159,7 +158,7 @@ class Privacy(Between):
             demand(not given, "delta", self.delta, "left out: --mechanism laplace has no delta")
         else:
             demand(accounting.DELTA <= self._delta < 1 or not (given or noised), "delta", self._delta, DELTA)
-        demand(self.epsilon == NONE or float(self.epsilon) <= accounting.MOST, "epsilon", self.epsilon, BUDGET)
+        demand(self.epsilon == NONE or float(self.epsilon) <= LARGEST_EPSILON, "epsilon", self.epsilon, BUDGET)
         z = self.noise_multiplier
         demand(z == 0 or accounting.LEAST <= z <= 2**30, "noise_multiplier", z, NOISE)
         if self.trust == LOCAL and not scalars:
@@ -292,7 +291,7 @@ class Privacy(Between):
             most.append(int(counts.max()))
         return most[rounds] if self.trust == LOCAL else rounds
 
-    def settled(self, rounds: int, before: int) -> dict[str, Any]:
+    def derived_flags(self, rounds: int, before: int) -> dict[str, Any]:
         """Of a budget: z, and the rounds if they are fewer (UserError: a new run has both, or no account's package)."""
         z, budget = self.noise_multiplier, math.inf if self.epsilon == NONE else float(self.epsilon)
         if not z and budget == math.inf:
@@ -304,7 +303,7 @@ class Privacy(Between):
         z = z or self._account.noise(budget, self._times(rounds))
         whole = self.cost(rounds, z)
         if whole == budget == math.inf:
-            beyond = f"the epsilon of {rounds} rounds is beyond {accounting.MOST:,g}, up to which it is computed"
+            beyond = f"the epsilon of {rounds} rounds is beyond {LARGEST_EPSILON:,g}, up to which it is computed"
             raise UserError(f"--noise-multiplier {z:g}: {beyond}, and protects nobody; more noise, or fewer rounds")
         if 0 < before < rounds:
             less = f"{self.cost(before, z):.4g} for {before}"
@@ -315,14 +314,14 @@ class Privacy(Between):
         warn(f"--epsilon {budget:g}: the run ends after round {rounds}; the next one would exceed it")
         return {"noise_multiplier": z, "rounds": rounds}
 
-    def spent(self, done: int, evaluated: bool) -> Spent | None:
+    def columns(self, done: int, evaluated: bool) -> Spent | None:
         """The columns after `done` rounds; epsilon where the run is evaluated."""
         if not self.active:
             return None
         epsilon = self.cost(done) if evaluated and self.noise_multiplier else None
         return Spent(self._known.get("clipped", math.nan), epsilon)
 
-    def lines(self, rounds: int) -> dict[str, str]:
+    def plan_lines(self, rounds: int) -> dict[str, str]:
         """Lines of --dry-run: the account of the run, of half and of twice its rounds."""
         if not self.active or not self.noise_multiplier:
             return {}

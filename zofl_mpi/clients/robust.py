@@ -20,7 +20,7 @@ from zofl_mpi.engine.fields import parts_of
 from zofl_mpi.numerics.schedules import kind_and_number
 
 MEAN, MEDIAN, TRIMMED, CLIP = "mean", "median", "trimmed", "clip"
-BLOCK = 1 << 20  # numbers of all replies that are sorted at once: 8 MB in float64
+NUMBERS_AT_ONCE = 1 << 20  # numbers of all replies that are sorted at once: 8 MB in float64
 SCALE = 10.0  # of the attack of that name
 
 
@@ -122,7 +122,7 @@ class Robust(Between):
         new = {path: np.asarray(at[path[0]] + factor * D[path]).astype(x.dtype) for path, x in fields.items()}
         return messages.replace_arrays(reply, new)
 
-    def lines(self, rounds: int) -> dict[str, str | float]:
+    def plan_lines(self, rounds: int) -> dict[str, str | float]:
         """What the server holds, and who lies."""
         if not self.active:
             return {}
@@ -211,7 +211,7 @@ class RobustClients(Wrapped):
 def middle(replies: Mapping[int, Any], k: int) -> Any:
     """The mean of each coordinate's numbers without the k largest and the k smallest, field by field, in float64."""
     arrays, means = [mean.averaged(reply) for reply in replies.values()], dict[mean.Path, Array]()
-    width = max(1, BLOCK // len(replies))
+    width = max(1, NUMBERS_AT_ONCE // len(replies))
     for path, x in arrays[0].items():
         flat = [each[path].reshape(-1) for each in arrays]
         means[path] = np.empty(x.shape, x.dtype)

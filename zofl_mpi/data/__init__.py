@@ -11,9 +11,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.errors import UserError
 
-Array = NDArray[Any]
 LONGEST_NAME = 200
 """Most characters of a client's name."""
 
@@ -49,8 +49,10 @@ class Raw:
             return self.fingerprint
         parts = ("validation", self.official_validation), ("test", self.official_test)
         held_out = "".join(f", {name} {size}" for name, size in parts if size)
-        whose = "" if self.clients is None else f", clients crc32 {_crc32(self.clients):08x}"
-        return Dataset(self.inputs, self.labels, self.classes, targets=self.targets).fingerprint() + held_out + whose
+        of_clients = "" if self.clients is None else f", clients crc32 {_crc32(self.clients):08x}"
+        return (
+            Dataset(self.inputs, self.labels, self.classes, targets=self.targets).fingerprint() + held_out + of_clients
+        )
 
     def client(self, number: int) -> str:
         """The name of a client, or its number, as the data have it; fit for a screen."""
@@ -231,7 +233,7 @@ class Federation:
         labels = np.zeros(len(found.x), np.int64) if found.is_regression else found.y
         targets = found.y if found.is_regression else None
         whole = Dataset(found.x.reshape(len(found.x), -1), labels, found.classes, targets=targets)
-        parts = {what: whole.subset(rows) for what, rows in found.held_by.items()}
+        parts = {what: whole.subset(rows) for what, rows in found.held_out_rows.items()}
         return Federation(
             parts.get("server", whole.subset(np.zeros(0, np.int64))),
             tuple(map(whole.subset, found.clients)),

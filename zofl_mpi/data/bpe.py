@@ -33,10 +33,10 @@ ENCODED_AT_ONCE = 1 << 12  # texts, whose encodings are much larger than their t
 LONGEST_REASON = 300  # characters of a library's message that are passed on
 
 
-def find(data_dir: Path) -> tuple[Path, ...]:
+def find_vocabulary(data_dir: Path) -> tuple[Path, ...]:
     """Paths of the two files, both in `data_dir`/gpt2-bpe or both in `data_dir` (UserError: they are not there)."""
     what = f"GPT-2's vocabulary, {' and '.join(FILES)}, is not"
-    return published.find(FOLDER, FILES, data_dir, what=what, asked="--vocabulary")
+    return published.find_data_set(FOLDER, FILES, data_dir, what=what, asked="--vocabulary")
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def in_one_sentence(fault: str) -> Iterator[None]:
 class Vocabulary:
     """Map between texts and the numbers of their tokens."""
 
-    files: tuple[Path, ...] = ()  # GPT-2's, as `find` gives them; of a model's own tokeniser none
+    files: tuple[Path, ...] = ()  # GPT-2's, as `find_vocabulary` gives them; of a model's own tokeniser none
     size: int = SIZE  # V, how many tokens its model knows
     end: int = END  # number of the token that ends a text
     kept: NDArray[np.int64] | None = None  # (V,) ascending, the tokens that the numbers stand for; None: themselves

@@ -124,7 +124,7 @@ def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
         raise UserError(f"{fault}: set ZOFL_CACHE to a folder on a disk with space") from error
 
 
-def open(sources: Sources, cache_dir: Path | None = None) -> Raw:
+def open_entry(sources: Sources, cache_dir: Path | None = None) -> Raw:
     """The prepared data set, its arrays mapped read-only (UserError: its entry is missing or damaged).
 
     The checksums are `prepare`'s to check; sizes are checked here, too.

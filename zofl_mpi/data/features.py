@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from zofl_mpi.data import Array, Dataset, Federation, Raw, cache
+from zofl_mpi.arrays import Array
+from zofl_mpi.data import Dataset, Federation, Raw, cache
 from zofl_mpi.data.cache import Sources
 from zofl_mpi.data.partition import column_moments
 from zofl_mpi.engine.streams import Purpose, Streams
@@ -25,7 +26,7 @@ from zofl_mpi.engine.world import World, at_server
 from zofl_mpi.errors import UserError
 
 FILTERS, SIZE, POOL = 256, 6, 2  # filters of SIZE x SIZE pixels, averaged over POOL x POOL cells of an image
-BLOCK = 16  # images that are filtered together: their responses stay in the cache, twice the speed of 64
+IMAGES_AT_ONCE = 16  # images that are filtered together: their responses stay in the cache, twice the speed of 64
 CHUNK = 4096  # rows that are looked at together
 SQUARED_NORM = 100.0  # mean of |input|^2; 102 for MNIST in [0, 1], which the papers' step sizes go with
 
@@ -55,7 +56,7 @@ def sources(images: Sources, cache_dir: Path | None = None) -> Sources:
     """Sources of a data set's features, which are made from its copy in the cache."""
     facts = {"count": FILTERS, "size": SIZE, "pool": POOL, "seed": 0}
     key = f"features-{images.key}"
-    derived = cache.identify(key, lambda: random_features(cache.open(images, cache_dir)), parameters=facts)
+    derived = cache.identify(key, lambda: random_features(cache.open_entry(images, cache_dir)), parameters=facts)
     return derived._replace(name=f"the random features of {images.name}")
 
 
@@ -82,12 +83,12 @@ def random_features(raw: Raw) -> Raw:
     from torch.nn.functional import adaptive_avg_pool2d, conv2d
 
     weights, inputs = torch.from_numpy(filters(raw.channels)), np.empty(form, np.float32)
-    for start in range(0, len(inputs), BLOCK):
-        images = np.asarray(raw.inputs[start : start + BLOCK], np.float32) / np.float32(raw.levels or 1)
+    for start in range(0, len(inputs), IMAGES_AT_ONCE):
+        images = np.asarray(raw.inputs[start : start + IMAGES_AT_ONCE], np.float32) / np.float32(raw.levels or 1)
         pixels = torch.from_numpy(images.reshape(-1, *shape))
         pixels = pixels.contiguous(memory_format=torch.channels_last)  # colours: a quarter to a half faster
         responses = conv2d(pixels, weights).relu_()
-        inputs[start : start + BLOCK] = adaptive_avg_pool2d(responses, POOL).flatten(1).numpy()
+        inputs[start : start + IMAGES_AT_ONCE] = adaptive_avg_pool2d(responses, POOL).flatten(1).numpy()
     return Raw(inputs, raw.labels, raw.classes, raw.official_test, clients=raw.clients)
 
 
@@ -151,7 +152,7 @@ def _kept(samples: Dataset, rows: NDArray[np.int64], K: int, key: str) -> Raw:
 
     derived = cache.identify(f"pca-{K}-{key}-{fitted_on.hexdigest()[:16]}", made)
     cache.prepare(derived)
-    return cache.open(derived._replace(name=f"{K} principal components of {key}"))
+    return cache.open_entry(derived._replace(name=f"{K} principal components of {key}"))
 
 
 def _components(samples: Dataset, rows: NDArray[np.int64], K: int) -> Array:

@@ -8,12 +8,15 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from zofl_mpi.data import Array, Raw
+from zofl_mpi.arrays import Array
+from zofl_mpi.data import Raw
 from zofl_mpi.data.published import fetch_again, find_files, reading_file, remedy
 from zofl_mpi.errors import UserError
 
 SIDE = 28  # of MNIST's and Fashion-MNIST's images
-MOST = 1_000_000  # samples of an IDX file, more than any data set in this format has: a packed file may hold any number
+MAX_IDX_SAMPLES = (
+    1_000_000  # samples of an IDX file, more than any data set in this format has: a packed file may hold any number
+)
 # MNIST and Fashion-MNIST use the same file names; their training labels tell them apart (sha256, unpacked).
 TRAIN_LABELS = {
     "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13": "mnist",
@@ -64,7 +67,7 @@ def _idx(name: str, path: Path, dimensions: int) -> Array:
     import gzip  # one rank of a node reads, and only once
 
     right, header = bytes((0, 0, 8, dimensions)), 4 + 4 * dimensions
-    most = header + MOST * SIDE ** (dimensions - 1)
+    most = header + MAX_IDX_SAMPLES * SIDE ** (dimensions - 1)
     with reading_file(path, fetch_again(name)), path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)

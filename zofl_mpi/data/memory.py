@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
 PAIR = "a pair (x, y) of arrays, or a data set whose samples are such pairs"
 PARTS = {"server": "the server", "test": "the test part", "validation": "the validation part"}
 """{part: as a sentence calls it}"""
-Array = NDArray[Any]
 DTYPES = {"f": np.float32, "u": np.uint8, "i": np.int64, "b": np.uint8}
 
 
@@ -28,7 +28,7 @@ class Together(NamedTuple):
     classes: int
     is_regression: bool
     clients: list[NDArray[np.int64]]  # of each the rows of its samples
-    held_by: dict[str, NDArray[np.int64]]  # the rows of server, test, validation, where there are some
+    held_out_rows: dict[str, NDArray[np.int64]]  # the rows of server, test, validation, where there are some
     checksum: str  # of who holds which
 
 
@@ -74,9 +74,9 @@ def put_together(
         if not len(own):
             raise UserError(f"{who} has no sample; leave it out, or hold out a smaller share")
     checksum = zlib.crc32(repr([(who, len(own), zlib.crc32(own.tobytes())) for who, own in rows.items()]).encode())
-    held_by = {what: rows[who] for what, who in PARTS.items() if who in rows}
+    held_out_rows = {what: rows[who] for what, who in PARTS.items() if who in rows}
     by_client = [rows[f"client {name}"] for name in names]
-    return Together(x, y, shape, classes, is_regression, by_client, held_by, f"parts crc32 {checksum:08x}")
+    return Together(x, y, shape, classes, is_regression, by_client, held_out_rows, f"parts crc32 {checksum:08x}")
 
 
 def _is_share(part: Any) -> bool:

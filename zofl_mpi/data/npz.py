@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.data import LONGEST_NAME, Array, Raw, numbered
+from zofl_mpi.arrays import Array
+from zofl_mpi.data import LONGEST_NAME, Raw, numbered
 from zofl_mpi.data.published import reading_file
 from zofl_mpi.engine.memory import host_bytes
 from zofl_mpi.errors import UserError

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi.data import Array, Dataset, Federation, Raw
+from zofl_mpi.arrays import Array
+from zofl_mpi.data import Dataset, Federation, Raw
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, demand
 

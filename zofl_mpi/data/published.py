@@ -71,7 +71,7 @@ def remedy(name: str, data_dir: Path | None = None) -> str:
     return f"fetch it with `python -m zofl_mpi.data.download {name}{where}`"
 
 
-def find(
+def find_data_set(
     name: str, files: Sequence[str], data_dir: Path, packing: str = "", what: str = "", asked: str = ""
 ) -> tuple[Path, ...]:
     """Paths of a data set's files, all in one of its folders (UserError: they are not there).

@@ -31,7 +31,7 @@ class Synthetic(NamedTuple):
 DEFAULT = Synthetic()
 
 
-def find(name: str, data_dir: Path | None, streams: Streams, synthetic: Synthetic = DEFAULT) -> Sources:
+def find_sources(name: str, data_dir: Path | None, streams: Streams, synthetic: Synthetic = DEFAULT) -> Sources:
     """The sources of the data set `name` (one of NAMES, or a path ending in .npz; else a UserError). Reads nothing.
 
     Args:
@@ -58,7 +58,7 @@ def find(name: str, data_dir: Path | None, streams: Streams, synthetic: Syntheti
             what = f"neither a folder {CIFAR_FOLDER} or {CIFAR_PYTHON} nor an archive {CIFAR_ARCHIVES[0]} is"
             raise UserError(missing_files(name, what, root))
         return cache.identify(name, partial(read_cifar, files), files)
-    files = published.find(name, IDX_FILES, root, packing=".gz")
+    files = published.find_data_set(name, IDX_FILES, root, packing=".gz")
     return cache.identify(name, partial(read_idx, name, files), files)
 
 

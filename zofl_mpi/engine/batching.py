@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 Compute = Callable[[list[Request]], list[Result]]
 Step = Callable[[Any, Any], Any]
 
-MANY = 64
+BATCHED_CLIENTS = 64
 """Clients of a batch where a problem states no number: with more, a step's data have left the caches by its turn."""
 
 _THREAD = threading.local()  # `call` on a thread that runs a step as a coroutine

@@ -58,15 +58,15 @@ class Between:
         """A reply, for an example, as a client sends it."""
         return reply
 
-    def settled(self, rounds: int, before: int) -> Mapping[str, Any]:
+    def derived_flags(self, rounds: int, before: int) -> Mapping[str, Any]:
         """See `setting.Budget`."""
         return {}
 
-    def spent(self, done: int, evaluated: bool) -> Any:
+    def columns(self, done: int, evaluated: bool) -> Any:
         """See `setting.Budget`."""
         return None
 
-    def lines(self, rounds: int) -> Mapping[str, Any]:
+    def plan_lines(self, rounds: int) -> Mapping[str, Any]:
         """Lines of --dry-run."""
         return {}
 

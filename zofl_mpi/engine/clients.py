@@ -18,7 +18,7 @@ from zofl_mpi.engine import mean, memory
 from zofl_mpi.engine.fields import parts_of
 from zofl_mpi.engine.ledger import Ledger, Row
 from zofl_mpi.engine.ownership import Shared
-from zofl_mpi.engine.sharing import Sharing
+from zofl_mpi.engine.sharing import SharedServerStep
 from zofl_mpi.errors import UserError
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class Clients(Protocol):
 
     m: int
     ledger: Ledger
-    sharing: Sharing
+    sharing: SharedServerStep
     survives: bool
     lost: list[list[int]]
 

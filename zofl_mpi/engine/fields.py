@@ -1,8 +1,8 @@
 """Declarations on the fields of a dataclass: ranges of flags, columns of the result, values that must be finite.
 
-The fields of a method or a problem are command-line flags. `at_least`, `above` and `fraction` state their range; `part`
-and `given` mark fields that are no flags. `column` describes a field of a state or a report, `finite` a field of a
-message.
+The fields of a method or a problem are command-line flags. `at_least`, `above` and `fraction` state their range;
+`flag_group` and `injected` mark fields that are no flags. `column` describes a field of a state or a report, `finite` a
+field of a message.
 """
 
 import dataclasses
@@ -14,14 +14,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.errors import UserError, demand
 
-Array = NDArray[Any]
-GIVEN_NAMES = ("setting", "federation")
-"""Fields of these names, as a user's own methods and problems have, are given by the run without being marked."""
+INJECTED_NAMES = ("setting", "federation")
+"""Fields that the run provides although they are not marked, as in a user's own methods and problems."""
 LARGEST = sys.float_info.max
 DIVERGED = "the run has diverged; smaller steps may help"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -132,11 +130,11 @@ def check_ranges(cls: type[Any], values: Mapping[str, Any]) -> None:
         bounds, value = f.metadata.get("range"), values.get(f.name)
         if bounds is not None and value is not None:
             each = value if isinstance(value, tuple | list) else (value,)
-            numbers = (v for v in each if not isinstance(v, str))  # a flag may also have a word
-            demand(all(bounds.least <= v <= bounds.most for v in numbers), f.name, value, bounds.allowed)
+            scalar_fields = (v for v in each if not isinstance(v, str))  # a flag may also have a word
+            demand(all(bounds.least <= v <= bounds.most for v in scalar_fields), f.name, value, bounds.allowed)
 
 
-def part(*, paper: Mapping[str, Any] = NOTHING, **defaults: Any) -> Any:
+def flag_group(*, paper: Mapping[str, Any] = NOTHING, **defaults: Any) -> Any:
     """A field that is a dataclass of flags, with other defaults where given; it gets the method's `setting`.
 
     `paper` are the paper's values of flags whose defaults here are others (--paper).
@@ -144,14 +142,14 @@ def part(*, paper: Mapping[str, Any] = NOTHING, **defaults: Any) -> Any:
     return dataclasses.field(kw_only=True, metadata={"defaults": defaults, "papers": paper})
 
 
-def given(default: Any = dataclasses.MISSING) -> Any:
-    """A field that the run gives: no flag."""
-    return dataclasses.field(default=default, metadata={"given": True})
+def injected(default: Any = dataclasses.MISSING) -> Any:
+    """A field that the run provides, and no flag."""
+    return dataclasses.field(default=default, metadata={"injected": True})
 
 
 def is_flag(f: dataclasses.Field[Any]) -> bool:
     """Whether the command line sets a field, or the fields of its dataclass."""
-    return f.init and f.name not in GIVEN_NAMES and not f.metadata.get("given")
+    return f.init and f.name not in INJECTED_NAMES and not f.metadata.get("injected")
 
 
 def parts_of(method: Any) -> Iterator[Any]:
@@ -190,7 +188,7 @@ def described(state: Any) -> Mapping[str, tuple[str, str]]:
     return {f.name: (f.metadata["unit"], f.metadata["meaning"]) for f in marked}
 
 
-def numbers(state: Any) -> Iterator[tuple[str, float]]:
+def scalar_fields(state: Any) -> Iterator[tuple[str, float]]:
     """The number fields of a state."""
     for f in dataclasses.fields(state):  # its class may have slots
         name, value = f.name, getattr(state, f.name)

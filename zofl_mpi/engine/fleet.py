@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Vector
 from zofl_mpi.engine.fields import column
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
-Numbers = NDArray[np.float64]
 KEPT = 4
 """Rounds whose clients are kept: a round is asked for several times, one after the other."""
 
@@ -58,23 +58,23 @@ class RoundWork(NamedTuple):
     """A method's demands on clients in a round, each (k,)."""
 
     clients: Sequence[int]
-    samples: Numbers  # whose steps a client computes
-    down: Numbers  # bytes
-    up: Numbers
-    messages: Numbers  # both ways
+    samples: Vector  # whose steps a client computes
+    down: Vector  # bytes
+    up: Vector
+    messages: Vector  # both ways
     streams: bool = False  # whether uploads leave while a client computes, and the server computes on them
     server_samples: float = 0.0  # of the server's own computing, in all
-    uploaded: Numbers | float = 0.0  # of `samples` those that a client uploads
+    uploaded: Vector | float = 0.0  # of `samples` those that a client uploads
 
 
-class Parts(NamedTuple):
+class RoundTimes(NamedTuple):
     """Virtual seconds of clients, by part, each (k,); `total` knows what overlaps."""
 
-    latency: Numbers
-    down: Numbers
-    compute: Numbers
-    up: Numbers
-    total: Numbers
+    latency: Vector
+    down: Vector
+    compute: Vector
+    up: Vector
+    total: Vector
 
 
 class Taken(NamedTuple):
@@ -90,8 +90,8 @@ class Cost(NamedTuple):
 
     seconds: float
     asked: NDArray[np.int64]
-    busy: Numbers
-    joules: Numbers
+    busy: Vector
+    joules: Vector
     counts: NDArray[np.bool]
 
 
@@ -175,13 +175,13 @@ class Fleet:
         """Bytes of the step that needs the fewest."""
         return min(each.bytes for each in self.needs)
 
-    def macs(self, work: RoundWork) -> Numbers:
+    def macs(self, work: RoundWork) -> Vector:
         """(k,) multiply-accumulates of the clients of a round, by the way that each takes its step."""
         each = np.array([(needs.macs, needs.upload_macs) for needs in self.needs])
         macs, further = each[self.way[np.asarray(work.clients, np.int64)]].T
         return np.asarray(work.samples * macs + work.uploaded * further)
 
-    def each(self, name: str, clients: NDArray[np.int64] | None = None) -> Numbers:
+    def each(self, name: str, clients: NDArray[np.int64] | None = None) -> Vector:
         """(k,) a number of these clients' devices, (m,) of all."""
         of = self.of if clients is None else self.of[clients]
         return np.array([getattr(device, name) for device in self.classes], np.float64)[of]
@@ -227,14 +227,14 @@ class Fleet:
         ends = max(last, self.deadline) if waits else last
         return Taken(asked, np.sort(asked[quickest[:in_time]]).tolist(), ends)
 
-    def seconds(self, work: RoundWork) -> Parts:
+    def seconds(self, work: RoundWork) -> RoundTimes:
         """The virtual seconds of the clients of a round."""
         ids = np.asarray(work.clients, np.int64)
         latency = self.each("latency", ids) * work.messages
         down, up = 8 * work.down / self.each("down", ids), 8 * work.up / self.each("up", ids)
         compute = self.macs(work) / self.each("speed", ids)
         total = latency + down + (np.maximum(compute, up) if work.streams else compute + up)
-        return Parts(latency, down, compute, up, total)
+        return RoundTimes(latency, down, compute, up, total)
 
     def spent(self, done: int) -> Spent:
         """Virtual seconds and joules of the first `done` rounds, and the clients dropped in the last of them."""

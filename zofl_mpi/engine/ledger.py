@@ -58,13 +58,13 @@ class Clock:
             self.doing = None
             self.seconds[step, what] += time.perf_counter() - start
 
-    def report(self, stop: str) -> Report:
+    def report(self, stop: str) -> CostReport:
         """This rank's costs since the last call; `stop`: the signal that asked it to stop, "" for none."""
         taken, self.seconds = dict(self.seconds), defaultdict(float)
-        return Report(taken, peak_bytes(), bool(stop))
+        return CostReport(taken, peak_bytes(), bool(stop))
 
 
-class Report(NamedTuple):
+class CostReport(NamedTuple):
     """One rank's costs of a round, or of a part of it."""
 
     seconds: Mapping[tuple[str, str], float]  # {(step, kind): seconds}

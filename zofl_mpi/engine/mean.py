@@ -23,11 +23,13 @@ from numpy.typing import NDArray
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.fields import check_finite, not_finite, without_warnings
 from zofl_mpi.engine.lazy import Tensor
-from zofl_mpi.engine.ledger import Report
+from zofl_mpi.engine.ledger import CostReport
 from zofl_mpi.errors import UserError
 
-BLOCK = 1 << 16  # entries that are rounded and added at once: 512 kB of int64 stay in cache
-MANY = 32  # participants from which ranks add up their own terms of a `Sum`: the server would do so one by one
+ENTRIES_AT_ONCE = 1 << 16  # entries that are rounded and added at once: 512 kB of int64 stay in cache
+SUM_ON_RANKS_FROM = (
+    32  # participants from which ranks add up their own terms of a `Sum`: the server would do so one by one
+)
 OCTAVES = 8  # of the largest entries of terms that are rounded to the same quantum
 EDGE = 4  # a mean's quanta change above 16, 16^3, ..., 1/16, ...: not near 1, where models have largest entries
 
@@ -66,7 +68,7 @@ class Contribution:
     # (i, rank, failure) of the clients whose step failed
     failed: list[tuple[int, int, Any]] = field(default_factory=list)
     each: dict[int, dict[str, Any]] = field(default_factory=dict)  # {i: {field: value}} of those without a mean
-    report: Report | None = None  # of the rank's costs since its last one, for the server's account
+    report: CostReport | None = None  # of the rank's costs since its last one, for the server's account
 
     def add(self, i: int, reply: Any, share: float, first: bool = True) -> None:
         """Adds client i's reply, which counts by `share`; `first`: it is the first of all participants.
@@ -100,13 +102,17 @@ class Contribution:
             parts[unit] = np.zeros(x.size, np.int64)
         if not 0 < unit < math.inf:
             return
-        total, scaled, rounded = parts[unit], np.empty(min(x.size, BLOCK)), np.empty(min(x.size, BLOCK), np.int64)
-        for low in range(0, x.size, BLOCK):
-            piece = x[low : low + BLOCK]
+        total, scaled, rounded = (
+            parts[unit],
+            np.empty(min(x.size, ENTRIES_AT_ONCE)),
+            np.empty(min(x.size, ENTRIES_AT_ONCE), np.int64),
+        )
+        for low in range(0, x.size, ENTRIES_AT_ONCE):
+            piece = x[low : low + ENTRIES_AT_ONCE]
             own, whole = scaled[: piece.size], rounded[: piece.size]
             np.multiply(piece, share / unit, out=own, dtype=np.float64)
             np.copyto(whole, np.rint(own, out=own), casting="unsafe")
-            total[low : low + BLOCK] += whole
+            total[low : low + ENTRIES_AT_ONCE] += whole
 
     def without_arrays(self) -> Contribution:
         """Copy without the arrays, which ranks exchange before any array is sent."""
@@ -160,7 +166,7 @@ def of_tensors(values: Sequence[Tensor]) -> Tensor:
     total = values[0].new_zeros(values[0].shape).double()
     for unit in distinct(units):
         own = [x for x, of in zip(values, units, strict=True) if of == unit]
-        total += whole(own, 1.0 / len(values) / unit).double() * unit
+        total += quantised_sum(own, 1.0 / len(values) / unit).double() * unit
     return total.to(values[0].dtype)
 
 
@@ -190,7 +196,7 @@ def distinct(units: Iterable[float]) -> list[float]:
     return sorted(set(units) - {0.0})
 
 
-def whole(values: Sequence[Tensor], factor: float) -> Tensor:
+def quantised_sum(values: Sequence[Tensor], factor: float) -> Tensor:
     """The sum of tensors in whole multiples of the quantum, int64."""
     total = values[0].new_zeros(values[0].shape).long()
     for x in values:
@@ -243,7 +249,7 @@ def first_failure(contributions: Sequence[Contribution]) -> tuple[int, int, Any]
     return min((f for c in contributions for f in c.failed), default=None, key=lambda f: f[0])
 
 
-def exists(contributions: Sequence[Contribution]) -> bool:
+def has_mean(contributions: Sequence[Contribution]) -> bool:
     """Whether there is a mean: nobody failed, and all replies have the same shapes."""
     known = [c.shapes for c in contributions if c.shapes is not None]
     return first_failure(contributions) is None and all(shapes == known[0] for shapes in known)
@@ -251,7 +257,7 @@ def exists(contributions: Sequence[Contribution]) -> bool:
 
 def fields_of(contributions: Sequence[Contribution]) -> list[Field]:
     """Fields to average or parts to add, from all processes' contributions; raises TypeError where shapes differ."""
-    if not exists(contributions):
+    if not has_mean(contributions):
         raise TypeError("replies of different shapes have no mean")
     shapes = next(c.shapes for c in contributions if c.shapes is not None)
     return [
@@ -273,11 +279,11 @@ def field_means(targets: Sequence[Field], own: Contribution, add: Add) -> dict[P
     groups, room = list[list[tuple[Path, float, slice]]](), 0
     for path, unit in ((target.path, unit) for target in targets for unit in target.quanta):
         size = found[path].size
-        for low in range(0, size, BLOCK):
-            piece = slice(low, min(low + BLOCK, size))
+        for low in range(0, size, ENTRIES_AT_ONCE):
+            piece = slice(low, min(low + ENTRIES_AT_ONCE, size))
             if piece.stop - low > room:
                 groups.append([])
-                room = BLOCK
+                room = ENTRIES_AT_ONCE
             groups[-1].append((path, unit, piece))
             room -= piece.stop - low
     for group in groups:

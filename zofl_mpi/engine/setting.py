@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.engine.between import Between, Trait
 from zofl_mpi.engine.clients import Clients
 from zofl_mpi.engine.context import RunContext
-from zofl_mpi.engine.fields import Array
 from zofl_mpi.engine.fleet import Fleet, Needs, RoundWork
 from zofl_mpi.engine.roles import Backend, ClientProgram, attribute
 from zofl_mpi.engine.streams import Purpose, Streams
@@ -126,19 +126,19 @@ class Directions(NamedTuple):
 
     Attributes:
         drawn: how many different ones; clients that share one count once.
-        numbers: that they perturb.
+        dimension: number of parameters that they perturb.
     """
 
     drawn: int
-    numbers: int
+    dimension: int
 
     @property
     def per_parameter(self) -> float:
         """Directions per parameter: below about 1, estimates have explored few of the ways in which a loss can fall."""
-        return self.drawn / self.numbers
+        return self.drawn / self.dimension
 
     def __str__(self) -> str:
-        return f"{self.per_parameter:.3g} directions per parameter ({self.drawn:,} for {self.numbers:,} numbers)"
+        return f"{self.drawn:,} directions for {self.dimension:,} parameters ({self.per_parameter:.2g} each)"
 
 
 @runtime_checkable
@@ -163,13 +163,13 @@ class PlansLoads(Protocol):
 class Budget(Protocol):
     """A part of a method that accounts for what rounds cost, and may end the run; asked at rank 0 alone."""
 
-    def settled(self, rounds: int, before: int) -> Mapping[str, Any]:
+    def derived_flags(self, rounds: int, before: int) -> Mapping[str, Any]:
         """{flag: value} that follow from the planned rounds, maybe fewer `rounds`; `before`: those continued, or 0."""
 
-    def spent(self, done: int, evaluated: bool) -> Any:
+    def columns(self, done: int, evaluated: bool) -> Any:
         """A dataclass of columns after `done` rounds; None: none."""
 
-    def lines(self, rounds: int) -> Mapping[str, str]:
+    def plan_lines(self, rounds: int) -> Mapping[str, str]:
         """Lines of --dry-run."""
 
 

@@ -14,25 +14,25 @@ from zofl_mpi.engine import mean
 from zofl_mpi.engine.lazy import Tensor
 
 
-class Given(NamedTuple):
+class PassResult(NamedTuple):
     """What an upload gives: tensors, of whose means the step is made, and a message."""
 
     terms: tuple[Tensor, ...]
     reply: Any
 
 
-Work = Callable[[Any], Given]
+Work = Callable[[Any], PassResult]
 Begin = Callable[[Any], Work]
 
 
-class Sharing:
+class SharedServerStep:
     """The ranks of the server, `ranks` in number; here it is one, which computes on each upload at once."""
 
     ranks = 1
 
     def begin(self, step: Begin, message: Any) -> None:
         """Begins a step of the server at the state that is in the message."""
-        self._work, self._given = step(message), list[Given]()
+        self._work, self._given = step(message), list[PassResult]()
 
     def add(self, item: Any) -> None:
         """Takes the step's next upload."""

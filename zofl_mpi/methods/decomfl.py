@@ -21,8 +21,8 @@ from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.client import Key, Loss
 from zofl_mpi.rounds.split.costs import Traffic
-from zofl_mpi.rounds.split.messages import State
-from zofl_mpi.rounds.split.pieces import Parts, Piecewise
+from zofl_mpi.rounds.split.messages import SplitState
+from zofl_mpi.rounds.split.pieces import PieceEstimates, Piecewise
 from zofl_mpi.rounds.split.rules import Lines
 from zofl_mpi.rounds.split.unsplit import ModelBroadcast, UnsplitMethod, Uploaded
 
@@ -48,11 +48,11 @@ class DeComFL(UnsplitMethod):
 
     n_p: int = at_least(1, 16, "a whole number of directions", paper=1)
 
-    def round(self, state: State, r: int, clients: Clients) -> State:
+    def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         """Asks the participants for their scalars, and takes the steps of the means."""
         to, buffers = self.training.participants(r), torch.cat([state.buffers, state.buffers_s])
         message = ModelBroadcast(
-            self.joined(state), state.optimiser, buffers, r, self.rule.span, self.problem.arithmetic
+            self.full_theta(state), state.optimiser, buffers, r, self.rule.span, self.problem.arithmetic
         )
         latest = self.training.latest(r)
         booked = {i: message.booked(self.scalar_bytes * (r - latest.get(i, 0))) for i in to}
@@ -60,9 +60,9 @@ class DeComFL(UnsplitMethod):
         average, loss = self.averaged(clients, self.train, message, to, booked, zeros)
         x, moments = message.x.clone(), copied(state.optimiser)
         self.replay(x, moments, r, average.differences)
-        return self.made(State, x, average.buffers, optimiser=moments, local_loss=loss)
+        return self.next_state(SplitState, x, average.buffers, optimiser=moments, local_loss=loss)
 
-    def start(self) -> State:
+    def start(self) -> SplitState:
         first = super().start()
         return replace(first, optimiser=self.first_moments(torch.cat([first.theta, first.theta_s])))
 
@@ -81,7 +81,7 @@ class DeComFL(UnsplitMethod):
         for q, row in enumerate(differences.tolist()):
             self.step(x, moments, r, q, estimator.estimate(self.pieces(x, self.key(r, q), estimator), row))
 
-    def step(self, x: Tensor, moments: MutableMapping[str, Any], r: int, q: int, estimate: Parts) -> None:
+    def step(self, x: Tensor, moments: MutableMapping[str, Any], r: int, q: int, estimate: PieceEstimates) -> None:
         """Moves x (d,) by the optimiser's step along minus the estimate, local step q of round r."""
         training = self.training
         lr = training.pace.client(training.lr_client, r * training.h + q)
@@ -97,12 +97,12 @@ class DeComFL(UnsplitMethod):
         estimator = self.estimator(moments)
         moments = copied(moments) if self.training.h > 1 else moments
 
-        def move(x: Tensor, q: int, estimate: Parts) -> None:
+        def move(x: Tensor, q: int, estimate: PieceEstimates) -> None:
             self.step(x, moments, r, q, estimate)
 
         return self.reply(client, message, estimator, lambda q: self.key(r, q), move)
 
-    def chosen(self) -> tuple[Loss, Piecewise]:
+    def make_loss_and_rule(self) -> tuple[Loss, Piecewise]:
         return self.two_point(self.n_p)
 
     @cached_property
@@ -139,17 +139,17 @@ class HiSo(DeComFL):
     def start(self) -> HiSoState:
         return HiSoState(**vars(super().start()))
 
-    def round(self, state: State, r: int, clients: Clients) -> HiSoState:
+    def round(self, state: SplitState, r: int, clients: Clients) -> HiSoState:
         """The round of DeComFL, and the smallest entry of the new K."""
         new = super().round(state, r, clients)
         return HiSoState(**vars(new), least_second_moment=float(new.optimiser[K].min()))
 
-    def step(self, x: Tensor, moments: MutableMapping[str, Any], r: int, q: int, estimate: Parts) -> None:
+    def step(self, x: Tensor, moments: MutableMapping[str, Any], r: int, q: int, estimate: PieceEstimates) -> None:
         """The step of DeComFL; the round's last one renews K, piece by piece."""
         moments[K] = moments[K].to(x.device)
         super().step(x, moments, r, q, self._renewing(moments[K], estimate) if q == self.training.h - 1 else estimate)
 
-    def _renewing(self, K: Tensor, estimate: Parts) -> Parts:
+    def _renewing(self, K: Tensor, estimate: PieceEstimates) -> PieceEstimates:
         for where, G in estimate:
             K[where].mul_(self.nu).addcmul_(G, G, value=1 - self.nu)
             yield where, G
@@ -165,7 +165,7 @@ class HiSo(DeComFL):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class HiSoState(State):
+class HiSoState(SplitState):
     """The server's state after a round."""
 
     least_second_moment: float = column("1", "smallest entry of K, by whose root directions are divided", 1.0)

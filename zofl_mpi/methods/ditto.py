@@ -9,8 +9,8 @@ from typing import final
 import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Purpose, UserError, at_least
-from zofl_mpi.rounds.base import Effort, descended
-from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, State
+from zofl_mpi.rounds.base import RoundCost, descended
+from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, LocalSGDState
 from zofl_mpi.rounds.report import GlobalModel
 
 
@@ -28,7 +28,7 @@ class Ditto(FirstOrder):
 
     lam_p: float = at_least(0, 0.1, "a weight")
 
-    def round(self, state: State, r: int, clients: Clients) -> State:
+    def round(self, state: LocalSGDState, r: int, clients: Clients) -> LocalSGDState:
         """Averages the participants' local models: lines 3, 4, 7 and 8."""
         return self.local.average(clients, self.train, state, r)
 
@@ -55,5 +55,5 @@ class Ditto(FirstOrder):
         return np.asarray(client.memory.get("v", x))
 
     @property
-    def effort(self) -> Effort:
+    def effort(self) -> RoundCost:
         return replace(super().effort, gradients=2, vectors=3)  # in v's steps x, the first v and the pull

@@ -10,10 +10,10 @@ from typing import final
 
 import numpy as np
 
-from zofl_mpi import Client, Clients, at_least, given, part
+from zofl_mpi import Client, Clients, at_least, flag_group, injected
 from zofl_mpi.numerics.optimisers import ServerRule
-from zofl_mpi.rounds.base import Effort, descended
-from zofl_mpi.rounds.local_sgd import NONE, Compression, Decompressed, FirstOrder, State
+from zofl_mpi.rounds.base import RoundCost, descended
+from zofl_mpi.rounds.local_sgd import NONE, Compression, Decompressed, FirstOrder, LocalSGDState
 from zofl_mpi.rounds.report import GlobalModel
 
 
@@ -24,11 +24,11 @@ class FedAvg(FirstOrder):
     With another --server-rule the server takes that rule's step along the sum.
     """
 
-    mu: float = given(default=0.0)  # FedProx's flag
-    compression: Compression = part()
-    server_rule: ServerRule = part()
+    mu: float = injected(default=0.0)  # FedProx's flag
+    compression: Compression = flag_group()
+    server_rule: ServerRule = flag_group()
 
-    def round(self, state: State, r: int, clients: Clients) -> State:
+    def round(self, state: LocalSGDState, r: int, clients: Clients) -> LocalSGDState:
         """Averages the participants' local models."""
         return self.local.average(clients, self.train, state, r, self.server_rule)
 
@@ -40,7 +40,7 @@ class FedAvg(FirstOrder):
         return self.compression.upload(client, x, y, r)
 
     @property
-    def effort(self) -> Effort:
+    def effort(self) -> RoundCost:
         x = np.zeros(self.problem.n, self.setting.dtype)
         residual = self.compression.compress != NONE  # e_i; it is counted from x
         held = residual + bool(residual or self.mu or self.setting.any_between("private"))

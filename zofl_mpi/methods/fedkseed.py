@@ -13,12 +13,12 @@ from typing import Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Client, Clients, Directions, Purpose, at_least, column, demand, part
+from zofl_mpi import Client, Clients, Directions, Purpose, at_least, column, demand, flag_group
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.rounds.split.client import Key
 from zofl_mpi.rounds.split.costs import Traffic
-from zofl_mpi.rounds.split.messages import State
-from zofl_mpi.rounds.split.pieces import Parts
+from zofl_mpi.rounds.split.messages import SplitState
+from zofl_mpi.rounds.split.pieces import PieceEstimates
 from zofl_mpi.rounds.split.rules import Lines
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.rounds.split.unsplit import ModelBroadcast, UnsplitMethod, Uploaded
@@ -41,7 +41,7 @@ class FedKSeed(UnsplitMethod):
             seeds. K numbers more go down for these, 2 K up: sums of magnitudes, and counts.
     """
 
-    training: Training = part(
+    training: Training = flag_group(
         batch=32, h=20, lr_client=2e-3, optimiser="sgd", weights="uniform", paper={"batch": 8, "h": 200}
     )
     seeds: int = at_least(1, 512, "a whole number of seeds", paper=4096)
@@ -51,14 +51,14 @@ class FedKSeed(UnsplitMethod):
         """Asks the participants for their sums, adds the mean to c, and makes the model of it."""
         to, known = self.training.participants(r), self.known(state.sums)
         buffers = torch.cat([state.buffers, state.buffers_s])
-        x, span, arithmetic = self.joined(state), self.rule.span, self.problem.arithmetic
+        x, span, arithmetic = self.full_theta(state), self.rule.span, self.problem.arithmetic
         message = SeededModel(x, state.optimiser, buffers, r, span, arithmetic, known[1:])
         booked = dict.fromkeys(to, message.booked(known.nbytes))
         average, loss = self.averaged(clients, self.train, message, to, booked, 0 * state.sums)
         sums = state.sums + average.differences
         x = self.model(self.known(sums)[0])
         own = {"optimiser": state.optimiser, "local_loss": loss, "sums": sums}
-        return self.made(KSeedState, x, average.buffers, **own)
+        return self.next_state(KSeedState, x, average.buffers, **own)
 
     def start(self) -> KSeedState:
         rows = 1 if self.seed_weights == "uniform" else 3
@@ -71,7 +71,7 @@ class FedKSeed(UnsplitMethod):
 
     def model(self, c: NDArray[Any]) -> Tensor:
         """(d,) x_0 - sum_k c_k u_k."""
-        x, rule = self.problem.placed(self.loss.flat.initial()[0]), self.rule
+        x, rule = self.problem.to_device(self.loss.flat.initial()[0]), self.rule
         for k in np.flatnonzero(c).tolist():
             estimate = rule.estimate(rule.draw_pieces(x, self.key(k)), [float(c[k])])
             self.training.optimiser.step_by_parts(x, estimate, {}, 1.0)
@@ -82,7 +82,7 @@ class FedKSeed(UnsplitMethod):
         h, drawn = self.training.h, self.drawn(message, client.i).tolist()
         sizes = [self.training.client_size(message.r, client.i, q) for q in range(h)]
 
-        def move(x: Tensor, q: int, estimate: Parts) -> None:
+        def move(x: Tensor, q: int, estimate: PieceEstimates) -> None:
             self.training.optimiser.step_by_parts(x, estimate, {}, sizes[q])
 
         own = self.reply(client, message, self.rule, lambda q: self.key(drawn[q]), move)
@@ -136,7 +136,7 @@ class SeededModel(ModelBroadcast):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class KSeedState(State):
+class KSeedState(SplitState):
     """The server's state after a round."""
 
     sums: NDArray[np.float64] = column(

@@ -9,9 +9,9 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Client, Clients, Purpose, at_least, demand, part
-from zofl_mpi.rounds.base import Effort, descended
-from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, LocalSGD, State, repeated
+from zofl_mpi import Client, Clients, Purpose, at_least, demand, flag_group
+from zofl_mpi.rounds.base import RoundCost, descended
+from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, LocalSGD, LocalSGDState, repeated
 from zofl_mpi.rounds.report import GlobalModel
 
 
@@ -28,7 +28,7 @@ class FedMSPP(FirstOrder):
         mu: 1/eta_t of the paper, constant over rounds; 0.01 as FedProx's here, our choice.
     """
 
-    local: LocalSGD = part(schedule_local="constant")
+    local: LocalSGD = flag_group(schedule_local="constant")
     mu: float = at_least(0, 0.01, "a weight")
 
     def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ class FedMSPP(FirstOrder):
         allowed = f"at most {least}, all that client {sizes.index(least)} has to draw without replacement; or 0 for all"
         demand(batch <= least, "batch", batch, allowed)
 
-    def round(self, state: State, r: int, clients: Clients) -> State:
+    def round(self, state: LocalSGDState, r: int, clients: Clients) -> LocalSGDState:
         """Averages the participants' proximal points."""
         return self.local.average(clients, self.train, state, r)
 
@@ -48,7 +48,7 @@ class FedMSPP(FirstOrder):
         return LocalModel(descended(self.problem, client.data, x, batches, gammas, mu=self.mu))
 
     @property
-    def effort(self) -> Effort:
+    def effort(self) -> RoundCost:
         return replace(super().effort, vectors=1)  # x
 
     def minibatch(self, client: Client, r: int) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ DIVERGED = "x or y is not finite after the round; smaller --gamma or --gamma-low
 
 
 @dataclass(frozen=True)
-class State:
+class FedNestState:
     """State of the server between rounds."""
 
     x: Array = column("1", "the iterate", finite=DIVERGED)  # (n,)
@@ -64,7 +64,7 @@ class FedNest(SecondOrderReports):
     N: int = at_least(1, 5)
     series: Literal["sum", "random"] = "sum"
 
-    def round(self, state: State, r: int, clients: Clients) -> State:
+    def round(self, state: FedNestState, r: int, clients: Clients) -> FedNestState:
         """Algorithm 1: T calls of FedInn, then FedOut with the product of FedIHGP."""
         x, y = state.x, state.y
         self.send(clients, x, r)
@@ -77,7 +77,7 @@ class FedNest(SecondOrderReports):
         new = self.projected(new)
         exchanges = self.exchanges(r)
         derivatives = sum(exchange.upper + exchange.lower for exchange in exchanges)
-        return State(new, y, float(np.linalg.norm(h)), len(exchanges), derivatives)
+        return FedNestState(new, y, float(np.linalg.norm(h)), len(exchanges), derivatives)
 
     def projected(self, x: Array) -> Array:
         """(n,) the point of all X_i nearest to x (UserError: it is on the edges of several unlike ones).
@@ -120,8 +120,8 @@ class FedNest(SecondOrderReports):
             return self.N - 1
         return int(self.setting.streams(Purpose.NEUMANN, r=r).integers(self.N))
 
-    def start(self) -> State:
-        return State(self.setting.first_model("random"), self.first_lower())
+    def start(self) -> FedNestState:
+        return FedNestState(self.setting.first_model("random"), self.first_lower())
 
     # --- a client
 

@@ -14,7 +14,7 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Directions, UserError, column, demand
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.bilevel_report import BilevelReports
-from zofl_mpi.rounds.zeroth_order import State, Stepped, finite_losses
+from zofl_mpi.rounds.zeroth_order import FedRZOState, Stepped, finite_losses
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Halfway(Solutions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BilevelState(State):
+class BilevelState(FedRZOState):
     """State of Algorithm 2's server between rounds."""
 
     y: Array = column("1", "the lower solution at x of the last round")  # (n_lower,)

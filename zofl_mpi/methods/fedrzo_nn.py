@@ -13,9 +13,9 @@ import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Directions, Purpose, at_least
 from zofl_mpi.numerics import zo
-from zofl_mpi.rounds.base import Effort
+from zofl_mpi.rounds.base import RoundCost
 from zofl_mpi.rounds.report import GlobalModel
-from zofl_mpi.rounds.zeroth_order import LipschitzReports, State, Stepped, finite_losses
+from zofl_mpi.rounds.zeroth_order import FedRZOState, LipschitzReports, Stepped, finite_losses
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class FedRZONN(LipschitzReports):
     n_p: int = at_least(1, 1, "a whole number of directions")
     estimate: Literal["one-sided", "central"] = "one-sided"
 
-    def start(self) -> State:
+    def start(self) -> FedRZOState:
         x = self.setting.first_model(self.local.x0)
-        return State(x, x)
+        return FedRZOState(x, x)
 
-    def round(self, state: State, r: int, clients: Clients) -> State:
+    def round(self, state: FedRZOState, r: int, clients: Clients) -> FedRZOState:
         """One round of Algorithm 1: the participants' H local steps, then the mean of their iterates."""
         S, shares = self.sampling(r), self.local.shares()
         mean = clients.mean(self.step, GlobalModel(state.x, r), to=S, weights=shares, nobody=Stepped(state.x))
@@ -58,7 +58,7 @@ class FedRZONN(LipschitzReports):
         elif k is not None:
             drawn = clients.mean(self.partial, Partial(state.x, r, k), to=S, weights=shares, counted=False).x
         steps = state.steps + self.local.steps()
-        return State(x, drawn, steps, float(np.linalg.norm(x.astype(np.float64) - state.x)))
+        return FedRZOState(x, drawn, steps, float(np.linalg.norm(x.astype(np.float64) - state.x)))
 
     def step(self, client: Client, message: GlobalModel) -> Stepped:
         """Takes the H local steps from x, or the first of them."""
@@ -90,6 +90,6 @@ class FedRZONN(LipschitzReports):
         return Directions(round(rounds * self.sampling.expected) * self.local.steps() * self.n_p, self.problem.n)
 
     @property
-    def effort(self) -> Effort:
+    def effort(self) -> RoundCost:
         own = self.local.effort(self.sampling, 2 * self.n_p if self.estimate == "central" else self.n_p + 1)
         return replace(own, vectors=2 + self.n_p)  # x_i, the estimate, v

@@ -17,7 +17,7 @@ from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.client import HeadLoss, LocalSteps, Loss
 from zofl_mpi.rounds.split.costs import Traffic
-from zofl_mpi.rounds.split.messages import Model, Smashed, State, Trained, mean_loss
+from zofl_mpi.rounds.split.messages import Model, Smashed, SplitState, Trained, mean_loss
 from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.rules import GradientRule, Lines, backprop
 from zofl_mpi.rounds.split.server import RecentUploads, Server
@@ -31,7 +31,7 @@ class Head:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SageState(State):
+class SageState(SplitState):
     """The server's state after a round: theta_a in `theta` is the first head; and the uploads that alignment needs."""
 
     heads: dict[str, Tensor] = column("1", "the aligned auxiliary heads")  # {i: (|theta_a|,)} as last aligned
@@ -66,7 +66,7 @@ class FSLSAGE(SplitMethod):
     def round(self, state: SageState, r: int, clients: Clients) -> SageState:
         """Algorithm 1 of the paper."""
         main, heads = self.server(state, r, clients.sharing), dict(state.heads)
-        recent = RecentUploads(state.smashed, state.labels, self.buffer, self.problem.alike)
+        recent = RecentUploads(state.smashed, state.labels, self.buffer, self.problem.equal_sizes)
         message, losses, errors = self.begin_round(state, r), {}, []
         for group in self.training.groups(r):
             if r % self.l == 0:
@@ -93,11 +93,13 @@ class FSLSAGE(SplitMethod):
         problem, running = self.problem, self.training.running
         uploads, targets = [], []
         for s, y in recent.uploads(i):
-            leaf, labels = problem.placed(s).detach().requires_grad_(), problem.placed(y)
-            with problem.top.at(main.theta, main.buffers.clone(), running):  # its running statistics stay as they are
+            leaf, labels = problem.to_device(s).detach().requires_grad_(), problem.to_device(y)
+            with problem.server_side.bound_to(
+                main.theta, main.buffers.clone(), running
+            ):  # its running statistics stay as they are
                 targets.append(torch.autograd.grad(problem.server_loss(leaf, labels), leaf)[0])
             uploads.append((leaf, labels))
-        theta = problem.placed(problem.local.initial()[0])
+        theta = problem.to_device(problem.client_side.initial()[0])
         head = theta[problem.n_client :]
         if str(i) in heads:
             head.copy_(heads[str(i)])
@@ -121,24 +123,24 @@ class FSLSAGE(SplitMethod):
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         problem = self.problem
-        buffers, math_alone = problem.placed(problem.local.initial()[1]), sdpa_kernel(SDPBackend.MATH)
+        buffers, math_alone = problem.to_device(problem.client_side.initial()[1]), sdpa_kernel(SDPBackend.MATH)
         # attention by products, since its fused kernels have one derivative only
-        with problem.local.at(theta, buffers, self.training.running), math_alone:
+        with problem.client_side.bound_to(theta, buffers, self.training.running), math_alone:
             (estimated,) = torch.autograd.grad(problem.local_loss(leaf, labels), leaf, create_graph=True)
             distance = (estimated - target).square().sum()
-            return distance.detach(), problem.local.gradient(distance)[problem.n_client :]
+            return distance.detach(), problem.client_side.gradient(distance)[problem.n_client :]
 
     def first(self, client: Client, message: Model) -> Smashed:
         """Uploads the first mini-batch of a round with alignment, before the aligned head arrives."""
         model = client.scratch["model"] = self.steps(client, message)
         _, x, labels = next(iter(model))
-        with torch.no_grad(), model.at(model.scratch):  # the pass that moves the statistics comes with the head
+        with torch.no_grad(), model.bound_to(model.scratch):  # the pass that moves the statistics comes with the head
             return Smashed(model.problem.smash(x), labels)
 
     def rest(self, client: Client, message: Head) -> Generator[Smashed, Any, Trained]:
         """Takes all local steps, with the aligned head; the first mini-batch has been uploaded."""
         model: LocalSteps = client.scratch.pop("model")
-        model.theta[model.problem.n_client :] = model.problem.placed(message.theta)
+        model.theta[model.problem.n_client :] = model.problem.to_device(message.theta)
         client.memory["head"] = message.theta.clone()
         return (yield from self.run_steps(model, sent=1))
 
@@ -146,18 +148,18 @@ class FSLSAGE(SplitMethod):
         """The client's model for its local steps of a round: theta_c as sent, with its own head."""
         problem = self.problem
         aligned = client.memory.get("head")
-        head = problem.local.initial()[0][problem.n_client :] if aligned is None else aligned
-        theta = torch.cat([problem.placed(message.theta), problem.placed(head)])
+        head = problem.client_side.initial()[0][problem.n_client :] if aligned is None else aligned
+        theta = torch.cat([problem.to_device(message.theta), problem.to_device(head)])
         return super().steps(client, replace(message, theta=theta))
 
     def __post_init__(self) -> None:
         demand(self.training.freeze == "none", "freeze", self.training.freeze, "none: heads do not train here anyway")
         demand(not self.training.own_parts, "client_parts", "own", "average: the server aligns the heads that it sends")
-        least = 1 if self.problem.takes_one or self.training.running else 2
+        least = 1 if self.problem.allows_batch_of_one or self.training.running else 2
         demand(self.buffer >= least, "buffer", self.buffer, "at least 2: BatchNorm cannot normalise one sample")
         super().__post_init__()
 
-    def chosen(self) -> tuple[Loss, GradientRule]:
+    def make_loss_and_rule(self) -> tuple[Loss, GradientRule]:
         """The auxiliary head's loss, by a backward pass; the head itself does not train on it."""
         loss = HeadLoss(self.problem, trained=False)
         return loss, backprop(self.training, loss)
@@ -169,5 +171,5 @@ class FSLSAGE(SplitMethod):
 
     def plan(self, rounds: int) -> Lines:
         problem = self.problem
-        head = (problem.local.n - problem.n_client) * np.dtype(self.setting.dtype).itemsize
+        head = (problem.client_side.n - problem.n_client) * np.dtype(self.setting.dtype).itemsize
         return super().plan(rounds) | {f"further bytes down, each client, every {self.l} rounds": head}

@@ -10,7 +10,7 @@ from typing import Literal, final
 from zofl_mpi import Clients, UserError
 from zofl_mpi.rounds.split.client import HeadLoss, Loss
 from zofl_mpi.rounds.split.estimating import EstimatingMethod
-from zofl_mpi.rounds.split.messages import State
+from zofl_mpi.rounds.split.messages import SplitState
 from zofl_mpi.rounds.split.rules import GradientRule, backprop
 
 
@@ -30,14 +30,14 @@ class HERON(EstimatingMethod):
     head_gradient: Literal["estimated", "exact"] = "estimated"
     rule_by_device: bool = False
 
-    def chosen(self) -> tuple[Loss, GradientRule]:
+    def make_loss_and_rule(self) -> tuple[Loss, GradientRule]:
         self.training.check_local()
         loss = HeadLoss(self.problem)
         if self.rule_by_device and (self.setting.fleet is None or self.estimation.uplink != "dense"):
             raise UserError("--rule-by-device: needs --devices, and --uplink dense: no seeds give a backward pass")
         return loss, self.estimation.rule(self.training, loss, self.head_gradient == "exact")
 
-    def round(self, state: State, r: int, clients: Clients) -> State:
+    def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         """Steps 1 to 4: the clients train and upload, the main server trains on that, the models are averaged."""
         main, local_loss = self.train_server(state, r, clients, self.train)  # (6) along (2), (7)
         mean, replayed = self.average(state, r, clients)  # (8)

@@ -11,7 +11,7 @@ from typing import final
 from zofl_mpi import Clients
 from zofl_mpi.rounds.split.client import CutLoss, Loss
 from zofl_mpi.rounds.split.estimating import EstimatingMethod
-from zofl_mpi.rounds.split.messages import State
+from zofl_mpi.rounds.split.messages import SplitState
 from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.rules import GradientRule
 
@@ -38,11 +38,11 @@ class HOSFL(EstimatingMethod, LockstepMethod):
             step, or 1 + 2 n_p, one of them the upload's.
     """
 
-    def chosen(self) -> tuple[Loss, GradientRule]:
+    def make_loss_and_rule(self) -> tuple[Loss, GradientRule]:
         loss = CutLoss(self.problem)
         return loss, self.estimation.rule(self.training, loss)
 
-    def round(self, state: State, r: int, clients: Clients) -> State:
+    def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         """Mini-batches up, lambdas down, one by one; then the clients' parts are averaged."""
         main = self.server(state, r, clients.sharing)
         self.exchange(state, r, clients, dict.fromkeys(self.training.participants(r), main))

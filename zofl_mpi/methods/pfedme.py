@@ -9,8 +9,8 @@ from typing import final
 import numpy as np
 
 from zofl_mpi import Array, Client, Clients, above, at_least
-from zofl_mpi.rounds.base import Effort, descended
-from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, State, repeated
+from zofl_mpi.rounds.base import RoundCost, descended
+from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, LocalSGDState, repeated
 from zofl_mpi.rounds.report import GlobalModel
 
 
@@ -33,7 +33,7 @@ class PFedMe(FirstOrder):
     K: int = at_least(1, 5, "a whole number of inner steps")
     alpha_p: float = at_least(0, 0.01, "a step size")
 
-    def round(self, state: State, r: int, clients: Clients) -> State:
+    def round(self, state: LocalSGDState, r: int, clients: Clients) -> LocalSGDState:
         """Averages the participants' w: lines 2, 3, 10 and 11, with the participants alone taking local steps."""
         return self.local.average(clients, self.train, state, r)
 
@@ -52,7 +52,7 @@ class PFedMe(FirstOrder):
         return np.asarray(client.memory.get("y", x))
 
     @property
-    def effort(self) -> Effort:
+    def effort(self) -> RoundCost:
         return replace(
             super().effort, gradients=self.K, vectors=2
         )  # w, and the personal model until there is a new one

@@ -9,16 +9,16 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from zofl_mpi import Array, Client, Clients, Purpose, UserError, above, at_least, column, fraction, part
+from zofl_mpi import Array, Client, Clients, Purpose, UserError, above, at_least, column, flag_group, fraction
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds import local_sgd
-from zofl_mpi.rounds.base import X0, Costed, Effort, Shares, descended
+from zofl_mpi.rounds.base import X0, EstimatesCost, RoundCost, Shares, descended
 from zofl_mpi.rounds.local_sgd import LocalModel, minibatches
-from zofl_mpi.rounds.report import GlobalModel, Report, Reporting
+from zofl_mpi.rounds.report import GlobalModel, Reporting, SmoothReport
 
 
 @dataclass(frozen=True)
-class State(local_sgd.State):
+class ScaffnewState(local_sgd.LocalSGDState):
     """State of the server between rounds."""
 
     iterations: int = column("1", "local steps of each client since the start", 0)  # t of the paper
@@ -26,7 +26,7 @@ class State(local_sgd.State):
 
 @final
 @dataclass(frozen=True)
-class Scaffnew(Costed[Smooth]):
+class Scaffnew(EstimatesCost[Smooth]):
     """Steps xt_i <- xt_i - gamma (g_i(xt_i) - h_i), after each of them with probability p the mean of all xt_i.
 
     A round lies between two means: all share one coin, so the number of steps is drawn at once, geometric. When x
@@ -52,16 +52,16 @@ class Scaffnew(Costed[Smooth]):
     batch: int = at_least(0, 64, remark="(0: all samples of the client, in every step)")
     weights: Literal["size", "uniform"] = "uniform"
     x0: X0 = "auto"
-    reporting: Reporting = part()
+    reporting: Reporting = flag_group()
 
-    def start(self) -> State:
-        return State(self.setting.first_model(self.x0))
+    def start(self) -> ScaffnewState:
+        return ScaffnewState(self.setting.first_model(self.x0))
 
-    def round(self, state: State, r: int, clients: Clients) -> State:
+    def round(self, state: ScaffnewState, r: int, clients: Clients) -> ScaffnewState:
         """Algorithm 2 of the paper, from one communication to the next: local steps, then the mean of the models."""
         mean = clients.mean(self.train, GlobalModel(state.x, r))
         steps = self.steps(r)
-        return State(mean.y, self.setting.m * steps, state.iterations + steps)
+        return ScaffnewState(mean.y, self.setting.m * steps, state.iterations + steps)
 
     def steps(self, r: int) -> int:
         """Local steps of each client in round r, the same at all ends: until the coin first says to communicate."""
@@ -93,13 +93,13 @@ class Scaffnew(Costed[Smooth]):
         sizes = [len(data) for data in self.setting.data]
         return self.setting.m * sizes[i] / sum(sizes)
 
-    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
+    def evaluate(self, state: ScaffnewState, r: int, clients: Clients) -> SmoothReport:
         return self.reporting.report(state.x, r, clients, Shares(self.setting, self.weights))
 
     @property
-    def effort(self) -> Effort:
+    def effort(self) -> RoundCost:
         m, x = self.setting.m, np.zeros(self.problem.n, self.setting.dtype)
         down, up = GlobalModel(x, 0), LocalModel(x)
-        return Effort(
+        return RoundCost(
             lambda r: range(m), lambda i, r: self.steps(r), self.batch, down, up, vectors=2
         )  # h and h / scale

@@ -9,10 +9,10 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from zofl_mpi import Array, Client, Clients, change, column, demand, part
+from zofl_mpi import Array, Client, Clients, change, column, demand, flag_group
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds import local_sgd
-from zofl_mpi.rounds.base import Effort, descended
+from zofl_mpi.rounds.base import RoundCost, descended
 from zofl_mpi.rounds.local_sgd import FirstOrder
 
 
@@ -36,7 +36,7 @@ class Update:
 
 
 @dataclass(frozen=True, kw_only=True)
-class State(local_sgd.State):
+class SCAFFOLDState(local_sgd.LocalSGDState):
     """State of the server between rounds."""
 
     c: Array = column("1", "the server's control variate, flat as x")  # sum_i w_i c_i once all clients have taken part
@@ -57,25 +57,25 @@ class Scaffold(FirstOrder):
 
     travels: ClassVar[str] = "x and c down, changes of both up"
     option: Literal["I", "II"] = "II"
-    server_rule: ServerRule = part()
+    server_rule: ServerRule = flag_group()
 
     def __post_init__(self) -> None:
         allowed, steps = "above 0: SCAFFOLD's c_i is the mean of the gradients used", self.local.steps
         demand(all(tau > 0 for tau in steps.tau), "tau", steps.tau, allowed)
         demand(steps.gamma_local > 0, "gamma_local", steps.gamma_local, allowed)
 
-    def start(self) -> State:
+    def start(self) -> SCAFFOLDState:
         x = self.setting.first_model(self.local.server.x0)
-        return State(x=x, c=np.zeros_like(x))
+        return SCAFFOLDState(x=x, c=np.zeros_like(x))
 
-    def round(self, state: State, r: int, clients: Clients) -> State:
+    def round(self, state: SCAFFOLDState, r: int, clients: Clients) -> SCAFFOLDState:
         """Samples clients and adds up their changes: Algorithm 1, lines 3, 4, 15 to 17."""
         S, shares = self.local.sampling(r), self.local.shares()
         message, zero = Controlled(state.x, state.c, r), np.zeros_like(state.x)
         mean = clients.mean(self.train, message, to=S, weights=shares, nobody=Update(zero, zero))
         new = self.local.step(state, state.x + mean.dy, r, S, self.server_rule)
         share = self.local.sampling.share(shares, S)
-        return State(**vars(new), c=(state.c + share * mean.dc.astype(np.float64)).astype(state.c.dtype))
+        return SCAFFOLDState(**vars(new), c=(state.c + share * mean.dc.astype(np.float64)).astype(state.c.dtype))
 
     def train(self, client: Client, message: Controlled) -> Update:
         """Takes the local steps and renews c_i: Algorithm 1, lines 7 to 13."""
@@ -91,7 +91,7 @@ class Scaffold(FirstOrder):
         return Update(y - x, new - c_i)
 
     @property
-    def effort(self) -> Effort:
+    def effort(self) -> RoundCost:
         x = np.zeros(self.problem.n, self.setting.dtype)
         own = replace(super().effort, vectors=4)  # x, c, c_i and c - c_i
         return replace(own, down=Controlled(x, x, 0), up=Update(x, x), full_pass=self.option == "I")

@@ -6,39 +6,39 @@ ZO-HFL with lambda = 0 takes the same steps, to the bit.
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from zofl_mpi import Clients, part
+from zofl_mpi import Clients, flag_group
 from zofl_mpi.problems import Smooth
-from zofl_mpi.rounds.base import Costed, Effort, ServerStep, Shares, demand_samples
-from zofl_mpi.rounds.local_sgd import State
-from zofl_mpi.rounds.report import Report, Reporting
+from zofl_mpi.rounds.base import EstimatesCost, RoundCost, ServerStep, Shares, demand_samples
+from zofl_mpi.rounds.local_sgd import LocalSGDState
+from zofl_mpi.rounds.report import Reporting, SmoothReport
 
 
 @final
 @dataclass(frozen=True)
-class ServerSGD(Costed[Smooth]):
+class ServerSGD(EstimatesCost[Smooth]):
     """x <- x - gamma_r grad f_1(x; xi_r), f_1 the mean loss on the server's data; clients are only measured."""
 
     computes: ClassVar[str] = "nothing"
     travels: ClassVar[str] = "nothing down, nothing up"
     needs: ClassVar[type] = Smooth
     uploads: ClassVar[str] = ""
-    server: ServerStep = part(gamma=1.0, paper={"gamma": 0.01})
-    reporting: Reporting = part()
+    server: ServerStep = flag_group(gamma=1.0, paper={"gamma": 0.01})
+    reporting: Reporting = flag_group()
 
     def __post_init__(self) -> None:
         demand_samples(self.setting, "--method server_sgd")
 
-    def start(self) -> State:
-        return State(self.setting.first_model(self.server.x0))
+    def start(self) -> LocalSGDState:
+        return LocalSGDState(self.setting.first_model(self.server.x0))
 
-    def round(self, state: State, r: int, clients: Clients) -> State:
+    def round(self, state: LocalSGDState, r: int, clients: Clients) -> LocalSGDState:
         """Takes one step; no client is asked."""
-        return State(self.server.step(state.x, self.server.gradient(state.x, r), r))
+        return LocalSGDState(self.server.step(state.x, self.server.gradient(state.x, r), r))
 
-    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
+    def evaluate(self, state: LocalSGDState, r: int, clients: Clients) -> SmoothReport:
         return self.reporting.report(state.x, r, clients, Shares(self.setting, "size"))
 
     @property
-    def effort(self) -> Effort:
+    def effort(self) -> RoundCost:
         size = self.server.server_batch
-        return Effort(lambda r: (), lambda i, r: 0, size, None, None, server_batch=size)
+        return RoundCost(lambda r: (), lambda i, r: 0, size, None, None, server_batch=size)

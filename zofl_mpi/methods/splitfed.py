@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import final
 
-from zofl_mpi import Clients, demand, part
-from zofl_mpi.rounds.split.messages import State
+from zofl_mpi import Clients, demand, flag_group
+from zofl_mpi.rounds.split.messages import SplitState
 from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
@@ -21,7 +21,7 @@ from zofl_mpi.rounds.split.training import Training
 class SFLV2(LockstepMethod):
     """One server part, stepped after every mini-batch of every client; only the clients' parts are averaged."""
 
-    def round(self, state: State, r: int, clients: Clients) -> State:
+    def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         """Algorithm 2 of the paper, with one server part (its section on SFLV2)."""
         main = self.server(state, r, clients.sharing)
         self.exchange(state, r, clients, dict.fromkeys(self.training.participants(r), main))
@@ -38,7 +38,7 @@ class SFLV1(LockstepMethod):
         demand(merge == 1, "merge", merge, "1: each client's replica steps on its uploads alone")
         super().__post_init__()
 
-    def round(self, state: State, r: int, clients: Clients) -> State:
+    def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         """Algorithm 1 of the paper."""
         training, replicas = self.training, dict[int, Server]()
         for i in training.participants(r):
@@ -70,7 +70,7 @@ class SplitLoRA(SFLV2):
     kept on both sides. The order of the clients is drawn each round.
     """
 
-    training: Training = part(
+    training: Training = flag_group(
         batch=32,
         h=10,
         lr_client=2e-4,

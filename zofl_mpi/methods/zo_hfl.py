@@ -14,20 +14,19 @@ from typing import ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, change, column, finite, part
-from zofl_mpi.engine.mean import MANY
+from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, change, column, finite, flag_group
+from zofl_mpi.engine.mean import SUM_ON_RANKS_FROM
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Hierarchical
-from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, demand_samples, shaped
+from zofl_mpi.rounds.base import EstimatesCost, RoundCost, Sampling, ServerStep, demand_samples, shaped
 from zofl_mpi.rounds.local_sgd import LocalSolve
-from zofl_mpi.rounds.report import GlobalModel, Measured, hierarchical_report, measure_personal
-from zofl_mpi.rounds.report import HierarchicalReport as Report
+from zofl_mpi.rounds.report import GlobalModel, HierarchicalReport, Measured, hierarchical_report, measure_personal
 
 X = "x is not finite after the server's step; smaller --gamma, --lam or --gamma-local may help"
 
 
 @dataclass(frozen=True)
-class State:
+class ZOHFLState:
     """State of the server between rounds."""
 
     x: Array = column("1", "the global model, W (C, p) row by row", finite=X)  # (n,)
@@ -40,7 +39,7 @@ class State:
 
 @final
 @dataclass(frozen=True)
-class ZOHFL(Costed[Hierarchical]):
+class ZOHFL(EstimatesCost[Hierarchical]):
     """The server descends two-point estimates of the clients' losses at their personal solutions: [A] Algorithms 1, 2.
 
     Attributes:
@@ -52,14 +51,14 @@ class ZOHFL(Costed[Hierarchical]):
     computes: ClassVar[str] = "gradients of h_i, its personal problem's, and values of f_2"
     travels: ClassVar[str] = "x down, two values up"
     needs: ClassVar[type] = Hierarchical
-    sampling: Sampling = part()
-    server: ServerStep = part(gamma=1.0, paper={"gamma": 0.01})
-    local: LocalSolve = part()
+    sampling: Sampling = flag_group()
+    server: ServerStep = flag_group(gamma=1.0, paper={"gamma": 0.01})
+    local: LocalSolve = flag_group()
     eta: float = above(0, 0.1, "a smoothing radius")
     divide: Literal["m", "participants"] = "m"
     exchange: Literal["scalars", "solutions"] = "scalars"
 
-    def round(self, state: State, r: int, clients: Clients) -> State:
+    def round(self, state: ZOHFLState, r: int, clients: Clients) -> ZOHFLState:
         """Algorithm 1, lines 3 to 9: the server descends its own gradient and the clients' estimates."""
         x, S = state.x, self.sampling(r)
         message, unit = GlobalModel(x, r), len(x) / (2 * self.eta)  # of an estimate along a v of norm 1
@@ -68,7 +67,7 @@ class ZOHFL(Costed[Hierarchical]):
         g2 = estimates() / (self.setting.m if self.divide == "m" else self.sampling.denominator(len(S)))
 
         steps = int(np.broadcast_to(self.steps(np.array(S, np.int64), r), len(S)).sum())
-        return State(self.server.step(x, g1 + g2, r), float(np.linalg.norm(g1)), float(np.linalg.norm(g2)), steps)
+        return ZOHFLState(self.server.step(x, g1 + g2, r), float(np.linalg.norm(g1)), float(np.linalg.norm(g2)), steps)
 
     def solve(self, client: Client, message: GlobalModel) -> Values | Solutions:
         """Algorithm 1, line 4: Algorithm 2 at x + eta v and at x - eta v."""
@@ -118,14 +117,14 @@ class ZOHFL(Costed[Hierarchical]):
     def __post_init__(self) -> None:
         demand_samples(self.setting, "--method zo_hfl: f_1 is their loss")
 
-    def start(self) -> State:
-        return State(self.setting.first_model(self.server.x0))
+    def start(self) -> ZOHFLState:
+        return ZOHFLState(self.setting.first_model(self.server.x0))
 
     def directions(self, rounds: int) -> Directions:
         """One direction for each participant and round."""
         return Directions(round(rounds * self.sampling.expected), self.problem.n)
 
-    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
+    def evaluate(self, state: ZOHFLState, r: int, clients: Clients) -> HierarchicalReport:
         return hierarchical_report(self.setting, state.x, r, clients, self.personal)
 
     def personal(self, client: Client, message: GlobalModel) -> Measured:
@@ -134,14 +133,15 @@ class ZOHFL(Costed[Hierarchical]):
         return measure_personal(self.setting, client, message.x, y)
 
     def plan(self, rounds: int) -> dict[str, str | float]:
-        ranks = f"the client ranks, since {MANY} or more: {8 * self.problem.n:,} bytes up from each, or some times that"
-        by_ranks = self.sampling.size(0) >= MANY and not self.setting.any_between("reads_each")
+        size = 8 * self.problem.n
+        ranks = f"the client ranks, since {SUM_ON_RANKS_FROM} or more: {size:,} bytes up from each, or some times that"
+        by_ranks = self.sampling.size(0) >= SUM_ON_RANKS_FROM and not self.setting.any_between("reads_each")
         return super().plan(rounds) | {"estimates are added up by": ranks if by_ranks else "the server"}
 
     @property
-    def effort(self) -> Effort:
+    def effort(self) -> RoundCost:
         x = np.zeros(self.problem.n, self.setting.dtype)
-        return Effort(
+        return RoundCost(
             participants=self.sampling,
             steps=self.steps,
             batch=self.local.batch,
@@ -155,7 +155,7 @@ class ZOHFL(Costed[Hierarchical]):
 # Messages to the server, which itself sends `GlobalModel`: x_r and r
 
 F2 = "f_2 is not finite; smaller --gamma, --lam, --gamma-local or --mu, or --pixels unit, may help"
-LOCAL = "the local solution is not finite; smaller --gamma-local or --mu, or --pixels unit, may help"
+NOT_FINITE_SOLUTION = "the local solution is not finite; smaller --gamma-local or --mu, or --pixels unit, may help"
 
 
 @dataclass(frozen=True)
@@ -170,5 +170,5 @@ class Values:
 class Solutions:
     """Client to server, --exchange solutions, as the paper sends them."""
 
-    plus: Array = finite(LOCAL)  # (n,) y+, the inexact solution at x + eta v
-    minus: Array = finite(LOCAL)  # (n,) y-, that at x - eta v
+    plus: Array = finite(NOT_FINITE_SOLUTION)  # (n,) y+, the inexact solution at x + eta v
+    minus: Array = finite(NOT_FINITE_SOLUTION)  # (n,) y-, that at x - eta v

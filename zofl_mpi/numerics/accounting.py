@@ -17,15 +17,15 @@ import numpy as np
 from zofl_mpi.errors import UserError
 
 LEAST = 0.04
-"""The least z; with less noise one round in which a client takes part may cost more than `MOST`."""
-MOST = 1000.0
+"""The least z; with less noise one round in which a client takes part may cost more than `LARGEST_EPSILON`."""
+LARGEST_EPSILON = 1000.0
 """The largest epsilon; from a fraction of it on, nobody is protected."""
 ROUNDS = 10**5
 """The most rounds: their epsilon takes a second, the z of a budget fifteen times that."""
 DELTA = 1e-12
 """The least delta: loss distributions leave out 1e-15."""
-FAR = 2e5
-"""A Renyi bound from which on no distribution is computed: epsilon is above `MOST`, or not far below."""
+LARGEST_RENYI = 2e5
+"""A Renyi bound from which on no distribution is computed: epsilon is above `LARGEST_EPSILON`, or not far below."""
 CELLS = 1e5
 """Of a round's loss distribution, at most some; a second of work."""
 FLAT = 2.0**27
@@ -58,15 +58,15 @@ class Account:
         alone, q = z if self.poisson else z / 2, self.asked / self.m
         if not self.delta:
             found = rounds * math.log1p(q * math.expm1(1 / alone))
-            return found if found <= MOST else math.inf
+            return found if found <= LARGEST_EPSILON else math.inf
         orders, once = _renyi(alone, self.m, self.asked, self.poisson)
         found = float(_library().rdp.rdp_privacy_accountant.compute_epsilon(orders, rounds * once, self.delta)[0])
         width, finer = math.inf, max(-3, _cell(found, alone))
-        while (self.poisson or q == 1) and found < FAR and finer < width:
+        while (self.poisson or q == 1) and found < LARGEST_RENYI and finer < width:
             width = finer
             found = min(found, _distribution(alone, q, rounds, self.delta, 10.0**width))
             finer = _cell(found, alone)
-        return found if found <= MOST else math.inf
+        return found if found <= LARGEST_EPSILON else math.inf
 
     def noise(self, epsilon: float, rounds: int) -> float:
         """The least z, to a thousandth of it, by which so many rounds cost epsilon (UserError: none below 2^30)."""

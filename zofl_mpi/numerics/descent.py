@@ -1,11 +1,9 @@
 """The inner loop of all methods: projected steps, and the local steps of the first-order ones."""
 
 from collections.abc import Callable
-from typing import Any
 
-from numpy.typing import NDArray
+from zofl_mpi.arrays import Array
 
-Array = NDArray[Any]
 Gradient = Callable[[Array, int], Array]  # (point, step) -> gradient
 Projection = Callable[[Array], Array]
 

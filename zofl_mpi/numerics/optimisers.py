@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.engine.fields import above
 from zofl_mpi.errors import demand
 
-Array = NDArray[Any]
 Tensor = Any  # torch's, which is not imported here
 Memory = MutableMapping[str, Any]
 

@@ -1,11 +1,9 @@
 """Euclidean projections of the rows of an array. Each docstring states the problem that the projection solves."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from zofl_mpi.arrays import Array
+
 Bound = float | Array
 
 

@@ -16,18 +16,15 @@ from functools import partial, reduce
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Array, no_numpy_warnings
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics import projections
 from zofl_mpi.numerics.schedules import to_number
 
-Array = NDArray[Any]
-
 FLAG = "--x-set"
-QUIET = np.errstate(all="ignore")  # values that are not finite are the caller's to find
 TOLERANCE = 1e-12  # sets that are so near, relative to the points, have a common point
-FAR = 1e6  # no common point within so many times the points' norm: there is none
+FARTHEST = 1e6  # no common point within so many times the points' norm: there is none
 CYCLES, WORK = 2000, 2e7  # at most so many rounds through the sets, and entries projected
 
 
@@ -48,7 +45,7 @@ class Box:
     low: float | Array
     high: float | Array
 
-    @QUIET
+    @no_numpy_warnings
     def project(self, x: Array) -> Array:
         low, high = (np.asarray(bound).astype(x.dtype, copy=False) for bound in (self.low, self.high))
         z = np.clip(x, low, high)
@@ -66,7 +63,7 @@ class Rounded:
 
     nearest: Callable[[Array], Array]
 
-    @QUIET
+    @no_numpy_warnings
     def project(self, x: Array) -> Array:
         z = self.nearest(x[None].astype(np.float64, copy=False))[0]
         moved, size = np.linalg.norm(x - z), np.linalg.norm(z)
@@ -86,7 +83,7 @@ class _Description(NamedTuple):
     def demand(self, holds: Any, allowed: str) -> None:
         demand(bool(holds), FLAG, _short(self.text), allowed)
 
-    def numbers(self, word: str, what: str, counts: tuple[int, ...]) -> float | Array:
+    def numbers_of(self, word: str, what: str, counts: tuple[int, ...]) -> float | Array:
         """A number, or an (n,) array of several; `counts`: how many there may be."""
         values = np.array([to_number(part) for part in word.split(",")])
         allowed = " or ".join(map(str, dict.fromkeys(counts)))
@@ -96,7 +93,7 @@ class _Description(NamedTuple):
         return float(values[0]) if len(values) == 1 else values
 
     def number(self, word: str, what: str) -> float:
-        return float(np.asarray(self.numbers(word, what, (1,))))
+        return float(np.asarray(self.numbers_of(word, what, (1,))))
 
 
 def parse(text: str, n: int) -> ConvexSet:
@@ -125,7 +122,7 @@ def common_point(sets: Sequence[ConvexSet], n: int) -> float:
     sum over j is
         <x - x', c - x'> <= 1/2 |x - x'|^2 - 1/2 sum_j |x_{j-1} - x_j|^2.
     While x' nears x and the single steps do not shrink, c is pushed beyond all bounds: the sets are refused when it
-    must be `FAR` away, and only then. Gaps below about 1e-4 of the points' norm are too small for that, and pass.
+    must be `FARTHEST` away, and only then. Gaps below about 1e-4 of the points' norm are too small for that, and pass.
     Returned is the longest projection of the last cycle: 0 to rounding if a common point was found.
     """
     boxes = [s for s in sets if isinstance(s, Box)]
@@ -147,7 +144,7 @@ def common_point(sets: Sequence[ConvexSet], n: int) -> float:
         if gap <= TOLERANCE * size:
             break
         drift = float(np.linalg.norm(x - start)) + len(others) * np.finfo(np.float64).eps * size
-        if squares - drift**2 > 2 * drift * FAR * size:
+        if squares - drift**2 > 2 * drift * FARTHEST * size:
             _refuse(gap, len(sets))
     return gap
 
@@ -158,7 +155,9 @@ def _refuse(gap: float, count: int) -> None:
 
 
 def _box(words: list[str], described: _Description) -> ConvexSet:
-    low, high = (described.numbers(w, what, (1, described.n)) for w, what in zip(words, ("LOW", "HIGH"), strict=True))
+    low, high = (
+        described.numbers_of(w, what, (1, described.n)) for w, what in zip(words, ("LOW", "HIGH"), strict=True)
+    )
     # low = high = inf is empty, too: no point of R^n has an infinite entry.
     there = np.less_equal(low, high) & np.less(low, math.inf) & np.greater(high, -math.inf)
     described.demand(np.all(there), "a box with LOW <= HIGH everywhere: this one is empty")
@@ -168,14 +167,14 @@ def _box(words: list[str], described: _Description) -> ConvexSet:
 def _ball(words: list[str], described: _Description) -> ConvexSet:
     radius = described.number(words[0], "RADIUS")
     described.demand(radius >= 0, "a ball with RADIUS >= 0: this one is empty")
-    centre = np.asarray(described.numbers(words[1], "CENTRE", (1, described.n)) if words[1:] else 0.0)
+    centre = np.asarray(described.numbers_of(words[1], "CENTRE", (1, described.n)) if words[1:] else 0.0)
     described.demand(np.isfinite(centre).all(), "a ball with a finite CENTRE")
     return All() if radius == math.inf else Rounded(partial(projections.ball, centre=centre, radius=radius))
 
 
 def _half_space(words: list[str], described: _Description) -> ConvexSet:
     n, offset = described.n, described.number(words[0], "OFFSET")
-    normal = np.atleast_1d(described.numbers(words[1], "NORMAL", (n,))) if words[1:] else np.ones(n)
+    normal = np.atleast_1d(described.numbers_of(words[1], "NORMAL", (n,))) if words[1:] else np.ones(n)
     described.demand(np.isfinite(normal).all(), "a half-space with a finite NORMAL")
     described.demand(offset > -math.inf, "a half-space with OFFSET above -inf: this one is empty")
     described.demand(normal.any() or offset >= 0, "a half-space with NORMAL not 0, or OFFSET >= 0: this one is empty")

@@ -17,9 +17,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.errors import UserError
 
-Array = NDArray[Any]
 Vector = Any  # a NumPy array or a torch tensor, which is not imported here
 Loss = Callable[[Vector], float]
 Distribution = Literal["sphere", "gaussian"]

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from zofl_mpi.arrays import Array as Array
+from zofl_mpi.arrays import Vector as Vector
 from zofl_mpi.engine.roles import Backend, attribute
-from zofl_mpi.problems.base import Array as Array
 from zofl_mpi.problems.base import Batch as Batch
 from zofl_mpi.problems.base import BilevelProblem, Problem
-from zofl_mpi.problems.base import Vector as Vector
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -41,7 +41,7 @@ class Hierarchical(Problem, Protocol):
     def f2(self, i: int, x: Array, y: Array) -> float:
         """f_{2,i}(x, y), formed in float64, for one x (n,) and one y (n,)."""
 
-    def lower(self, i: int, data: Any, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
+    def solve_client(self, i: int, data: Any, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
         """Algorithm 2 at k points x (k, n) at once: from y (k, n) take the steps
         y <- project(i, x, y - stepsizes[t] * grad_y h_i(x, y; batches[t])), t = 0..H-1; returns a new (k, n).
 
@@ -49,7 +49,7 @@ class Hierarchical(Problem, Protocol):
         """
 
     def flops(self, batch_size: int) -> float:
-        """FLOPs of a step of `lower` at one point; a multiplication and an addition count two."""
+        """FLOPs of a step of `solve_client` at one point; a multiplication and an addition count two."""
 
     def project(self, i: int, x: Array, y: Array) -> Array:
         """(k, n) the projection of the rows of y onto Y_i(x), the rows of x."""
@@ -88,17 +88,17 @@ class Split(Backend, Protocol):
 
         smashed = client(inputs),   local loss = loss(auxiliary(smashed)),   server's loss = loss(server(smashed))
 
-    The methods hold the flat vectors theta_l = (theta_c, theta_a) and theta_s, for which `local` and `top` stand.
-    `smash` and `local_loss` compute within `local.at`, `server_loss` within `top.at`, `score` within both. Samples may
-    differ in length, as texts do: a batch is as long as its longest sample.
+    Methods hold flat vectors theta_l = (theta_c, theta_a) and theta_s; `client_side` and `server_side` are functions
+    of them. Call `smash` and `local_loss` within `client_side.bound_to`, `server_loss` within `server_side.bound_to`,
+    `score` within both. Samples may differ in length, as texts do: a batch is as long as its longest sample.
     """
 
     @attribute
-    def local(self) -> Flat:
+    def client_side(self) -> Flat:
         """The client's part and its auxiliary head, of theta_l (n_l,) and buffers (b_l,)."""
 
     @attribute
-    def top(self) -> Flat:
+    def server_side(self) -> Flat:
         """The server's part, of theta_s (n_s,) and buffers (b_s,)."""
 
     @attribute
@@ -106,7 +106,7 @@ class Split(Backend, Protocol):
         """|theta_c|, how much of theta_l is the client's part; the rest is the auxiliary's."""
 
     @attribute
-    def takes_one(self) -> bool:
+    def allows_batch_of_one(self) -> bool:
         """Whether a batch may have one sample, which BatchNorm cannot normalise."""
 
     @attribute
@@ -125,7 +125,7 @@ class Split(Backend, Protocol):
         """Inputs and labels of `count` samples as large as any, of no meaning: to count the cost of a step."""
 
     @attribute
-    def alike(self) -> bool:
+    def equal_sizes(self) -> bool:
         """Whether all samples are of one size: the bytes of a batch depend on their number alone."""
 
     def upload_bytes(self, data: Any, positions: Batch) -> int:
@@ -143,7 +143,7 @@ class Split(Backend, Protocol):
     def kernel_name(self, batch_size: int) -> str:
         """Name of the code that computes a step on batches of this size, for the record."""
 
-    def placed(self, value: Tensor) -> Tensor:
+    def to_device(self, value: Tensor) -> Tensor:
         """A tensor that has travelled, on the device."""
 
     def smash(self, inputs: Tensor) -> Tensor:
@@ -164,11 +164,11 @@ class Split(Backend, Protocol):
         """Sums over a batch of test samples, by name: numbers, or tensors () in float64 on the device."""
 
     def quality(self, sums: Mapping[str, float]) -> Mapping[str, float]:
-        """Quality from the sums of `score` over all test samples, by the names of `rounds.split.messages.Report`."""
+        """Quality from the sums of `score` over all test samples, by the columns of `SplitReport`."""
 
     # --- members that a split network may leave out, with their defaults
 
-    def as_for(self, batch: int) -> AbstractContextManager[None]:
+    def pieces_like_batch_of(self, batch: int) -> AbstractContextManager[None]:
         """Context manager in which a smaller batch is computed in as many pieces as one of `batch` samples."""
         return nullcontext()
 
@@ -181,11 +181,11 @@ class Split(Backend, Protocol):
         """() `server_loss` in passes that never have a graph, and so may round otherwise."""
         return self.server_loss(smashed, labels)
 
-    def terms(self, labels: Tensor) -> int:
+    def loss_count(self, labels: Tensor) -> int:
         """How many terms the mean has that the loss of a mini-batch with these labels is."""
         return len(labels)
 
-    def scored(self, data: Any, positions: Batch) -> tuple[Tensor, Tensor]:
+    def evaluation_samples(self, data: Any, positions: Batch) -> tuple[Tensor, Tensor]:
         """Inputs and labels that a report scores for the samples of `data` at `positions`."""
         return self.samples(data, positions)
 

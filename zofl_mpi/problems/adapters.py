@@ -113,7 +113,7 @@ def merge(model: Any) -> None:
                 child.merge()
                 setattr(module, name, child.get_base_layer())
             elif isinstance(child, Projections):
-                setattr(module, name, child.joined())
+                setattr(module, name, child.merged())
 
 
 @final
@@ -130,7 +130,7 @@ class Projections(nn.Module):
         """(..., 3 d) queries, keys, values."""
         return torch.cat([self.q(x), self.k(x), self.v(x)], dim=-1)
 
-    def joined(self) -> nn.Module:
+    def merged(self) -> nn.Module:
         """The one layer that these three are, where they are without LoRA; its tensors are copies."""
         layers: list[Any] = [self.q, self.k, self.v]
         weight, bias = torch.cat([own.weight for own in layers], dim=1), torch.cat([own.bias for own in layers])

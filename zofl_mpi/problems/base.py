@@ -12,12 +12,11 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Array, Vector
 from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.roles import Backend, attribute
 from zofl_mpi.numerics.descent import local_descent
 
-Array = NDArray[Any]
-Vector = NDArray[np.float64]
 Batch = NDArray[np.int64]
 
 

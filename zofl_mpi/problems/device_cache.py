@@ -9,11 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zofl_mpi.data import Array, Dataset
+from zofl_mpi.arrays import Array
+from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Batch
 
-MOST = 2**32
+MAX_BYTES_ON_GPU = 2**32
 """Bytes of the inputs of a data set that lie on a GPU; of a larger one each mini-batch is gathered on the host."""
 KINDS = {"uint8", "int32", "int64", "float32", "float64"}  # inputs and labels that torch gathers
 
@@ -46,7 +47,7 @@ def on_device(values: Array, device: str) -> Tensor:
 
 def fits(data: Dataset) -> bool:
     """Whether the data set may lie on a GPU, by the size of its inputs."""
-    return bool(data.inputs.nbytes <= MOST)
+    return bool(data.inputs.nbytes <= MAX_BYTES_ON_GPU)
 
 
 def samples_on(device: str, data: Dataset, positions: Batch, dtype: str) -> tuple[Tensor, Tensor]:

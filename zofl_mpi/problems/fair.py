@@ -22,13 +22,14 @@ from typing import ClassVar, Literal, final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from zofl_mpi.arrays import no_numpy_warnings
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.fields import above, at_least, given
+from zofl_mpi.engine.fields import above, at_least, injected
 from zofl_mpi.numerics.projections import simplex
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.base import BilevelProblem, NumPyProblem
 from zofl_mpi.problems.relu_net import ReLUNet
-from zofl_mpi.problems.sums import QUIET, TARGETS, log_softmax, positions_of, scaled
+from zofl_mpi.problems.sums import TARGETS, log_softmax, positions_of, scaled
 
 Labels = NDArray[np.int64]
 
@@ -48,11 +49,11 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
         dtype: float32 or float64, of all vectors.
     """
 
-    features: int = given()
-    counts: NDArray[np.int64] = given()
+    features: int = injected()
+    counts: NDArray[np.int64] = injected()
     lam: float = above(0, 0.1)
     y_set: Literal["free", "simplex"] = "free"
-    dtype: DTypeLike = given(np.float32)
+    dtype: DTypeLike = injected(np.float32)
 
     # --- the model
 
@@ -108,16 +109,16 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
         """(n_lower,) a point of Y: 0, or equal weights."""
         return np.full(self.classes, 0.0 if self.y_set == "free" else 1 / self.classes, self.dtype)
 
-    @QUIET
+    @no_numpy_warnings
     def f(self, i: int, x: Array, y: Array, data: Dataset, batch: Batch | None = None) -> Vector:
         weights = y.astype(np.float64)
         return np.asarray(np.vecdot(weights, self.class_losses(x, data, batch) - self.lam / 2 * weights))
 
-    @QUIET
+    @no_numpy_warnings
     def gradient_h(self, i: int, x: Array, y: Array, data: Dataset, batch: Batch | None = None) -> Array:
         return np.asarray(self.lam * y - self.class_losses(x[None], data, batch)[0], self.dtype)
 
-    @QUIET
+    @no_numpy_warnings
     def class_losses(self, x: Array, data: Dataset, batch: Batch | None = None) -> Vector:
         """(k, C) L_i at the rows of x (k, n), m/N_c times the sum over the samples of class c in `data`, those of D_i.
 
@@ -142,7 +143,7 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
         mean = np.mean([self.class_losses(x[None], part)[0] for part in data], axis=0)
         return np.asarray(self.project_lower(x, mean / self.lam))
 
-    @QUIET
+    @no_numpy_warnings
     def score(self, x: Array, y: Array, data: Dataset) -> dict[str, float]:
         """Mean loss and share classified correctly of the model x (n,) on `data`, "loss" and "accuracy"; y has no part.
 

@@ -25,9 +25,10 @@ class Flat:
     """Some modules, one after the other, as a function of theta (n,) and buffers (b,).
 
     theta holds their parameters with requires_grad in the modules' own order, buffers their floating-point buffers
-    (running means and variances; not the constants that a module keeps out of its state). Within `at` both are views of
-    the caller's vectors: a step in place on theta moves the modules, a forward pass in training mode moves buffers.
-    Between two `at` the modules hold nothing of theta, so that several clients may share them.
+    (running means and variances; not the constants that a module keeps out of its state). Within `bound_to` both are
+    views of the caller's vectors: a step in place on theta moves the modules, a forward pass in training mode moves
+    buffers.
+    Outside `bound_to` the parameters are empty, so that several clients may share the modules.
 
     Vectors must lie in memory that torch allocated: a matrix product may round differently at an address that is not a
     multiple of 64, and NumPy's arrays start anywhere.
@@ -44,7 +45,7 @@ class Flat:
             embedding.sparse = False  # its gradient would be no part of a vector
         others = set(map(id, without))
         own = {id(p): p for m in self.modules for p in m.parameters() if p.requires_grad and id(p) not in others}
-        self.parameters = list(own.values())  # empty but in `at`
+        self.parameters = list(own.values())  # empty outside `bound_to`
         kept = {id(value) for m in self.modules for value in m.state_dict(keep_vars=True).values()}
         self._buffers = [b for m in self.modules for b in m.buffers() if b.is_floating_point() and id(b) in kept]
         self._layout, self._buffer_layout = _Layout(self.parameters), _Layout(self._buffers)
@@ -75,7 +76,9 @@ class Flat:
         return (t for m in modules for t in (*m.parameters(), *m.buffers()) if id(t) not in own)
 
     @contextmanager
-    def at(self, theta: Tensor, buffers: Tensor | None = None, running: bool = False) -> Iterator[list[nn.Parameter]]:
+    def bound_to(
+        self, theta: Tensor, buffers: Tensor | None = None, running: bool = False
+    ) -> Iterator[list[nn.Parameter]]:
         """Context manager: binds the modules to views of theta (n,) and buffers (b,); yields the parameters.
 
         Args:
@@ -101,14 +104,14 @@ class Flat:
             self._release()
 
     def swap(self, buffers: Tensor) -> None:
-        """Binds the modules to other buffers (b,), within `at`."""
+        """Binds the modules to other buffers (b,), within `bound_to`."""
         for buffer, part in zip(self._buffers, self._buffer_layout.views(buffers), strict=True):
             buffer.data = part
 
     def gradient(
         self, output: Tensor, slope: Tensor | None = None, parameters: Sequence[Tensor] | None = None
     ) -> Tensor:
-        """(n,) the `gradients`, one after the other, of an output computed within `at` the same theta; 0 where it
+        """(n,) the `gradients`, one after the other, of an output computed within `bound_to` the same theta; 0 where it
         depends on no parameter. Of some of the parameters alone where they are given.
         """
         if not (self.parameters and output.requires_grad):

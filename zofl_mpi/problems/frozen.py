@@ -34,10 +34,10 @@ def once_a_node(world: World, parameters: Iterable[Tensor]) -> None:
             shared = torch.from_file(path, shared=True, size=ends[-1], dtype=torch.uint8)
             for p, start in zip(own, ends, strict=False):
                 shared[start : start + p.nbytes] = p.detach().reshape(-1).view(torch.uint8)
-    whose = world.neighbours(path if shared is not None else "")[1][0]
+    owner = world.neighbours(path if shared is not None else "")[1][0]
     with suppress(OSError, RuntimeError):
-        if whose and number:
-            shared = torch.from_file(whose, shared=True, size=ends[-1], dtype=torch.uint8)
+        if owner and number:
+            shared = torch.from_file(owner, shared=True, size=ends[-1], dtype=torch.uint8)
     world.neighbours(None)  # all have mapped it: it needs no name any more
     with suppress(OSError):
         os.unlink(path)

@@ -20,12 +20,13 @@ from typing import Any, ClassVar, NamedTuple, Self, final
 import numpy as np
 from numpy.typing import DTypeLike
 
+from zofl_mpi.arrays import no_numpy_warnings
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.fields import above, check_ranges, given
+from zofl_mpi.engine.fields import above, check_ranges, injected
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.base import BilevelProblem, NumPyProblem
-from zofl_mpi.problems.sums import QUIET, TARGETS, positions_of, unscaled
+from zofl_mpi.problems.sums import TARGETS, positions_of, unscaled
 
 HESSIAN_BLOCK = 2048  # the larger, the faster the product; 13 MB for MNIST
 TOLERANCE = 1e-12  # of the gradient's norm at an exact solution, for inputs in [0, 1]
@@ -55,13 +56,13 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
 
     x0: ClassVar[str] = "random"  # `initial`: 0 is outside X_i, and there the lower level has no solution
     constrained: ClassVar[bool] = True
-    features: int = given()
-    n: int = given()
-    smoothness: float = given()
+    features: int = injected()
+    n: int = injected()
+    smoothness: float = injected()
     mu: float = above(0, 0.01)
     held_out: float = 0.2
     x_start: float = 0.1
-    dtype: DTypeLike = given(np.float32)
+    dtype: DTypeLike = injected(np.float32)
 
     def __post_init__(self) -> None:
         check_ranges(Hyperparameter, vars(self))
@@ -111,7 +112,7 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
         upper, lower = _positions(len(data), self.held_out)
         return data.subset(upper), data.subset(lower)
 
-    @QUIET
+    @no_numpy_warnings
     def f(self, i: int, x: Array, y: Array, data: Dataset, batch: Batch | None = None) -> Vector:
         positions = positions_of(data, batch)
         models = np.multiply(y, np.asarray(data.factor, self.dtype), dtype=self.dtype)
@@ -120,17 +121,17 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
             total += np.logaddexp(0, -TARGETS[labels % 2] * (models @ inputs.T)).sum(axis=1)
         return total / len(positions)
 
-    @QUIET
+    @no_numpy_warnings
     def gradient_h(self, i: int, x: Array, y: Array, data: Dataset, batch: Batch | None = None) -> Array:
         positions = positions_of(data, batch)
         return np.asarray(_slope(y, data, positions, self.dtype) + float(x[i]) * y, self.dtype)
 
-    @QUIET
+    @no_numpy_warnings
     def gradients_f(self, i: int, x: Array, y: Array, data: Dataset, batch: Batch | None = None) -> tuple[Array, Array]:
         slope = _slope(y, data, positions_of(data, batch), self.dtype)
         return np.zeros(self.n, self.dtype), np.asarray(slope, self.dtype)
 
-    @QUIET
+    @no_numpy_warnings
     def hessian_h(self, i: int, x: Array, y: Array, u: Array, data: Dataset, batch: Batch | None = None) -> Array:
         positions, factor = positions_of(data, batch), np.asarray(data.factor, self.dtype)
         models = np.stack([y, u]).astype(self.dtype) * factor
@@ -159,7 +160,7 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
     def project(self, i: int, x: Array) -> Array:
         return np.asarray(np.maximum(x, np.asarray(self.mu, x.dtype)))
 
-    @QUIET
+    @no_numpy_warnings
     def solution(self, x: Array, data: Sequence[Dataset]) -> Vector:
         """(n_lower,) y(x) in float64, by Newton's method: the gradient's norm is at most 1e-12.
 
@@ -172,7 +173,7 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
         tolerance = TOLERANCE * max(1.0, math.sqrt(self.smoothness))
         return lower.minimiser(np.zeros(self.features), tolerance)
 
-    @QUIET
+    @no_numpy_warnings
     def score(self, x: Array, y: Array, data: Dataset) -> dict[str, float]:
         """Mean logistic loss of the classifier y on `data` ("loss"), share of samples with v U.y > 0 ("accuracy")."""
         loss, hits = 0.0, 0
@@ -262,7 +263,7 @@ def _positions(size: int, share: float) -> tuple[Batch, Batch]:
     return parts
 
 
-@QUIET
+@no_numpy_warnings
 def _largest_eigenvalue(data: Dataset) -> float:
     """The largest eigenvalue of U'U/N, U (N, p) the inputs: by power iteration until it grows by less than 1e-6.
 

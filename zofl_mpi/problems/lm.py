@@ -53,7 +53,7 @@ def outline(model: Any, name: str = "") -> Outline:
         tokens = torch.arange(2 * PROBE).view(2, -1) % model.config.get_text_config().vocab_size
         with torch.no_grad():
             whole = model(tokens, use_cache=False).logits.flatten(0, 1)
-            client, back = Segment(model, found, 0, 1), Back(model, found, 1, len(found.of(model)))
+            client, back = Segment(model, found, 0, 1), LastBlocks(model, found, 1, len(found.of(model)))
             parts = back(client(tokens), torch.arange(len(whole)))
     except UserError as exc:
         raise UserError(f"{where}: {exc}") from exc
@@ -104,7 +104,7 @@ def _traced(model: Any) -> Outline:
 
 
 @final
-class Note(nn.Module):
+class RecordCall(nn.Module):
     """Takes a block's place: notes with what it is called, and passes its input on."""
 
     def __init__(self, returns: int) -> None:
@@ -118,7 +118,7 @@ class Note(nn.Module):
 
 
 @final
-class Zero(nn.Module):
+class ZeroLayer(nn.Module):
     """Takes the place of a layer before the blocks where these are not the first: 0, whatever it is asked."""
 
     def __init__(self, like: Tensor) -> None:
@@ -139,12 +139,12 @@ class Segment(nn.Module):
         body, blocks = model.get_submodule(layers.body), layers.of(model)
         self.body: Any = copy.copy(body)  # the forward pass of its class, on modules of our own choice
         self.body._modules = dict(body._modules)
-        notes = [Note(layers.returns) for _ in blocks]
+        notes = [RecordCall(layers.returns) for _ in blocks]
         setattr(self.body, layers.blocks, nn.ModuleList(notes))
         for name in layers.behind:
             setattr(self.body, name, nn.Identity())
         for name in layers.before if first else ():
-            setattr(self.body, name, Zero(next(getattr(body, name).parameters())))
+            setattr(self.body, name, ZeroLayer(next(getattr(body, name).parameters())))
         self.blocks = nn.ModuleList(blocks[first:last])
         self._first, self._notes = first, notes
 
@@ -162,7 +162,7 @@ class Segment(nn.Module):
 
 
 @final
-class Back(nn.Module):
+class LastBlocks(nn.Module):
     """The auxiliary and the server's part: smashed activations (B, T, d) to logits of the next token."""
 
     def __init__(self, model: Any, layers: Outline, first: int, last: int) -> None:
@@ -235,19 +235,19 @@ class Unembedding(nn.Module):
         return torch.stack(sums).logsumexp(dim=0) - (1 - smoothing) * own - smoothing / first * total
 
 
-class Parts(NamedTuple):
+class SplitModel(NamedTuple):
     """A model cut in three."""
 
     client: Segment
-    auxiliary: Back
-    server: Back
+    auxiliary: LastBlocks
+    server: LastBlocks
     model: Any  # the whole one, of the client's and the server's modules
     untied: bool = False  # whether a matrix of the model is two here
 
 
 def cut_model(
     model: Any, layers: Outline, cut: int, auxiliary_blocks: int, own: Iterable[Own], tied: bool = False
-) -> Parts:
+) -> SplitModel:
     """Cuts the model in three parts, which take its modules over.
 
     The auxiliary part is a copy of the server's first blocks, of the layers behind them and of the unembedding; frozen
@@ -275,15 +275,15 @@ def cut_model(
         model.set_output_embeddings(copy.deepcopy(unembedding))
         mark_untied(model)
         one = {}
-    client, server = Segment(model, layers, 0, cut), Back(model, layers, cut, depth)
+    client, server = Segment(model, layers, 0, cut), LastBlocks(model, layers, cut, depth)
     _check_apart(model, client, server, one)
     _settle_attention(model, client, server, list(own))
     shared = one | {id(p): p for p in server.parameters() if not p.requires_grad}
-    auxiliary = copy.deepcopy(Back(model, layers, cut, cut + auxiliary_blocks), shared)
-    return Parts(client, auxiliary, server, model, untied)
+    auxiliary = copy.deepcopy(LastBlocks(model, layers, cut, cut + auxiliary_blocks), shared)
+    return SplitModel(client, auxiliary, server, model, untied)
 
 
-def _check_apart(model: Any, client: Segment, server: Back, one: Mapping[int, Any]) -> None:
+def _check_apart(model: Any, client: Segment, server: LastBlocks, one: Mapping[int, Any]) -> None:
     """Refuses parts that share what trains, of which each side would move its own; `one` may be shared."""
     names = {id(p): name for name, p in model.named_parameters()}
     held = {id(p) for p in client.parameters() if p.requires_grad} - one.keys()
@@ -292,7 +292,7 @@ def _check_apart(model: Any, client: Segment, server: Back, one: Mapping[int, An
         raise UserError(f"--train: a {type(model).__name__} cannot be cut here: {fault}; train lora")
 
 
-def _settle_attention(model: Any, client: Segment, server: Back, own: Sequence[Own]) -> None:
+def _settle_attention(model: Any, client: Segment, server: LastBlocks, own: Sequence[Own]) -> None:
     """Lets causal attention do without masks, whose making waits for a GPU, where the logits stay the model's own."""
     config = model.config.get_text_config()
     ways = [config._attn_implementation]
@@ -311,7 +311,7 @@ def _settle_attention(model: Any, client: Segment, server: Back, own: Sequence[O
     raise UserError(f"--model {model.config.name_or_path}: a {type(model).__name__} cannot be trained here: {fault}")
 
 
-def narrow_frozen(parts: Parts) -> None:
+def narrow_frozen(parts: SplitModel) -> None:
     """Stores the frozen weights of products in bfloat16, as autocast would round them in each pass.
 
     Embeddings and norms, which it computes in float32, stay as they are; the unembedding has a matrix of its own then.

@@ -82,13 +82,13 @@ class Function:
         return torch.tensor(x, dtype=self.dtype, device=self.device)
 
     @contextmanager
-    def at(self, y: Tensor) -> Iterator[list[Tensor]]:
+    def bound_to(self, y: Tensor) -> Iterator[list[Tensor]]:
         """Context manager: the module computes with views of y (n,); yields these, without requires_grad."""
-        with self.flat.at(y) as parameters:
+        with self.flat.bound_to(y) as parameters:
             yield [parameter.data for parameter in parameters]
 
     def gradient(self, inputs: Tensor, targets: Tensor, of_sum: bool = False) -> tuple[Tensor, ...]:
-        """The gradient of the mean loss, or of the sum, with respect to each parameter, within `at`."""
+        """The gradient of the mean loss, or of the sum, with respect to each parameter, within `bound_to`."""
         return self._saving.added(self._gradients(inputs, targets, of_sum))
 
     def _gradients(self, inputs: Tensor, targets: Tensor, of_sum: bool) -> Iterator[tuple[float, tuple[Tensor, ...]]]:
@@ -111,7 +111,7 @@ class Function:
 
     def module_at(self, x: Array) -> nn.Module:
         """A copy of the module on the CPU, with the parameters x (n,)."""
-        with self.at(self.vector(x)):
+        with self.bound_to(self.vector(x)):
             return copy.deepcopy(self.module).to("cpu")
 
     def samples(self, data: Dataset, positions: Batch) -> tuple[Tensor, Tensor]:
@@ -148,7 +148,7 @@ class Function:
         """Computes the gradient, or the outputs, at 0 on samples of zeros; returns these inputs and that point."""
         inputs, targets = self.examples.zeros(batch_size, self.device)
         point = torch.zeros(self.n, dtype=self.dtype, device=self.device)
-        with self.at(point):
+        with self.bound_to(point):
             if gradient and self.objective.differentiable:
                 self.gradient(inputs, targets)
             else:

@@ -1,6 +1,6 @@
 """Any torch module with any loss: `Hierarchical` ([A]), `Smooth` (FedAvg's) and `Lipschitz` ([B]).
 
-F(x) is the mean loss of the module with the parameters x; `Personalised` adds [A]'s terms. With a module the clients'
+F(x) is the mean loss of the module with the parameters x; `ProximalLoss` adds [A]'s terms. With a module the clients'
 problems are not convex: the methods run, their theorems do not apply.
 """
 
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.batching import MANY, batched_call
-from zofl_mpi.engine.fields import given
+from zofl_mpi.engine.batching import BATCHED_CLIENTS, batched_call
+from zofl_mpi.engine.fields import injected
 from zofl_mpi.engine.roles import KernelChoice
 from zofl_mpi.engine.setting import Work
 from zofl_mpi.engine.streams import Purpose, Streams, seed_torch
@@ -30,16 +30,16 @@ from zofl_mpi.problems.module import LOCK, Function, copy_of
 from zofl_mpi.problems.objective import Metric, Objective, Weight
 from zofl_mpi.problems.saving import PLAIN, saving_of
 from zofl_mpi.problems.sums import blocks, class_weights, positions_of
-from zofl_mpi.problems.terms import Personalised, ProximalSteps, check_positions, weighted_means
+from zofl_mpi.problems.terms import ProximalLoss, ProximalSteps, check_positions, weighted_means
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 Labels = NDArray[np.int64]
 Augment = Callable[[Tensor, np.random.Generator], Tensor]
-BLOCK = 256  # samples of one evaluation block; losses of mini-batches up to this size are batched
+EVALUATION_SAMPLES = 256  # samples of one evaluation block; losses of mini-batches up to this size are batched
 BLOCK_BYTES = 2**22  # of inputs made ready at once in a local solve
 TRIED = 1024  # held-out samples on which metrics are tried
-BATCHED = "abreast"
+BATCHED = "batched"
 """The last word of the kernel's name where the local steps of many clients are batched; results have it."""
 
 
@@ -64,7 +64,7 @@ def _call_all(calls: list[Callable[[], Any]]) -> list[Any]:
 
 @final
 @dataclass(frozen=True)
-class Network(Personalised):
+class Network(ProximalLoss):
     """A torch module as a `Hierarchical`, a `Smooth` and a `Lipschitz` problem.
 
     x (n,) holds the parameters with requires_grad, one after the other in the module's order, as a NumPy array.
@@ -74,29 +74,29 @@ class Network(Personalised):
 
     x0: ClassVar[str] = "random"  # at 0 most gradients of a network vanish
     # maps inputs (B, *input_shape) to outputs (B, ...). A copy of this `dtype` is computed with
-    module: nn.Module = given()
-    input_shape: tuple[int, ...] = given()  # shape that an input (p,) is given, such as (1, 28, 28)
-    classes: int = given()  # C, of the data
-    device: str = given("cpu")  # where the module computes, as torch calls it
+    module: nn.Module = injected()
+    input_shape: tuple[int, ...] = injected()  # shape that an input (p,) is given, such as (1, 28, 28)
+    classes: int = injected()  # C, of the data
+    device: str = injected("cpu")  # where the module computes, as torch calls it
     # code that computes the local steps, and losses on mini-batches: serial (one client after the other), torch (many
     # clients at once), auto (torch on a GPU, if the module can be computed so; else serial)
     kernel: Literal["auto", "serial", "torch"] = "auto"
     # how a backward pass holds its activations (`problems.saving`), one client after the other
-    client_memory: str = given("none")
+    client_memory: str = injected("none")
     # sizes of mini-batches with which, as all ranks measured, a client's bits do not depend on the clients batched with
     # it; others are computed one client after the other. None: each is tried when it comes
-    batched_sizes: tuple[int, ...] | None = given(None)
+    batched_sizes: tuple[int, ...] | None = injected(None)
     # inputs (k, p) and targets (k, ...) of real samples to try the module with; None: numbers from -1 to 1, of class 0
-    examples: tuple[Array, Array] | None = given(None)
+    examples: tuple[Array, Array] | None = injected(None)
     # a mean over samples of outputs (B, ...) and targets (B, ...); None: the cross-entropy
-    loss_function: Any = given(None)
-    metrics: Mapping[str, Metric] | None = given(None)  # {name: of all outputs and targets}, beside the loss
-    weight: Weight | None = given(None)  # of inputs and targets: (B,) factors of the samples' losses
+    loss_function: Any = injected(None)
+    metrics: Mapping[str, Metric] | None = injected(None)  # {name: of all outputs and targets}, beside the loss
+    weight: Weight | None = injected(None)  # of inputs and targets: (B,) factors of the samples' losses
     # of the inputs (B, *input_shape) of a training step, by random numbers that the samples key; None: none
-    augment: Augment | None = given(None)
-    streams: Streams | None = given(None)  # of the run, for `augment`
+    augment: Augment | None = injected(None)
+    streams: Streams | None = injected(None)  # of the run, for `augment`
     # why the module cannot be computed for many clients at once, in torch's words; "" where it can
-    obstacle: str = field(default="", init=False, repr=False, compare=False)
+    why_not_batchable: str = field(default="", init=False, repr=False, compare=False)
     _function: Function = field(init=False, repr=False, compare=False)
     _verdicts: dict[int, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -108,18 +108,18 @@ class Network(Personalised):
         one, dtype = (self.input_shape, self.classes), np.dtype(self.dtype)
         objective = Objective(self.loss_function, self.metrics, self.weight)
         function = Function(module, *one, objective, dtype, self.device, saving, self.examples)
-        vars(self).update(_function=function, obstacle=self._obstacle(function) if self.uses_torch else "")
+        vars(self).update(_function=function, why_not_batchable=self._obstacle(function) if self.uses_torch else "")
         if self.augment is not None:
             self._check_augment(function)
-        if self.obstacle and self.kernel == "torch":
-            fault = f"{type(module).__name__} cannot be computed for many clients at once: {self.obstacle}"
+        if self.why_not_batchable and self.kernel == "torch":
+            fault = f"{type(module).__name__} cannot be computed for many clients at once: {self.why_not_batchable}"
             raise UserError(f"--kernel torch: {fault}; take --kernel serial")
 
     def _obstacle(self, function: Function) -> str:
         """Why the module cannot be computed for many clients at once; "" where it can."""
-        from zofl_mpi.problems.kernels.functional import obstacle
+        from zofl_mpi.problems.kernels.functional import why_not_batchable
 
-        return obstacle(function) if self.augment is None else "augment changes each client's inputs by itself"
+        return why_not_batchable(function) if self.augment is None else "augment changes each client's inputs by itself"
 
     @property
     def n(self) -> int:
@@ -128,15 +128,15 @@ class Network(Personalised):
     @property
     def uses_torch(self) -> bool:
         """Whether many clients are computed at once: where it is asked for, and by "auto" on a GPU."""
-        chosen = self.device != "cpu" and not self.obstacle and saving_of(self.client_memory) == PLAIN
+        chosen = self.device != "cpu" and not self.why_not_batchable and saving_of(self.client_memory) == PLAIN
         return self.kernel == "torch" or (self.kernel == "auto" and chosen)
 
     @property
     def batched_clients(self) -> int:
-        return MANY if self.uses_torch else 1
+        return BATCHED_CLIENTS if self.uses_torch else 1
 
     def kernel_name(self, batch_size: int) -> str:
-        """torch, the kind of device, and "abreast" where clients are batched: each of these rounds differently."""
+        """torch, the kind of device, and "batched" where clients are batched: each of these rounds differently."""
         return f"torch {self.device.partition(':')[0]}{f' {BATCHED}' * self.uses_torch}"
 
     def kernel_for(self, work: Work, data: Dataset, before: str = "") -> KernelChoice:
@@ -197,14 +197,14 @@ class Network(Personalised):
         positions = positions_of(data, batch)
         total = np.zeros(self.n)
         function = self._function
-        with function.at(function.vector(x)):
+        with function.bound_to(function.vector(x)):
             for inputs, targets in self._blocks(data, positions, augmented=batch is not None):
                 parts = function.gradient(inputs, targets, of_sum=True)
                 total += torch.cat([part.reshape(-1) for part in parts]).cpu().numpy()
         return np.asarray(total / len(positions), self.dtype)
 
-    def moved(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
-        """See `Personalised.moved`; the k points are computed in turn, or batched."""
+    def after_steps(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
+        """See `ProximalLoss.after_steps`; the k points are computed in turn, or batched."""
         gammas = np.minimum(steps.stepsizes, np.finfo(self.dtype).max)  # torch takes no larger one: let it diverge
         finite = steps._replace(stepsizes=gammas)
         if not self.batches(steps.data, steps.batches.shape[1]):
@@ -221,7 +221,7 @@ class Network(Personalised):
         shift = None if steps.shift is None else function.vector(steps.shift)
         for t, inputs, targets in self._minibatches(steps.data, steps.batches, y[0]):
             for centre, point in zip(centres, points, strict=True):
-                with function.at(point) as parts:
+                with function.bound_to(point) as parts:
                     for gamma, *batch in zip(gammas[t : t + len(inputs)], inputs, targets, strict=True):
                         gradient = function.gradient(*batch)
                         if steps.mu:
@@ -236,7 +236,12 @@ class Network(Personalised):
 
     def losses(self, i: int, x: Array, data: Dataset, batch: Batch | None = None) -> Vector:
         """(k,) mean losses at the rows of x (k, n), summed in float64 (IndexError: a bad position)."""
-        if self.uses_torch and batch is not None and len(batch) <= BLOCK and self.batches(data, len(batch)):
+        if (
+            self.uses_torch
+            and batch is not None
+            and len(batch) <= EVALUATION_SAMPLES
+            and self.batches(data, len(batch))
+        ):
             from zofl_mpi.problems.kernels.module_torch import LossRequest, loss_sums
 
             check_positions(data, batch)
@@ -251,7 +256,7 @@ class Network(Personalised):
         # of a mini-batch, for all k points
         kept = [] if batch is None else list(self._blocks(data, positions, augmented=True))
         for k, row in enumerate(x):
-            with function.at(function.vector(row)):
+            with function.bound_to(function.vector(row)):
                 for inputs, targets in kept or self._blocks(data, positions):
                     sums[k] += float(function.objective.total(function.outputs(inputs), targets, inputs))
         return sums / len(positions)
@@ -276,7 +281,7 @@ class Network(Personalised):
         return found
 
     def evaluated(self, x: Array, data: Dataset) -> list[tuple[Labels, Vector, Vector]]:
-        """Outputs in `dtype`, losses in float64; see `Personalised.evaluated`."""
+        """Outputs in `dtype`, losses in float64; see `ProximalLoss.evaluated`."""
         return self._evaluated(x, data, [])
 
     @serialized
@@ -286,8 +291,10 @@ class Network(Personalised):
         """As `evaluated`; outputs and targets are added to `seen` where there are metrics."""
         evaluated, function, positions = list[Any](), self._function, np.arange(len(data))
         objective = function.objective
-        with function.at(function.vector(x)):
-            for block, (inputs, targets) in zip(blocks(positions, BLOCK), self._blocks(data, positions), strict=True):
+        with function.bound_to(function.vector(x)):
+            for block, (inputs, targets) in zip(
+                blocks(positions, EVALUATION_SAMPLES), self._blocks(data, positions), strict=True
+            ):
                 outputs = function.outputs(inputs)
                 values = objective.each(outputs, targets, inputs, exact=False), objective.hits(outputs, targets)
                 labels = data.labels[data.rows_of(block)].astype(np.int64, copy=False)
@@ -311,7 +318,7 @@ class Network(Personalised):
     def _blocks(self, data: Dataset, positions: Batch, augmented: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs (b, *input_shape) and targets (b, ...) of the samples at `positions`, in turn."""
         generator = self._generator(data, positions) if augmented else None
-        for block in blocks(positions, BLOCK):
+        for block in blocks(positions, EVALUATION_SAMPLES):
             inputs, targets = self._function.samples(data, block)
             yield inputs if generator is None else self._augmented(inputs, generator), targets
 

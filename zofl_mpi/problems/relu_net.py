@@ -17,11 +17,12 @@ from typing import ClassVar, Literal, final
 import numpy as np
 from numpy.typing import DTypeLike
 
+from zofl_mpi.arrays import no_numpy_warnings
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.fields import above, at_least, given
+from zofl_mpi.engine.fields import above, at_least, injected
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.base import NumPyProblem
-from zofl_mpi.problems.sums import QUIET, TARGETS, class_weights, positions_of, unscaled
+from zofl_mpi.problems.sums import TARGETS, class_weights, positions_of, unscaled
 
 Rectifier = Callable[[Array], Vector]
 
@@ -49,12 +50,12 @@ class ReLUNet(NumPyProblem):
 
     x0: ClassVar[str] = "random"  # 0 is stationary: the output is of second order in x there
     smooth_twin: ClassVar[bool] = True
-    features: int = given()
+    features: int = injected()
     hidden: int = at_least(1, 4)
     lam: float = at_least(0, 0.01)
     rectifier: float = above(0, 10.0)
     loss_scale: Literal["mean", "sum"] = "mean"
-    dtype: DTypeLike = given(np.float32)
+    dtype: DTypeLike = injected(np.float32)
 
     @property
     def n(self) -> int:
@@ -90,7 +91,7 @@ class ReLUNet(NumPyProblem):
         """The smooth twin's objective at x (n,) on all of `data`: what `gradient` is the gradient of."""
         return float(self._objective(x[None], data, None, self._softplus)[0])
 
-    @QUIET
+    @no_numpy_warnings
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
         """(n,) the smooth twin's gradient at x over the samples at positions `batch` (B,), or over all of `data`.
 
@@ -111,7 +112,7 @@ class ReLUNet(NumPyProblem):
         total = np.concatenate([(by_Z * factor).ravel(), by_w])
         return np.asarray(self._weight(data, positions) * total + self.lam * x, self.dtype)
 
-    @QUIET
+    @no_numpy_warnings
     def score(self, x: Array, data: Dataset, mix: Vector | None = None) -> dict[str, float]:
         """Quality of x (n,) on all of `data`, see `Hierarchical.score`; not-a-number where no sample counts.
 
@@ -139,7 +140,7 @@ class ReLUNet(NumPyProblem):
             units = (rectify or _relu)(Z @ inputs.T).reshape(len(x), self.hidden, -1)  # (k, N_1, b)
             yield (w[:, None] @ units)[:, 0], labels
 
-    @QUIET
+    @no_numpy_warnings
     def _objective(self, x: Array, data: Dataset, batch: Batch | None, rectify: Rectifier) -> Vector:
         positions = positions_of(data, batch)
         total = np.zeros(len(x))

@@ -1,4 +1,4 @@
-"""[A] section IV: multinomial logistic regression, F(x) the mean cross-entropy, with the terms of `Personalised`."""
+"""[A] section IV: multinomial logistic regression, F(x) the mean cross-entropy, with the terms of `ProximalLoss`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import Any, Literal, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.arrays import no_numpy_warnings
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.fields import given
+from zofl_mpi.engine.fields import injected
 from zofl_mpi.engine.roles import KernelChoice
 from zofl_mpi.engine.setting import Work
 from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.kernels.softmax import KERNELS, Minibatches, choose, numba_installed
-from zofl_mpi.problems.sums import QUIET, all_scaled, log_softmax, positions_of, scaled
-from zofl_mpi.problems.terms import Personalised, ProximalSteps
+from zofl_mpi.problems.sums import all_scaled, log_softmax, positions_of, scaled
+from zofl_mpi.problems.terms import ProximalLoss, ProximalSteps
 
 Labels = NDArray[np.int64]
 
 
 @final
 @dataclass(frozen=True)
-class Softmax(Personalised):
+class Softmax(ProximalLoss):
     """Softmax regression without bias, as a `Hierarchical` and as a `Smooth` problem.
 
     A model x (n,) is the matrix W (C, p) row by row, as in torch's nn.Linear.
@@ -35,8 +36,8 @@ class Softmax(Personalised):
             least 4,096 and an input at most 2,048 numbers: it saves too little in smaller models to repay its loading).
     """
 
-    features: int = given()
-    classes: int = given()
+    features: int = injected()
+    classes: int = injected()
     kernel: Literal["auto", "numpy", "numba"] = "auto"
 
     def __post_init__(self) -> None:
@@ -79,7 +80,7 @@ class Softmax(Personalised):
         numbers = (3 if gradient else 1) * self.n + batch_size * (self.n // self.classes + 2 * self.classes)
         return float(numbers * np.dtype(self.dtype).itemsize)
 
-    @QUIET
+    @no_numpy_warnings
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
         positions, W = positions_of(data, batch), x.reshape(self.classes, -1)
         total = np.zeros(W.shape)
@@ -89,9 +90,9 @@ class Softmax(Personalised):
             total += residual.astype(self.dtype).T @ inputs
         return (total / len(positions)).reshape(-1).astype(self.dtype)
 
-    @QUIET
-    def moved(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
-        """See `Personalised.moved`.
+    @no_numpy_warnings
+    def after_steps(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
+        """See `ProximalLoss.after_steps`.
 
         A constant factor s of the inputs is not applied to every sample but once to the models: W' = s W has the same
         logits on the stored inputs, and a step gamma of W is a step gamma s^2 of W'.
@@ -116,13 +117,13 @@ class Softmax(Personalised):
         return x + d.reshape(x.shape) / s
 
     def evaluated(self, x: Array, data: Dataset) -> Iterator[tuple[Labels, Vector, NDArray[np.bool]]]:
-        """Logits in `dtype`, losses in float64; see `Personalised.evaluated`."""
+        """Logits in `dtype`, losses in float64; see `ProximalLoss.evaluated`."""
         for inputs, labels in scaled(data, np.arange(len(data)), self.dtype):
             logits = (inputs @ x.reshape(self.classes, -1).T).astype(np.float64)
             losses = -log_softmax(logits)[np.arange(len(labels)), labels]
             yield labels, losses, logits.argmax(axis=1) == labels
 
-    @QUIET
+    @no_numpy_warnings
     def hits(self, x: Array, data: Dataset) -> Labels:
         hits = np.zeros(self.classes, np.int64)
         for inputs, labels in all_scaled(data, self.dtype):

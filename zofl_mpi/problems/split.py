@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from zofl_mpi.data import Array, Dataset
+from zofl_mpi.arrays import Array
+from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Split, device_cache
 from zofl_mpi.problems.examples import Examples
@@ -33,12 +34,12 @@ class TorchSplit(Split):
     device: str = "cpu"  # where it computes, as torch calls it
     bf16: bool = False  # forward passes in bfloat16 where torch's autocast does so; losses in float32
     tf32: bool = False  # on a GPU, products of float32 with 10 bits of each factor
-    local: Flat = field(init=False, repr=False, compare=False)  # client's part with the auxiliary head; and
-    top: Flat = field(init=False, repr=False, compare=False)  # the server's, as functions of flat vectors
+    client_side: Flat = field(init=False, repr=False, compare=False)  # client's part with the auxiliary head; and
+    server_side: Flat = field(init=False, repr=False, compare=False)  # the server's, as functions of flat vectors
 
     @property
     def n_client(self) -> int:
-        return self.local.sizes()[0]
+        return self.client_side.sizes()[0]
 
     def kernel_name(self, batch_size: int) -> str:
         """torch, and the kind of device: each kind rounds differently."""
@@ -69,7 +70,7 @@ PARTS = ("client", "auxiliary", "server")
 class SplitNetwork(TorchSplit):
     """A `Split` problem of three torch modules with a loss. The methods that train it hold all vectors."""
 
-    alike: ClassVar[bool] = True
+    equal_sizes: ClassVar[bool] = True
     client: nn.Module
     auxiliary: nn.Module
     server: nn.Module
@@ -81,7 +82,7 @@ class SplitNetwork(TorchSplit):
     sensors: tuple[str, ...] = ()  # of the clients, in turn (`problems.sensors`); () where all see images as they are
     smashed_shape: tuple[int, ...] = field(init=False, compare=False)
     smashed_bytes: int = field(init=False, compare=False)  # of a sample, as it travels
-    takes_one: bool = field(init=False, compare=False)
+    allows_batch_of_one: bool = field(init=False, compare=False)
     _objective: Objective = field(init=False, repr=False, compare=False)
     _examples: Examples = field(init=False, repr=False, compare=False)
 
@@ -96,8 +97,8 @@ class SplitNetwork(TorchSplit):
         for part in self._parts():
             part.to(torch.device(self.device))
         self._objective.to(torch.device(self.device))
-        local, top = (Flat(own, tf32=self.tf32) for own in ([self.client, self.auxiliary], [self.server]))
-        vars(self).update(local=local, top=top)
+        client_side, server_side = (Flat(own, tf32=self.tf32) for own in ([self.client, self.auxiliary], [self.server]))
+        vars(self).update(client_side=client_side, server_side=server_side)
 
     def _check(self) -> None:
         """Refuses parts that share parameters, have nothing to train, or depend on a count of batches."""
@@ -140,15 +141,19 @@ class SplitNetwork(TorchSplit):
             try:
                 one = self.client(inputs[:1])
                 self.auxiliary(one), self.server(one)
-                takes_one = True
+                allows_batch_of_one = True
             except ValueError:  # a BatchNorm that is left with one number of each channel
-                takes_one = False
+                allows_batch_of_one = False
         for name, part, before in zip(PARTS, self._parts(), versions, strict=True):
             if [p._version for p in part.parameters()] != before:
                 raise UserError(f"the {name} part changes its parameters in a forward pass (max_norm of an embedding?)")
         for b, value in zip(buffers, kept, strict=True):
             b.copy_(value)
-        own = {"smashed_shape": tuple(smashed.shape[1:]), "smashed_bytes": smashed[0].nbytes, "takes_one": takes_one}
+        own = {
+            "smashed_shape": tuple(smashed.shape[1:]),
+            "smashed_bytes": smashed[0].nbytes,
+            "allows_batch_of_one": allows_batch_of_one,
+        }
         vars(self).update(own)
 
     def _through(self, name: str, part: nn.Module, x: Tensor) -> Tensor:
@@ -205,7 +210,7 @@ class SplitNetwork(TorchSplit):
             raise UserError(f"--augment {kind}: inputs of shape {self.input_shape} are no images")
         return crop_flip
 
-    def placed(self, value: Tensor) -> Tensor:
+    def to_device(self, value: Tensor) -> Tensor:
         """A tensor that has travelled, on the device; on a GPU with the channels last, as they were before."""
         there = device_cache.to_device(value, self.device)
         return there if device_cache.is_host(self.device) else _channels_last(there)
@@ -230,7 +235,9 @@ class SplitNetwork(TorchSplit):
 
     @property
     def head_gradient(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
-        """(smashed, labels) -> the local loss () and its gradient (n_a,) in theta_a, within `local.at`, forward only.
+        """(smashed, labels) -> local loss () and its gradient (n_a,) in theta_a, within `client_side.bound_to`.
+
+        By a forward pass alone.
 
         None for another loss than the cross-entropy, and a head that is not a linear layer with nothing to train before
         it.
@@ -253,7 +260,7 @@ class SplitNetwork(TorchSplit):
         return self._objective.mean(widened(outputs), labels, outputs)
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """(B, classes) logits of the server's part on the inputs, within `local.at` and `top.at`."""
+        """(B, classes) logits of the server's part on the inputs; both sides must be bound."""
         return self._output(self.server, self.smash(inputs))
 
     def _output(self, part: nn.Module, x: Tensor) -> Tensor:

@@ -12,7 +12,9 @@ from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.lazy import torch
 from zofl_mpi.errors import UserError, demand
 
-Parts = tuple["torch.nn.Module", "torch.nn.Module", "torch.nn.Module"]  # the client's, the auxiliary, the server's part
+SplitModules = tuple[
+    "torch.nn.Module", "torch.nn.Module", "torch.nn.Module"
+]  # the client's, the auxiliary, the server's part
 
 
 @final
@@ -39,7 +41,7 @@ class ConvNet:
         demand(alike, "strides", self.strides, f"a whole number above 0 for each of the {len(self.channels)} channels")
         demand(1 <= self.cut <= len(self.channels), "cut", self.cut, f"from 1 to {len(self.channels)}, the stages")
 
-    def parts(self, shape: Sequence[int], classes: int) -> Parts:
+    def parts(self, shape: Sequence[int], classes: int) -> SplitModules:
         """The network for images of `shape` (channels, height, width), cut (UserError: inputs that are no images)."""
         from zofl_mpi.problems.models import NORMS, cut_after
 
@@ -81,7 +83,7 @@ class ResNet:
         allowed = f"from 0 to {blocks - 1}: the network has {blocks} basic blocks"
         demand(0 <= self.cut < blocks, "cut", self.cut, allowed)
 
-    def parts(self, shape: Sequence[int], classes: int) -> Parts:
+    def parts(self, shape: Sequence[int], classes: int) -> SplitModules:
         """The network for images of `shape` (channels, height, width), cut (UserError: others, or too small ones)."""
         from zofl_mpi.problems.models import NORMS, BasicBlock, cut_after
 
@@ -113,7 +115,7 @@ class SplitMLP:
 
     hidden: tuple[int, ...] = at_least(1, (4, 100), "whole numbers")
 
-    def parts(self, shape: Sequence[int], classes: int) -> Parts:
+    def parts(self, shape: Sequence[int], classes: int) -> SplitModules:
         """For inputs of `shape`; the auxiliary is a linear layer."""
         from zofl_mpi.problems.models import MLP
 

@@ -24,7 +24,7 @@ from zofl_mpi.problems import Batch
 from zofl_mpi.problems.adapters import merge
 from zofl_mpi.problems.device_cache import to_device
 from zofl_mpi.problems.flat import Flat
-from zofl_mpi.problems.lm import CAUSAL, Back, Parts, narrow_frozen
+from zofl_mpi.problems.lm import CAUSAL, LastBlocks, SplitModel, narrow_frozen
 from zofl_mpi.problems.split import TorchSplit
 
 NONE = texts.NONE  # the label of a position that predicts nothing: of contexts and padding
@@ -38,10 +38,10 @@ class SplitLM(TorchSplit):
     and with `bf16` those of products are stored so.
     """
 
-    takes_one: ClassVar[bool] = True
-    alike: ClassVar[bool] = False
+    allows_batch_of_one: ClassVar[bool] = True
+    equal_sizes: ClassVar[bool] = False
     report_batch: ClassVar[int] = 4  # as in validation batches of LoRA's and SplitLoRA's codes
-    parts: Parts  # client, auxiliary and server, in `dtype`, on `device`
+    parts: SplitModel  # client, auxiliary and server, in `dtype`, on `device`
     longest: int  # T, input tokens of the longest text
     targets: int  # completion tokens of the text that has most
     label_smoothing: float = 0.1  # share of a label that is spread over the whole vocabulary, in training losses
@@ -53,9 +53,11 @@ class SplitLM(TorchSplit):
             part.eval()  # nothing of it depends on that, but for transformers' own gradient checkpointing
         if self.bf16 and self.dtype == "float32":  # autocast leaves float64 as it is
             narrow_frozen(self.parts)
-        local = Flat([self.parts.client, self.parts.auxiliary], True, self.tf32)
-        top = Flat([self.parts.server], True, self.tf32, without=local.parameters)  # of tied embeddings the matrix
-        vars(self).update(local=local, top=top)
+        client_side = Flat([self.parts.client, self.parts.auxiliary], True, self.tf32)
+        server_side = Flat(
+            [self.parts.server], True, self.tf32, without=client_side.parameters
+        )  # of tied embeddings the matrix
+        vars(self).update(client_side=client_side, server_side=server_side)
 
     # --- sizes
 
@@ -80,7 +82,7 @@ class SplitLM(TorchSplit):
         return [*self.parts.client.blocks, *head.segment.blocks, head.last]
 
     @contextmanager
-    def as_for(self, batch: int) -> Iterator[None]:
+    def pieces_like_batch_of(self, batch: int) -> Iterator[None]:
         """Context manager: the logits come in as many pieces as those of a batch of so many texts, the longest."""
         heads = (self.parts.auxiliary, self.parts.server)
         for head in heads:
@@ -98,7 +100,7 @@ class SplitLM(TorchSplit):
         tokens, labels = texts.batch(data, positions)
         return to_device(torch.from_numpy(tokens), self.device), self._noted(torch.from_numpy(labels))
 
-    def scored(self, data: Dataset, positions: Batch) -> tuple[Tensor, Tensor]:
+    def evaluation_samples(self, data: Dataset, positions: Batch) -> tuple[Tensor, Tensor]:
         """The same of texts to score, of a choice all completions one after the other, the right one first."""
         if self.choices == 1:
             return self.samples(data, positions)
@@ -124,7 +126,7 @@ class SplitLM(TorchSplit):
     def augmentation(self, kind: str) -> NoReturn:
         raise UserError(f"--augment {kind}: texts are no images")
 
-    def placed(self, value: Tensor) -> Tensor:
+    def to_device(self, value: Tensor) -> Tensor:
         """A tensor that has travelled, on the device; whole numbers are labels."""
         return to_device(value, self.device) if value.is_floating_point() else self._noted(value)
 
@@ -144,14 +146,14 @@ class SplitLM(TorchSplit):
     def forward_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
         return self._loss(self.parts.server, smashed, labels, forward_only=True)
 
-    def _loss(self, back: Back, smashed: Tensor, labels: Tensor, forward_only: bool = False) -> Tensor:
+    def _loss(self, back: LastBlocks, smashed: Tensor, labels: Tensor, forward_only: bool = False) -> Tensor:
         at, targets = predicted(labels)
         with self.precision():
             losses = back.losses(smashed, at, targets, self.label_smoothing, forward_only)
         # in float64 the sum over tokens, not the logits: a vocabulary's worth of them for each token
         return losses.mean() if losses.requires_grad else losses.double().mean()
 
-    def terms(self, labels: Tensor) -> int:
+    def loss_count(self, labels: Tensor) -> int:
         return len(predicted(labels)[1])
 
     # --- reports
@@ -204,11 +206,15 @@ class SplitLM(TorchSplit):
             "accuracy": sums["right"] / sums["texts"] if self.choices > 1 else sums["hits"] / sums["tokens"],
         }
 
-    def joined(self, theta: Tensor, theta_s: Tensor) -> Any:
+    def full_model(self, theta: Tensor, theta_s: Tensor) -> Any:
         """The model of `transformers` at theta (n_l,), of which the client's part counts, and theta_s (n_s,), with LoRA
         in its weights; it writes by `generate`. Tensors are copies.
         """
-        with self.local.at(self.placed(theta)), self.top.at(self.placed(theta_s)), torch.no_grad():
+        with (
+            self.client_side.bound_to(self.to_device(theta)),
+            self.server_side.bound_to(self.to_device(theta_s)),
+            torch.no_grad(),
+        ):
             model = copy.deepcopy(self.parts.model).to(self.parts.model.get_input_embeddings().weight.dtype)
             merge(model)
         config = model.config.get_text_config()

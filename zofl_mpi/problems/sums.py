@@ -11,9 +11,8 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.problems import Batch, Vector
 
 Values = TypeVar("Values", NDArray[Any], list[Any])
-QUIET = np.errstate(all="ignore")  # NumPy gives no warnings; the caller checks that values are finite
 Block = tuple[NDArray[Any], NDArray[np.int64]]  # inputs (b, p) and labels (b,)
-BLOCK = 512  # samples of a block in a sum over all data
+SAMPLES_AT_ONCE = 512  # samples of a block in a sum over all data
 KEPT_BYTES = 2**26  # bytes of the inputs that `all_scaled` keeps at most, were they all float64
 TARGETS = np.array([1.0, -1.0])  # of even and odd labels
 
@@ -31,12 +30,12 @@ def blocks(values: Values, size: int) -> Iterator[Values]:
 
 def scaled(data: Dataset, positions: Batch, dtype: DTypeLike) -> Iterator[Block]:
     """Inputs (b, p) in `dtype` and labels (b,), block by block."""
-    return (data.take(block, dtype) for block in blocks(positions, BLOCK))
+    return (data.take(block, dtype) for block in blocks(positions, SAMPLES_AT_ONCE))
 
 
 def unscaled(data: Dataset, positions: Batch, dtype: DTypeLike, size: int = 0) -> Iterator[Block]:
     """Inputs (b, p) in `dtype`, still to be multiplied by `data.factor`, and labels (b,), block by block."""
-    return (data.unscaled(block, dtype) for block in blocks(positions, size or BLOCK))
+    return (data.unscaled(block, dtype) for block in blocks(positions, size or SAMPLES_AT_ONCE))
 
 
 def all_scaled(data: Dataset, dtype: DTypeLike) -> Iterable[Block]:

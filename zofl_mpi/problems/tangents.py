@@ -20,7 +20,7 @@ with warnings.catch_warnings(), forward_ad.dual_level():
 
 @contextmanager
 def tangents(flat: Flat, part: slice, u: Tensor) -> Iterator[None]:
-    """Context manager, within `flat.at`: the parameters of that part of theta carry u (d,) as their tangent."""
+    """Context manager, within `flat.bound_to`: the parameters of that part of theta carry u (d,) as their tangent."""
     places, kept = flat.places(), []
     with forward_ad.dual_level():
         try:

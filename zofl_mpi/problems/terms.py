@@ -9,17 +9,18 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from zofl_mpi.arrays import Array, Vector, no_numpy_warnings
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.fields import given
+from zofl_mpi.engine.fields import injected
 from zofl_mpi.errors import demand
 from zofl_mpi.numerics.projections import ball
-from zofl_mpi.problems.base import Array, Batch, Problem, Vector
-from zofl_mpi.problems.sums import QUIET, class_weights
+from zofl_mpi.problems.base import Batch, Problem
+from zofl_mpi.problems.sums import class_weights
 
 
 @final
 @dataclass(frozen=True)
-class Terms:
+class ProximalTerms:
     """Parameters of the terms that [A] section IV adds to a loss.
 
     Attributes:
@@ -58,7 +59,7 @@ class ProximalSteps(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Personalised(Problem, ABC):
+class ProximalLoss(Problem, ABC):
     """A loss with these terms, as a `Hierarchical` and as a `Smooth` problem.
 
     f_1(x) = F(x; server's data)                                  F: the mean loss over some data
@@ -68,9 +69,9 @@ class Personalised(Problem, ABC):
     [A] weights the clients' terms by rho_i AND by 1/m; the factor m in f_{2,i} makes both hold at once (a choice).
     """
 
-    weights: Vector = given()  # (m,) rho_i = N_i / N_tr
-    terms: Terms = given(Terms())  # lam, mu_i and radius_i
-    dtype: DTypeLike = given(np.float32)  # float32 or float64, of all vectors
+    weights: Vector = injected()  # (m,) rho_i = N_i / N_tr
+    terms: ProximalTerms = injected(ProximalTerms())  # lam, mu_i and radius_i
+    dtype: DTypeLike = injected(np.float32)  # float32 or float64, of all vectors
 
     @property
     def m(self) -> int:
@@ -85,7 +86,7 @@ class Personalised(Problem, ABC):
         """(n,) the gradient of F at x over the samples at positions `batch` (B,), or over all."""
 
     @abstractmethod
-    def moved(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
+    def after_steps(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
         """(k, n) the points after the steps from the rows of y (k, n), with the rows of x (k, n) as centres."""
 
     def score(self, x: Array, data: Dataset, mix: Vector | None = None) -> dict[str, float]:
@@ -104,17 +105,17 @@ class Personalised(Problem, ABC):
     def gradient_f1(self, x: Array, data: Dataset, batch: Batch) -> Array:
         return self.gradient(x, data, batch)
 
-    @QUIET
+    @no_numpy_warnings
     def f2(self, i: int, x: Array, y: Array) -> float:
         difference = np.asarray(x, np.float64) - y
         return float(self.m * self.weights[i] * self.terms.lam / 2 * (difference @ difference))
 
-    def lower(self, i: int, data: Dataset, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
-        """[A] Algorithm 2 from y (k, n), on valid positions; see `Hierarchical.lower`."""
+    def solve_client(self, i: int, data: Dataset, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
+        """[A] Algorithm 2 from y (k, n), on valid positions; see `Hierarchical.solve_client`."""
         if len(stepsizes) == 0:
             return y.copy()
         check_positions(data, batches, f"client {i}: ")
-        return self.moved(x, y, ProximalSteps(data, batches, stepsizes, *self.terms.of_client(i)))
+        return self.after_steps(x, y, ProximalSteps(data, batches, stepsizes, *self.terms.of_client(i)))
 
     def descend(
         self, data: Dataset, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
@@ -124,7 +125,7 @@ class Personalised(Problem, ABC):
             return y.copy()
         check_positions(data, batches)
         steps = ProximalSteps(data, batches, stepsizes, mu, shift=shift)
-        return np.asarray(self.moved(y[None], y[None], steps)[0])
+        return np.asarray(self.after_steps(y[None], y[None], steps)[0])
 
     def project(self, i: int, x: Array, y: Array | None = None) -> Array:
         """(k, n) the rows of y projected onto the balls around the rows of x; y itself where there is no constraint.
@@ -140,11 +141,11 @@ class Personalised(Problem, ABC):
         return None
 
 
-@QUIET
+@no_numpy_warnings
 def weighted_means(
     evaluated: Iterable[tuple[NDArray[np.int64], Vector, NDArray[Any]]], each: Vector
 ) -> dict[str, float]:
-    """Means of losses ("loss") and hits ("accuracy") of `Personalised.evaluated`, with weights `each` (C,)."""
+    """Means of losses ("loss") and hits ("accuracy") of `ProximalLoss.evaluated`, with weights `each` (C,)."""
     sums = np.zeros(3)  # of the weights, the losses, the hits
     for labels, losses, hits in evaluated:
         sums += np.stack([np.ones_like(losses), losses, hits]) @ each[labels]

@@ -5,17 +5,15 @@ from html import escape
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.errors import plain
 from zofl_mpi.report.facts import CELL
 from zofl_mpi.report.groups import Group, half_width
+from zofl_mpi.report.palette import BYTES, COLOURS, SECONDS
 from zofl_mpi.run.records import Run
 
 Chart = dict[str, Any]
-Array = NDArray[Any]
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
-"""Okabe and Ito's colours, told apart by colour-blind readers."""
 DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")
 POINTS = 2000
 """A curve has no more points; of longer runs every k-th round is drawn, and the last."""
@@ -63,10 +61,10 @@ def _curve(k: int, group: Group, against: Sequence[str], shown: Sequence[str]) -
         "label": group.label + of,
         "colour": COLOURS[k % len(COLOURS)],
         "dash": DASHES[k % len(DASHES)],
-        "x": {name: numbers(np.mean([each[name][:length][at] for each in spent], axis=0)) for name in against},
-        "y": {name: numbers(mean) for name, (mean, _) in ends.items()},
-        "low": {name: numbers(mean - half) for name, (mean, half) in ends.items() if of},
-        "high": {name: numbers(mean + half) for name, (mean, half) in ends.items() if of},
+        "x": {name: json_numbers(np.mean([each[name][:length][at] for each in spent], axis=0)) for name in against},
+        "y": {name: json_numbers(mean) for name, (mean, _) in ends.items()},
+        "low": {name: json_numbers(mean - half) for name, (mean, half) in ends.items() if of},
+        "high": {name: json_numbers(mean + half) for name, (mean, half) in ends.items() if of},
     }
 
 
@@ -95,7 +93,7 @@ def round_seconds(run: Run) -> Chart:
     busiest = run.ranks["seconds_compute"].sum(1).max(1, initial=0.0)
     lines = {"whole round": run.rounds.get("seconds", np.full(run.length, np.nan)), "computing, busiest rank": busiest}
     data = [
-        {"type": "scatter", "mode": "lines", "name": name, "x": numbers(rounds[at]), "y": numbers(values[at])}
+        {"type": "scatter", "mode": "lines", "name": name, "x": json_numbers(rounds[at]), "y": json_numbers(values[at])}
         for name, values in lines.items()
     ]
     return chart(data, x="finished rounds", y="seconds a round")
@@ -105,7 +103,7 @@ def rank_seconds(run: Run) -> Chart:
     """Where each rank's seconds went; rank 0, with --server-ranks S the first S ranks, is the server."""
     names, starts = groups(run.ranks["seconds_compute"].shape[2])
     data = [
-        {"type": "bar", "name": word, "x": names, "y": numbers(means(run.ranks[f"seconds_{kind}"].sum((0, 1)), starts))}
+        _bars(word, names, means(run.ranks[f"seconds_{kind}"].sum((0, 1)), starts), SECONDS[kind])
         for kind, word in KINDS.items()
         if f"seconds_{kind}" in run.ranks and (kind != "staging" or run.ranks["seconds_staging"].any())
     ]
@@ -116,8 +114,8 @@ def rank_bytes(run: Run) -> Chart:
     """Transport bytes of the run by rank and direction."""
     names, starts = groups(run.ranks["transport_sent"].shape[2])
     data = [
-        {"type": "bar", "name": word, "x": names, "y": numbers(means(run.ranks[name].sum((0, 1)), starts) / 2**20)}
-        for name, word in (("transport_sent", "sent"), ("transport_received", "received"))
+        _bars(way, names, means(run.ranks[f"transport_{way}"].sum((0, 1)), starts) / 2**20)
+        for way in ("sent", "received")
     ]
     return chart(data, x="rank", y="MiB of the run", barmode="group")
 
@@ -126,8 +124,8 @@ def step_bytes(run: Run) -> Chart:
     """Protocol bytes of the run by step of a round and direction."""
     steps = [escape(plain(step, CELL)) for step in run.steps]
     data = [
-        {"type": "bar", "name": word, "x": steps, "y": numbers(run.clients[name].sum((0, 2)) / 2**20)}
-        for name, word in (("bytes_down", "down to clients"), ("bytes_up", "up to the server"))
+        _bars(word, steps, run.clients[f"bytes_{way}"].sum((0, 2)) / 2**20, BYTES[way])
+        for way, word in (("down", "down to clients"), ("up", "up to the server"))
     ]
     return chart(data, x="step of a round", y="MiB of the run", barmode="group")
 
@@ -136,7 +134,7 @@ def participation(run: Run) -> Chart:
     """Rounds in which each client sent something."""
     rounds = (run.clients["messages"].sum(1) > 0).sum(0)
     names, starts = groups(rounds.size, run.first_clients)
-    data = [{"type": "bar", "name": "rounds", "x": names, "y": numbers(means(rounds, starts))}]
+    data = [{"type": "bar", "name": "rounds", "x": names, "y": json_numbers(means(rounds, starts))}]
     return chart(data, x="client", y="rounds with a message")
 
 
@@ -145,9 +143,15 @@ def class_counts(run: Run) -> Chart:
     assert run.counts is not None
     names, starts = groups(len(run.counts), run.first_clients)
     counts = means(run.counts, starts)
-    grid = {"x": names, "y": list(range(counts.shape[1])), "z": [numbers(row) for row in counts.T]}
+    grid = {"x": names, "y": list(range(counts.shape[1])), "z": [json_numbers(row) for row in counts.T]}
     shades = {"colorscale": "Blues", "reversescale": True, "colorbar": {"title": {"text": "samples"}}}
     return chart([{"type": "heatmap", **grid, **shades}], x="client", y="class")
+
+
+def _bars(name: str, x: Sequence[str], heights: Array, colour: str = "") -> dict[str, Any]:
+    """A trace of bars."""
+    bars: dict[str, Any] = {"type": "bar", "name": name, "x": x, "y": json_numbers(heights)}
+    return bars | ({"marker": {"color": colour}} if colour else {})
 
 
 def chart(data: list[dict[str, Any]], x: str, y: str, **layout: Any) -> Chart:
@@ -185,6 +189,6 @@ def thinned(length: int) -> Array:
     return np.unique(np.linspace(0, max(length - 1, 0), min(length, POINTS)).astype(int))
 
 
-def numbers(values: Array) -> list[float | None]:
+def json_numbers(values: Array) -> list[float | None]:
     """Values for JSON, with six digits; what is not finite is None, a gap."""
     return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.tolist()]

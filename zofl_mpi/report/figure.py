@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from zofl_mpi.errors import UserError, plain
-from zofl_mpi.report.charts import COLOURS
 from zofl_mpi.report.means import AGAINST, Curve
+from zofl_mpi.report.palette import COLOURS
 from zofl_mpi.report.wording import METHODS, latex
 
 MOST_CURVES = 24

@@ -15,7 +15,7 @@ from zofl_mpi.report.facts import CELL, LOSSES, UNTOLD
 from zofl_mpi.report.wording import METHODS, label_of
 from zofl_mpi.run import grid
 from zofl_mpi.run.divergence import has_diverged
-from zofl_mpi.run.grid.file import chosen
+from zofl_mpi.run.grid.file import selected_runs
 from zofl_mpi.run.grid.state import FREE
 from zofl_mpi.run.records import Run
 
@@ -76,7 +76,7 @@ class Groups:
 def of_grid(path: Path, results: Path | None = None, only: Sequence[str] = (), trust: bool = False) -> Groups:
     """The groups of a grid: its runs along the axes that set the seed alone (UserError: none of its runs is usable)."""
     study = grid.read(path, results, trust=trust)
-    runs = list(chosen(study, only).values())
+    runs = list(selected_runs(study, only).values())
     others = [axis for axis, names in study.sets.items() if names != {"seed"}]
     differ = [axis for axis in others if len({run.coordinates[axis] for run in runs}) > 1]
     groups, notes = [], []

@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.errors import UserError, check_one_of
 from zofl_mpi.report.charts import axes
 from zofl_mpi.report.facts import LOSSES
 from zofl_mpi.report.groups import Group, Groups, half_width
 from zofl_mpi.run.records import Run
 
-Array = NDArray[Any]
 AGAINST = {
     "rounds": "finished rounds",
     "bytes": "MiB sent up and down so far",

@@ -12,14 +12,14 @@ from typing import Any, Generic, Literal, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Loads, Method, Purpose, Setting, UserError, at_least, fraction, given
+from zofl_mpi import Array, Loads, Method, Purpose, Setting, UserError, at_least, fraction, injected
+from zofl_mpi.arrays import Integers
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.setting import Drawable, P, Work
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.problems import Batch, Smooth, Vector
 
-Numbers = NDArray[np.int64]
 X0 = Literal["auto", "zero", "random"]
 
 
@@ -52,7 +52,7 @@ class Sampling:
 
     setting: Setting
     beta: float = fraction(1.0, "a fraction of the clients")
-    poisson: bool = given(default=False)  # each client by itself with probability beta
+    poisson: bool = injected(default=False)  # each client by itself with probability beta
 
     @property
     def each(self) -> bool:
@@ -196,11 +196,11 @@ PROBE = 64  # samples whose operations a plan counts where a batch is all of a c
 
 
 @dataclass(frozen=True)
-class Effort:
+class RoundCost:
     """The work and the messages of a method's rounds."""
 
     participants: Callable[[int], Sequence[int]]  # (r) -> S_r
-    steps: Callable[[Numbers, int], Numbers | int]  # (clients (k,), r) -> (k,) local steps in round r, or one number
+    steps: Callable[[Integers, int], Integers | int]  # (clients (k,), r) -> (k,) local steps in round r, or one number
     batch: int  # samples of a local step; 0: all of the client's
     down: Any  # an example of the message to a participant; None: none
     up: Any  # an example of its reply
@@ -210,7 +210,7 @@ class Effort:
     server_batch: int = 0  # samples of the server's own step in a round; 0: it takes none
     vectors: int = 0  # (n,) ones that a participant holds in a step, beside the problem's own (`client_bytes`)
 
-    def samples(self, H: Numbers, size: Numbers) -> Numbers:
+    def samples(self, H: Integers, size: Integers) -> Integers:
         """(k,) samples of the gradients of H (k,) local steps of participants that have `size` (k,) samples."""
         return H * self.gradients * (self.batch or size) + self.full_pass * size
 
@@ -228,12 +228,12 @@ class OnProblem(Method[Any], Generic[P]):
 
 
 @dataclass(frozen=True)
-class Costed(OnProblem[P], ABC):
+class EstimatesCost(OnProblem[P], ABC):
     """Base of a method that states its `effort`: kernel, planned work, loads and the lines of --dry-run follow."""
 
     @property
     @abstractmethod
-    def effort(self) -> Effort:
+    def effort(self) -> RoundCost:
         """The work and the messages of a round."""
 
     @property
@@ -295,13 +295,15 @@ class Costed(OnProblem[P], ABC):
         down, up, two = (np.full(len(samples), float(size)) for size in (*sizes, 2))
         return RoundWork(asked.tolist(), samples.astype(float), down, up, two, server_samples=effort.server_batch)
 
-    def _steps(self, effort: Effort, r: int, clients: Sequence[int] | None = None) -> tuple[Numbers, Numbers, Numbers]:
+    def _steps(
+        self, effort: RoundCost, r: int, clients: Sequence[int] | None = None
+    ) -> tuple[Integers, Integers, Integers]:
         """(k,) each: clients (None: the participants of round r), their local steps, the samples of these."""
         ids = np.array(effort.participants(r) if clients is None else clients, np.int64)
         steps = np.broadcast_to(effort.steps(ids, r), ids.shape)
         return ids, steps, np.broadcast_to(effort.samples(steps, self._sizes[ids]), ids.shape)
 
-    def _totals(self, effort: Effort, r: int) -> tuple[int, int, int]:
+    def _totals(self, effort: RoundCost, r: int) -> tuple[int, int, int]:
         """How many participants round r has, and their local steps and the samples of these, in all."""
         H = effort.steps(np.zeros(0, np.int64), r)
         alike = (effort.batch and not effort.full_pass) or self._sizes.min() == self._sizes.max()

@@ -9,16 +9,16 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from zofl_mpi import Array, Client, Clients, Loads, Purpose, UserError, at_least, column, part
+from zofl_mpi import Array, Client, Clients, Loads, Purpose, UserError, at_least, column, flag_group
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Bilevel, SecondOrder
 from zofl_mpi.rounds import base
-from zofl_mpi.rounds.base import GRADIENT, Costed, Effort, OnProblem, eval_data, scaled_to_one, shaped
-from zofl_mpi.rounds.lower import Iterate, Lower, Moved, Schedule
+from zofl_mpi.rounds.base import GRADIENT, EstimatesCost, OnProblem, RoundCost, eval_data, scaled_to_one, shaped
+from zofl_mpi.rounds.lower import Iterate, LowerSolver, Moved, Schedule
 from zofl_mpi.rounds.report import GlobalModel, HeldOut, all_scores, by_column
-from zofl_mpi.rounds.zeroth_order import Local, Report, Stepped, directions, report, schedule_lines
+from zofl_mpi.rounds.zeroth_order import FedRZOReport, Local, Stepped, directions, report, schedule_lines
 
 B = TypeVar("B", bound=Bilevel)
 
@@ -103,7 +103,7 @@ class TwoLevels(OnProblem[B]):
 
 
 @dataclass(frozen=True)
-class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
+class BilevelReports(EstimatesCost[Bilevel], TwoLevels[Bilevel]):
     """Base of Algorithm 2: its points, its lower-level calls, their residual, its report and --dry-run.
 
     Attributes:
@@ -114,8 +114,8 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     computes: ClassVar[str] = "values of f_i, and gradients of h_i in y"
     travels: ClassVar[str] = "x and y at two points down, a local model and those y up"
     needs: ClassVar[type] = Bilevel
-    local: Local = part(gamma=1e-5, paper={"gamma": 1e-5})
-    solver: Lower = part(T_lower="100", paper={"T_lower": "auto"})
+    local: Local = flag_group(gamma=1e-5, paper={"gamma": 1e-5})
+    solver: LowerSolver = flag_group(T_lower="100", paper={"T_lower": "auto"})
     exact: bool = False
 
     # --- points and lower-level calls
@@ -170,7 +170,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
 
     # --- evaluation
 
-    def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
+    def evaluate(self, state: Any, r: int, clients: Clients) -> FedRZOReport:
         x = state.x
         self.send(clients, x, r + 1, counted=False)
         y, _ = self.solver.solve(clients, self.lower, x, self.lower_start(state), r + 1, counted=False)
@@ -195,7 +195,7 @@ class BilevelReports(Costed[Bilevel], TwoLevels[Bilevel]):
     # --- costs
 
     @property
-    def effort(self) -> Effort:
+    def effort(self) -> RoundCost:
         return self.local.effort(lambda r: range(self.setting.m), 2)
 
     def device_needs(self) -> Sequence[Needs]:

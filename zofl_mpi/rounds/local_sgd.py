@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, change, column, demand, part
+from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, change, column, demand, flag_group
 from zofl_mpi.engine.messages import Compact
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.numerics.schedules import demand_tau, kind_and_number, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Hierarchical, Smooth
-from zofl_mpi.rounds.base import Costed, Effort, Sampling, ServerStep, Shares, demand_samples, shaped
-from zofl_mpi.rounds.report import GlobalModel, Measured, Report, Reporting
+from zofl_mpi.rounds.base import EstimatesCost, RoundCost, Sampling, ServerStep, Shares, demand_samples, shaped
+from zofl_mpi.rounds.report import GlobalModel, Measured, Reporting, SmoothReport
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class LocalModel:
 
 
 @dataclass(frozen=True)
-class State:
+class LocalSGDState:
     """State of the server between rounds."""
 
     x: Array = column(  # (n,)
@@ -99,7 +99,7 @@ class LocalSolve:
     """
 
     setting: Setting[Hierarchical]
-    steps: StepSchedule = part()
+    steps: StepSchedule = flag_group()
     batch: int = at_least(1, 64)
     y0: Literal["x", "last"] = "x"
     samples: Literal["shared", "separate"] = "shared"
@@ -121,8 +121,8 @@ class LocalSolve:
         gammas = self.steps.sizes(client.i, r)
         size = (len(gammas), self.batch)
         batches = self.setting.streams(purpose, r=r, i=client.i).integers(len(client.data), size=size)
-        y = self.setting.problem.lower(client.i, client.data, x, y, batches, gammas)
-        return shaped(y, x.shape, "lower(i, data, x, y, batches, stepsizes)")
+        y = self.setting.problem.solve_client(client.i, client.data, x, y, batches, gammas)
+        return shaped(y, x.shape, "solve_client(i, data, x, y, batches, stepsizes)")
 
 
 @final
@@ -138,12 +138,12 @@ class LocalSGD:
     """
 
     setting: Setting[Smooth]
-    sampling: Sampling = part()
-    steps: StepSchedule = part()
+    sampling: Sampling = flag_group()
+    steps: StepSchedule = flag_group()
     batch: int = at_least(0, 64, remark="(0: all samples of the client, in every step)")
     weights: Literal["size", "uniform"] = "size"
     eta_g: float = at_least(0, 1.0, "a step size")
-    server: ServerStep = part()
+    server: ServerStep = flag_group()
 
     def __post_init__(self) -> None:
         if self.server.gamma:
@@ -157,13 +157,15 @@ class LocalSGD:
         """(H, batch) the client's mini-batches of round r, the same for every method."""
         return minibatches(self.setting, client, r, self.steps.count(client.i, r), self.batch)
 
-    def average(self, clients: Clients, train: Step, state: State, r: int, rule: ServerRule = SGD) -> State:
+    def average(
+        self, clients: Clients, train: Step, state: LocalSGDState, r: int, rule: ServerRule = SGD
+    ) -> LocalSGDState:
         """`step` towards sum over S_r of w_i y_i, y_i the replies to `train`."""
         S, message = self.sampling(r), GlobalModel(state.x, r)
         mean = clients.mean(train, message, to=S, weights=self.shares(), nobody=LocalModel(state.x))
         return self.step(state, mean.y, r, S, rule)
 
-    def step(self, state: State, y: Array, r: int, to: list[int], rule: ServerRule = SGD) -> State:
+    def step(self, state: LocalSGDState, y: Array, r: int, to: list[int], rule: ServerRule = SGD) -> LocalSGDState:
         """The rule's step from x along y - x, y the average of the models of `to`, and the server's own."""
         x = state.x
         y = shaped(y, x.shape, "descend(data, y, batches, stepsizes)")  # a method of one's own may take it unchecked
@@ -171,24 +173,24 @@ class LocalSGD:
         if self.server.gamma:
             new = self.server.step(new, self.server.gradient(x, r), r)
         steps = int(np.broadcast_to(self.steps.counts(np.array(to, np.int64), r), len(to)).sum())
-        return State(new.astype(x.dtype), steps, moments=moments)
+        return LocalSGDState(new.astype(x.dtype), steps, moments=moments)
 
 
 @dataclass(frozen=True)
-class FirstOrder(Costed[Smooth]):
+class FirstOrder(EstimatesCost[Smooth]):
     """Base of the methods that average local models: they add `round` and the clients' step."""
 
     uploads: ClassVar[str] = "local models"
     computes: ClassVar[str] = "gradients of its loss"
     travels: ClassVar[str] = "x down, a local model up"
     needs: ClassVar[type] = Smooth
-    local: LocalSGD = part()
-    reporting: Reporting = part()
+    local: LocalSGD = flag_group()
+    reporting: Reporting = flag_group()
 
     def start(self) -> Any:
-        return State(self.setting.first_model(self.local.server.x0))
+        return LocalSGDState(self.setting.first_model(self.local.server.x0))
 
-    def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
+    def evaluate(self, state: Any, r: int, clients: Clients) -> SmoothReport:
         return self.reporting.report(state.x, r, clients, self.local.shares(), self.measure)
 
     def measure(self, client: Client, message: GlobalModel) -> Measured:
@@ -205,11 +207,11 @@ class FirstOrder(Costed[Smooth]):
         return self.local.sampling
 
     @property
-    def effort(self) -> Effort:
+    def effort(self) -> RoundCost:
         local, x = self.local, np.zeros(self.setting.problem.n, self.setting.dtype)
         own = local.server.server_batch if local.server.gamma else 0
         down, up = GlobalModel(x, 0), LocalModel(x)
-        return Effort(local.sampling, local.steps.counts, local.batch, down, up, server_batch=own)
+        return RoundCost(local.sampling, local.steps.counts, local.batch, down, up, server_batch=own)
 
 
 def minibatches(setting: Setting, client: Client, r: int, steps: int, batch: int) -> NDArray[np.int64]:

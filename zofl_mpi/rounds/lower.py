@@ -67,7 +67,7 @@ class Schedule:
 
 @final
 @dataclass(frozen=True)
-class Lower:
+class LowerSolver:
     """How y(x) is approximated.
 
     Attributes:

@@ -79,7 +79,7 @@ def share_weighted(losses: Iterable[tuple[int, float]]) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(HeldOut):
+class SmoothReport(HeldOut):
     """Columns of an evaluation; some only where the F_i are smooth twins of nonsmooth losses, or with --personal."""
 
     test_loss: float = column("nat", "mean loss of x on the test samples: cross-entropy; the value of a toy problem")
@@ -174,7 +174,7 @@ class Reporting:
 
     def report(
         self, x: Array, r: int, clients: Clients, weights: Mapping[int, float], measure: Step | None = None
-    ) -> Report:
+    ) -> SmoothReport:
         """The report on the model x (n,) after round r, by the objective's {i: w_i} and the replies to `measure`."""
         setting = self.setting
         asked = clients.ask(measure or self.measure, GlobalModel(x, r), to=setting.eval_participants(r), counted=False)
@@ -184,13 +184,13 @@ class Reporting:
         shares = scaled_to_one(weights, replies)
         own = [(len(setting.server), f1)] if has_samples(setting) else []
         twin = setting.problem.smooth_twin
-        return Report(
+        return SmoothReport(
             train_loss=share_weighted([*own, *((p.samples, p.loss) for p in replies.values())]),
             f1=f1,
             objective=math.fsum(shares[i] * p.loss for i, p in replies.items()),
             objective_nonsmooth=math.fsum(shares[i] * p.nonsmooth for i, p in replies.items()) if twin else None,
             clients_asked=len(replies),
-            **by_column(Report, scores | column_means([p.means for p in replies.values()])),
+            **by_column(SmoothReport, scores | column_means([p.means for p in replies.values()])),
         )
 
     def measure(self, client: Client, message: GlobalModel) -> Measured:
@@ -219,7 +219,7 @@ class Reporting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HierarchicalReport(Report):
+class HierarchicalReport(SmoothReport):
     """Columns of an evaluation of ZO-HFL."""
 
     f1: float = column("1", "f_1(x) on all of the server's data")

@@ -10,13 +10,36 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Client, Clients, Purpose, Setting, UserError, above, at_least, change, column, demand, part
+from zofl_mpi import (
+    Array,
+    Client,
+    Clients,
+    Purpose,
+    Setting,
+    UserError,
+    above,
+    at_least,
+    change,
+    column,
+    demand,
+    flag_group,
+)
 from zofl_mpi.numerics import sets as convex_sets
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.numerics.zo import gradient_squared
 from zofl_mpi.problems import Bilevel, Lipschitz
-from zofl_mpi.rounds.base import X0, Costed, Effort, Sampling, Shares, draw_batches, eval_data, scaled_to_one, shaped
+from zofl_mpi.rounds.base import (
+    X0,
+    EstimatesCost,
+    RoundCost,
+    Sampling,
+    Shares,
+    draw_batches,
+    eval_data,
+    scaled_to_one,
+    shaped,
+)
 from zofl_mpi.rounds.report import GlobalModel, HeldOut, all_scores, by_column
 
 
@@ -29,7 +52,7 @@ class Stepped:
 
 
 @dataclass(frozen=True)
-class State:
+class FedRZOState:
     """State of the server of [B] Algorithms 1 and 2 between rounds."""
 
     x: Array = column("1", "the iterate")  # (n,)
@@ -130,10 +153,10 @@ class Local:
         place = int(self.setting.streams(Purpose.OUTPUT, r=r).integers(before + H))
         return place if place < H else None
 
-    def effort(self, participants: Callable[[int], Sequence[int]], points: int) -> Effort:
+    def effort(self, participants: Callable[[int], Sequence[int]], points: int) -> RoundCost:
         """The work and the messages of the local steps, each of which evaluates the loss at so many points."""
         x, H = np.zeros(self.setting.problem.n, self.setting.dtype), self.steps()
-        return Effort(participants, lambda i, r: H, self.batch, GlobalModel(x, 0), Stepped(x), points=points)
+        return RoundCost(participants, lambda i, r: H, self.batch, GlobalModel(x, 0), Stepped(x), points=points)
 
 
 def theorem1(K: int, m: int) -> tuple[int, float]:
@@ -158,7 +181,7 @@ class Probe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(HeldOut):
+class FedRZOReport(HeldOut):
     """Columns of an evaluation; None where the problem or the method does not have it."""
 
     objective: float = column("1", "f(x) = sum_i w_i f_i(x) on all of the clients' samples")
@@ -193,20 +216,20 @@ def directions(local: Local, r: int) -> Array:
     return np.stack(drawn) if drawn else np.empty((0, n), setting.dtype)
 
 
-def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[str, Any]) -> Report:
+def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[str, Any]) -> FedRZOReport:
     """The report on the iterate x (n,) after round r.
 
-    From (N,) central differences of f along `directions`, and scores by column; others than `Report`'s are `further`.
+    From (N,) central differences of f along `directions`, and scores by column; `further`: columns of a subclass.
     """
     shares = local.shares()
     pull = sum((shares[i] * local.pull(x, own) for i, own in enumerate(local.sets)), np.zeros(len(x)))
     g = (len(x) / (2 * local.eta) * differences)[:, None] * directions(local, r).astype(np.float64)
     squared = gradient_squared(g, pull)
-    return Report(
+    return FedRZOReport(
         set_distance=max(local.eta * float(np.linalg.norm(local.pull(x, own))) for own in local.sets),
         gradient_squared=squared.value,
         gradient_squared_error=squared.error,
-        **by_column(Report, scores),
+        **by_column(FedRZOReport, scores),
     )
 
 
@@ -235,16 +258,16 @@ def schedule_lines(local: Local, theory: str) -> dict[str, str | float]:
 
 
 @dataclass(frozen=True)
-class LipschitzReports(Costed[Lipschitz]):
+class LipschitzReports(EstimatesCost[Lipschitz]):
     """Base of Algorithm 1: its report and --dry-run. The paper's participants are all clients."""
 
     computes: ClassVar[str] = "values of its loss"
     travels: ClassVar[str] = "x down, a local model up"
     needs: ClassVar[type] = Lipschitz
-    local: Local = part()
-    sampling: Sampling = part()
+    local: Local = flag_group()
+    sampling: Sampling = flag_group()
 
-    def evaluate(self, state: Any, r: int, clients: Clients) -> Report:
+    def evaluate(self, state: Any, r: int, clients: Clients) -> FedRZOReport:
         x = state.x
         replies = clients.ask(self.probe, GlobalModel(x, r), to=self.setting.eval_participants(r), counted=False)
         scores = all_scores(self.setting, x)  # while the clients compute

@@ -48,7 +48,7 @@ def _split(plan: Plan) -> tuple[list[str], list[str]]:
 
 def _named_again(plan: Plan) -> list[str]:
     """Flags that a command must name, since none takes them from a file."""
-    again = {name: plan.values.get(name) for name in stored.FOLDERS if plan.values.get(name)}
+    again = {name: plan.values.get(name) for name in stored.PATH_FLAGS if plan.values.get(name)}
     again |= {name: plan.values[name] for name in stored.CLASSES if ":" in plan.values[name]}
     again |= {k: v for k, v in plan.values.items() if k in stored.KNOWN and stored.is_place(k, str(v))}
     usual = {leaf.name: leaf.default for leaf in flags.leaves(RunFlags)}

@@ -14,7 +14,7 @@ from zofl_mpi.errors import UserError
 
 @final
 @dataclass(frozen=True)
-class Place:
+class RankPlacement:
     """Device and cores of one rank."""
 
     host: str  # name of its node
@@ -34,7 +34,7 @@ class Place:
         return {"rank": rank, **columns, "clients": clients, "role": role}
 
 
-def bind(world: World, requested: str, gpu: bool) -> list[Place]:
+def bind(world: World, requested: str, gpu: bool) -> list[RankPlacement]:
     """Binds this rank to a device and to its threads; returns the places of all ranks, by rank.
 
     On the CPU a rank has one thread: bits may depend on the number of threads, which would depend on the number of
@@ -58,17 +58,17 @@ def bind(world: World, requested: str, gpu: bool) -> list[Place]:
     device.limit_threads(threads)
     gpus = max(len({uuid for _, uuids in views for uuid in uuids}), device.granted("SLURM_GPUS_ON_NODE"))
     unused = device.unused(seen) if gpu and requested == "auto" and chosen == "cpu" else ""
-    place = Place(platform.node(), client, chosen, uuid, gpus, spans(cores), threads, device.blas(), unused)
+    place = RankPlacement(platform.node(), client, chosen, uuid, gpus, spans(cores), threads, device.blas(), unused)
     return world.allgather(place)
 
 
-def warnings_of(places: Sequence[Place]) -> Iterator[str]:
+def warnings_of(placements: Sequence[RankPlacement]) -> Iterator[str]:
     """Yields a sentence for each node on which ranks share a GPU although it has one for each, or do not use it.
 
     The server's rank counts only where there are GPUs enough for it, too: it computes least while clients compute most.
     """
-    for host in sorted({place.host for place in places}):
-        here = {rank: place for rank, place in enumerate(places) if place.host == host and place.uuid}
+    for host in sorted({place.host for place in placements}):
+        here = {rank: place for rank, place in enumerate(placements) if place.host == host and place.uuid}
         gpus = max((place.gpus for place in here.values()), default=0)
         for ranks in ({r: p for r, p in here.items() if p.client}, here):
             load = Counter(place.uuid for place in ranks.values())
@@ -80,7 +80,7 @@ def warnings_of(places: Sequence[Place]) -> Iterator[str]:
                     "ranks: each must see all of them (Slurm: --gpu-bind=none, no CUDA_VISIBLE_DEVICES of your own)"
                 )
                 break
-    idle = {place.host: place.unused for place in places if place.unused}
+    idle = {place.host: place.unused for place in placements if place.unused}
     yield from (f"{host} computes on the CPU: {reason}" for host, reason in sorted(idle.items()))
 
 

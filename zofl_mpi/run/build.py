@@ -19,9 +19,9 @@ from zofl_mpi.engine.world import World, at_server, run_or_fail_all
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import again, devices, evaluation, flags, saving, trial
 from zofl_mpi.run import plan as plans
-from zofl_mpi.run.binding import Place, bind, listed, warnings_of
+from zofl_mpi.run.binding import RankPlacement, bind, listed, warnings_of
 from zofl_mpi.run.family import Family, Site
-from zofl_mpi.run.mpi.placement import placed
+from zofl_mpi.run.mpi.placement import place_clients
 from zofl_mpi.run.plan import Plan
 from zofl_mpi.run.progress import Progress
 from zofl_mpi.run.signals import Stop
@@ -50,7 +50,7 @@ class Built:
     plan: Plan
     method: Method[Any]
     loads: Loads | None
-    places: list[Place]
+    placements: list[RankPlacement]
     attrs: dict[str, Any] = field(repr=False)
 
     def expected(self) -> dict[str, Any]:
@@ -91,20 +91,20 @@ def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
     choice = run_or_fail_all(world, lambda: plans.problem_of(family, values["problem"]))
     if speaks and plan.beside_the_paper:
         print(plan.beside_the_paper, flush=True)
-    places = bind(world, values["device"], choice.gpu)
-    known = _places(world, places)
+    placements = bind(world, values["device"], choice.gpu)
+    known = _placements(world, placements)
     bar.step("start: data and model", 4)
-    data = build_setting(world, family, plan, places[world.rank].device)
+    data = build_setting(world, family, plan, placements[world.rank].device)
     fault = "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only"
     _check_equal(world, data.fingerprint, fault)
     if speaks and data.about:
         print(f"samples   {data.about}", flush=True)
     bar.step("start: method and kernel", 4, 1)
     if ":" in values["method"]:
-        run_or_fail_all(world, lambda: plans.check_hooks(flags.made(cls, values, setting=data), plan))
+        run_or_fail_all(world, lambda: plans.check_hooks(flags.instantiate(cls, values, setting=data), plan))
     setting, reason = _with_kernel(world, cls, data, plan)
     method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
-    settled = world.bcast(at_server(world, lambda: plans.settled(method, plan)))
+    settled = world.bcast(at_server(world, lambda: plans.derived_flags(method, plan)))
     if settled:  # follows from a budget and the rounds
         plan = replace(plan, values=values | settled)
         method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
@@ -116,12 +116,12 @@ def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
     attrs |= {"kernel_choice": reason} if reason else {}
     attrs |= {"settled": " ".join(settled)} if settled else {}
     attrs |= {"devices": setting.fleet.lines()} if setting.fleet is not None else {}
-    return Built(world, plan, method, loads, places, attrs)
+    return Built(world, plan, method, loads, placements, attrs)
 
 
 def opened(built: Built, bar: Progress, stop: Stop) -> Job:
     """The run with its kernel compiled and its result file made (UserError on all ranks: that cannot be written)."""
-    world, plan, method, places, attrs = built.world, built.plan, built.method, built.places, built.attrs
+    world, plan, method, placements, attrs = built.world, built.plan, built.method, built.placements, built.attrs
     values = plan.values
     _check_survival(world, plan)
     world.split(values["server_ranks"])
@@ -132,7 +132,7 @@ def opened(built: Built, bar: Progress, stop: Stop) -> Job:
     stop.listen()
     loads = world.bcast(built.loads)  # rank 0's: ranks that looked for a client on different ones would hang
     clients = _clients_per_rank(world, values["server_ranks"], method.setting.m, loads)
-    rows = [place.row(rank, clients[rank], values["server_ranks"]) for rank, place in enumerate(places)]
+    rows = [place.row(rank, clients[rank], values["server_ranks"]) for rank, place in enumerate(placements)]
     if values["verbose"] and world.rank == 0:
         print(listed(rows))
     if values["checkpoint_every"] == "auto" and world.rank == 0 and not values["quiet"]:
@@ -145,7 +145,7 @@ def opened(built: Built, bar: Progress, stop: Stop) -> Job:
         return file(world, method, plan, {**attrs, "costs": costs} if costs else attrs, rows)
 
     recorder, resumed = at_server(world, result) or (None, None)
-    watch = _watch(world, plan, [place.host for place in places], recorder, stop)
+    watch = _watch(world, plan, [place.host for place in placements], recorder, stop)
     return Job(world, method, plan, loads, stop, watch, recorder, resumed, bar)
 
 
@@ -160,7 +160,7 @@ def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], pl
     samples = max(setting.data, key=len)
 
     def choose() -> tuple[Any, Any]:
-        work = plans.work_of(flags.made(cls, plan.values, setting=setting))
+        work = plans.work_of(flags.instantiate(cls, plan.values, setting=setting))
         return work, work and problem.kernel_for(work, samples, plan.kernel_before)
 
     work, choice = world.bcast(at_server(world, choose))
@@ -178,7 +178,7 @@ def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], pl
 
 def _build_method(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Method[Any], Loads | None]:
     """The method, and the work that it plans for each client."""
-    method: Method[Any] = flags.made(cls, plan.values, setting=setting)
+    method: Method[Any] = flags.instantiate(cls, plan.values, setting=setting)
     plans.check_validation(method, plan)
     memory.check_batches(method, method.kernel)
     return method, plans.loads_of(method)
@@ -245,13 +245,16 @@ def compile_kernel(world: World, method: Method[Any]) -> None:
     run_or_fail_all(world, lambda: setting.problem.prepare(kernel, setting.data[0]) if later else None)
 
 
-def _places(world: World, places: list[Place]) -> dict[str, list[Any]]:
+def _placements(world: World, placements: list[RankPlacement]) -> dict[str, list[Any]]:
     """Hosts, devices, threads and libraries of the ranks, for the record; warns of shared cores and mixed libraries."""
-    table: dict[str, list[Any]] = {"hosts": [place.host for place in places], "blas": [place.blas for place in places]}
-    table |= {"device": [place.device for place in places], "threads": [place.threads for place in places]}
+    table: dict[str, list[Any]] = {
+        "hosts": [place.host for place in placements],
+        "blas": [place.blas for place in placements],
+    }
+    table |= {"device": [place.device for place in placements], "threads": [place.threads for place in placements]}
     if world.size > RANKS_LISTED:
         table = {name: sorted(set(values)) for name, values in table.items()}
-    warnings = list(warnings_of(places))
+    warnings = list(warnings_of(placements))
     if len(set(table["blas"])) > 1:
         libraries = ", ".join(sorted(set(table["blas"])))
         warnings.append(f"ranks compute with different libraries ({libraries}): bits may depend on their number")
@@ -285,12 +288,12 @@ def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Sett
 
     setting = replace(run_or_fail_all(world, make), eval_clients=values["eval_clients"])
     setting = devices.equipped(world, setting, values["devices"], values["deadline"], values["over_select"])
-    return evaluation.limited(setting, values["eval_samples"])
+    return evaluation.cap_eval_samples(setting, values["eval_samples"])
 
 
 def _clients_per_rank(world: World, servers: int, m: int, loads: Loads | None) -> list[int]:
     """The number of clients, of m, on each rank."""
     if world.size == 1:
         return [m]
-    clients = Counter(placed(m, world.size - servers, loads))
+    clients = Counter(place_clients(m, world.size - servers, loads))
     return [clients[rank - servers + 1] for rank in range(world.size)]

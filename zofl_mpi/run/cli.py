@@ -140,7 +140,7 @@ def _read_plan(world: World, family: Family, arguments: Sequence[str]) -> Plan |
 
     def read() -> Plan | int:
         try:
-            return plans.understand(family, arguments)
+            return plans.parse_plan(family, arguments)
         except SystemExit as exc:  # --help
             return int(exc.code or 0)
 

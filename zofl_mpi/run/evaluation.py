@@ -7,7 +7,7 @@ from zofl_mpi.engine.setting import Drawable, Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 
 
-def limited(setting: Setting[Any], N: int) -> Setting[Any]:
+def cap_eval_samples(setting: Setting[Any], N: int) -> Setting[Any]:
     """The setting whose evaluations read at most N samples of each part; 0: all."""
     if not N:
         return setting

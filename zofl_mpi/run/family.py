@@ -10,7 +10,7 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import World
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.flags import Groups, made
+from zofl_mpi.run.flags import Groups, instantiate
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Site:
 
     def group(self, cls: type[T]) -> T:
         """A group of flags with its values, checked."""
-        return cast(T, made(cls, self.values))
+        return cast(T, instantiate(cls, self.values))
 
 
 @final

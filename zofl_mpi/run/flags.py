@@ -49,7 +49,7 @@ def flags_of(groups: Groups) -> dict[str, "Leaf"]:
     return known
 
 
-def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
+def instantiate(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
     """The instance whose flags have these values (UserError: one is out of range).
 
     `given` are the fields that are no flags; parts with a field `setting` get the method's.
@@ -65,7 +65,9 @@ def made(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
             continue
         if dataclasses.is_dataclass(kind):
             bound = any(inner.name == "setting" for inner in dataclasses.fields(kind)) and "setting" in given
-            parts[f.name] = made(cast("type[Any]", kind), values, **({"setting": given["setting"]} if bound else {}))
+            parts[f.name] = instantiate(
+                cast("type[Any]", kind), values, **({"setting": given["setting"]} if bound else {})
+            )
         else:
             parts[f.name] = values[f.name]
     method = cls(**parts)
@@ -78,15 +80,15 @@ def _with_between(cls: type[Any], values: Mapping[str, Any], setting: Any) -> An
     """A setting of one method's own, with what stands between it and its clients."""
     own = dataclasses.replace(setting, between=(), context=RunContext())
     groups = clients.groups_for(cls).values()
-    return dataclasses.replace(own, between=tuple(made(group, values, setting=own) for group in groups))
+    return dataclasses.replace(own, between=tuple(instantiate(group, values, setting=own) for group in groups))
 
 
-def built(cls: type[T], setting: Any, **values: Any) -> T:
+def from_flags(cls: type[T], setting: Any, **values: Any) -> T:
     """A method as the command line would make it, from its flags (TypeError: unknown; UserError: out of range)."""
     defaults = {leaf.name: leaf.default for each in (cls, *clients.groups_for(cls).values()) for leaf in leaves(each)}
     if unknown := values.keys() - defaults.keys():
         raise TypeError(f"{cls.__name__} has no flag {', '.join(sorted(unknown))}")
-    return cast(T, made(cls, {**defaults, **values}, setting=setting))
+    return cast(T, instantiate(cls, {**defaults, **values}, setting=setting))
 
 
 class Leaf(NamedTuple):

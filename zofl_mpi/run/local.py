@@ -9,9 +9,9 @@ from zofl_mpi.engine.between import answering
 from zofl_mpi.engine.clients import Booked, Client, ClientError, Clients, Participants, Replies, Step, Weights, failure
 from zofl_mpi.engine.ledger import Row
 from zofl_mpi.engine.roles import program_of
-from zofl_mpi.engine.sharing import Sharing
+from zofl_mpi.engine.sharing import SharedServerStep
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.run.questions import Questions, forget_scratch, in_turn, participants
+from zofl_mpi.run.questions import Questions, forget_scratch, participants, round_robin
 
 
 @final
@@ -20,7 +20,7 @@ class LocalClients(Clients):
 
     def __init__(self, data: list[Any], method: Any = None, watch: Watch | None = None) -> None:
         self.m, self.survives, self.lost = len(data), False, list[list[int]]()
-        self.sharing = Sharing()
+        self.sharing = SharedServerStep()
         self._questions = Questions(self.m, method, watch or Watch())
         self.ledger = self._questions.ledger
         self._clients = {i: Client(i, d) for i, d in enumerate(data)}
@@ -90,7 +90,9 @@ class LocalClients(Clients):
 
     def _replies(self, step: Step, name: str, inbox: dict[int, Any], counted: bool) -> Replies:
         """Yields the items as the clients made them, without copies."""
-        for item in in_turn(self._answering(step), self._clients, inbox, self._questions.clock, name, self._batched):
+        for item in round_robin(
+            self._answering(step), self._clients, inbox, self._questions.clock, name, self._batched
+        ):
             if item.failed:
                 self._questions.close()
                 raise ClientError(item.i, 0, name, item.failed) from item.exc

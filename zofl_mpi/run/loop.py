@@ -20,9 +20,9 @@ from zofl_mpi.engine.fields import (
     demand_losses,
     described,
     is_finite,
-    numbers,
     parts_of,
     reported,
+    scalar_fields,
     without_warnings,
 )
 from zofl_mpi.engine.fleet import BY_CLIENT
@@ -54,7 +54,7 @@ class Schedule:
         return done in (1, self.rounds) or done % self.eval_every == 0
 
 
-TOGETHER = 1000
+MAX_SEPARATE_MEMORIES = 1000
 """Most clients whose memories get a data set each in a checkpoint: HDF5 takes longer to make one than to write it."""
 
 
@@ -204,10 +204,10 @@ class Rounds:
         with unread.noting(parts):
             state = finite_round(method, state, r, clients)
         fleet, evaluates, columns = method.setting.fleet, self.schedule.evaluates(r + 1), dict[str, float]()
-        spent = [each.spent(r + 1, evaluates) for each in self._budgets]
+        spent = [each.columns(r + 1, evaluates) for each in self._budgets]
         for each in (state, fleet and fleet.spent(r + 1), *spent):
             if each is not None:
-                columns |= dict(numbers(each))
+                columns |= dict(scalar_fields(each))
                 self.recorder.describe(described(each))
         if evaluates:
             check_arrays(state)
@@ -239,7 +239,7 @@ class Rounds:
         recorder.flush()  # its rows first: what fails there is no checkpoint's failure
         holders = clients.holders()
         recalled = clients.ask(STEPS["<recall>"], Acknowledged(), to=holders, counted=False) if holders else iter(())
-        if len(holders) <= TOGETHER:
+        if len(holders) <= MAX_SEPARATE_MEMORIES:
             payload = {f"memory/{i}": messages.pack(memory) for i, memory in recalled}
         else:
             entries = {str(i): memory.entries for i, memory in recalled}

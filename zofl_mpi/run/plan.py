@@ -20,7 +20,7 @@ from zofl_mpi.run.family import Choice, Family
 from zofl_mpi.run.imported import imported
 from zofl_mpi.run.progress import launcher_words
 from zofl_mpi.run.saving import Every
-from zofl_mpi.run.stored import LOCAL
+from zofl_mpi.run.stored import UNSTORED_FLAGS
 from zofl_mpi.run.tracking import tracker
 
 T = TypeVar("T")
@@ -87,7 +87,15 @@ class RunFlags:
     verbose: bool = False
 
 
-CHANGEABLE = LOCAL | {"rounds", "checkpoint_every", "eval_every", "eval_clients", "data_dir", "device", "kernel"}
+CHANGEABLE = UNSTORED_FLAGS | {
+    "rounds",
+    "checkpoint_every",
+    "eval_every",
+    "eval_clients",
+    "data_dir",
+    "device",
+    "kernel",
+}
 """Flags that may differ between a run and its continuation: no iterate depends on them (a kernel must be the same)."""
 
 
@@ -112,7 +120,7 @@ class Plan:
     @property
     def config(self) -> dict[str, Any]:
         """The values that the result file keeps."""
-        return {k: v for k, v in self.values.items() if k not in LOCAL}
+        return {k: v for k, v in self.values.items() if k not in UNSTORED_FLAGS}
 
     def of_problem(self, family: Family) -> dict[str, Any]:
         """The values of the problem's flags, without those of the method."""
@@ -121,10 +129,10 @@ class Plan:
         return {name: self.values[name] for name in flags.flags_of(groups)}
 
 
-def understand(family: Family, arguments: Sequence[str]) -> Plan:
+def parse_plan(family: Family, arguments: Sequence[str]) -> Plan:
     """The plan of a command line: first the resumed run's values, then those of --config, then the flags.
 
-    `stored.trusted` decides what a resumed run may set: the command itself must name a class or a file of one's own.
+    `stored.safe_config` decides what a resumed run may set: the command itself must name a user's class or file.
     UserError: whatever is wrong with them.
     """
     typed = {word: " ".join(values) for word, values in flags.split(arguments)}
@@ -156,7 +164,7 @@ def understand(family: Family, arguments: Sequence[str]) -> Plan:
     check_ranges(RunFlags, values)
     tracker(values["track"], None)
     if not values["quiet"]:
-        for name in kept.keys() & stored.FOLDERS:
+        for name in kept.keys() & stored.PATH_FLAGS:
             print(f"folder    --{flags.flag(name)} {plain(kept[name])}, as your run before named it", flush=True)
     now = json.loads(json.dumps(values))
     if differing := [k for k in before if k not in CHANGEABLE and now.get(k) != before[k]]:
@@ -182,10 +190,10 @@ def _trusted(
     before: Values, given: Values, typed: Mapping[str, str], resume: str, own: Mapping[str, str], words: Sequence[str]
 ) -> dict[str, Any]:
     """Configuration that this command takes from the run that it continues."""
-    names = {name: flags.flag(name) for name in (*stored.CLASSES, *stored.KNOWN, *stored.FOLDERS)}
+    names = {name: flags.flag(name) for name in (*stored.CLASSES, *stored.KNOWN, *stored.PATH_FLAGS)}
     named = {name: typed.get(f"--{own}") or given.get(name) or given.get(own) for name, own in names.items()}
     command = shlex.join([*launcher_words(words[3:], launched(os.environ)), *words])
-    return stored.trusted(before, named, f"--resume {resume}: the run", own=own, command=command)
+    return stored.safe_config(before, named, f"--resume {resume}: the run", own=own, command=command)
 
 
 def _usual_problem(family: Family, method: str) -> str:
@@ -325,13 +333,15 @@ def expected(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> dic
     """The expected cost of the run as far as the method knows it, {description: value}, and measured `seconds`."""
     rounds = plan.values["rounds"]
     directions = method.directions(rounds)
-    explored = {"explored": str(directions)} if directions else {}
+    drawn = {"drawn": str(directions)} if directions else {}
     about = {"samples": method.setting.about} if method.setting.about else {}
     evaluated = {"samples of each part that an evaluation reads": method.setting.eval_samples or "all"}
     S, uploads = plan.values["server_ranks"], method.server_uploads
     shared = {f"uploads of a step on each of {S} server ranks, at most": -(-uploads // S)} if S > 1 else {}
-    accounts = {k: v for each in parts_of(method) if isinstance(each, Budget) for k, v in each.lines(rounds).items()}
-    lines = {**about, **method.plan(rounds), **accounts, **shared, **explored, **evaluated}
+    accounts = {
+        k: v for each in parts_of(method) if isinstance(each, Budget) for k, v in each.plan_lines(rounds).items()
+    }
+    lines = {**about, **method.plan(rounds), **accounts, **shared, **drawn, **evaluated}
     return {**lines, **method.costs(), **seconds}
 
 
@@ -344,11 +354,11 @@ def in_words(config: Values, lines: Mapping[str, Any]) -> str:
     return "\n".join([*flags_shown, "", *costs])
 
 
-def settled(method: Method[Any], plan: Plan) -> dict[str, Any]:
+def derived_flags(method: Method[Any], plan: Plan) -> dict[str, Any]:
     """{flag: value} that budgets of the method's parts give, such as fewer rounds."""
     rounds, before = plan.values["rounds"], plan.rounds_before
     budgets = (each for each in parts_of(method) if isinstance(each, Budget))
-    return {name: value for each in budgets for name, value in each.settled(rounds, before).items()}
+    return {name: value for each in budgets for name, value in each.derived_flags(rounds, before).items()}
 
 
 def work_of(method: Method[Any]) -> Work | None:

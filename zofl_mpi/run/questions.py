@@ -29,7 +29,7 @@ class Item(NamedTuple):
     exc: BaseException | None = None  # that failed, as this process has it: a debugger finds the user's frames by it
 
 
-def in_turn(
+def round_robin(
     step: Step,
     clients: Mapping[int, Client],
     inbox: Mapping[int, Any],

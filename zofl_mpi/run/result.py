@@ -13,7 +13,7 @@ from zofl_mpi.errors import UserError, warn
 from zofl_mpi.paths import user_path
 from zofl_mpi.run import loop, records, stored
 from zofl_mpi.run.plan import Plan
-from zofl_mpi.run.records import places
+from zofl_mpi.run.records import output_path
 from zofl_mpi.run.records.hdf5 import Attributes
 
 RESULTS = Path("results")
@@ -36,7 +36,7 @@ def opened(
         recorder, resumed = continued(world, method, plan, attrs, create)
     else:
         recorder = create(user_path(flags["out"], "--out") if flags["out"] else free_name(plan), attrs=attrs)
-    recorder.places(rows)
+    recorder.placements(rows)
     if method.setting.counts is not None:
         recorder.partition(method.setting.counts)
     return recorder, resumed
@@ -64,18 +64,18 @@ def continued(
     if target.resolve() == source.resolve():
         target = source
     else:
-        places.check_new(target, flags["force"])
+        output_path.check_new(target, flags["force"])
     if lost:
-        if target == source and (kept := places.set_aside(source)):
+        if target == source and (kept := output_path.set_aside(source)):
             warn(f"the damaged file is {kept} now")
         recorder = create(target, attrs={**attrs, "run": before.get("run", "")}, start=done)
     else:
         if target != source:
-            places.copy(source, target)
+            output_path.copy(source, target)
         m, ranks = method.setting.m, world.size
         recorder = records.Recorder.reopen(target, done, m=m, ranks=ranks, rounds=rounds, attrs=attrs)
     if target != source:
-        places.remove_checkpoints(target)
+        output_path.remove_checkpoints(target)
     return recorder, resumed
 
 

@@ -24,7 +24,7 @@ from zofl_mpi.run.tracking import tracker
 
 NOTABLE = 0.1
 """Share of a run from which on the closing lines tell that the server waited for one rank, or of evaluations."""
-STILL = 6
+STALLED_EVALUATIONS = 6
 """Evaluations in a row with the same bits that count as no progress."""
 
 
@@ -118,7 +118,7 @@ def closing(totals: Totals, path: Path, stopped: str = "", resume: str = "") -> 
     if reached:
         lines.append("reached   " + "  ".join(reached))
     if totals.directions:
-        lines.append(f"explored  {totals.directions}")
+        lines.append(f"drawn     {totals.directions}")
     if not (stopped or totals.rounds):
         lines.append(f"finished  nothing was left to do; for more rounds: {resume} --rounds {totals.round + 100}")
         return "\n".join([*lines, f"result    {path}"])
@@ -166,7 +166,7 @@ def astray(course: Sequence[tuple[int, float]], called: str) -> str:
     if has_diverged(first, last):
         return f"the {called} went from {first:.4g} after its first round to {last:.4g}: smaller steps may help"
     since = next((k for k in range(len(values) - 1, -1, -1) if values[k] != last), -1) + 1
-    if len(values) - since < STILL:
+    if len(values) - since < STALLED_EVALUATIONS:
         return ""
     rounds = course[-1][0] - course[since][0]
     return f"the {called} is the same to the bit for the last {rounds} rounds: larger steps, or --dtype float64?"

@@ -20,7 +20,7 @@ from typing import Any
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run import flags
 
-LOCAL = {
+UNSTORED_FLAGS = {
     "out",
     "force",
     "paper",
@@ -35,7 +35,7 @@ LOCAL = {
     "verbose",
 }
 """Flags of one command, not of a run: the result file does not keep them."""
-FOLDERS = ("data_dir",)
+PATH_FLAGS = ("data_dir",)
 """Flags that say where a machine keeps its files; taken from a file only under the seal of the user who reads it."""
 SEAL, SECRET_BYTES = "seal", 32
 """Name of the seal beside the folders, and length of the secret that it is made with."""
@@ -82,7 +82,7 @@ def _is_value(value: Any) -> bool:
     return all(isinstance(each, str | int | float) for each in (value if isinstance(value, list) else [value]))
 
 
-def trusted(
+def safe_config(
     config: Mapping[str, Any],
     named: Mapping[str, Any],
     source: str,
@@ -101,7 +101,7 @@ def trusted(
         own: folders that a run of this user named; those that are there still are used.
         command: as it was typed, to be completed in the advice.
     """
-    kept = {key: value for key, value in config.items() if flags.field_of(key) not in {*LOCAL, *FOLDERS}}
+    kept = {key: value for key, value in config.items() if flags.field_of(key) not in {*UNSTORED_FLAGS, *PATH_FLAGS}}
     made, add = [], []
     for key, value in kept.items():
         for word in value if isinstance(value, list | tuple) else [value]:
@@ -115,7 +115,7 @@ def trusted(
     if made:
         advice = f"used only where the command names it, too; if you trust it: {command} {' '.join(add)}"
         raise UserError(f"{source} was made with {' '.join(made)}, somebody's own: {advice}")
-    for name in FOLDERS:
+    for name in PATH_FLAGS:
         if not config.get(name) or named.get(name):
             continue
         if name in own and os.path.isdir(own[name]):
@@ -129,7 +129,7 @@ def trusted(
 
 def sealed(config: Mapping[str, Any]) -> dict[str, str]:
     """The folders of a configuration, in full, with a seal that this user's runs alone can make; {} without any."""
-    folders = {k: os.path.abspath(os.path.expanduser(config[k])) for k in FOLDERS if config.get(k)}
+    folders = {k: os.path.abspath(os.path.expanduser(config[k])) for k in PATH_FLAGS if config.get(k)}
     secret = _secret() if folders else b""
     return {**folders, SEAL: _seal(folders, secret)} if secret else {}
 

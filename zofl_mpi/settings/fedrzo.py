@@ -22,7 +22,7 @@ from zofl_mpi.settings.samples import ClientSamples
 
 @final
 @dataclass(frozen=True)
-class Known:
+class KnownSolution:
     """A random problem whose solution is known, in float64.
 
     Attributes:
@@ -50,11 +50,11 @@ PROBLEMS = {
     "hyperparameter": on_samples(Hyperparameter, ClientSamples, _hyperparameter, usual=HYPERPARAMETER),
     "fair": on_samples(Fair, ClientSamples),
     "fair_softmax": on_samples(FairSoftmax, ClientSamples),
-    "max_affine": random_problem(Known, MaxAffine),
-    "bowls": random_problem(Known, Bowls),
-    "bilevel_bowls": random_problem(Known, BilevelBowls),
-    "saddle": random_problem(Known, Saddle),
-    "cvar": random_problem(Known, CVaR),
-    "shares": random_problem(Known, Shares),
+    "max_affine": random_problem(KnownSolution, MaxAffine),
+    "bowls": random_problem(KnownSolution, Bowls),
+    "bilevel_bowls": random_problem(KnownSolution, BilevelBowls),
+    "saddle": random_problem(KnownSolution, Saddle),
+    "cvar": random_problem(KnownSolution, CVaR),
+    "shares": random_problem(KnownSolution, Shares),
     "coupled": without_data(Coupled),
 }

@@ -15,23 +15,23 @@ from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.problems import Bilevel, Hierarchical, Lipschitz, SecondOrder, Smooth
 from zofl_mpi.problems.base import BilevelProblem, Problem
-from zofl_mpi.problems.terms import Terms
+from zofl_mpi.problems.terms import ProximalTerms
 from zofl_mpi.run.family import Choice, Site
-from zofl_mpi.run.flags import Groups, made
+from zofl_mpi.run.flags import Groups, instantiate
 from zofl_mpi.settings.samples import Samples, setting_on
 
 P = TypeVar("P")
 ROLES = (Hierarchical, Smooth, Lipschitz, Bilevel, SecondOrder)
 """The roles that a class may have by its members alone; a `Split` problem is made of torch modules."""
 BASES = {base for role in ROLES for base in role.__mro__}
-HIERARCHY: Groups = {"hierarchy": Terms}
-"""Flags of a loss with `Terms` in the role `Hierarchical`."""
+HIERARCHY: Groups = {"hierarchy": ProximalTerms}
+"""Flags of a loss with `ProximalTerms` in the role `Hierarchical`."""
 Make = Callable[[Site, Federation], Any]
 
 
-def terms_of(site: Site) -> Terms:
+def terms_of(site: Site) -> ProximalTerms:
     """[A]'s terms from the flags; the defaults where the method does not use them."""
-    return site.group(Terms) if all(f.name in site.values for f in fields(Terms)) else Terms()
+    return site.group(ProximalTerms) if all(f.name in site.values for f in fields(ProximalTerms)) else ProximalTerms()
 
 
 GIVEN: Mapping[str, Make] = {
@@ -44,7 +44,7 @@ GIVEN: Mapping[str, Make] = {
     "dtype": lambda site, federation: np.dtype(site.dtype),
     "device": lambda site, federation: site.device,
 }
-"""{field: its value in a problem that marks it by `zofl_mpi.given()`}."""
+"""{field: its value in a problem that marks it by `zofl_mpi.injected()`}."""
 
 
 def given_to(cls: type[Any]) -> list[str]:
@@ -54,7 +54,7 @@ def given_to(cls: type[Any]) -> list[str]:
 
 def problem_on(cls: type[P], site: Site, federation: Federation) -> P:
     """A problem of this class on these data, from its flags and the fields that the run sets."""
-    return cast(P, made(cls, site.values, **{name: GIVEN[name](site, federation) for name in given_to(cls)}))
+    return cast(P, instantiate(cls, site.values, **{name: GIVEN[name](site, federation) for name in given_to(cls)}))
 
 
 def lacking(cls: type[Any]) -> dict[str, list[str]]:

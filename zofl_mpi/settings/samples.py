@@ -91,7 +91,7 @@ class Samples:
         K, of_server = run_or_fail_all(world, lambda: features.parsed_components(self.features))
         data_dir = user_path(self.data_dir, "--data-dir") if self.data_dir else None
         synthetic = Synthetic(self.synthetic_samples, self.synthetic_features, self.synthetic_classes)
-        stored = found_once_a_node(world, lambda: sources.find(self.data, data_dir, streams, synthetic))
+        stored = found_once_a_node(world, lambda: sources.find_sources(self.data, data_dir, streams, synthetic))
         raw = cached(world, stored)
         run_or_fail_all(world, lambda: self._check(raw, classifies))
         if world.rank == 0 and self.data.endswith(".npz"):
@@ -187,4 +187,4 @@ def _left_to_another() -> Raw:
 def cached(world: World, stored: Sources) -> Raw:
     """The data set from its node's cache, into which one rank of each node puts it."""
     once_a_node(world, lambda: cache.prepare(stored))
-    return run_or_fail_all(world, lambda: cache.open(stored))
+    return run_or_fail_all(world, lambda: cache.open_entry(stored))

@@ -170,7 +170,7 @@ def build(site: Site) -> Setting[Any]:
     fingerprint = f"{corpus.division}, {fingerprint_of(uncut.model)}"
     make = partial(flags.problem, uncut, *longest, site.dtype, site.device, corpus.choices, site.holds_all)
     problem = run_or_fail_all(site.world, make)
-    once_a_node(site.world, [*problem.parts.model.parameters(), *problem.local.first, *problem.top.first])
+    once_a_node(site.world, [*problem.parts.model.parameters(), *problem.client_side.first, *problem.server_side.first])
     setting = setting_on(site, problem, corpus.federation, fingerprint)
     return replace(setting, about="; ".join((setting.about, corpus.vocabulary.name, *problem.remarks)))
 

@@ -76,7 +76,7 @@ class Texts:
         files = run_or_fail_all(world, lambda: self._files(data_dir))
         own = of_model if self.vocabulary == "auto" else None
         tokens: texts.Tokens = "model" if own else "e2e" if self.vocabulary == "e2e" else "gpt2"
-        vocabulary = own or Vocabulary(run_or_fail_all(world, lambda: bpe.find(data_dir)))
+        vocabulary = own or Vocabulary(run_or_fail_all(world, lambda: bpe.find_vocabulary(data_dir)))
         stored = found_once_a_node(world, lambda: texts.sources(self.data, files, vocabulary, self.text, tokens))
         raw = cached(world, stored)
 
@@ -100,7 +100,7 @@ class Texts:
         if self.data.endswith(lines.SUFFIX):
             return (user_path(self.data, "--data"),)
         if self.data == "e2e":
-            return published.find("e2e", e2e.FILES, data_dir)
+            return published.find_data_set("e2e", e2e.FILES, data_dir)
         paths, lacking = published.find_files(e2e.FILES, [user_path(self.data, "--data")])
         if lacking:
             raise UserError(

@@ -1,9 +1,5 @@
 -- page: analysis/results/README.md
 
--- each to its own sensor? | Yes: # ± # %, no adaptation # ± #, SFLV2 # ± # (
-select nth(method, 'heron-8 | heron-none | sflv2') as k, accuracy_mean_percent, accuracy_sd_percent from c_fleet where best and cell = 'group';
--- statistics, taken anew by forward passes alone: # ± # |
-select accuracy_mean_percent, accuracy_sd_percent from c_fleet where method = 'heron-statistics';
 -- most unequal cell: SCAFFOLD | # ± # % (#) |
 select accuracy_mean_percent, accuracy_sd_percent, paper_percent from a_table1
 where data = 'mnist' and cell = 'a0.1-b0.1' and method = 'scaffold';
@@ -35,23 +31,23 @@ select 2, min(ms) from peers where variant like 'pfl%' union all
 select 3, min(ms) from peers where variant like 'stacked%' union all
 select 4, ms from peers where variant = 'zofl_mpi, 1 process' union all
 select 5, ms from peers where variant = 'zofl_mpi, 2 client ranks';
--- Yes, by # points (# to #): # ± # %, the server alone # ± #, FedAvg # ± # (Fashion-MNIST
-select gain_mean, least, most, accuracy_mean_percent, accuracy_sd_percent, server_mean, server_sd, fedavg_mean, fedavg_sd
-from shares where share = 0.001 and n = 170 and not lacking;
--- Yes, by # points (# to #): # ± # %, the server alone # ± #, FedAvg # ± # ([zo
-select gain_mean, least, most, accuracy_mean_percent, accuracy_sd_percent, server_mean, server_sd, fedavg_mean, fedavg_sd
-from shares where share = 0.01 and n = 170 and lacking;
--- with n = 7,840 # ± # and # ± #; with
-select accuracy_mean_percent, accuracy_sd_percent, server_mean, server_sd from shares where share = 0.01 and n = 7840 and lacking;
--- with samples of all classes # ± # and # ± #: not
-select accuracy_mean_percent, accuracy_sd_percent, server_mean, server_sd from shares where share = 0.01 and n = 170 and not lacking;
--- at most # % of the gap to first order is closed. With 0.4 and more # of # points close a quarter or more
+-- most # % of the gap to first order. With 0.4 and more # of # points
 select (select max(share_percent) from pays where directions_per_parameter < 0.1), sum(share_percent >= 25), count(*)
 from pays where directions_per_parameter >= 0.4;
--- the other # close less, with up to # directions: # of them are ZO-HFL beside a server with samples of all classes; # settings
-select sum(share_percent < 25), max(iif(share_percent < 25, directions_per_parameter, 0)), sum(share_percent < 25 and method = 'ZO-HFL'), (select count(distinct setting) from pays)
-from pays where directions_per_parameter >= 0.4;
--- the model misses by # % in the median
-select median(missed) from model;
 -- HERON's server, at 16 client ranks already
 select max("limit" = 'server') from scaling_model_far where method = 'heron' and client_ranks = 16;
+-- Yes, by # points (# to #, n = #). | [zo
+select gain_mean, least, most, seeds from shares where share = 0.001 and n = 170 and not lacking;
+-- Yes, by # points (# to #). | [zo
+select gain_mean, least, most from shares where share = 0.01 and n = 170 and lacking;
+-- The other # close less, with up to # directions: # of them are ZO-HFL
+select sum(share_percent < 25), max(iif(share_percent < 25, directions_per_parameter, 0)), sum(share_percent < 25 and method = 'ZO-HFL')
+from pays where directions_per_parameter >= 0.4;
+-- against directions per parameter; # settings
+select count(distinct setting) from pays;
+-- No: # points (# to #) to a frozen one
+select heron_less_it_mean, heron_less_it_mean - half(heron_less_it_sd, seeds), heron_less_it_mean + half(heron_less_it_sd, seeds)
+from c_fig2 where setting = 'iid' and method = 'heron-frozen';
+-- No: perplexity # (# to #) from a frozen one
+select heron_less_it_mean, heron_less_it_mean - half(heron_less_it_sd, seeds), heron_less_it_mean + half(heron_less_it_sd, seeds)
+from c_fig5 where start = 'pretrained' and method = 'heron-frozen';

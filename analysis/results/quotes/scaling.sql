@@ -1,8 +1,8 @@
 -- page: analysis/results/scaling.md
+
 create view strong as
 select nth(method, 'fedavg | fedavg-cnn | heron | zo_hfl') as k, * from scaling where study = 'strong';
 create view model as select system, abs(100 * error) as missed from scaling_model;
-
 -- take # (FedAvg, softmax), # (FedAvg, CNN), # (HERON), # (ZO-HFL) times less
 select k, speed_up from strong where system = 'local' and share = 'low' and ranks = 3;
 -- gains nothing then (#, #, #, #)
@@ -30,5 +30,9 @@ select packed from scaling_model_far where method = 'heron' and m = 100000 and c
 select count(distinct round(packed)) = 1 from scaling_model_far where method = 'heron' and m = 100000 and client_ranks in (16, 1024);
 -- | softmax 784 x 10 | ms a round
 select variant, ms, ratio, ratio_least, ratio_most, start_s, accuracy_percent from peers;
--- it takes # ms a round, one process of ours #, two client ranks #. The
+-- takes # ms a round, one process of ours #, two client ranks #. `python
 select nth(variant, 'stacked torch loop, 1 thread | zofl_mpi, 1 process | zofl_mpi, 2 client ranks') as k, ms from peers;
+-- A compiled round of FedAvg takes # ms
+select ms from peers where variant = 'zofl_mpi, 1 process';
+-- HERON's server is the limit at #.
+select min(client_ranks) from scaling_model_far where method = 'heron' and "limit" = 'server';

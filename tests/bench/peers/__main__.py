@@ -122,7 +122,7 @@ def words_of(todo: Plan, data: str, data_dir: str) -> list[str]:
 def shared_work(todo: Plan, words: Sequence[str]) -> Work:
     """The data as this package divides them."""
     family = family_of(FAMILY)
-    setting = build.build_setting(SingleProcess(), family, plan.understand(family, words), device.select("cpu"))
+    setting = build.build_setting(SingleProcess(), family, plan.parse_plan(family, words), device.select("cpu"))
     parts = [each.take(np.arange(len(each)), np.float32) for each in (*setting.data, setting.test)]
     x, y = (np.concatenate(arrays) for arrays in zip(*parts[:-1], strict=True))
     return Work(todo, setting.first_model(), x, y, np.cumsum([len(labels) for _, labels in parts[:-1]]), *parts[-1])

@@ -8,16 +8,17 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
+from zofl_mpi.arrays import Vector
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.known import KnownBilevel, Noisy, Random, Solved, Vector
-from zofl_mpi.problems.analytic.quadratic import SAMPLES, Bowl, Quadratic
+from zofl_mpi.problems.analytic.known import KnownBilevel, Noisy, Random, Solved
+from zofl_mpi.problems.analytic.quadratic import SAMPLES, Quadratic, QuadraticData
 
 
 @final
 @dataclass(frozen=True)
-class Follower(Bowl):
+class Follower(QuadraticData):
     """Lower part of a client of `BilevelBowls`: h_j(x, y) = q_j(y - B x), q_j of this bowl with a = 0."""
 
     B: Vector  # (n_lower, n)
@@ -25,10 +26,10 @@ class Follower(Bowl):
 
 @final
 @dataclass(frozen=True)
-class Link:
+class BilevelData:
     """Data of a client of `BilevelBowls`."""
 
-    upper: Bowl  # f_i is its value at y, with n_lower entries
+    upper: QuadraticData  # f_i is its value at y, with n_lower entries
     lower: Follower  # h_i
 
     def __len__(self) -> int:
@@ -64,7 +65,7 @@ class BilevelBowls(Solved, KnownBilevel):
         samples: int = SAMPLES,
         noise: float = 0.0,
         noise_upper: float = 0.0,
-    ) -> Random[BilevelBowls, Link]:
+    ) -> Random[BilevelBowls, BilevelData]:
         """The eigenvalues of every A_i and C_i go from 0.5 to 2.
 
         Args:
@@ -76,11 +77,11 @@ class BilevelBowls(Solved, KnownBilevel):
         bowls = Quadratic.random(streams, size, 2 * m + 2, samples=samples, noise=1.0)[2]
         uppers, lowers = bowls[::2], bowls[1::2]
         B = streams(Purpose.SYNTHETIC, t=3).standard_normal((m + 1, size, n)) / np.sqrt(n)
-        links = list[Link]()
+        links = list[BilevelData]()
         for i, (upper, lower) in enumerate(zip(uppers, lowers, strict=True)):
             like = 0 if homogeneous else i
             follower = Follower(lowers[like].A, np.zeros(size), noise * lower.noise, B[like])
-            links.append(Link(replace(upper, noise=noise_upper * upper.noise), follower))
+            links.append(BilevelData(replace(upper, noise=noise_upper * upper.noise), follower))
         server, *clients = links
         A = np.mean([link.lower.A for link in clients], axis=0)
         P = np.linalg.solve(A, np.mean([link.lower.A @ link.lower.B for link in clients], axis=0))
@@ -96,16 +97,18 @@ class BilevelBowls(Solved, KnownBilevel):
     def n_lower(self) -> int:
         return int(self.P.shape[0])
 
-    def parts(self, data: Link) -> tuple[Bowl, Follower]:
+    def parts(self, data: BilevelData) -> tuple[QuadraticData, Follower]:
         return data.upper, data.lower
 
-    def f(self, i: int, x: Array, y: Array, data: Bowl, batch: Batch | None = None) -> Vector:
+    def f(self, i: int, x: Array, y: Array, data: QuadraticData, batch: Batch | None = None) -> Vector:
         return np.asarray(data.values(y, batch) + self.rho / 2 * np.einsum("kn,kn->k", x, x))
 
     def gradient_h(self, i: int, x: Array, y: Array, data: Follower, batch: Batch | None = None) -> Array:
         return data.gradient(y - data.B @ x, batch)
 
-    def gradients_f(self, i: int, x: Array, y: Array, data: Bowl, batch: Batch | None = None) -> tuple[Array, Array]:
+    def gradients_f(
+        self, i: int, x: Array, y: Array, data: QuadraticData, batch: Batch | None = None
+    ) -> tuple[Array, Array]:
         return self.rho * x, data.gradient(y, batch)
 
     def hessian_h(self, i: int, x: Array, y: Array, u: Array, data: Follower, batch: Batch | None = None) -> Array:
@@ -117,7 +120,7 @@ class BilevelBowls(Solved, KnownBilevel):
     def curvature(self, x: Array) -> tuple[float, float]:
         return self.spectrum
 
-    def solution(self, x: Array, data: Sequence[Link]) -> Array:
+    def solution(self, x: Array, data: Sequence[BilevelData]) -> Array:
         return self.P @ x
 
     def implicit(self, x: Array) -> float:
@@ -127,7 +130,7 @@ class BilevelBowls(Solved, KnownBilevel):
 
 @final
 @dataclass(frozen=True)
-class Game(Noisy):
+class SaddleData(Noisy):
     """Data of a client of `Saddle`."""
 
     A: Vector  # (n, n)
@@ -152,7 +155,9 @@ class Saddle(Solved, KnownBilevel):
     b: Vector  # (n,) the mean of the b_i
 
     @classmethod
-    def random(cls, streams: Streams, n: int, m: int, *, lam: float = 10.0, noise: float = 0.0) -> Random[Saddle, Game]:
+    def random(
+        cls, streams: Streams, n: int, m: int, *, lam: float = 10.0, noise: float = 0.0
+    ) -> Random[Saddle, SaddleData]:
         """A_i = I + t_i Q_i, t_i uniform in (0, 0.1), entries of Q_i and b_i standard normal; a common vector, standard
         normal too, is the mean of the b_i. Entries of a sample's gradient in y have the standard deviation `noise`.
         """
@@ -162,7 +167,7 @@ class Saddle(Solved, KnownBilevel):
         b += generator.standard_normal(n) - b[1:].mean(axis=0)
         drawn = noise * generator.standard_normal((m + 1, SAMPLES, n))
         drawn -= drawn.mean(axis=1, keepdims=True)
-        server, *clients = (Game(t[i] * Q[i] + np.eye(n), b[i], drawn[i]) for i in range(m + 1))
+        server, *clients = (SaddleData(t[i] * Q[i] + np.eye(n), b[i], drawn[i]) for i in range(m + 1))
         A = np.mean([game.A for game in clients], axis=0)
         mean_b = np.mean([game.b for game in clients], axis=0)
         x = np.linalg.solve(A.T @ A + lam * np.eye(n), A.T @ mean_b)
@@ -172,26 +177,28 @@ class Saddle(Solved, KnownBilevel):
     def initial(self, generator: np.random.Generator) -> Array:
         return generator.standard_normal(self.n)
 
-    def f(self, i: int, x: Array, y: Array, data: Game, batch: Batch | None = None) -> Vector:
+    def f(self, i: int, x: Array, y: Array, data: SaddleData, batch: Batch | None = None) -> Vector:
         inner = np.einsum("kn,kn->k", y, x @ data.A.T - data.b - y / 2 - data.mean_noise(batch))
         return np.asarray(inner + self.lam / 2 * np.einsum("kn,kn->k", x, x))
 
-    def gradient_h(self, i: int, x: Array, y: Array, data: Game, batch: Batch | None = None) -> Array:
+    def gradient_h(self, i: int, x: Array, y: Array, data: SaddleData, batch: Batch | None = None) -> Array:
         return np.asarray(y + data.b - data.A @ x + data.mean_noise(batch))
 
-    def gradients_f(self, i: int, x: Array, y: Array, data: Game, batch: Batch | None = None) -> tuple[Array, Array]:
+    def gradients_f(
+        self, i: int, x: Array, y: Array, data: SaddleData, batch: Batch | None = None
+    ) -> tuple[Array, Array]:
         return data.A.T @ y + self.lam * x, -self.gradient_h(i, x, y, data, batch)
 
-    def hessian_h(self, i: int, x: Array, y: Array, u: Array, data: Game, batch: Batch | None = None) -> Array:
+    def hessian_h(self, i: int, x: Array, y: Array, u: Array, data: SaddleData, batch: Batch | None = None) -> Array:
         return u
 
-    def cross_h(self, i: int, x: Array, y: Array, u: Array, data: Game, batch: Batch | None = None) -> Array:
+    def cross_h(self, i: int, x: Array, y: Array, u: Array, data: SaddleData, batch: Batch | None = None) -> Array:
         return np.asarray(-data.A.T @ u)
 
     def curvature(self, x: Array) -> tuple[float, float]:
         return 1.0, 1.0
 
-    def solution(self, x: Array, data: Sequence[Game]) -> Array:
+    def solution(self, x: Array, data: Sequence[SaddleData]) -> Array:
         return np.asarray(self.A @ x - self.b)
 
     def implicit(self, x: Array) -> float:

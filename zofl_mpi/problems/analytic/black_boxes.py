@@ -8,12 +8,13 @@ from typing import ClassVar, Never, final
 
 import numpy as np
 
+from zofl_mpi.arrays import Vector
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics.projections import simplex
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.known import KnownBilevel, Random, Vector
-from zofl_mpi.problems.analytic.quadratic import SAMPLES, Bowl, Quadratic
+from zofl_mpi.problems.analytic.known import KnownBilevel, Random
+from zofl_mpi.problems.analytic.quadratic import SAMPLES, Quadratic, QuadraticData
 
 PAIRS, OUTLIERS = 20, 1  # of a client's held-out samples; two targets for each input
 USUAL, LARGE = 0.2, 2.0  # |error| of the best predictor: of most samples, and of the outliers
@@ -22,12 +23,12 @@ UNKNOWN = "this problem's lower level only returns its solution, neither gradien
 
 @final
 @dataclass(frozen=True)
-class Book:
+class PortfolioData:
     """Data of a client of `CVaR`."""
 
     inputs: Vector  # (N, p) of the held-out samples
     targets: Vector  # (N,)
-    training: Bowl  # the quadratic loss of its training samples, in y
+    training: QuadraticData  # the quadratic loss of its training samples, in y
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -38,7 +39,7 @@ class Book:
 class CVaR(KnownBilevel):
     """The prior of a ridge regression, chosen by the mean of the largest tenth of its absolute errors.
 
-    x = (w, t), h_i(x, y) = q_i(y) + mu/2 |y - w|^2, q_i the training loss of client i's `Bowl`
+    x = (w, t), h_i(x, y) = q_i(y) + mu/2 |y - w|^2, q_i the training loss of client i's `QuadraticData`
     f_i(x, y) = t + mean_j max(0, |answer(u_j, y) - v_j| - t) / (1 - level) over its held-out samples (u_j, v_j)
 
     answer(u, y) is <u, y> in whole multiples of `resolution`: f has kinks and jumps, and no gradient.
@@ -60,7 +61,7 @@ class CVaR(KnownBilevel):
     @classmethod
     def random(
         cls, streams: Streams, n: int, m: int, *, noise: float = 0.0, resolution: float = 0.001
-    ) -> Random[CVaR, Book]:
+    ) -> Random[CVaR, PortfolioData]:
         """For n >= 2; entries of a sample's gradient of h_i have the standard deviation `noise`."""
         demand(n >= 2, "n", n, "a whole number, at least 2: x holds a threshold besides the prior")
         p, N = n - 1, 2 * PAIRS
@@ -69,7 +70,7 @@ class CVaR(KnownBilevel):
         best = generator.standard_normal(p)
         inputs = np.repeat(generator.standard_normal((m + 1, PAIRS, p)), 2, axis=1)
         sides = np.tile([1.0, -1.0], PAIRS) * np.repeat([LARGE] * OUTLIERS + [USUAL] * (PAIRS - OUTLIERS), 2)
-        books = [Book(u, u @ best + sides, bowl) for u, bowl in zip(inputs, bowls, strict=True)]
+        books = [PortfolioData(u, u @ best + sides, bowl) for u, bowl in zip(inputs, bowls, strict=True)]
         training = [book.training for book in books[1:]]
         A = np.mean([bowl.A for bowl in training], axis=0)
         force = np.mean([bowl.A @ bowl.a for bowl in training], axis=0)
@@ -88,20 +89,20 @@ class CVaR(KnownBilevel):
         exact = np.asarray(y @ inputs.T, np.float64)
         return np.rint(exact / self.resolution) * self.resolution if self.resolution else exact
 
-    def f(self, i: int, x: Array, y: Array, data: Book, batch: Batch | None = None) -> Vector:
+    def f(self, i: int, x: Array, y: Array, data: PortfolioData, batch: Batch | None = None) -> Vector:
         samples = slice(None) if batch is None else batch
         errors = np.abs(self.answer(data.inputs[samples], y) - data.targets[samples])
         t = x[:, -1:]
         return np.asarray(t[:, 0] + np.maximum(0, errors - t).mean(axis=1) / (1 - self.level))
 
-    def gradient_h(self, i: int, x: Array, y: Array, data: Book, batch: Batch | None = None) -> Array:
+    def gradient_h(self, i: int, x: Array, y: Array, data: PortfolioData, batch: Batch | None = None) -> Array:
         return np.asarray(data.training.gradient(y, batch) + self.mu * (y - x[:-1]))
 
     def curvature(self, x: Array) -> tuple[float, float]:
         eigenvalues = np.linalg.eigvalsh(self.A)
         return float(eigenvalues[0]) + self.mu, float(eigenvalues[-1]) + self.mu
 
-    def solution(self, x: Array, data: Sequence[Book]) -> Array:
+    def solution(self, x: Array, data: Sequence[PortfolioData]) -> Array:
         return np.linalg.solve(self.A + self.mu * np.eye(self.n_lower), self.force + self.mu * x[:-1])
 
     def truth(self) -> tuple[Vector, float]:

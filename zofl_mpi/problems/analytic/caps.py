@@ -5,9 +5,10 @@ from typing import final
 
 import numpy as np
 
+from zofl_mpi.arrays import Vector
 from zofl_mpi.engine.fields import above, at_least
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.known import KnownHierarchical, Vector
+from zofl_mpi.problems.analytic.known import KnownHierarchical
 
 
 @final

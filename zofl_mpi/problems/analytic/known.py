@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Vector
 from zofl_mpi.engine.roles import attribute
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import Array, Batch
@@ -14,13 +14,12 @@ from zofl_mpi.problems.base import BilevelProblem, NumPyProblem
 
 P = TypeVar("P")
 D = TypeVar("D")
-Vector = NDArray[np.float64]
 Random = tuple[P, D, tuple[D, ...]]
 """A random problem with unequal clients, the server's data, which no client has, and each client's."""
 
 
 class KnownHierarchical(NumPyProblem, Protocol):
-    """A problem whose `lower` is Algorithm 2 as it is printed, by the gradient of h_i."""
+    """A problem whose `solve_client` is Algorithm 2 as it is printed, by the gradient of h_i."""
 
     def gradient_h(self, i: int, data: Any, x: Array, y: Array, batch: Batch) -> Array:
         """(k, n) the gradients of h_i(x, .) at the rows of y on one mini-batch."""
@@ -31,7 +30,7 @@ class KnownHierarchical(NumPyProblem, Protocol):
     def flops(self, batch_size: int) -> float:
         return 2.0 * self.n
 
-    def lower(self, i: int, data: Any, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
+    def solve_client(self, i: int, data: Any, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
         return descend(
             y.copy(),
             lambda z, t: self.gradient_h(i, data, x, z, batches[t]),

@@ -12,15 +12,16 @@ from typing import Any, final
 
 import numpy as np
 
+from zofl_mpi.arrays import Vector
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems import Batch
-from zofl_mpi.problems.analytic.known import KnownLipschitz, Noisy, Random, Solved, Vector
-from zofl_mpi.problems.analytic.quadratic import SAMPLES, Bowl, Quadratic, SmoothBowls
+from zofl_mpi.problems.analytic.known import KnownLipschitz, Noisy, Random, Solved
+from zofl_mpi.problems.analytic.quadratic import SAMPLES, Quadratic, QuadraticData, SmoothBowls
 
 
 @final
 @dataclass(frozen=True)
-class Pieces(Noisy):
+class AffinePieces(Noisy):
     """Data of a client of `MaxAffine`: q_j(x) = sum_g max_k (<slopes[g, k], x> + offsets[g, k]) + <noise_j, x>."""
 
     slopes: Vector  # (G, K, n)
@@ -40,7 +41,7 @@ class Pieces(Noisy):
 @final
 @dataclass(frozen=True)
 class MaxAffine(Solved, KnownLipschitz):
-    """f_i of a client's `Pieces`: convex, Lipschitz, with kinks. `random` makes a sharp one with a known minimiser.
+    """f_i of a client's `AffinePieces`: convex, Lipschitz, kinked. `random` makes a sharp one with a known minimiser.
 
     There f_i(x) = sum_g c_{i,g} |<q_g, x - a_i>| with an orthonormal basis q_1, ..., q_n that all clients share, and
     with weights c_i and centres a_i of their own. In the coordinates <q_g, x> the mean of the f_i is a sum of functions
@@ -51,7 +52,7 @@ class MaxAffine(Solved, KnownLipschitz):
     lipschitz: float  # L_0 of every f_i, over all samples; a sample's own is larger by at most the norm of its noise
 
     @classmethod
-    def random(cls, streams: Streams, n: int, m: int, *, noise: float = 0.0) -> Random[MaxAffine, Pieces]:
+    def random(cls, streams: Streams, n: int, m: int, *, noise: float = 0.0) -> Random[MaxAffine, AffinePieces]:
         """The c_{i,g} are uniform between 0.5 and 1.5; entries of a sample's noise have the deviation `noise`."""
         generator = streams(Purpose.SYNTHETIC, t=2)
         basis = np.linalg.qr(generator.standard_normal((n, n)))[0].T  # (n, n), rows q_g
@@ -71,21 +72,21 @@ class MaxAffine(Solved, KnownLipschitz):
 @final
 @dataclass(frozen=True)
 class Bowls(Solved, SmoothBowls, KnownLipschitz):
-    """f_i(x) = 1/2 (x - a_i)' A_i (x - a_i), of client i's `Bowl`: `Lipschitz` on every bounded set, and `Smooth`.
+    """f_i(x) = 1/2 (x - a_i)' A_i (x - a_i), of client i's `QuadraticData`: `Smooth`; on bounded sets `Lipschitz`.
 
     For a quadratic every zeroth-order estimate is unbiased whatever the radius, so methods of both kinds have the same
     solution x* = (sum A_i)^{-1} sum A_i a_i.
     """
 
     @classmethod
-    def of(cls, clients: Sequence[Bowl]) -> Bowls:
+    def of(cls, clients: Sequence[QuadraticData]) -> Bowls:
         """The problem of these clients, whose noise need not sum to 0."""
         force = np.sum([b.A @ b.a - b.mean_noise() for b in clients], axis=0)
         x = np.linalg.solve(np.sum([b.A for b in clients], axis=0), force)
         return cls(x, float(np.mean([b.value(x) for b in clients])))
 
     @classmethod
-    def random(cls, streams: Streams, n: int, m: int, **shape: Any) -> Random[Bowls, Bowl]:
+    def random(cls, streams: Streams, n: int, m: int, **shape: Any) -> Random[Bowls, QuadraticData]:
         """`shape` as in `Quadratic.random`."""
         _, server, clients = Quadratic.random(streams, n, m, **shape)
         return cls.of(clients), server, clients
@@ -94,8 +95,10 @@ class Bowls(Solved, SmoothBowls, KnownLipschitz):
         return self.flops(batch_size)
 
 
-def _absolute(basis: Vector, c: Vector, centres: Vector, table: Vector) -> Pieces:
+def _absolute(basis: Vector, c: Vector, centres: Vector, table: Vector) -> AffinePieces:
     """sum_g c_g |<q_g, x> - centre_g|, the q_g the rows of `basis`; noise with mean 0 over the samples."""
     slopes = c[:, None] * basis
     sides = np.array([1.0, -1.0])
-    return Pieces(slopes[:, None] * sides[None, :, None], -(c * centres)[:, None] * sides, table - table.mean(axis=0))
+    return AffinePieces(
+        slopes[:, None] * sides[None, :, None], -(c * centres)[:, None] * sides, table - table.mean(axis=0)
+    )

@@ -7,18 +7,19 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
+from zofl_mpi.arrays import Vector
 from zofl_mpi.engine.fields import at_least
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.numerics.projections import ball
 from zofl_mpi.problems import Array, Batch
-from zofl_mpi.problems.analytic.known import KnownHierarchical, Noisy, Random, Vector
+from zofl_mpi.problems.analytic.known import KnownHierarchical, Noisy, Random
 from zofl_mpi.problems.base import NumPyProblem
 
 SAMPLES = 32  # of a client or the server, where nothing else is asked for
 
 
 @dataclass(frozen=True)
-class Bowl(Noisy):
+class QuadraticData(Noisy):
     """Data of a client or of the server: N samples, q_j(y) = 1/2 (y - a)' A (y - a) + <noise_j, y>."""
 
     A: Vector  # (n, n) symmetric, positive semidefinite
@@ -26,7 +27,7 @@ class Bowl(Noisy):
     noise: Vector  # (N, n)
 
     @classmethod
-    def random(cls, streams: Streams, i: int, n: int, samples: int, noise: float) -> Bowl:
+    def random(cls, streams: Streams, i: int, n: int, samples: int, noise: float) -> QuadraticData:
         """Bowl number i: random axes, eigenvalues spread evenly, noise with mean 0; drawn when it is first looked at,
         so that a rank draws those of its own clients.
         """
@@ -65,12 +66,12 @@ class Bowl(Noisy):
 
 
 class SmoothBowls(NumPyProblem, Protocol):
-    """The members of the role `Smooth` where each client's data are a `Bowl`."""
+    """The members of the role `Smooth` where each client's data are a `QuadraticData`."""
 
-    def loss(self, x: Array, data: Bowl) -> float:
+    def loss(self, x: Array, data: QuadraticData) -> float:
         return data.value(x)
 
-    def gradient(self, x: Array, data: Bowl, batch: Batch | None = None) -> Array:
+    def gradient(self, x: Array, data: QuadraticData, batch: Batch | None = None) -> Array:
         return data.gradient(x, batch)
 
     def flops(self, batch_size: int) -> float:
@@ -80,7 +81,7 @@ class SmoothBowls(NumPyProblem, Protocol):
 @final
 @dataclass(frozen=True)
 class Quadratic(SmoothBowls, KnownHierarchical):
-    """f_1 = q of the server's `Bowl`, h_i = q of client i's + mu_i/2 |x - y|^2, f_{2,i} = m rho_i lam/2 |x - y|^2.
+    """f_1 = q of the server's `QuadraticData`, h_i = client i's q + mu_i/2 |x - y|^2, f_{2,i} = m rho_i lam/2 |x-y|^2.
 
     With K_i = (A_i + mu_i I)^{-1} A_i the lower solution is y_i(x) = x - K_i (x - a_i) (for
     noise with mean 0), and f_{2,i}(x, y_i(x)) has the gradient m rho_i lam K_i' K_i (x - a_i).
@@ -95,7 +96,7 @@ class Quadratic(SmoothBowls, KnownHierarchical):
     @classmethod
     def random(
         cls, streams: Streams, n: int, m: int, *, samples: int = SAMPLES, noise: float = 0.0, **terms: float
-    ) -> Random[Quadratic, Bowl]:
+    ) -> Random[Quadratic, QuadraticData]:
         """The eigenvalues of every A go from 0.5 to 2; `terms` are lam and radius.
 
         `noise` is the standard deviation of each entry of a sample's gradient around the mean over all samples.
@@ -103,32 +104,32 @@ class Quadratic(SmoothBowls, KnownHierarchical):
         generator = streams(Purpose.SYNTHETIC)
         weights = 0.7 * generator.dirichlet(np.full(m, 2.0))  # 30% of the samples are the server's in [A]
         mu = generator.uniform(0.5, 2.0, m)
-        server, *clients = (Bowl.random(streams, i, n, samples, noise) for i in range(m + 1))
+        server, *clients = (QuadraticData.random(streams, i, n, samples, noise) for i in range(m + 1))
         return cls(n, weights, mu, **terms), server, tuple(clients)
 
-    def f1(self, x: Array, data: Bowl) -> float:
+    def f1(self, x: Array, data: QuadraticData) -> float:
         return data.value(x)
 
-    def gradient_f1(self, x: Array, data: Bowl, batch: Batch) -> Array:
+    def gradient_f1(self, x: Array, data: QuadraticData, batch: Batch) -> Array:
         return data.gradient(x, batch)
 
     def f2(self, i: int, x: Array, y: Array) -> float:
         return float(len(self.weights) * self.weights[i] * self.lam / 2 * ((x - y) @ (x - y)))
 
-    def gradient_h(self, i: int, data: Bowl, x: Array, y: Array, batch: Batch) -> Array:
+    def gradient_h(self, i: int, data: QuadraticData, x: Array, y: Array, batch: Batch) -> Array:
         return np.asarray(data.gradient(y, batch) + self.mu[i] * (y - x))
 
     def project(self, i: int, x: Array, y: Array) -> Array:
         return ball(y, x, self.radius)
 
-    def solution(self, i: int, data: Bowl, x: Array) -> Array | None:
+    def solution(self, i: int, data: QuadraticData, x: Array) -> Array | None:
         """y_i(x) of x (n,), where there is no constraint: (A + mu I)^{-1} (A a - the mean noise + mu x)."""
         if self.radius < np.inf:
             return None
         force = data.A @ data.a - data.mean_noise() + self.mu[i] * x
         return np.linalg.solve(data.A + self.mu[i] * np.eye(self.n), force)
 
-    def score(self, x: Array, data: Bowl, mix: Vector | None = None) -> dict[str, float]:
+    def score(self, x: Array, data: QuadraticData, mix: Vector | None = None) -> dict[str, float]:
         return {"loss": data.value(x)}
 
 

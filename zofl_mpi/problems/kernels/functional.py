@@ -62,7 +62,7 @@ def step_bytes(function: Function, batch_size: int) -> int:
     return 3 * point.nbytes + inputs.nbytes + 2 * kept
 
 
-def obstacle(function: Function) -> str:
+def why_not_batchable(function: Function) -> str:
     """Why many models cannot be computed at once, in torch's words, by a computation of two; "" where they can.
 
     A loop over the models is no such computation.
@@ -73,7 +73,7 @@ def obstacle(function: Function) -> str:
         own = torch.ones((2, 2, function.classes), dtype=function.dtype)
     inputs = function.examples.inputs(4).view(2, 2, *function.input_shape)
     try:
-        with warnings.catch_warnings(), function.at(function.vector(function.initial())):
+        with warnings.catch_warnings(), function.bound_to(function.vector(function.initial())):
             trained = {name: p for name, p in function.module.named_parameters() if p.requires_grad}
             both = {name: torch.stack([p.detach()] * 2) for name, p in trained.items()}
             warnings.filterwarnings("error", message="There is a performance drop")

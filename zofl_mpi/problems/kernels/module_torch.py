@@ -227,7 +227,7 @@ class _Rows:
 
     def bound(self) -> AbstractContextManager[Any]:
         """Context manager: on a GPU the same bits each time; the module holds parameters, whose place others take."""
-        return self._key.function.at(self.zeros(self._key.function.n))
+        return self._key.function.bound_to(self.zeros(self._key.function.n))
 
     def sent(self, arrays: Sequence[Array], dtype: torch.dtype | None = None) -> Tensor:
         """The arrays stacked on the device, (rows, ...), through pinned memory, which torch keeps until they are there;

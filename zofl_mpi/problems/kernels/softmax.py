@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.projections import shrink
-
-Array = NDArray[Any]
 
 BLOCK_BYTES = 2**17  # of inputs made ready at once: several small batches, well inside a second-level cache
 PIECES = 8  # that a product is cut into at most
@@ -49,7 +48,9 @@ class Minibatches(NamedTuple):
         for t in range(0, H, steps):
             rows = self.rows[t : t + steps].ravel()
             stored, made = raw[: len(rows)], ready[: len(rows)]
-            np.take(inputs, rows, axis=0, out=stored, mode="clip")  # "raise" would copy once more; `lower` checked them
+            np.take(
+                inputs, rows, axis=0, out=stored, mode="clip"
+            )  # "raise" would copy once more; `solve_client` checked them
             np.copyto(made, stored, casting="same_kind")
             if self.rescale:
                 made *= np.asarray(self.data.scale, self.dtype)

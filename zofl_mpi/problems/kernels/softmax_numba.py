@@ -10,9 +10,9 @@ from typing import Any
 
 import numba  # type: ignore[import-untyped, unused-ignore]
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from zofl_mpi.arrays import Array
+
 PIECE = 32  # samples fetched at once: 784 inputs each are 100 KB of float32, inside a second-level cache
 
 # Sums may be reordered into vector lanes and products fused; NaN and infinity keep their meaning, they are how a run

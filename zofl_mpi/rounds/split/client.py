@@ -44,8 +44,8 @@ class HeadLoss:
 
     def __init__(self, problem: Split, trained: bool = True) -> None:
         """`trained`: whether the head trains and travels."""
-        self.problem, self.flat, self.held = problem, problem.local, problem.local.n
-        self.travels = problem.local.n if trained else problem.n_client
+        self.problem, self.flat, self.held = problem, problem.client_side, problem.client_side.n
+        self.travels = problem.client_side.n if trained else problem.n_client
         self.each = problem.local_losses  # (smashed, labels) to (B,) each sample's contribution; None: it is not known
 
     def __call__(self, smashed: Tensor, target: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class CutLoss:
     at_cut = True
 
     def __init__(self, problem: Split) -> None:
-        self.problem, self.flat = problem, problem.local
+        self.problem, self.flat = problem, problem.client_side
         self.travels = self.held = problem.n_client
 
     def __call__(self, smashed: Tensor, target: Tensor) -> Tensor:
@@ -99,32 +99,36 @@ class Joined:
 
     def __init__(self, problem: Split) -> None:
         self._problem = problem
-        self.n = problem.n_client + problem.top.n
-        self.b = problem.local.b + problem.top.b
+        self.n = problem.n_client + problem.server_side.n
+        self.b = problem.client_side.b + problem.server_side.b
         self._halves: dict[int, tuple[weakref.ref[Tensor], Tensor, Tensor]] = {}  # of vectors that are still there
 
     def initial(self) -> tuple[Tensor, Tensor]:
-        """(n,) and (b,) what the modules came with."""
-        (theta, buffers), (theta_s, buffers_s) = self._problem.local.first, self._problem.top.first
+        """Initial parameters (n,) and buffers (b,) of the modules."""
+        (theta, buffers), (theta_s, buffers_s) = self._problem.client_side.first, self._problem.server_side.first
         return torch.cat([theta[: self._problem.n_client], theta_s]), torch.cat([buffers, buffers_s])
 
     @cached_property
     def places(self) -> dict[int, slice]:
         """{id of a parameter: where it lies in theta}."""
-        n, (client, server) = self._problem.n_client, (self._problem.local.places(), self._problem.top.places())
+        n, problem = self._problem.n_client, self._problem
+        client, server = problem.client_side.places(), problem.server_side.places()
         places = {key: part for key, (part, _) in client.items() if part.stop <= n}
         return places | {key: slice(n + part.start, n + part.stop) for key, (part, _) in server.items()}
 
     @contextmanager
-    def at(self, theta: Tensor, buffers: Tensor | None = None, running: bool = False) -> Iterator[list[Any]]:
-        """Context manager: see `problems.flat.Flat.at`; the auxiliary head holds nothing."""
-        problem, b, key = self._problem, self._problem.local.b, id(theta)
+    def bound_to(self, theta: Tensor, buffers: Tensor | None = None, running: bool = False) -> Iterator[list[Any]]:
+        """See `problems.flat.Flat.bound_to`; the auxiliary head stays empty."""
+        problem, b, key = self._problem, self._problem.client_side.b, id(theta)
         if key not in self._halves:  # kept, since `Flat` keeps the views of each
             first, last = theta.data.tensor_split([problem.n_client])
             self._halves[key] = weakref.ref(theta, lambda _: self._halves.pop(key, None)), first, last
         _, first, last = self._halves[key]
         client, server = (None, None) if buffers is None else (buffers[:b], buffers[b:])
-        with problem.local.at(first, client, running) as below, problem.top.at(last, server, running) as top:
+        with (
+            problem.client_side.bound_to(first, client, running) as below,
+            problem.server_side.bound_to(last, server, running) as top,
+        ):
             yield [*below, *top]
 
 
@@ -209,7 +213,7 @@ class LocalSteps:
         """
         self.training, self.client, self.r, self.loss = training, client, message.r, loss
         self.problem, self.parts, self.scalars = loss.problem, parts, scalars
-        theta, self.buffers = self.problem.placed(message.theta), self.problem.placed(message.buffers).clone()
+        theta, self.buffers = self.problem.to_device(message.theta), self.problem.to_device(message.buffers).clone()
         self.theta = theta
         if moves:
             theta = theta[: loss.held]
@@ -257,9 +261,9 @@ class LocalSteps:
         """(n,) memory of a perturbed point."""
         return torch.empty_like(self.theta)
 
-    def at(self, buffers: Tensor) -> AbstractContextManager[list[Any]]:
+    def bound_to(self, buffers: Tensor) -> AbstractContextManager[list[Any]]:
         """Context manager: binds the modules to this client's theta, with these buffers (b,)."""
-        return self.loss.flat.at(self.theta, buffers, self.training.running)
+        return self.loss.flat.bound_to(self.theta, buffers, self.training.running)
 
     def unmoved(self) -> Tensor:
         """The buffers (b,) of further passes: a copy, unless these may move the statistics or move none."""
@@ -267,7 +271,7 @@ class LocalSteps:
 
     def forward(self, x: Tensor, labels: Tensor) -> Point:
         """The pass at the model itself, without a graph; moves BatchNorm's running statistics."""
-        with torch.no_grad(), self.at(self.buffers):
+        with torch.no_grad(), self.bound_to(self.buffers):
             smashed = self.problem.smash(x)
             loss = None if self.loss.at_cut else self.loss(smashed, labels)
         self.record(loss)
@@ -279,7 +283,7 @@ class LocalSteps:
             torch.add(self.theta, u, alpha=mu, out=self.perturbed_theta)
         else:
             self.perturbed_theta.copy_(self.theta)[self.parts[0]].add_(u, alpha=mu)
-        with torch.no_grad(), self.loss.flat.at(self.perturbed_theta, self.unmoved(), self.training.running):
+        with torch.no_grad(), self.loss.flat.bound_to(self.perturbed_theta, self.unmoved(), self.training.running):
             return self.loss(self.problem.smash(x), target)
 
     # --- losses and steps
@@ -343,9 +347,9 @@ def with_own_part(training: Training, client: Client, message: M) -> M:
     if not training.own_parts:
         return message
     problem = training.problem
-    theta, buffers = (problem.placed(t) for t in problem.local.initial())
+    theta, buffers = (problem.to_device(t) for t in problem.client_side.initial())
     if "theta" in client.memory:
-        last, buffers = (problem.placed(client.memory[name]) for name in ("theta", "buffers"))
+        last, buffers = (problem.to_device(client.memory[name]) for name in ("theta", "buffers"))
         theta[: len(last)] = last
     return replace(message, theta=theta, buffers=buffers)
 
@@ -371,14 +375,14 @@ def drawn(
     """
     generator, d = generator_of(seed, like, draw), like.numel()
     for _ in range(count):
-        u = numbers(d, generator, like, distribution)
+        u = random_values(d, generator, like, distribution)
         if "sphere" in distribution:
             norm = torch.linalg.vector_norm(u, dtype=torch.float64)
             u.mul_(norm.reciprocal_().mul_(math.sqrt(d) if distribution == "sqrt_d_sphere" else 1.0))
         yield u.to(like.device, non_blocking=True)
 
 
-def numbers(count: int, generator: torch.Generator, like: Tensor, distribution: str) -> Tensor:
+def random_values(count: int, generator: torch.Generator, like: Tensor, distribution: str) -> Tensor:
     """(count,) independent numbers of mean 0 and variance 1, where the generator is: normal ones, or random signs."""
     place, pinned = generator.device, generator.device != like.device
     if distribution != "rademacher":

@@ -76,7 +76,9 @@ class Traffic:
     def total(self, rounds: int) -> Counter[str]:
         """{kind: bytes, both ways} of all participants in so many rounds."""
         training, sums = self.training, Counter[str]()
-        alike = training.problem.alike and not self.unsplit  # then round 0 stands for all with new heads, 1 for others
+        alike = (
+            training.problem.equal_sizes and not self.unsplit
+        )  # then round 0 stands for all with new heads, 1 for others
         like = [int(r % max(1, self.aligned) > 0) if alike else r for r in range(rounds)]
         cases = Counter((like[r], i) for r in range(rounds) for i in training.participants(r))
         for (stands, i), times in cases.items():
@@ -91,16 +93,16 @@ class Traffic:
         if training.own_parts:
             return 0, 0, 0, 0
         if self.unsplit:
-            return 0, 0, (problem.local.b + problem.top.b) * itemsize, 0
+            return 0, 0, (problem.client_side.b + problem.server_side.b) * itemsize, 0
         part, moments = training.trainable(self.head), 0
         if training.state == "average":
             moments = training.optimiser.memory_bytes(part.stop - part.start, itemsize)
-        return client * itemsize, (problem.local.n - client) * itemsize, problem.local.b * itemsize, moments
+        return client * itemsize, (problem.client_side.n - client) * itemsize, problem.client_side.b * itemsize, moments
 
     def _uploads(self, r: int, i: int) -> tuple[int, int]:
         """Bytes of client i's smashed samples and labels in round r; the same in each where samples have one size."""
         training, problem, data = self.training, self.training.problem, self.training.setting.data[i]
-        if i not in self._clients or not problem.alike:
+        if i not in self._clients or not problem.equal_sizes:
             sent = [batch for q, batch in enumerate(training.batches(i, r)) if training.uploads(q)]
             smashed = sum(problem.upload_bytes(data, batch) for batch in sent)
             self._clients[i] = smashed, sum(problem.label_bytes(data, batch) for batch in sent)
@@ -117,7 +119,9 @@ def plan_of(traffic: Traffic, rounds: int, step: StepCost) -> Lines:
     layers = {"the client's layers with a backward pass": step.layers} if step.layers else {}
     return {
         "kernel": problem.kernel_name(training.batch),
-        "parameters of client, auxiliary, server": " ".join(map(str, [*problem.local.sizes(), problem.top.n])),
+        "parameters of client, auxiliary, server": " ".join(
+            map(str, [*problem.client_side.sizes(), problem.server_side.n])
+        ),
         "a smashed sample": " x ".join(map(str, problem.smashed_shape)),
         "clients, participants in a round": f"{training.setting.m}, {len(to)}",
         "local steps of a round, client 0": training.steps(0),
@@ -196,8 +200,12 @@ def macs(problem: Split) -> tuple[float, float, float]:
     from zofl_mpi.problems.counting import Products
 
     theta, buffers, x, labels = _example(HeadLoss(problem), 2)
-    theta_s, buffers_s = (t.to(problem.device) for t in problem.top.initial())
-    with torch.no_grad(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
+    theta_s, buffers_s = (t.to(problem.device) for t in problem.server_side.initial())
+    with (
+        torch.no_grad(),
+        problem.client_side.bound_to(theta, buffers),
+        problem.server_side.bound_to(theta_s, buffers_s),
+    ):
         with Products() as client:
             smashed = problem.smash(x)
         with Products() as auxiliary:
@@ -234,7 +242,7 @@ def held_bytes(loss: Loss, rule: GradientRule, batch: int, rehearse: Callable[..
 
 def frozen_bytes(loss: Loss) -> int:
     """Bytes of what a client holds beside theta and its statistics: weights that no step moves, and constants."""
-    local, top = loss.problem.local, loss.problem.top
+    local, top = loss.problem.client_side, loss.problem.server_side
     held = [(local, local.modules if loss.held > loss.problem.n_client else local.modules[:1])]
     if isinstance(loss, NetworkLoss):
         held = [(local, local.modules[:1]), (top, top.modules)]
@@ -252,8 +260,8 @@ def _most(loss: Loss, rule: GradientRule, batch: int, work: Callable[..., None])
 
     On a GPU as its allocator counts, else by the tensors that torch makes: work on 2 and on 3 samples gives it for any
     number, each tensor's size being linear in it; the mini-batch itself is computed where these two make other tensors.
-    Chunked computation uses the full batch's chunk count (`Split.as_for`), perhaps a part of one chunk too much.
-    Of a mini-batch in pieces each has as many samples.
+    Chunked computation uses the chunk count of the full batch (`Split.pieces_like_batch_of`), at most one chunk
+    too much. Of a mini-batch in pieces each has as many samples.
     """
     problem, pieces = loss.problem, rule.pieces
     if torch.device(problem.device).type == "cuda":
@@ -265,7 +273,7 @@ def _most(loss: Loss, rule: GradientRule, batch: int, work: Callable[..., None])
 
     peak, each = None, -(-batch // pieces)
     if each > 1 and batch % pieces == 0:
-        with problem.as_for(each):
+        with problem.pieces_like_batch_of(each):
             two, three = (_counted(loss, rule, count * pieces, Allocations(), work) for count in (2, 3))
         peak = _peak(two.events, three.events, each)
     inputs = _example(loss, 1)[2].nbytes * batch
@@ -296,5 +304,5 @@ def _peak(two: list[tuple[int, int]], three: list[tuple[int, int]], batch: int) 
 
 def _trial(loss: Loss, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor) -> None:
     """Computes a step's passes, as the rule takes them."""
-    with loss.flat.at(theta, buffers):
+    with loss.flat.bound_to(theta, buffers):
         rule.trial(loss, theta, x, labels)

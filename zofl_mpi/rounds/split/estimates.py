@@ -58,7 +58,7 @@ class Estimate(GradientRule):
             g += self.term(difference, u)
         return g
 
-    def lines(self) -> Lines:
+    def plan_lines(self) -> Lines:
         """The cosine to expect, sqrt(P / (P + d + 1)): the root of the gradient's share of the estimate's mean square.
 
         For P Gaussian directions in d dimensions; nearly so for those of a sphere.
@@ -133,7 +133,7 @@ class ForwardMode(Estimate):
         from zofl_mpi.problems.tangents import channels_first, tangent_of, tangents
 
         x = channels_first(x)
-        with torch.no_grad(), model.at(model.unmoved()), tangents(model.problem.local, self.part, u):
+        with torch.no_grad(), model.bound_to(model.unmoved()), tangents(model.problem.client_side, self.part, u):
             return tangent_of(model.loss(model.problem.smash(x), target))
 
     def cost(self, loss: Loss) -> StepCost:
@@ -147,7 +147,7 @@ class ForwardMode(Estimate):
     def along(self, loss: Loss, theta: Tensor, count: int) -> AbstractContextManager[Any]:
         from zofl_mpi.problems.tangents import tangents
 
-        return tangents(loss.problem.local, self.part, theta[self.part])
+        return tangents(loss.problem.client_side, self.part, theta[self.part])
 
 
 @final
@@ -164,7 +164,7 @@ class PerSample(TwoPoint):
 
         def each(smashed: Callable[[], Tensor], along: AbstractContextManager[Any] | None = None) -> Tensor:
             """(B,) the samples' losses, at points of their own within `along`."""
-            with torch.no_grad(), model.at(model.buffers), along or nullcontext():
+            with torch.no_grad(), model.bound_to(model.buffers), along or nullcontext():
                 return self.losses(smashed(), target)
 
         base = None if self.central else each(lambda: cast("Tensor", point.smashed))
@@ -189,7 +189,7 @@ class PerSample(TwoPoint):
         """Passes that take each layer's products twice; the head's once more for the samples' losses at the model."""
         return super().cost(loss)._replace(signed=self.passes, heads=int(self.needs_point and not loss.at_cut))
 
-    def lines(self) -> Lines:
+    def plan_lines(self) -> Lines:
         """None: the rule of thumb is for one direction."""
         return {}
 
@@ -259,7 +259,7 @@ class Estimation:
         part, gradient = training.trainable(head=not loss.at_cut), training.problem.head_gradient
         if not (exact_head or self.exact_layers):
             return backprop(training, loss) if self.estimate == "exact" else self._estimate(training, loss, part)
-        start = int(last_layers(training.problem.local, self.exact_layers).start)
+        start = int(last_layers(training.problem.client_side, self.exact_layers).start)
         tail, before = slice(start, part.stop), slice(part.start, start)
         if not (exact_head or loss.at_cut):
             both = "a backward pass to them has the head's gradient too; give --head-gradient exact"
@@ -316,8 +316,8 @@ class Estimation:
 def _two_samples(training: Training, loss: OwnLoss) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Context manager: binds the modules to their first theta; gives this, inputs and labels, to try a rule with."""
     problem = loss.problem
-    theta, buffers = (problem.placed(t) for t in problem.local.initial())
-    with problem.local.at(theta, buffers, training.running):
+    theta, buffers = (problem.to_device(t) for t in problem.client_side.initial())
+    with problem.client_side.bound_to(theta, buffers, training.running):
         yield theta, *problem.example(2)
 
 
@@ -325,7 +325,7 @@ def _signed(training: Training, loss: OwnLoss, part: slice) -> SignedLayers:
     """The layers that are perturbed, after a forward pass that tries their signs; refused where one takes none."""
     from zofl_mpi.problems.signs import SignedLayers
 
-    flat = loss.problem.local
+    flat = loss.problem.client_side
     layers = SignedLayers(flat, flat.modules[:1] if loss.at_cut else flat.modules, part, training.running)
     with torch.no_grad(), _two_samples(training, loss) as (theta, x, labels):
         u = theta.new_zeros(part.stop - part.start)

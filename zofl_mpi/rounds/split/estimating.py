@@ -10,7 +10,7 @@ from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.client import Key, LocalSteps, with_own_part
 from zofl_mpi.rounds.split.estimates import Estimation
-from zofl_mpi.rounds.split.messages import Ask, Model, Network, Report, Scalars, Smashed, State, Update
+from zofl_mpi.rounds.split.messages import Ask, Model, Network, Scalars, Smashed, SplitReport, SplitState, Update
 from zofl_mpi.rounds.split.method import SplitMethod, with_head
 from zofl_mpi.rounds.split.server import Server
 
@@ -37,7 +37,7 @@ class EstimatingMethod(SplitMethod):
     computes: ClassVar[str] = "values of its loss, by forward passes"
     estimation: Estimation = field(default_factory=Estimation)
 
-    def average(self, state: State, r: int, clients: Clients) -> tuple[Update, dict[str, Any]]:
+    def average(self, state: SplitState, r: int, clients: Clients) -> tuple[Update, dict[str, Any]]:
         """The mean of the clients' models, and {i: moments of client i} where the server replays its steps."""
         training, models, replayed = self.training, dict[int, Update](), dict(state.replayed)
         if self.estimation.uplink == "dense":
@@ -54,14 +54,14 @@ class EstimatingMethod(SplitMethod):
         differences, update = client.memory.pop("differences"), self.update(client, message)
         return Scalars(differences, update.buffers, update.theta[self._last].clone(), self.problem.arithmetic)
 
-    def replay(self, state: State, r: int, i: int, reply: Scalars) -> tuple[Tensor, dict[str, Any]]:
+    def replay(self, state: SplitState, r: int, i: int, reply: Scalars) -> tuple[Tensor, dict[str, Any]]:
         """Client i's model as it travels after its local steps of round r, with its optimiser's moments."""
         training, problem = self.training, self.problem
         remedy = "processors of one kind, --device cpu, or --uplink dense"
         check_arithmetic(problem.arithmetic, reply.arithmetic, "--uplink seeds", remedy)
-        theta = problem.placed(state.theta).clone()
+        theta = problem.to_device(state.theta).clone()
         moving = theta[self.rule.parts[0]]
-        theta[self._last] = problem.placed(reply.last)
+        theta[self._last] = problem.to_device(reply.last)
         before = {"keep": state.replayed.get(str(i), {}), "reset": {}, "average": state.moments}
         moments = copied(before[training.state])
         for q, differences in enumerate(reply.differences.tolist()):
@@ -76,7 +76,7 @@ class EstimatingMethod(SplitMethod):
 
     # --- reports
 
-    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
+    def evaluate(self, state: SplitState, r: int, clients: Clients) -> SplitReport:
         """The scores, and with --probe-gradient the cosines of the clients' directions with their gradients."""
         report = super().evaluate(state, r, clients)
         if not self.estimation.probe_gradient:
@@ -96,14 +96,14 @@ class EstimatingMethod(SplitMethod):
         q, x, labels = next(iter(local))
         target = labels
         if self.loss.at_cut:  # lambda, as the server would return it
-            with torch.no_grad(), local.at(local.scratch):
+            with torch.no_grad(), local.bound_to(local.scratch):
                 upload = Smashed(self.problem.smash(x), labels)
             server = Server(self.training, self.server_pass, message.theta_s, message.buffers_s, {})
             server.step(client.i, upload, returned=True)
             server.move()
             target = server.slopes[client.i]
-        with local.at(local.scratch):
-            g = self.problem.local.gradient(self.loss(self.problem.smash(x), target))
+        with local.bound_to(local.scratch):
+            g = self.problem.client_side.gradient(self.loss(self.problem.smash(x), target))
         gradient = rule(local, rule.forward(local, x, labels), target, local.key(q))
         direction = g.new_zeros(g.shape)
         for place, estimate in zip(rule.parts, gradient.parts, strict=True):

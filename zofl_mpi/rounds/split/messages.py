@@ -99,7 +99,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class State:
+class SplitState:
     """The server's state after a round."""
 
     theta: Tensor = column("1", "theta_c and theta_a, flat", finite=DIVERGED)  # (n_l,)
@@ -122,7 +122,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Report:
+class SplitReport:
     """Quality of the network on the test samples, and on the validation samples where there are any, by
     `problems.Split.quality`; None where a problem does not have it.
     """

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zofl_mpi import Client, Clients, Directions, Step, UserError, demand, part
+from zofl_mpi import Client, Clients, Directions, Step, UserError, demand, flag_group
 from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.fields import demand_known
 from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.engine.sharing import Sharing, Work
+from zofl_mpi.engine.sharing import SharedServerStep, Work
 from zofl_mpi.errors import warn
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.saving import PLAIN
@@ -36,10 +36,10 @@ from zofl_mpi.rounds.split.messages import (
     Ask,
     Model,
     Network,
-    Report,
     ServerPart,
     Smashed,
-    State,
+    SplitReport,
+    SplitState,
     Trained,
     Update,
     mean_loss,
@@ -48,7 +48,7 @@ from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines, backprop
 from zofl_mpi.rounds.split.server import Server, passes_at
 from zofl_mpi.rounds.split.training import Training
 
-BLOCK = 256  # test samples that are scored at once; a multiple of every problem's `report_batch`
+EVALUATION_SAMPLES = 256  # test samples that are scored at once; a multiple of every problem's `report_batch`
 
 
 @dataclass(frozen=True)
@@ -67,39 +67,39 @@ class SplitMethod(OnProblem[Split]):
     travels: ClassVar[str] = "its part and head down, the same and smashed batches up"
     needs: ClassVar[type] = Split
     uploads: ClassVar[str] = "smashed activations and labels"
-    training: Training = part()
+    training: Training = flag_group()
     loss: Loss = field(init=False, repr=False, compare=False)
     rule: GradientRule = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        loss, rule = self.chosen()
+        loss, rule = self.make_loss_and_rule()
         vars(self).update(loss=loss, rule=rule)
         saving = self.training.saving
         if saving != PLAIN and not any(isinstance(own, Backprop) for own in self.rules):
             raise UserError(f"--client-memory {saving}: this method's clients take no backward pass; take none")
 
-    def chosen(self) -> tuple[Loss, GradientRule]:
+    def make_loss_and_rule(self) -> tuple[Loss, GradientRule]:
         """The loss and the rule of a client's step; refuses flags that contradict each other."""
         raise NotImplementedError
 
     # --- the server
 
-    def start(self) -> State:
+    def start(self) -> SplitState:
         """The parts as the problem makes them."""
         training, problem = self.training, self.problem
-        (theta, buffers), (theta_s, buffers_s) = problem.local.initial(), problem.top.initial()
+        (theta, buffers), (theta_s, buffers_s) = problem.client_side.initial(), problem.server_side.initial()
         trained = theta[training.trainable(head=self.loss.travels > problem.n_client)]
         moments = training.optimiser.memory(trained) if training.state == "average" else {}
-        return State(theta, buffers, theta_s, buffers_s, {}, moments=moments)
+        return SplitState(theta, buffers, theta_s, buffers_s, {}, moments=moments)
 
-    def begin_round(self, state: State, r: int, head: bool = False) -> Model:
+    def begin_round(self, state: SplitState, r: int, head: bool = False) -> Model:
         """The message that begins a round: theta_c, with `head` theta_l; nothing of it where clients have their own."""
         if self.training.own_parts:
             return Model(state.theta[:0], state.buffers[:0], r, state.moments)
-        n = self.problem.local.n if head else self.problem.n_client
+        n = self.problem.client_side.n if head else self.problem.n_client
         return Model(state.theta[:n], state.buffers, r, state.moments)
 
-    def server(self, state: State, r: int, sharing: Sharing | None = None) -> Server:
+    def server(self, state: SplitState, r: int, sharing: SharedServerStep | None = None) -> Server:
         """The server's part, for the uploads of all clients, at the beginning of round r."""
         before = self.training.server_steps_before(r)
         part = state.theta_s, state.buffers_s, state.optimiser
@@ -109,7 +109,7 @@ class SplitMethod(OnProblem[Split]):
         """A step of the server's ranks: `passes_at` the part."""
         return passes_at(self.training, part)
 
-    def train_server(self, state: State, r: int, clients: Clients, train: Step) -> tuple[Server, float]:
+    def train_server(self, state: SplitState, r: int, clients: Clients, train: Step) -> tuple[Server, float]:
         """The server's part after a step on each upload of `train`, and the mean of the clients' mean losses."""
         main, losses = self.server(state, r, clients.sharing), []
         for group in self.training.groups(r):
@@ -117,7 +117,7 @@ class SplitMethod(OnProblem[Split]):
             losses += [item.loss for _, item in main.train(replies) if not isinstance(item, Smashed)]
         return main, mean_loss(losses)
 
-    def mean(self, state: State, r: int, clients: Clients) -> Update:
+    def mean(self, state: SplitState, r: int, clients: Clients) -> Update:
         """The mean of the participants' models by their weights, with the head that the server has where none comes."""
         if self.training.own_parts:
             return Update(state.theta, state.buffers)
@@ -145,7 +145,7 @@ class SplitMethod(OnProblem[Split]):
         point = rule.forward(model, x, labels, uploads)
         # without an answer to wait for, it leaves while the rule's further passes go on
         lam = (yield point.upload(labels, keep=rule.needs_point)) if uploads else None
-        target = labels if lam is None else point.laid_out(self.problem.placed(lam))
+        target = labels if lam is None else point.laid_out(self.problem.to_device(lam))
         model.step(rule(model, point, target, model.key(q)))
 
     def rehearse(self, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor) -> None:
@@ -184,7 +184,7 @@ class SplitMethod(OnProblem[Split]):
 
     # --- reports
 
-    def evaluate(self, state: State, r: int, clients: Clients) -> Report:
+    def evaluate(self, state: SplitState, r: int, clients: Clients) -> SplitReport:
         """The test samples, scored by the clients that an evaluation asks."""
         asked = clients.ask(self.score, state.network(r), to=self.setting.eval_participants(r), counted=False)
         replies, sensors = dict(asked), self.problem.sensors
@@ -192,16 +192,20 @@ class SplitMethod(OnProblem[Split]):
         for name in dict.fromkeys(sensors):
             seen = [reply.sums for i, reply in replies.items() if sensors[i % len(sensors)] == name]
             test[f"test_accuracy_{name}"] = self._quality("test", seen).get("test_accuracy")
-        return Report(**test, **self._quality("validation", [reply.validation for reply in replies.values()]))
+        return SplitReport(**test, **self._quality("validation", [reply.validation for reply in replies.values()]))
 
     def score(self, client: Client, message: Network) -> Scored:
         """Sums over a client's share of the test samples, and of the validation samples."""
         problem, setting, message = self.problem, self.setting, with_own_part(self.training, client, message)
-        theta, theta_s = (at_a_line(problem.placed(t)) for t in (message.theta, message.theta_s))
+        theta, theta_s = (at_a_line(problem.to_device(t)) for t in (message.theta, message.theta_s))
         # copies: a user's module may move buffers in any mode, and clients of a process share the message
-        buffers, buffers_s = (problem.placed(t).clone() for t in (message.buffers, message.buffers_s))
+        buffers, buffers_s = (problem.to_device(t).clone() for t in (message.buffers, message.buffers_s))
         asked = setting.eval_participants(message.r)
-        with problem.evaluating(), problem.local.at(theta, buffers), problem.top.at(theta_s, buffers_s):
+        with (
+            problem.evaluating(),
+            problem.client_side.bound_to(theta, buffers),
+            problem.server_side.bound_to(theta_s, buffers_s),
+        ):
             test, validation = (
                 self._sums(data, client.i, asked.index(client.i), len(asked))
                 for data in (setting.test, setting.validation)
@@ -216,8 +220,8 @@ class SplitMethod(OnProblem[Split]):
         problem, sums = self.problem, dict[str, Any]()
         rows = np.arange(0 if data is None else len(data))
         positions = rows[rows // problem.report_batch % step == first]
-        for start in range(0, len(positions), BLOCK):
-            x, labels = problem.scored(data, positions[start : start + BLOCK])
+        for start in range(0, len(positions), EVALUATION_SAMPLES):
+            x, labels = problem.evaluation_samples(data, positions[start : start + EVALUATION_SAMPLES])
             score = problem.score(problem.sensed(x, i), labels)
             sums = {name: sums.get(name, 0.0) + value for name, value in score.items()}
         return {name: float(value) for name, value in sums.items()}
@@ -252,7 +256,7 @@ class SplitMethod(OnProblem[Split]):
         return Traffic(self.training, head, at_cut, self.scalars_each, last, losses=not at_cut)
 
     def plan(self, rounds: int) -> Lines:
-        return plan_of(self.traffic, rounds, self.rule.cost(self.loss)) | self.rule.lines()
+        return plan_of(self.traffic, rounds, self.rule.cost(self.loss)) | self.rule.plan_lines()
 
     def directions(self, rounds: int) -> Directions | None:
         """The directions of all participants' local steps; each client draws its own."""
@@ -311,7 +315,7 @@ class SplitMethod(OnProblem[Split]):
         return RoundWork(asked, samples_, down, up, messages, streams, float(uploaded.sum()), uploaded)
 
 
-def with_head(state: State, mean: Update) -> Update:
+def with_head(state: SplitState, mean: Update) -> Update:
     """The mean of the clients' models, which begin with theta_c, with what else the server has of theta_l."""
     theta = state.theta.clone()
     theta[: len(mean.theta)] = mean.theta
@@ -336,12 +340,12 @@ class LockstepMethod(SplitMethod):
         demand(self.training.k == 1, "k", self.training.k, "1: the server answers every mini-batch")
         super().__post_init__()
 
-    def chosen(self) -> tuple[Loss, GradientRule]:
+    def make_loss_and_rule(self) -> tuple[Loss, GradientRule]:
         """The gradient that continues the server's answer, by a backward pass."""
         loss = CutLoss(self.problem)
         return loss, backprop(self.training, loss)
 
-    def exchange(self, state: State, r: int, clients: Clients, servers: Mapping[int, Server]) -> None:
+    def exchange(self, state: SplitState, r: int, clients: Clients, servers: Mapping[int, Server]) -> None:
         """Exchanges all mini-batches with {i: client i's server part}; the models stay at the clients."""
         for group in self.training.groups(r):
             replies = clients.ask(self.begin, self.begin_round(state, r), to=group)

@@ -21,11 +21,11 @@ import numpy as np
 from zofl_mpi import Purpose
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.streams import Streams
-from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, Point, generator_of, numbers
+from zofl_mpi.rounds.split.client import Draw, Key, LocalSteps, Loss, NetworkLoss, Point, generator_of, random_values
 from zofl_mpi.rounds.split.estimates import TwoPoint
 from zofl_mpi.rounds.split.rules import Lines, StepCost
 
-Parts = Iterator[tuple[slice, Tensor]]
+PieceEstimates = Iterator[tuple[slice, Tensor]]
 """An estimate, part by part of theta."""
 Kept = dict[tuple[int, int], Tensor]
 """{(p, j): piece j of u_p as the generator gives it}."""
@@ -35,7 +35,7 @@ PIECE_OF_A_GPU = 2**24  # likewise of a GPU, whose numbers depend on how many ar
 
 
 @final
-class Pieces:
+class PiecewiseDirections:
     """Directions u_1, ..., u_P (d,) of a step, those of `client.drawn`, of which one piece at a time is in memory.
 
     The generator's state at the start of each piece is kept (5 KB of a CPU's), so that it can be drawn again.
@@ -107,7 +107,7 @@ class Pieces:
             k = min(wanted, len(self._states) - 1)
             part = self.parts[k % len(self.parts)]
             self._generator.set_state(self._states[k])
-            u = numbers(part.stop - part.start, self._generator, self._like, self._distribution)
+            u = random_values(part.stop - part.start, self._generator, self._like, self._distribution)
             if k + 1 == len(self._states):
                 self._states.append(self._generator.get_state())
             if k == wanted:
@@ -140,19 +140,19 @@ class Piecewise(TwoPoint):
     def cost(self, loss: Loss) -> StepCost:
         return StepCost(self.passes + self.needs_point)
 
-    def lines(self) -> Lines:
+    def plan_lines(self) -> Lines:
         return {}
 
-    def draw_pieces(self, like: Tensor, key: Key, kept: Kept | None = None) -> Pieces:
-        """The directions of a step, for theta like (d,); `kept` as in `Pieces`."""
-        return Pieces(key(Purpose.DIRECTION), like, self.distribution, self.draw, self.K, kept)
+    def draw_pieces(self, like: Tensor, key: Key, kept: Kept | None = None) -> PiecewiseDirections:
+        """The directions of a step, for theta like (d,); `kept` as in `PiecewiseDirections`."""
+        return PiecewiseDirections(key(Purpose.DIRECTION), like, self.distribution, self.draw, self.K, kept)
 
     def directions(self, like: Tensor, key: Key) -> Iterator[Tensor]:
         us = self.draw_pieces(like, key)
         for p in range(self.n_p):
             yield torch.cat([us(p, j) for j in range(len(us.parts))])
 
-    def differences(self, model: LocalSteps, point: Point, target: Tensor, us: Pieces) -> list[Tensor]:
+    def differences(self, model: LocalSteps, point: Point, target: Tensor, us: PiecewiseDirections) -> list[Tensor]:
         """The n_p differences of losses () along u_1, ..., u_{n_p}."""
         base, found = None if self.central else self._base(model, point, target), list[Tensor]()
         for p in range(self.n_p):
@@ -162,7 +162,7 @@ class Piecewise(TwoPoint):
             found.append(plus - other)
         return found
 
-    def estimate(self, us: Pieces, differences: Sequence[float | Tensor]) -> Parts:
+    def estimate(self, us: PiecewiseDirections, differences: Sequence[float | Tensor]) -> PieceEstimates:
         """(part of theta, the step's estimate there), piece by piece."""
         for j, part in enumerate(us.parts):
             terms = (self.term(difference, us(p, j)) for p, difference in enumerate(differences))
@@ -171,21 +171,25 @@ class Piecewise(TwoPoint):
     def along(self, loss: Loss, theta: Tensor, count: int) -> AbstractContextManager[Any]:
         return _shifted(cast("NetworkLoss", loss), theta, self.draw_pieces(theta, Key(Streams(0))), 0, self.mu)
 
-    def _shifted_loss(self, model: LocalSteps, x: Tensor, target: Tensor, us: Pieces, p: int, mu: float) -> Tensor:
+    def _shifted_loss(
+        self, model: LocalSteps, x: Tensor, target: Tensor, us: PiecewiseDirections, p: int, mu: float
+    ) -> Tensor:
         """() the loss at theta + mu u_p: made one layer at a time, unless it is small or directions are kept."""
         theta, flat = model.theta, cast("NetworkLoss", model.loss).flat
         if not self.lean and (us.are_kept or len(theta) <= AT_ONCE):
             for part in flat.places.values():  # one by one: a vector's last numbers may round otherwise
                 us.shift(theta, part, p, mu, model.perturbed_theta[part])
-            with torch.no_grad(), flat.at(model.perturbed_theta, model.unmoved(), model.training.running):
+            with torch.no_grad(), flat.bound_to(model.perturbed_theta, model.unmoved(), model.training.running):
                 return model.loss(model.problem.smash(x), target)
         nowhere = theta.new_full((1,), math.nan).expand(len(theta))
-        bound = flat.at(nowhere, model.unmoved(), model.training.running)
+        bound = flat.bound_to(nowhere, model.unmoved(), model.training.running)
         with torch.no_grad(), bound, _shifted(cast("NetworkLoss", model.loss), theta, us, p, mu):
             return model.loss(model.problem.smash(x), target)
 
 
-def _shifted(loss: NetworkLoss, theta: Tensor, us: Pieces, p: int, mu: float) -> AbstractContextManager[Any]:
+def _shifted(
+    loss: NetworkLoss, theta: Tensor, us: PiecewiseDirections, p: int, mu: float
+) -> AbstractContextManager[Any]:
     """Context manager: torch's functions get parameters of theta + mu u_p, made when they ask for them."""
     from zofl_mpi.problems.flat import Substituted
 

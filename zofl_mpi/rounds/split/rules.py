@@ -98,12 +98,12 @@ class GradientRule:
         always = int(self.needs_point or loss.at_cut)
         return StepCost(always + self.passes, on_upload=1 - always)
 
-    def lines(self) -> Lines:
+    def plan_lines(self) -> Lines:
         """Further lines of --dry-run."""
         return {}
 
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
-        """Computes a step's passes, one of each kind, within `loss.flat.at(theta)`: to count products and memory."""
+        """Computes a step's passes, one of each kind, in `loss.flat.bound_to(theta)`, to count products and memory."""
         with torch.no_grad():
             if loss.at_cut:
                 smashed = loss.problem.smash(x)
@@ -132,13 +132,13 @@ class Backprop(GradientRule):
 
     def forward(self, model: LocalSteps, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
         """A pass with a graph; the backward pass at once, but for a loss that the server still has to answer."""
-        with model.at(model.buffers), self._graph(model.loss):
+        with model.bound_to(model.buffers), self._graph(model.loss):
             if model.loss.at_cut:
                 return Point(x, self._smashed(model.loss, x))
             loss, smashed, g = self._passes(model.loss, x, labels, model)
         model.record(loss)
         if self.tail:  # once more, without a graph: summed in float64, as perturbed passes sum it
-            with torch.no_grad(), model.at(model.scratch.copy_(model.buffers)):
+            with torch.no_grad(), model.bound_to(model.scratch.copy_(model.buffers)):
                 loss = model.loss(smashed, labels)
         return Point(x, smashed, loss, g)
 
@@ -148,7 +148,7 @@ class Backprop(GradientRule):
         if g is None:
             again = self.saving.checkpoint  # then BatchNorm's statistics would move a second time
             buffers = model.scratch.copy_(model.buffers) if again else model.buffers
-            with model.at(buffers), self._graph(model.loss):
+            with model.bound_to(buffers), self._graph(model.loss):
                 g = self._continued(model.loss, point, target)
         return Gradient((g,))
 
@@ -156,11 +156,11 @@ class Backprop(GradientRule):
         """Context manager: restricts the parameters that require a gradient."""
         from zofl_mpi.problems.layers import requiring_grad
 
-        return requiring_grad(loss.problem.local, self.part) if self.tail else nullcontext()
+        return requiring_grad(loss.problem.client_side, self.part) if self.tail else nullcontext()
 
     def _gradient(self, loss: Loss, output: Tensor, slope: Tensor | None = None) -> Tensor:
         """(d,) the gradient of `output`, or of <slope, output>, within `_graph`."""
-        flat = loss.problem.local
+        flat = loss.problem.client_side
         if not self.tail:
             return flat.gradient(output, slope)[self.part]
         return flat.gradient(output, slope, [p for p in flat.parameters if p.requires_grad])
@@ -177,8 +177,8 @@ class Backprop(GradientRule):
                     smashed = problem.smash(own)
                     value = loss(smashed, targets)
                 if model is not None and self.saving.checkpoint:
-                    problem.local.swap(model.scratch.copy_(model.buffers))
-                weight = problem.terms(targets) / problem.terms(labels)
+                    problem.client_side.swap(model.scratch.copy_(model.buffers))
+                weight = problem.loss_count(targets) / problem.loss_count(labels)
                 yield weight, (value.detach(), self._gradient(loss, value))
                 uploads.append(smashed.detach())
 
@@ -203,7 +203,7 @@ class Backprop(GradientRule):
         plain = replace(self, saving=PLAIN) if self.saving.checkpoint else None
         return StepCost(2 if loss.at_cut and self.saving.parts > 1 else 1, backwards=1, plain=plain)
 
-    def lines(self) -> Lines:
+    def plan_lines(self) -> Lines:
         return {} if self.saving == PLAIN else {"client memory": str(self.saving)}
 
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
@@ -218,7 +218,7 @@ class Backprop(GradientRule):
 def backprop(training: Training, loss: Loss) -> Backprop:
     """The gradient of what trains, as --client-memory has it; refused where the network has none."""
     problem, saving = loss.problem, training.saving
-    saving.check(problem.blocks, problem.local.modules[: 1 if loss.at_cut else None], training.running)
+    saving.check(problem.blocks, problem.client_side.modules[: 1 if loss.at_cut else None], training.running)
     return Backprop(training.trainable(head=loss.travels > problem.n_client), saving=saving)
 
 
@@ -235,7 +235,7 @@ class LinearHead(GradientRule):
 
     def forward(self, model: LocalSteps, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
         """The pass, with the head's gradient."""
-        with torch.no_grad(), model.at(model.buffers):
+        with torch.no_grad(), model.bound_to(model.buffers):
             smashed = model.problem.smash(x)
             loss, g = self.gradient(smashed, labels)
         model.record(loss)
@@ -301,8 +301,8 @@ class Tail(GradientRule):
         forwards = 1 + self.first.passes
         return first._replace(forwards=forwards, on_upload=0, heads=heads, layers=self.layers, last=last)
 
-    def lines(self) -> Lines:
-        return self.first.lines()
+    def plan_lines(self) -> Lines:
+        return self.first.plan_lines()
 
     def trial(self, loss: Loss, theta: Tensor, x: Tensor, labels: Tensor) -> None:
         self.last.trial(loss, theta, x, labels)

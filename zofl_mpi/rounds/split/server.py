@@ -9,10 +9,10 @@ from typing import Any, final
 from zofl_mpi import UserError
 from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.engine.sharing import Begin, Given, Sharing, Work
+from zofl_mpi.engine.sharing import Begin, PassResult, SharedServerStep, Work
 from zofl_mpi.engine.staging import staging
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.split.messages import Passed, ServerPart, Smashed, State, Update
+from zofl_mpi.rounds.split.messages import Passed, ServerPart, Smashed, SplitState, Update
 from zofl_mpi.rounds.split.training import Training
 
 DIVERGED_AT_SERVER = "the server's gradient on its upload is not finite; smaller --lr-client or --lr-server may help"
@@ -43,14 +43,14 @@ class Server:
         buffers: Tensor,
         moments: Mapping[str, Any],
         before: int = 0,
-        sharing: Sharing | None = None,
+        sharing: SharedServerStep | None = None,
     ) -> None:
         self.problem, self.training, self.begin = training.problem, training, begin
-        self.theta, self.buffers = (self.problem.placed(t).clone() for t in (theta, buffers))
+        self.theta, self.buffers = (self.problem.to_device(t).clone() for t in (theta, buffers))
         self.moments = copied(moments)
         self.before, self.staging = before, staging(self.problem.device)
         self.steps, self.label_bytes = 0, 0
-        self.sharing = sharing or Sharing()
+        self.sharing = sharing or SharedServerStep()
         self.slopes = dict[int, Tensor]()
         self._waiting = list[int]()  # the clients whose uploads the next step is on
         self.losses = self.theta.new_zeros((), dtype=torch.float64)  # where it is computed, as at the clients
@@ -122,12 +122,12 @@ class Server:
         self.steps += 1
         self.losses = self.losses + loss
 
-    def state(self, average: Update, local_loss: float) -> State:
+    def state(self, average: Update, local_loss: float) -> SplitState:
         """The state after the round; `average` of the clients' models has all of theta_l."""
         self.staging.rest()
         loss = float(self.losses) / self.steps if self.steps else math.nan
         own = self.theta, self.buffers, self.moments, self.steps, loss, local_loss, self.label_bytes
-        return State(average.theta, average.buffers, *own, average.moments)
+        return SplitState(average.theta, average.buffers, *own, average.moments)
 
 
 def passes_at(training: Training, part: ServerPart) -> Work:
@@ -137,21 +137,21 @@ def passes_at(training: Training, part: ServerPart) -> Work:
     those of the part in place.
     """
     problem = training.problem
-    theta, before = problem.placed(part.theta), problem.placed(part.buffers)
+    theta, before = problem.to_device(part.theta), problem.to_device(part.buffers)
     host = staging(problem.device)
 
-    def pass_on(item: Smashed) -> Given:
+    def pass_on(item: Smashed) -> PassResult:
         # copied while the GPU still computes on the upload before
-        smashed, labels = problem.placed(host.bring(item.s)), problem.placed(item.labels)
+        smashed, labels = problem.to_device(host.bring(item.s)), problem.to_device(item.labels)
         if part.returned:
             smashed.requires_grad_()
         buffers = before if training.merge == 1 else before.clone()
-        with problem.top.at(theta, buffers, training.running) as parameters:
+        with problem.server_side.bound_to(theta, buffers, training.running) as parameters:
             loss = problem.server_loss(smashed, labels)
             if not part.returned:
-                return Given((problem.top.gradient(loss), buffers), Passed(loss.detach(), None))
+                return PassResult((problem.server_side.gradient(loss), buffers), Passed(loss.detach(), None))
             slope, *parts = torch.autograd.grad(loss, [smashed, *parameters], materialize_grads=True)
-        return Given((torch.cat([each.reshape(-1) for each in parts]), buffers), Passed(loss.detach(), slope))
+        return PassResult((torch.cat([each.reshape(-1) for each in parts]), buffers), Passed(loss.detach(), slope))
 
     return pass_on
 
@@ -173,15 +173,17 @@ class RecentUploads:
     method knows, so mini-batches stay apart, {i: {number: (B, ...)}}, the oldest first.
     """
 
-    def __init__(self, smashed: Mapping[str, Any], labels: Mapping[str, Any], size: int, alike: bool = True) -> None:
+    def __init__(
+        self, smashed: Mapping[str, Any], labels: Mapping[str, Any], size: int, equal_sizes: bool = True
+    ) -> None:
         self.smashed, self.labels = dict(smashed), dict(labels)
-        self.size, self.alike = size, alike
+        self.size, self.equal_sizes = size, equal_sizes
 
     def add(self, i: int, item: Smashed) -> None:
         """Appends an upload of client i, and forgets the oldest samples beyond the size."""
         for kept, newest in ((self.smashed, item.s), (self.labels, item.labels)):
             uploads = [*in_order(kept.get(str(i), {})), newest.detach().clone()]
-            if self.alike:
+            if self.equal_sizes:
                 kept[str(i)] = torch.cat([upload.to(newest.device) for upload in uploads])[-self.size :]
             else:
                 excess = sum(map(len, uploads)) - self.size

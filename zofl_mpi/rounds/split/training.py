@@ -76,7 +76,7 @@ class Training:
             self.problem.augmentation(self.augment)
         least = min(len(data) for data in self.setting.data)
         demand(self.batch <= least, "batch", self.batch, f"at most {least}, the samples of the smallest client")
-        for i in range(0 if self.problem.takes_one or self.running else self.setting.m):
+        for i in range(0 if self.problem.allows_batch_of_one or self.running else self.setting.m):
             if any(self.samples(i, q) == 1 for q in range(self.steps(i))):
                 who = "every batch" if self.batch == 1 else f"the last batch of client {i}"
                 raise UserError(
@@ -111,7 +111,7 @@ class Training:
 
     def trainable(self, head: bool = True) -> slice:
         """Trained part of theta_l, with the auxiliary head if the method trains it (`head`)."""
-        start, stop = 0, self.problem.local.n
+        start, stop = 0, self.problem.client_side.n
         if self.freeze == "client":
             start = self.problem.n_client
         if self.freeze == "auxiliary" or not head:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Client, Clients, Step, above, change, demand, part
+from zofl_mpi import Client, Clients, Step, above, change, demand, flag_group
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.memory import room
 from zofl_mpi.engine.messages import APART, EACH
@@ -29,15 +29,15 @@ from zofl_mpi.rounds.split.costs import (
     work_of,
 )
 from zofl_mpi.rounds.split.estimating import check_arithmetic
-from zofl_mpi.rounds.split.messages import Model, State, mean_loss
+from zofl_mpi.rounds.split.messages import Model, SplitState, mean_loss
 from zofl_mpi.rounds.split.method import SplitMethod
-from zofl_mpi.rounds.split.pieces import Kept, Parts, Pieces, Piecewise
+from zofl_mpi.rounds.split.pieces import Kept, PieceEstimates, Piecewise, PiecewiseDirections
 from zofl_mpi.rounds.split.rules import GradientRule, Lines
 from zofl_mpi.rounds.split.training import Training
 
 SHARE = 1 / 8  # of the free memory, that a process keeps directions in; others start beside it
-S = TypeVar("S", bound=State)
-Move = Callable[[Tensor, int, Parts], None]
+S = TypeVar("S", bound=SplitState)
+Move = Callable[[Tensor, int, PieceEstimates], None]
 """Takes local step q of x (d,) along minus an estimate, (x, q, estimate)."""
 
 
@@ -95,7 +95,9 @@ class UnsplitMethod(SplitMethod):
     holds_all: ClassVar[bool] = True
     computes: ClassVar[str] = "values of the whole network's loss"
     travels: ClassVar[str] = "scalars down, scalars up"
-    training: Training = part(batch=32, h=1, lr_client=1e-2, optimiser="sgd", weights="uniform", paper={"batch": 8})
+    training: Training = flag_group(
+        batch=32, h=1, lr_client=1e-2, optimiser="sgd", weights="uniform", paper={"batch": 8}
+    )
     mu: float = above(0, 1e-3, "a smoothing radius")
     distribution: Literal["gaussian", "sqrt_d_sphere", "sphere", "rademacher"] = "gaussian"
     estimate: Literal["one-sided", "central"] = "one-sided"
@@ -109,15 +111,15 @@ class UnsplitMethod(SplitMethod):
 
     # --- the server
 
-    def start(self) -> State:
+    def start(self) -> SplitState:
         """The parts as the problem makes them, without a head."""
         first = super().start()
         return replace(first, theta=first.theta[: self.problem.n_client].clone())
 
-    def joined(self, state: State) -> Tensor:
+    def full_theta(self, state: SplitState) -> Tensor:
         """(d,) theta_c and theta_s of the state; without a copy where it was `made` last."""
         if self._held.get("state") is not state:
-            whole = torch.cat([self.problem.placed(state.theta), self.problem.placed(state.theta_s)])
+            whole = torch.cat([self.problem.to_device(state.theta), self.problem.to_device(state.theta_s)])
             self._held.update(state=state, whole=whole)
         return cast("Tensor", self._held["whole"])
 
@@ -129,9 +131,9 @@ class UnsplitMethod(SplitMethod):
         mean = clients.mean(step, message, to=to, weights=weights, booked=booked, nobody=nobody)
         return mean, mean_loss(mean.loss.values())
 
-    def made(self, kind: type[S], x: Tensor, buffers: Tensor, **further: Any) -> S:
+    def next_state(self, kind: type[S], x: Tensor, buffers: Tensor, **further: Any) -> S:
         """The state after a round whose model is x (d,), with BatchNorm's statistics."""
-        n, b = self.problem.n_client, self.problem.local.b
+        n, b = self.problem.n_client, self.problem.client_side.b
         state = kind(x[:n], buffers[:b].clone(), x[n:], buffers[b:].clone(), **further)
         self._held.update(state=state, whole=x)
         return state
@@ -143,7 +145,7 @@ class UnsplitMethod(SplitMethod):
         """Steps of a round whose directions all clients share."""
         return 0
 
-    def pieces(self, x: Tensor, key: Key, rule: Piecewise) -> Pieces:
+    def pieces(self, x: Tensor, key: Key, rule: Piecewise) -> PiecewiseDirections:
         """The directions of a step, for x (d,).
 
         Where there is room they are kept, for the step's other passes, for other clients of this rank, and for the
@@ -182,7 +184,7 @@ class UnsplitMethod(SplitMethod):
         if self._held.get("message", lambda: None)() is not message:
             remedy = "processors of one kind, or --device cpu"
             check_arithmetic(message.arithmetic, self.problem.arithmetic, type(self).__name__, remedy)
-            x = at_a_line(self.problem.placed(message.x))
+            x = at_a_line(self.problem.to_device(message.x))
             self._held.update(message=weakref.ref(message), x=x, moments=copied(message.moments))
         return self._held["x"], self._held["moments"]
 
@@ -244,7 +246,7 @@ class UnsplitMethod(SplitMethod):
             demand(value == only, flag, value, f"{only}: it has no meaning here")
         super().__post_init__()
 
-    def chosen(self) -> tuple[Loss, Piecewise]:
+    def make_loss_and_rule(self) -> tuple[Loss, Piecewise]:
         return self.two_point(1)
 
     def two_point(self, n_p: int) -> tuple[Loss, Piecewise]:

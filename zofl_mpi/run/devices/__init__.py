@@ -33,7 +33,7 @@ NAMES = ("phones", "sensors", "silos")
 """Its files: no rank looks into the folder at its start."""
 CHOICES = ("share", "clients", "labels")
 POSITIVE = ("speed", "memory", "down", "up")
-MOST = 100  # classes
+MAX_CLASSES = 100  # classes
 LARGEST = 1e30
 """The largest number of a class: sums and products of these are numbers still."""
 
@@ -46,8 +46,10 @@ def read(name: str) -> tuple[tuple[DeviceClass, ...], float]:
     table = read_toml(FOLDER / f"{name}.toml" if name in NAMES else name, "--devices ")
     _check_keys(table, ("class", "server"), where)
     server, kinds = table.get("server", {}), table.get("class", {})
-    if not isinstance(server, dict) or not isinstance(kinds, dict) or not 0 < len(kinds) <= MOST:
-        raise UserError(f"{where}: must have a table [class.NAME] for each class of devices, at most {MOST} of them")
+    if not isinstance(server, dict) or not isinstance(kinds, dict) or not 0 < len(kinds) <= MAX_CLASSES:
+        raise UserError(
+            f"{where}: must have a table [class.NAME] for each class of devices, at most {MAX_CLASSES} of them"
+        )
     _check_keys(server, ("speed",), f"{where}, [server]")
     speed = _number(server, "speed", f"{where}, [server]", math.inf)
     classes = tuple(_class(kind, values, f"{where}, [class.{kind}]") for kind, values in kinds.items())

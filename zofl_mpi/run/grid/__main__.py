@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zofl_mpi.errors import UserError, demand, plain, printing, refused
-from zofl_mpi.run.grid.file import Grid, GridRun, chosen, known_flags, read
+from zofl_mpi.run.grid.file import Grid, GridRun, known_flags, read, selected_runs
 from zofl_mpi.run.grid.runner import LABELS, Outcome, Runner, Screen, say
 from zofl_mpi.run.grid.state import command, state_of, typed
 from zofl_mpi.run.signals import STATUS
@@ -124,7 +124,7 @@ def _read(given: argparse.Namespace) -> tuple[Grid, dict[int, GridRun], list[str
     grid = read(given.file, given.results, trust=given.trust or given.run or given.index is not None)
     if given.data_dir is not None:
         grid = replace(grid, runs=tuple(_with_data(grid, run, given.data_dir) for run in grid.runs))
-    runs = chosen(grid, given.only)
+    runs = selected_runs(grid, given.only)
     if given.index is not None:
         demand(given.index in runs, "index", given.index, f"one of the numbers {min(runs)} to {max(runs)} of the list")
         runs = {given.index: runs[given.index]}

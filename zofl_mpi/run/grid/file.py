@@ -48,9 +48,9 @@ Flags = dict[str, Any]
 """{field name: value}, as in a file for --config."""
 
 KEYS = ("module", "ranks", "folder", "name", "optional", "fixed", "axes", "skip", "set")
-MOST = 20_000
+MAX_RUNS = 20_000
 """Most runs of a grid, those that are skipped counted."""
-MOST_RANKS = 65_536
+MAX_RANKS = 65_536
 """Most processes of a run: more is a mistake, or a stranger's file that would start them here."""
 LONGEST = 200
 """Most bytes of a run's name; a file's may have 255, and checkpoint and log add their endings."""
@@ -109,7 +109,7 @@ def arguments(module: str, given: Mapping[str, Any]) -> list[str]:
 
 def resolved(module: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a run with these flags, as its result keeps it (UserError: a value of the wrong kind)."""
-    config = plan.understand(family_of(module), arguments(module, given)).config
+    config = plan.parse_plan(family_of(module), arguments(module, given)).config
     return json.loads(json.dumps(config))  # type: ignore[no-any-return]
 
 
@@ -129,15 +129,15 @@ def _grid(table: Mapping[str, Any], stem: str, results: str | Path | None, trust
     for key in table:
         check_one_of(KEYS, key, "key")
     module, ranks = _value(table, "module", str, None), _value(table, "ranks", int, 1)
-    if not 1 <= ranks <= MOST_RANKS:
-        raise UserError(f"ranks = {ranks}: must be a whole number from 1 to {MOST_RANKS}")
+    if not 1 <= ranks <= MAX_RANKS:
+        raise UserError(f"ranks = {ranks}: must be a whole number from 1 to {MAX_RANKS}")
     axes = {axis: _axis(axis, given) for axis, given in _value(table, "axes", dict, {}).items()}
     if not axes:
         raise UserError("has no axes; name at least one under [axes], as seed = [1, 2, 3]")
     own = _value(table, "folder", str, f"results/{stem}")
     folder = user_path(results, "--results") if results else user_path(own, "folder =")
-    if (product := math.prod(map(len, axes.values()))) > MOST:
-        raise UserError(f"its axes have {product} runs, at most {MOST} make a grid: divide it into several")
+    if (product := math.prod(map(len, axes.values()))) > MAX_RUNS:
+        raise UserError(f"its axes have {product} runs, at most {MAX_RUNS} make a grid: divide it into several")
     runs = tuple(_runs(module, folder, table, axes, trust))
     _check_names(runs)
     names = {axis: tuple(given) for axis, given in axes.items()}
@@ -294,7 +294,7 @@ def entries(key: str, given: Any, axes: Mapping[str, Iterable[str]]) -> Entries:
     return found
 
 
-def chosen(grid: Grid, only: Sequence[str]) -> dict[int, GridRun]:
+def selected_runs(grid: Grid, only: Sequence[str]) -> dict[int, GridRun]:
     """{number: run} of a part of a grid: those with all of these AXIS=ENTRY[,ENTRY] (UserError: there is none)."""
     words = [text.partition("=") for text in only]
     parts = [entries(f"--only {''.join(word)}", {word[0]: word[2].split(",")}, grid.axes) for word in words]

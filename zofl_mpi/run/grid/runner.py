@@ -19,7 +19,7 @@ from zofl_mpi.errors import UserError, plain
 from zofl_mpi.run.grid.file import Grid, GridRun
 from zofl_mpi.run.grid.forked import Forked, forks
 from zofl_mpi.run.grid.state import command, judged, state_of, typed
-from zofl_mpi.run.records import places
+from zofl_mpi.run.records import output_path
 from zofl_mpi.run.records.lock import lock
 from zofl_mpi.run.signals import STATUS
 
@@ -151,7 +151,7 @@ def _started(
     grid: Grid, run: GridRun, word: str, launcher: Sequence[str], log: IO[bytes], others: Sequence[IO[bytes]]
 ) -> Child:
     if word == "broken":
-        places.set_aside(run.out, ".broken")
+        output_path.set_aside(run.out, ".broken")
     words = command(grid, run, word, launcher)
     log.write(f"$ {typed(words)}\n".encode())
     log.flush()

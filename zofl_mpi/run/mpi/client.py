@@ -22,12 +22,12 @@ from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run import unread
 from zofl_mpi.run.client_memory import STEPS
+from zofl_mpi.run.mpi.collectives import Collectives, Question, make_collectives
 from zofl_mpi.run.mpi.gather import FAILED, REPLY, UPLOAD, Outbox
 from zofl_mpi.run.mpi.server_ranks import serve_step
 from zofl_mpi.run.mpi.survival import Survival, changed
-from zofl_mpi.run.mpi.wire import Question, Wire, connected
 from zofl_mpi.run.mpi.world import MPIWorld
-from zofl_mpi.run.questions import forget_scratch, in_turn, received
+from zofl_mpi.run.questions import forget_scratch, received, round_robin
 
 
 @final
@@ -44,10 +44,10 @@ class ClientRank:
         self._method, self._staging = method, staging_of(method)
         self._batched = program_of(method).backend.batched_clients
         self._data, self._watch = data, watch or Watch()
-        self._connect = partial(connected, world, self._watch, self._staging, len(data), loads)
-        self._pair: Wire | None = None
+        self._connect = partial(make_collectives, world, self._watch, self._staging, len(data), loads)
+        self._pair: Collectives | None = None
         if 0 < world.rank < world.server_ranks:  # another rank of the server, which has no clients
-            self._connect = partial(connected, world, self._watch, self._staging)
+            self._connect = partial(make_collectives, world, self._watch, self._staging)
             self._pair = self._connect(comm=world.pairs[world.rank - 1])
         self._clock = self._watch.clock = Clock()
         self._survival = world.survival
@@ -69,7 +69,7 @@ class ClientRank:
     def _answer(self) -> int | None:
         """Answers one question; returns the exit status if it was the last."""
         since = time.perf_counter()
-        question, block = self._wire.bcast_question()
+        question, block = self._collectives.bcast_question()
         self._clock.seconds[question.step or SERVER, "wait"] += time.perf_counter() - since
         if question.round > self._watch.round:
             self._watch.begins()
@@ -79,13 +79,13 @@ class ClientRank:
                 with unread.noting(self._parts):
                     self._compute(question, block)
             case "step":
-                serve_step(self._wire, cast(Wire, self._pair), self._method, question, block, self._clock)
+                serve_step(self._collectives, cast(Collectives, self._pair), self._method, question, block, self._clock)
             case "holders":
-                self._wire.allgather_objects([i for i, client in self._clients.items() if client.memory])
+                self._collectives.allgather_objects([i for i, client in self._clients.items() if client.memory])
             case "keep":
-                self._wire.gather_memories(*changed(self._clients, question.to, self._kept))
+                self._collectives.gather_memories(*changed(self._clients, question.to, self._kept))
             case "account":
-                self._wire.gather_costs(self._clock.report(self._watch.stop()).costs(question.steps))
+                self._collectives.gather_costs(self._clock.report(self._watch.stop()).costs(question.steps))
                 if self._survival is not None:
                     self._survival.agree()
                 self._watch.begins()
@@ -112,8 +112,9 @@ class ClientRank:
         self._watch.begins(following=False)
 
     def _begin(self) -> None:
-        self._wire, self._kept = self._connect(), dict[int, bytes]()  # checksums of memories that the server keeps
-        own = (i for i, rank in enumerate(self._wire.placement) if rank == self._wire.rank)
+        self._collectives = self._connect()
+        self._kept = dict[int, bytes]()  # checksums of memories that the server keeps
+        own = (i for i, rank in enumerate(self._collectives.placement) if rank == self._collectives.rank)
         self._clients = {i: Client(i, self._data[i]) for i in own}
         self._asked: set[int] = set()  # in this round: no other client has scratch
 
@@ -128,13 +129,13 @@ class ClientRank:
 
     def _one_message(self, question: Question, block: messages.Bytes | None) -> dict[int, Any]:
         with self._clock.time(question.step, "comm"):
-            message = received(self._wire.message(question, block))
+            message = received(self._collectives.message(question, block))
             return {i: message for i in question.to if i in self._clients}
 
     def _own_messages(self, question: Question) -> dict[int, Any]:
         sizes = dict(zip(question.to, question.sizes, strict=True))
         with self._clock.time(question.step, "comm"):
-            block = self._wire.scatter(sizes)
+            block = self._collectives.scatter(sizes)
             own = [i for i in question.to if i in self._clients]
             if len(own) == 1:
                 return {own[0]: received(block)}
@@ -148,7 +149,7 @@ class ClientRank:
 
         def gather() -> None:
             try:
-                self._wire.gather_waves(question.to, outbox.take, lambda arrived: None)
+                self._collectives.gather_waves(question.to, outbox.take, lambda arrived: None)
             except Exception as exc:
                 if self._survival is None:
                     raise
@@ -158,7 +159,7 @@ class ClientRank:
         thread = threading.Thread(target=gather, daemon=True)
         thread.start()
         step = self._step(question.step)
-        for item in in_turn(step, self._clients, inbox, self._clock, question.step, self._batched, self._unhidden):
+        for item in round_robin(step, self._clients, inbox, self._clock, question.step, self._batched, self._unhidden):
             with self._clock.time(question.step, "comm"):
                 prepared = messages.prepare(item.failed or item.content)
             with self._clock.time(question.step, "wait"):
@@ -193,9 +194,9 @@ class ClientRank:
                     shared.check()
                     self._unhidden()
             except BaseException as exc:  # SystemExit too: the server must hear of it
-                own.failed.append((i, self._wire.rank, failure(0, exc)))
+                own.failed.append((i, self._collectives.rank, failure(0, exc)))
         own.report = self._clock.report(self._watch.stop())
         self._watch.begins(following=False)  # the server may count this report as the round's account
-        contributions = self._wire.allgather_objects(own.without_arrays())
-        if mean.exists(contributions):
-            mean.field_means(mean.fields_of(contributions), own, self._wire.reduce_sum)
+        contributions = self._collectives.allgather_objects(own.without_arrays())
+        if mean.has_mean(contributions):
+            mean.field_means(mean.fields_of(contributions), own, self._collectives.reduce_sum)

@@ -19,10 +19,12 @@ from zofl_mpi.engine.staging import LEAST, Fetch, Staging
 
 UPLOAD, REPLY, FAILED = range(3)
 """Kinds of an item; the last two end their client's stream."""
-EARLY, WELCOME, DUE = range(3)
+BLOCKED, OPTIONAL, REQUIRED = range(3)
 """May a rank send in a wave? No, the server still holds its items; if some are ready; at least one, which is next."""
 BOUND = 1 << 16  # bytes that a rank packs into one wave, unless a single item is larger
-MOST = 60  # items that a rank packs into one wave: a header has a bit for each, whether it is its client's last
+MAX_WAVE_ITEMS = (
+    60  # items that a rank packs into one wave: a header has a bit for each, whether it is its client's last
+)
 PAUSE = 1e-3  # seconds that a rank waits for more items since the wave before, unless it can make none
 EMPTY: Bytes = np.empty(0, np.uint8)
 
@@ -41,7 +43,7 @@ class Sent(NamedTuple):
         return np.array(self[:4], np.int64)
 
 
-SILENT = Sent()  # nothing sent
+NOTHING_SENT = Sent()  # nothing sent
 
 
 class Turn(NamedTuple):
@@ -81,8 +83,8 @@ class Order:
         return {rank for rank in seen if not self._ahead[rank]}
 
     def wish(self, rank: int) -> int:
-        """EARLY, WELCOME or DUE."""
-        return EARLY if self._ahead[rank] else DUE if rank in self.due() else WELCOME
+        """BLOCKED, OPTIONAL or REQUIRED."""
+        return BLOCKED if self._ahead[rank] else REQUIRED if rank in self.due() else OPTIONAL
 
     def advance(self, headers: NDArray[np.int64]) -> list[Turn]:
         """Takes a wave's headers (P + 1, 4); returns the items whose turn has come, in order."""
@@ -142,7 +144,7 @@ class Outbox:
 
     def fits(self, size: int) -> bool:
         """Whether an item of `size` bytes may be added."""
-        return not self._items or (self._used() + size <= BOUND and len(self._items) < MOST)
+        return not self._items or (self._used() + size <= BOUND and len(self._items) < MAX_WAVE_ITEMS)
 
     def add(self, kind: int, message: Prepared) -> None:
         """Packs an item, for which there is room."""
@@ -171,10 +173,10 @@ class Outbox:
     def take(self, wish: int) -> Sent:
         """Items of the next wave: none, those that are ready, or at least the one that is due."""
         with self._changed:
-            if wish == DUE:
+            if wish == REQUIRED:
                 self._wait()
-            elif wish == EARLY or not self._ready():
-                return SILENT
+            elif wish == BLOCKED or not self._ready():
+                return NOTHING_SENT
             items, self._items, self._full = self._items, [], False
             self._changed.notify_all()
         for fetch in (each for item in items for each in item.fetched):
@@ -208,7 +210,7 @@ class Outbox:
 def sent(items: Sequence[Item]) -> Sent:
     """The items as a part of a wave: one block, or several followed by the sizes of each (int64)."""
     if not items:
-        return SILENT
+        return NOTHING_SENT
     blocks = [item.block for item in items]
     sizes = np.array([block.size for block in blocks], np.int64)
     last = sum(int(item.kind != UPLOAD) << j for j, item in enumerate(items))

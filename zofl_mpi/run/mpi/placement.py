@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from zofl_mpi.engine.setting import Loads
 
 
-def placed(m: int, ranks: int, loads: Loads | None = None) -> list[int]:
+def place_clients(m: int, ranks: int, loads: Loads | None = None) -> list[int]:
     """(m,) the rank of each client, among the client ranks 1..`ranks`: the same computation on every rank.
 
     Where no loads are known, or all are equal, client i lives on 1 + i mod P.

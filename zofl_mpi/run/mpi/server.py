@@ -12,21 +12,21 @@ import numpy as np
 
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.clients import Booked, ClientError, Clients, Participants, Replies, Step, Weights
-from zofl_mpi.engine.ledger import SERVER, Costs, Report, Row
+from zofl_mpi.engine.ledger import SERVER, CostReport, Costs, Row
 from zofl_mpi.engine.mean import Contribution
 from zofl_mpi.engine.messages import Bytes
 from zofl_mpi.engine.setting import Loads
-from zofl_mpi.engine.sharing import Sharing
+from zofl_mpi.engine.sharing import SharedServerStep
 from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.client_memory import STEPS, Memory
+from zofl_mpi.run.mpi.collectives import Arrived, Question, make_collectives
 from zofl_mpi.run.mpi.communicator import RanksLost
-from zofl_mpi.run.mpi.gather import FAILED, REPLY, SILENT, Sent
+from zofl_mpi.run.mpi.gather import FAILED, NOTHING_SENT, REPLY, Sent
 from zofl_mpi.run.mpi.server_ranks import ServerRanks
 from zofl_mpi.run.mpi.survival import Survival
 from zofl_mpi.run.mpi.transport import Counts
-from zofl_mpi.run.mpi.wire import Arrived, Question, connected
 from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.questions import Questions, participants
 
@@ -50,16 +50,16 @@ class MPIClients(Clients):
         self.ledger = self._questions.ledger
         self._survival, self._loads = world.survival, loads
         self.survives = self._survival is not None
-        self._connect = partial(connected, world, self._watch, self._staging)
-        self._wire = self._connect(m, loads)
+        self._connect = partial(make_collectives, world, self._watch, self._staging)
+        self._collectives = self._connect(m, loads)
         self._servers: ServerRanks | None = None
         if world.server_ranks > 1:
-            wire, *pairs = (self._connect(comm=comm) for comm in (world.servers, *world.pairs))
-            self._servers = ServerRanks(wire, pairs, self._questions.clock)
-        self.sharing = self._servers or Sharing()
+            collectives, *pairs = (self._connect(comm=comm) for comm in (world.servers, *world.pairs))
+            self._servers = ServerRanks(collectives, pairs, self._questions.clock)
+        self.sharing = self._servers or SharedServerStep()
         self._touched: set[int] = set()
         self._kept: dict[int, Bytes] = {}
-        self._reports: list[tuple[int, Report]] = []  # of this round's means, by rank
+        self._reports: list[tuple[int, CostReport]] = []  # of this round's means, by rank
         self._rest: Callable[[], None] | None = None  # brings all ranks to the end of the open question, unread
         self._all_reported = False  # whether the client ranks have computed nothing since their `_reports`
 
@@ -78,11 +78,11 @@ class MPIClients(Clients):
         to = self._participants(each)
         prepared = {i: messages.prepare(each[i]) for i in to}
         sizes = {i: message.size for i, message in prepared.items()}
-        block = self._staging.packed([prepared[i] for i in sorted(to, key=self._wire.placement.__getitem__)])
+        block = self._staging.packed([prepared[i] for i in sorted(to, key=self._collectives.placement.__getitem__)])
         name = self._questions.open(step)
         with self._questions.clock.time(name, "comm"):
             self._put(Question("each", name, to, list(sizes.values())))
-            self._wire.scatter(sizes, block)
+            self._collectives.scatter(sizes, block)
         return self._replies(name, {i: messages.size(each[i]) for i in to}, counted)
 
     def mean(
@@ -114,7 +114,7 @@ class MPIClients(Clients):
         nobody: Any = None,
     ) -> Callable[[], Any]:
         to = sorted(self._participants(to))
-        if len(to) < mean.MANY:
+        if len(to) < mean.SUM_ON_RANKS_FROM:
             return super().sum(step, message, term, to=to, booked=booked)
         mean.refuse_stream(step, "sum")
         self._send_one("sum", step, message, to, term=term.__name__)
@@ -130,7 +130,7 @@ class MPIClients(Clients):
             return sorted(i for i, kept in self._kept.items() if messages.unpack(kept).entries)
         with self._questions.clock.time(SERVER, "comm"):
             self._put(Question("holders"))
-            return sorted(i for own in self._wire.allgather_objects(list[int]()) for i in own)
+            return sorted(i for own in self._collectives.allgather_objects(list[int]()) for i in own)
 
     def account(self) -> tuple[Row, bool]:
         self._questions.check_closed("the round ended")
@@ -151,12 +151,12 @@ class MPIClients(Clients):
     def _clients_costs(self, own: Costs) -> Costs:
         """(P + 1,) the server's costs `own` and the client ranks': asked for unless all came with means."""
         if self._all_reported and self._survival is None:  # the ranks' transfers after it count for the next round
-            costs = np.zeros(self._wire.ranks + 1, own.dtype)
+            costs = np.zeros(self._collectives.ranks + 1, own.dtype)
             costs[:1] = own
         else:
             with self._questions.clock.time(SERVER, "wait"):  # counts for the next round
                 self._put(Question("account", steps=self.ledger.steps))
-                costs = self._wire.gather_costs(own)
+                costs = self._collectives.gather_costs(own)
         for rank, report in self._reports:
             reported = report.costs(self.ledger.steps)[0]
             costs["seconds"][rank] += reported["seconds"]
@@ -172,9 +172,10 @@ class MPIClients(Clients):
         given up is left out.
         """
         total = np.zeros((len(self.ledger.steps), 2, self._ranks), np.int64)
-        clients = [self._rank_at_start(rank) for rank in range(self._wire.ranks + 1)]
-        for ranks, wire in [(clients, self._wire), *(self._servers.wires() if self._servers else ())]:
-            total[:, :, ranks] += wire.transport.take(self.ledger.steps, SERVER)
+        clients = [self._rank_at_start(rank) for rank in range(self._collectives.ranks + 1)]
+        servers = self._servers.each_collectives() if self._servers else ()
+        for ranks, collectives in [(clients, self._collectives), *servers]:
+            total[:, :, ranks] += collectives.transport.take(self.ledger.steps, SERVER)
         return total
 
     def steadily(self, work: Callable[[], T]) -> T:
@@ -219,7 +220,7 @@ class MPIClients(Clients):
         """The mean or the sum of what the ranks have; ends the question."""
         self._rest = None
         with self._questions.clock.time(name, "wait"):
-            contributions = self._wire.allgather_objects(own)
+            contributions = self._collectives.allgather_objects(own)
         self._reports += [(rank, c.report) for rank, c in enumerate(contributions) if c.report is not None]
         self._all_reported = True
         self._questions.close()
@@ -227,7 +228,7 @@ class MPIClients(Clients):
         if failed:
             raise ClientError(failed[0], self._rank_at_start(failed[1]), name, failed[2])
         with self._questions.clock.time(name, "comm"):
-            result = mean.combined(contributions, own, self._wire.reduce_sum)
+            result = mean.combined(contributions, own, self._collectives.reduce_sum)
         down = messages.size(message)
         for i, size in sorted(pair for c in contributions for pair in c.sizes.items()) if counted else ():
             self.ledger.sent(name, i, booked[i] if booked else down)
@@ -240,13 +241,13 @@ class MPIClients(Clients):
             return {}
         with self._questions.clock.time(SERVER, "comm"):
             self._put(Question("keep", to=sorted(self._touched)))
-            memories, failed = self._wire.gather_memories({})
+            memories, failed = self._collectives.gather_memories({})
         for i, problem in failed:
-            raise ClientError(i, self._rank_at_start(self._wire.placement[i]), "<keep>", problem)
+            raise ClientError(i, self._rank_at_start(self._collectives.placement[i]), "<keep>", problem)
         return memories
 
     def _rank_at_start(self, rank: int) -> int:
-        """The number at the start, before ranks were lost, of a rank of the wire."""
+        """The number at the start, before ranks were lost, of a rank of the collectives."""
         if self._survival is not None:
             return self._survival.alive[rank]
         return rank + self.sharing.ranks - 1 if rank else 0
@@ -262,7 +263,7 @@ class MPIClients(Clients):
                 raise UserError("MPI fails again and again, although no rank is lost")
             names = ", ".join(f"rank {rank}" for rank in self.lost[-1]) or "no rank"
             print(f"zofl_mpi: {names} lost; client ranks that go on: {left}", file=sys.stderr, flush=True)
-            self._wire = self._connect(self.m, self._loads)
+            self._collectives = self._connect(self.m, self._loads)
             self._questions.restart()
             self._reports.clear()
             given = {i: messages.unpack(block) for i, block in sorted(self._kept.items())}
@@ -284,9 +285,9 @@ class MPIClients(Clients):
         """Asks all ranks, with the one message if there is one."""
         self._all_reported, question = False, question._replace(round=self._watch.round)
         if block is None:
-            self._wire.bcast_question(question)
+            self._collectives.bcast_question(question)
         else:
-            self._wire.send(question, block)
+            self._collectives.send(question, block)
 
     def _replies(self, name: str, down: dict[int, int], counted: bool) -> Replies:
         """Starts the communication thread at once; the items are read by the iterator that is returned."""
@@ -296,11 +297,11 @@ class MPIClients(Clients):
 
         def take(wish: int) -> Sent:
             room.acquire()  # a slow server holds its clients back instead of filling its memory
-            return SILENT
+            return NOTHING_SENT
 
         def gather() -> None:
             try:
-                self._wire.gather_waves(list(down), take, inbox.put)
+                self._collectives.gather_waves(list(down), take, inbox.put)
             except Exception as exc:
                 if self._survival is None:
                     raise

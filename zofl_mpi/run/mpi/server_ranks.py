@@ -22,29 +22,29 @@ from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.ledger import SERVER, Clock, Costs
 from zofl_mpi.engine.messages import Bytes
-from zofl_mpi.engine.sharing import Begin, Given, Sharing
-from zofl_mpi.run.mpi.wire import Question, Wire
+from zofl_mpi.engine.sharing import Begin, PassResult, SharedServerStep
+from zofl_mpi.run.mpi.collectives import Collectives, Question
 
 
 @final
-class ServerRanks(Sharing):
-    """Rank 0 as it shares out the steps of the server (`Sharing`).
+class ServerRanks(SharedServerStep):
+    """Rank 0 as it shares out the steps of the server (`SharedServerStep`).
 
-    `wire` is between the server's ranks, `pairs` between rank 0 and each of the others.
+    `collectives` is between the server's ranks, `pairs` between rank 0 and each of the others.
     """
 
-    def __init__(self, wire: Wire, pairs: Sequence[Wire], clock: Clock) -> None:
-        self.ranks, self._wire, self._pairs, self._clock = 1 + len(pairs), wire, pairs, clock
+    def __init__(self, collectives: Collectives, pairs: Sequence[Collectives], clock: Clock) -> None:
+        self.ranks, self._collectives, self._pairs, self._clock = 1 + len(pairs), collectives, pairs, clock
 
     def begin(self, step: Begin, message: Any) -> None:
         self._name, self._message, self._work = step.__name__, message, step(message)
-        self._parts, self._held, self._count = dict[int, Given](), list[Any](), 0
+        self._parts, self._held, self._count = dict[int, PassResult](), list[Any](), 0
 
     def add(self, item: Any) -> None:
         k, self._count = self._count, self._count + 1
         if k == 1:
             with self._clock.time(SERVER, "comm"):
-                self._wire.send(Question("step", self._name), messages.pack(self._message))
+                self._collectives.send(Question("step", self._name), messages.pack(self._message))
         if k % self.ranks:
             with self._clock.time(SERVER, "comm"):
                 block = messages.pack(item)
@@ -63,7 +63,7 @@ class ServerRanks(Sharing):
         for pair in self._pairs:
             pair.bcast_question(Question("end", lengths=[x.numel() for x in like]))
         with self._clock.time(SERVER, "wait"):
-            sums, blocks = _sums(self._wire, self._parts, [x.numel() for x in like])
+            sums, blocks = _sums(self._collectives, self._parts, [x.numel() for x in like])
         means = []
         for x, total in zip(like, sums, strict=True):
             found = torch.zeros_like(x, dtype=torch.float64)
@@ -75,16 +75,16 @@ class ServerRanks(Sharing):
 
     def account(self, own: Costs, steps: list[str]) -> Costs:
         """(S,) the costs of the server's ranks at the end of a round."""
-        self._wire.bcast_question(Question("account", steps=steps))
-        return self._wire.gather_costs(own)
+        self._collectives.bcast_question(Question("account", steps=steps))
+        return self._collectives.gather_costs(own)
 
-    def wires(self) -> list[tuple[list[int], Wire]]:
-        """Each wire with the ranks that it connects."""
-        return [([*range(self.ranks)], self._wire), *(([0, k], pair) for k, pair in enumerate(self._pairs, 1))]
+    def each_collectives(self) -> list[tuple[list[int], Collectives]]:
+        """The collectives of each group, with the ranks that it connects."""
+        return [([*range(self.ranks)], self._collectives), *(([0, k], pair) for k, pair in enumerate(self._pairs, 1))]
 
     def close(self, status: int) -> None:
         """Ends the other ranks."""
-        self._wire.bcast_question(Question("end", status=status))
+        self._collectives.bcast_question(Question("end", status=status))
 
     def _compute(self) -> None:
         """Computes on this rank's upload, if one waits for it."""
@@ -92,12 +92,14 @@ class ServerRanks(Sharing):
             self._parts[(self._count - 1) // self.ranks * self.ranks] = self._work(self._held.pop())
 
 
-def serve_step(wire: Wire, pair: Wire, method: Any, question: Question, block: Bytes | None, clock: Clock) -> None:
+def serve_step(
+    collectives: Collectives, pair: Collectives, method: Any, question: Question, block: Bytes | None, clock: Clock
+) -> None:
     """Another rank's part in a step of the server."""
     with clock.time(SERVER, "comm"):
-        part = _received(wire, question, block)
+        part = _received(collectives, question, block)
     work = cast(Begin, step_of(method, question.step))(part)
-    given = dict[int, Given]()
+    given = dict[int, PassResult]()
     while True:
         with clock.time(SERVER, "wait"):
             next_one, block = pair.bcast_question()
@@ -108,22 +110,22 @@ def serve_step(wire: Wire, pair: Wire, method: Any, question: Question, block: B
             given[next_one.upload] = work(item)
     with clock.time(SERVER, "wait"):
         try:
-            _sums(wire, given, next_one.lengths)
+            _sums(collectives, given, next_one.lengths)
         except FloatingPointError:  # rank 0 names the client
             return
 
 
 def _sums(
-    wire: Wire, given: Mapping[int, Given], sizes: Sequence[int]
+    collectives: Collectives, given: Mapping[int, PassResult], sizes: Sequence[int]
 ) -> tuple[list[dict[float, Any]], dict[int, Bytes]]:
     """For each term the sums over all uploads in multiples of each quantum, and the packed replies of the other ranks'
     uploads: at rank 0.
 
     FloatingPointError on all ranks: a term is not finite; its argument is the number of the upload.
     """
-    replies = {k: messages.pack(each.reply) for k, each in given.items()} if wire.rank else {}
+    replies = {k: messages.pack(each.reply) for k, each in given.items()} if collectives.rank else {}
     bounds = {k: [mean.largest(x) for x in each.terms] for k, each in given.items()}
-    blocks, gathered = wire.gather_memories(replies, bounds)
+    blocks, gathered = collectives.gather_memories(replies, bounds)
     uploads = sorted(pair for part in gathered for pair in part.items())
     units = [mean.quanta_of(each) for each in zip(*(bound for _, bound in uploads), strict=True)]
     sums = []
@@ -131,12 +133,12 @@ def _sums(
         total = dict[float, Any]()
         for unit in mean.distinct(of):
             own = [given[k].terms[term] for (k, _), one in zip(uploads, of, strict=True) if k in given and one == unit]
-            multiples = mean.whole(own, 1.0 / len(of) / unit).cpu().numpy() if own else np.zeros(size, np.int64)
-            total[unit] = wire.reduce_sum(multiples)
+            multiples = mean.quantised_sum(own, 1.0 / len(of) / unit).cpu().numpy() if own else np.zeros(size, np.int64)
+            total[unit] = collectives.reduce_sum(multiples)
         sums.append(total)
     return sums, blocks
 
 
-def _received(wire: Wire, question: Question, block: Bytes | None) -> Any:
+def _received(collectives: Collectives, question: Question, block: Bytes | None) -> Any:
     """The message of a question; its tensors are in memory that torch allocated, as `Flat` needs it."""
-    return messages.copy(messages.unpack(wire.message(question, block)))
+    return messages.copy(messages.unpack(collectives.message(question, block)))

@@ -21,7 +21,7 @@ aggregated (a sentence), clients (their number) and first_clients (100,), the fi
 
 from zofl_mpi.run.records.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, save_checkpoint
 from zofl_mpi.run.records.hdf5 import DamagedError, LostError, WriteError
-from zofl_mpi.run.records.places import check_name
+from zofl_mpi.run.records.output_path import check_name
 from zofl_mpi.run.records.provenance import provenance
 from zofl_mpi.run.records.recorder import Recorder
 from zofl_mpi.run.records.result import Heading, Run, heading, load

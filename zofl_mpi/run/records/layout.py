@@ -15,7 +15,7 @@ import numpy as np
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.records.hdf5 import FORMAT, LONG, LostError, attributes_of, plain
-from zofl_mpi.run.records.rows import CLIENTS, PLACES, RANKS, TABLE
+from zofl_mpi.run.records.rows import CLIENTS, RANK_TABLE, RANKS, TABLE
 
 ABSENT = 1 << 28
 """Most bytes that a file may claim and not store, as in rows that are lost: a reader fills them, in a second or two."""
@@ -31,7 +31,7 @@ RESULT = {
     "rounds/*": (np.float64, 1),
     **{f"clients/{name}": (np.int64, 3) for name in CLIENTS},
     **{f"ranks/{name}": (np.float64 if unit == "s" else np.int64, 3) for name, unit in RANKS.items()},
-    PLACES: (TABLE, 1),
+    RANK_TABLE: (TABLE, 1),
     "partition/counts": (None, 2),
     "final/*": (None, None),
     f"{LONG}/*": (None, 0),
@@ -91,7 +91,7 @@ def check_result(file: Any, path: object) -> dict[str, Any]:
     ordered = first.dtype.kind == "i" and first.shape == (width,) and bool(np.all(np.diff(first, prepend=-1) > 0))
     _demand(ordered, path, "clients", "has damaged first_clients")
     for name, item in data.items():
-        if name.startswith(("rounds/", "clients/", "ranks/")) and name != PLACES:
+        if name.startswith(("rounds/", "clients/", "ranks/")) and name != RANK_TABLE:
             _demand(item.shape[0] >= done, path, name, f"has {item.shape[0]} of {done} rounds")
     return data
 

@@ -14,19 +14,19 @@ from typing import Any, NamedTuple, Self, final
 
 import h5py
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.records import hdf5, rows
 from zofl_mpi.run.records.hdf5 import Attributes, Columns, DamagedError, FileName, WriteError, set_attributes
 from zofl_mpi.run.records.layout import check_result
 from zofl_mpi.run.records.lock import WriterLock, lock
-from zofl_mpi.run.records.places import beside, check_new, remove_checkpoints
+from zofl_mpi.run.records.output_path import beside, check_new, remove_checkpoints
 from zofl_mpi.run.records.provenance import now
 from zofl_mpi.run.records.result import heading
 from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
-Array = NDArray[Any]
 ORIGIN = ("run", "config", "folders", "data", "kernel", "blas")
 """Attributes of a result that its checkpoints have, too, for the run that continues from them."""
 COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}
@@ -188,7 +188,7 @@ class Recorder:
         waiting = self._waiting
         if new := [name for name in waiting[0].steps if name not in self.steps]:
             self._name_steps(new)
-        places = [self.steps.index(step) for step in waiting[0].steps]
+        placements = [self.steps.index(step) for step in waiting[0].steps]
         names = dict.fromkeys(name for row in waiting for name in row.numbers)
         for name in names:
             if f"rounds/{name}" not in self._rows:
@@ -205,7 +205,7 @@ class Recorder:
             tables = np.stack([row.tables[name] for row in waiting])
             data = self._rows[f"{'clients' if name in rows.CLIENTS else 'ranks'}/{name}"]
             block = np.zeros((len(waiting), *data.row), data.dtype)
-            block[:, places, : tables.shape[-1]] = tables  # a session may have fewer ranks than one before
+            block[:, placements, : tables.shape[-1]] = tables  # a session may have fewer ranks than one before
             data.put(self.rounds, block)
         self._done.write(np.array(self.rounds + len(waiting)))
         self._most = -(-BATCH // sum(data.dtype.itemsize * math.prod(data.row) for data in self._rows.values()))
@@ -237,10 +237,10 @@ class Recorder:
             if "partition" not in self._file:
                 self._file["partition/counts"] = self._summed(np.asarray(counts), axis=0)
 
-    def places(self, places: Sequence[Mapping[str, int | str]]) -> None:
+    def placements(self, placements: Sequence[Mapping[str, int | str]]) -> None:
         """Adds this session's rows to /ranks/table: where each rank computes."""
         with self._writing():
-            rows.add_places(self._file, self.rounds, places)
+            rows.add_placements(self._file, self.rounds, placements)
 
     def sync(self) -> None:
         """Forces the rows onto the disk, so that they survive a power cut; for checkpoints: it costs milliseconds."""

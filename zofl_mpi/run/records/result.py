@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.engine.ledger import Overlap, overlap
 from zofl_mpi.engine.messages import fields_of
 from zofl_mpi.errors import UserError
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
 from zofl_mpi.run.records.checkpoint import checkpoint_path, load_checkpoint
 from zofl_mpi.run.records.hdf5 import attributes_of, plain, read_file
 from zofl_mpi.run.records.layout import check_result
-from zofl_mpi.run.records.rows import by_round, read_places
-
-Array = NDArray[Any]
+from zofl_mpi.run.records.rows import by_round, read_placements
 
 
 @final
@@ -87,7 +86,7 @@ class Run:
     final: Final
     units: dict[str, str]
     descriptions: dict[str, str]
-    places: Sequence[Mapping[str, Any]] = ()
+    placements: Sequence[Mapping[str, Any]] = ()
     first_clients: NDArray[np.int64] | None = None
 
     @property
@@ -98,8 +97,8 @@ class Run:
     @property
     def server_ranks(self) -> int:
         """S, how many ranks the server had when the run was last started."""
-        last = max((k for k, row in enumerate(self.places) if row["rank"] == 0), default=0)
-        return max(1, [row.get("role") for row in self.places[last:]].count("server"))
+        last = max((k for k, row in enumerate(self.placements) if row["rank"] == 0), default=0)
+        return max(1, [row.get("role") for row in self.placements[last:]].count("server"))
 
     def table(self) -> pd.DataFrame:
         """One row a round: bytes_down, bytes_up, messages summed over steps and clients, and `rounds`."""
@@ -156,7 +155,7 @@ def load(path: str | os.PathLike[str]) -> Run:
             final=Final(final, Path(path), attrs["run"]),
             units={name: str(own.get("unit", "")) for name, own in columns.items()},
             descriptions={name: str(own.get("description", "")) for name, own in columns.items()},
-            places=read_places(file),
+            placements=read_placements(file),
             first_clients=file["clients"].attrs.get("first_clients"),
         )
 

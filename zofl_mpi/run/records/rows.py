@@ -9,16 +9,16 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.engine.ledger import KINDS
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.records.hdf5 import FORMAT, Attributes, attributes_of, plain, set_attributes, text, texts
 from zofl_mpi.run.records.provenance import now
 
-Array = NDArray[Any]
 CLIENTS = {"bytes_down": "bytes", "bytes_up": "bytes", "messages": "1"}
 _BYTES = ("peak_bytes", "transport_sent", "transport_received")
 RANKS = {**{f"seconds_{kind}": "s" for kind in KINDS}, **dict.fromkeys(_BYTES, "bytes")}
-PLACES = "ranks/table"
+RANK_TABLE = "ranks/table"
 _NAME, _LIST = h5py.string_dtype("utf-8", 64), h5py.string_dtype("utf-8", 256)  # longer ones are cut off
 _TEXTS = {"host": _LIST, "device": _NAME, "uuid": _NAME, "cores": _LIST, "role": _NAME}
 _COLUMNS = ("from_round", "rank", "host", "device", "uuid", "gpus", "cores", "threads", "clients", "role")
@@ -89,7 +89,7 @@ def lay_out(m: int, ranks: int, rounds: int, missing: int, attrs: Attributes, fi
         for name, unit in units.items():
             kind = np.float64 if unit == "s" else np.int64
             set_attributes(growing(file, f"{group}/{name}", (missing, 0, width), kind, rounds, 0), {"unit": unit})
-    file.create_dataset(PLACES, (0,), TABLE, chunks=(64,), maxshape=(None,))
+    file.create_dataset(RANK_TABLE, (0,), TABLE, chunks=(64,), maxshape=(None,))
     if len(first) < m:
         meaning = f"sums over clients: column k of {COLUMNS} has those from first_clients[k] to that of the next column"
         set_attributes(file["clients"], {"aggregated": meaning, "clients": m})
@@ -139,21 +139,21 @@ def first_clients(m: int) -> NDArray[np.int64]:
 
 def by_round(file: Any, group: str) -> list[tuple[str, Any]]:
     """The data sets of a group that have a row a round, with their names."""
-    return [(name, data) for name, data in file[group].items() if f"{group}/{name}" != PLACES]
+    return [(name, data) for name, data in file[group].items() if f"{group}/{name}" != RANK_TABLE]
 
 
-def add_places(file: Any, start: int, places: Sequence[Mapping[str, int | str]]) -> None:
+def add_placements(file: Any, start: int, places: Sequence[Mapping[str, int | str]]) -> None:
     """Adds a session's table of ranks, with the round after which it began, to those of the sessions before."""
-    table = file[PLACES]
+    table = file[RANK_TABLE]
     table.resize(len(table) + len(places), axis=0)
     given = ({"from_round": start, **place} for place in places)
     rows = [tuple(v.encode() if isinstance(v := place[name], str) else v for name in _COLUMNS) for place in given]
     table[len(table) - len(rows) :] = np.array(rows, TABLE)
 
 
-def read_places(file: Any) -> list[dict[str, Any]]:
+def read_placements(file: Any) -> list[dict[str, Any]]:
     """The tables of ranks of all sessions."""
-    table = file[PLACES][()]
+    table = file[RANK_TABLE][()]
     return [dict(zip(table.dtype.names, map(plain, row.tolist()), strict=True)) for row in table]
 
 

@@ -20,9 +20,9 @@ from typing import final
 
 MAGIC = b"zofl-jrn"
 PIECE, TRAILER = struct.Struct("<QQ"), struct.Struct("<8sQQI")
-BLOCK = 4096
+JOURNAL_ALIGNMENT = 4096
 """The journal's space is a multiple of it: rows of nearly equal sizes then need no more."""
-Pieces = list[tuple[int, bytes]]
+Writes = list[tuple[int, bytes]]
 
 
 @final
@@ -102,7 +102,7 @@ class StagedFile:
             return
         body = b"".join(part for at, data in self._waiting for part in (PIECE.pack(at, len(data)), data))
         block = body + TRAILER.pack(MAGIC, len(body), self._end, _checksum(body, self._end))
-        size = max(self._size, -(-(self._end + max(len(block), self._room)) // BLOCK) * BLOCK)
+        size = max(self._size, -(-(self._end + max(len(block), self._room)) // JOURNAL_ALIGNMENT) * JOURNAL_ALIGNMENT)
         try:
             if size > self._size or self._end > self._committed:
                 _allocate(self.number, self._committed, size - self._committed)
@@ -129,7 +129,7 @@ class StagedFile:
         self._halfway = False
 
 
-def journal(number: int, size: int) -> tuple[Pieces, int]:
+def journal(number: int, size: int) -> tuple[Writes, int]:
     """The pieces of a file's journal and the end of the file without it; none and `size` where there is no journal."""
     trailer = os.pread(number, TRAILER.size, max(size - TRAILER.size, 0))
     if len(trailer) < TRAILER.size or not trailer.startswith(MAGIC):

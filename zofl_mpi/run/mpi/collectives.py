@@ -40,8 +40,8 @@ from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import Staging
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.mpi.communicator import Communicator, Request, wait
-from zofl_mpi.run.mpi.gather import EMPTY, MOST, Order, Sent, Turn, pieces
-from zofl_mpi.run.mpi.placement import placed
+from zofl_mpi.run.mpi.gather import EMPTY, MAX_WAVE_ITEMS, Order, Sent, Turn, pieces
+from zofl_mpi.run.mpi.placement import place_clients
 from zofl_mpi.run.mpi.transport import Transport
 from zofl_mpi.run.mpi.world import MPIWorld
 
@@ -96,7 +96,7 @@ def unframe(framed: Bytes) -> bytes | None:
 
 
 @final
-class Wire:
+class Collectives:
     """The collectives, in blocks of at most LIMIT bytes. All ranks call the same ones, in the same order.
 
     A rank that waits long calls `meanwhile`; `placement` has the rank of each client; `staging` gives the server memory
@@ -226,15 +226,15 @@ class Wire:
     ) -> None:
         """Gathers wave after wave until every stream has ended or one has failed. Runs in the communication thread.
 
-        `take` returns the wave's part of this rank, given EARLY, WELCOME or DUE, and may block; `deliver` is called
-        after each wave at the server, with the items that it reads, one at least, in order.
+        `take` returns the wave's part of this rank, given BLOCKED, OPTIONAL or REQUIRED, and may block. At the server
+        `deliver` is called after each wave, with the items that it reads, one at least, in order.
         """
         self._staging.enter()
         order, held = Order(to, self.placement), [deque[Bytes]() for _ in range(self.ranks + 1)]
         while not order.over:
             sent = take(order.wish(self.rank))
             headers = self._share(sent.header)
-            if headers.min() < 0 or headers[:, 0].max() > MOST:  # garbage, of a rank that is lost
+            if headers.min() < 0 or headers[:, 0].max() > MAX_WAVE_ITEMS:  # garbage, of a rank that is lost
                 raise ValueError(f"no headers: {headers.tolist()}")
             sizes = headers[:, 1].tolist()
             block = EMPTY if self.rank else self._staging.empty(sum(sizes))
@@ -265,18 +265,20 @@ class Wire:
         wait(request, self._meanwhile)
 
 
-def connected(
+def make_collectives(
     world: MPIWorld,
     watch: Watch,
     staging: Staging,
     m: int = 0,
     loads: Loads | None = None,
     comm: Communicator | None = None,
-) -> Wire:
-    """A wire between the ranks of `comm`, by default of the server's, or of rank 0 and the clients', that are left."""
+) -> Collectives:
+    """Collectives of the ranks of `comm`; by default the server's, or rank 0 and the client ranks that are left."""
     left = world.survival and world.survival.guarded()
     comm = comm or left or (world.servers if 0 < world.rank < world.server_ranks else world.clients)
-    return Wire(comm, reporting(watch, world.rank, left or world.comm), placed(m, comm.size - 1, loads), staging)
+    return Collectives(
+        comm, reporting(watch, world.rank, left or world.comm), place_clients(m, comm.size - 1, loads), staging
+    )
 
 
 def reporting(watch: Watch, rank: int, comm: Communicator) -> Callable[[], None]:
