@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.analysis.made import EVALUATED, Grids, group_of
+from tests.analysis.made import Grids, group_of
 from tests.launch import here
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.run import records

@@ -7,7 +7,7 @@ from typing import Any
 import h5py
 import pytest
 
-from tests.analysis.made import EVALUATED, Grids, expected_bytes
+from tests.analysis.made import Grids, expected_bytes
 from zofl_mpi.errors import UserError
 from zofl_mpi.rounds.split.costs import STEP_BYTES, STEP_MACS
 

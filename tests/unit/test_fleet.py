@@ -175,7 +175,7 @@ def test_a_method_that_asks_all_clients_cannot_leave_any_out() -> None:
     assert "asks all clients in every round, and there is --over-select" in complaint(fleet.bind, method, [Needs(1.0)])
     unlimited = Fleet([FAST, SLOW], np.array([0, 1]), Streams(1))
     unlimited.bind(method, [Needs(6.0)])
-    assert unlimited.columns(1).virtual_seconds == 16.0
+    assert unlimited.spent(1).virtual_seconds == 16.0
 
 
 def test_a_problem_without_known_operations_is_refused() -> None:
