@@ -1,46 +1,47 @@
-"""Hook of mkdocs: takes the pages from where they lie in the repository, and adds a gallery and a reference.
+"""Hook of mkdocs: takes the pages from where they lie in the repository, and adds tutorial, gallery and reference.
 
 A page keeps its path in the repository, so that a link that works on GitHub works on the site: mkdocs follows it to the
-page, or to a file of the repository, which is then part of the site. Links to folders go to the folder's README.md.
+page, or to a file of the repository, which is then part of the site. Links to folders go to the folder's README.md,
+links to the notebook to the page made of it. On the site .docs/ and .github/ are left out of addresses.
 """
 
+import json
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
+
+from zofl_mpi.__main__ import FAMILIES
+from zofl_mpi.run import flags, plan
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "analysis/results"
 LINK = re.compile(r"(\]\()([^)#\s]+)([^)\s]*\))")
 COMMAND = re.compile(r"(?:(?<=`)|^#? *)(python analysis/\S+\.py(?: [^`\n]*\\\n[^`\n]*| [^`\n]*)?)", re.MULTILINE)
-SPLIT = "zofl_mpi/rounds/split/README.md"
+TUTORIAL = "analysis/tutorial.ipynb"
 REFERENCE = {"methods": "methods", "problems": "problems", "rounds": "rounds", "numerics": "numerics"}
 """{page of the reference: package whose modules it lists}."""
 LAST = "---\nsearch: {boost: 0.1}\n---\n\n"
 """The head of a page that the search shows after the others."""
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Leaves the page on split methods out as long as it is not there."""
-    for section in config.nav or ():
-        for items in section.values():
-            items[:] = [item for item in items if SPLIT not in listed(item) or (ROOT / SPLIT).exists()]
-    return config
-
-
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages of the navigation, the files that they link to, the gallery and the reference."""
-    own = {"gallery.md": gallery, "reference/names.md": public_names}
+    own = {"analysis/tutorial.md": tutorial, "gallery.md": gallery}
+    own |= {"reference/names.md": public_names, "reference/flags.md": flags_by_command}
     own |= {f"reference/{page}.md": lambda package=package: modules(package) for page, package in REFERENCE.items()}
     pages = [path for path in listed(config.nav) if path not in own and (ROOT / path).exists()]
     for path in pages:
-        files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+        page = File.generated(config, path, abs_src_path=str(ROOT / path), inclusion=InclusionLevel.INCLUDED)
+        page.dest_uri = re.sub(r"^\.(docs|github)/", "", page.dest_uri)
+        files.append(page)
     for path, content in own.items():
         files.append(File.generated(config, path, content=content()))
     linked = {target for path in pages for target in targets(path)} | {str(p.relative_to(ROOT)) for p in figures()}
@@ -79,7 +80,9 @@ def listed(nav: Any) -> Iterator[str]:
 
 
 def leads_to(here: PurePosixPath, target: str) -> str:
-    """A link's target; of a folder, its page."""
+    """A link's target; of a folder, its page, of the notebook the page made of it."""
+    if target.endswith(".ipynb"):
+        return target.removesuffix(".ipynb") + ".md"
     folder = "://" not in target and (ROOT / here / target).is_dir()
     return f"{target.rstrip('/')}/README.md" if folder else target
 
@@ -91,6 +94,38 @@ def targets(page: str) -> Iterator[str]:
         path = (place / leads_to(PurePosixPath(page).parent, target)).resolve()
         if "://" not in target and path.is_file() and path.is_relative_to(ROOT):
             yield path.relative_to(ROOT).as_posix()
+
+
+def tutorial() -> str:
+    """The notebook as a page: its text and code, without output."""
+    cells = json.loads((ROOT / TUTORIAL).read_text(encoding="utf-8"))["cells"]
+    texts = [("".join(cell["source"]), cell["cell_type"]) for cell in cells]
+    return "\n\n".join(f"```python\n{text}\n```" if kind == "code" else text for text, kind in texts) + "\n"
+
+
+def flags_by_command() -> str:
+    """Every flag of every method and problem, by command and group, with default and meaning."""
+    parts = [f"{LAST}# Flags\n\nAlso keys of `--config` and of grids. Ranges: `--help`."]
+    for name in FAMILIES:
+        family = import_module(name)
+        groups: dict[str, dict[str, flags.Leaf]] = {}
+        for method, cls in family.METHODS.items():
+            for problem in (key for key, choice in family.PROBLEMS.items() if cls.needs.__name__ in choice.roles):
+                for title, owner in plan.groups_of(family, method, problem).items():
+                    title = f"--method {method}" if title == "method" else title
+                    groups.setdefault(title, {}).update({leaf.name: leaf for leaf in flags.leaves(owner)})
+        parts.append(f"## python -m {name}")
+        for title, leaves in groups.items():
+            rows = [
+                f"| `--{flags.flag(leaf.name)}` | `{leaf.default!r}` | {cell(leaf.text)} |" for leaf in leaves.values()
+            ]
+            parts.append("\n".join([f"**{title}**\n", "| flag | default | meaning |", "|---|---|---|", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def cell(text: str) -> str:
+    """A text as a cell of a table."""
+    return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
 
 
 def figures() -> list[Path]:

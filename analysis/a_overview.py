@@ -1,4 +1,4 @@
-"""The README's figure: what a run reaches, what it sends, and where each rank's time goes.
+"""Overview of three runs: what they reach, what they send, and where each rank's time goes.
 
     for run in "zo_hfl --gamma 1 --beta 0.5" "fedavg --beta 0.5" "server_sgd --gamma 1"; do
       mpirun -n 3 python -m zofl_mpi.zo_hfl --method $run --data mnist --data-dir data \\

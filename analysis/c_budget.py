@@ -54,7 +54,7 @@ def titled(row: Mapping[str, Any]) -> str:
     return f"{wording.spelled(row['data'])}, {row['setting'].replace('alpha', 'α = ')}"
 
 
-STUDY = Study(
+STUDY: Study = Study(
     "c_budget",
     __doc__,
     grids=["c_fig2.toml"],

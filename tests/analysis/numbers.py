@@ -21,7 +21,7 @@ NO_NUMBER = (
     r"|(?i:tables?|figures?|section|algorithms?|theorem|seeds?) \d+(?:\.\d+)?(?:(?:,| to| and| or) \d+)*(?:'s)?"
 )
 PAGES = [str(path.relative_to(ROOT)) for path in sorted(KEPT.glob("*.md"))] + ["README.md"]
-RESULTS = {"README.md": "## Results, honestly"}
+RESULTS = {"README.md": "## What we found"}
 """Of these pages one section tells results."""
 LISTED: dict[str, dict[str, list[str]]] = tomllib.loads((KEPT / "quotes/numbers.toml").read_text(encoding="utf-8"))
 

@@ -1,4 +1,4 @@
-"""The README's figure: its numbers are those of the result files, and the texts quote the kept ones."""
+"""The overview of three runs: its numbers are those of the result files, and the texts quote the kept ones."""
 
 import re
 import struct
@@ -124,12 +124,12 @@ def test_a_place_that_cannot_be_written_is_told(
     assert "is a folder: name a file in it" in capsys.readouterr().err
 
 
-def test_the_kept_figure_is_of_the_size_that_the_readme_wants() -> None:
+def test_the_kept_figure_is_as_wide_as_a_page() -> None:
     assert pixels(KEPT.with_suffix(".png")) == (1000, 400)
 
 
-def test_the_kept_numbers_are_those_that_the_texts_quote(overview: Any) -> None:
-    """The script draws them, and the words of both READMEs are theirs."""
+def test_the_kept_numbers_are_those_that_the_page_quotes(overview: Any) -> None:
+    """The script draws them, and the words of the page are theirs."""
     found = [overview.Number(**row | {"value": float(row["value"])}) for row in table_of(KEPT.with_suffix(".csv"))]
     assert {number.panel for number in found} == {"accuracy", "bytes", "seconds"}
     last = {(n.run, n.what): n for n in found if n.panel == "accuracy"}
@@ -138,14 +138,9 @@ def test_the_kept_numbers_are_those_that_the_texts_quote(overview: Any) -> None:
     told = {key: f"{number.value:.1f}" for key, number in last.items()}
     down, up = ({run: sizes[run, way] for run in ("zo_hfl", "fedavg")} for way in ("down", "up"))
     x = [told[run, "x"] for run in ("zo_hfl", "fedavg", "server_sgd")]
-    readme = (
-        f"ends at {x[0]} % with ZO-HFL, at {x[1]} with FedAvg (the mean of the clients' models), at {x[2]} without "
-        "clients; the clients' personal models, each on its client's own mix of classes,"
-    )
     results = f"x of ZO-HFL ends at {x[0]} %, of FedAvg at {x[1]}, of the server alone at {x[2]}; the y_i"
     sent = (
         f" at {told['zo_hfl', 'y_i']}. ZO-HFL's clients receive {down['zo_hfl']} and send {up['zo_hfl']}, FedAvg's "
         f"{down['fedavg']} and {up['fedavg']}."
     )
-    for path, begins in (("README.md", readme), ("analysis/results/zo_hfl.md", results)):
-        assert begins + sent in re.sub(r"\s+", " ", (ROOT / path).read_text()), path
+    assert results + sent in re.sub(r"\s+", " ", (ROOT / "analysis/results/zo_hfl.md").read_text())

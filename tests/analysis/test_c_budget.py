@@ -28,8 +28,8 @@ def test_budgets_are_those_of_the_formulas(made: Grids, script: Any, wrote: Any)
     figure = module.draw(module.STUDY.rows(made("c_methods").groups(*module.STUDY.axes)))
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     dots = [line for line in figure.axes[1].lines if line.get_marker() == "o"]
-    size = sum(expected_bytes("heron", 5)[:2]) / 2**30
-    assert dots[names.index("HERON")].get_xdata() == pytest.approx([size])
+    gib = sum(expected_bytes("heron", 5)[:2]) / 2**30
+    assert dots[names.index("HERON")].get_xdata() == pytest.approx([gib])
 
 
 def test_costs_that_a_result_does_not_tell_are_counted_again(place: Grids, script: Any, wrote: Any) -> None:

@@ -3,8 +3,9 @@
     python -m tests.bench.means [--before FOLDER] [--series 3] [--ranks 1 11]
 
 Clients reply with n float32 numbers of their own at once. For each number of ranks and each case it prints the least
-milliseconds of a mean, and by how much the means raise a process at most, in MB: of the client ranks, and of the server
-(with one rank they are one process). --before's seconds are divided by ours.
+milliseconds of a mean; the CPU milliseconds of all ranks, which say more where ranks share cores, since a rank whose
+time slice ends waits for all others; and by how much the means raise a process at most, in MB: of the client ranks, and
+of the server (with one rank they are one process). --before's times are divided by ours.
 """
 
 import argparse
@@ -46,11 +47,12 @@ def status(name: str) -> int:
 
 def one(m: int, n: int) -> None:
     """Measures, in the ranks that are there; rank 0 prints."""
+    from tests.threads import serve_or_ask
     from zofl_mpi.run.local import LocalClients
     from zofl_mpi.run.mpi.world import MPIWorld
 
-    world, steps, repeats, seconds = MPIWorld.connect(), Steps(n), max(5, 10**7 // (m * n)), list[float]()
-    before = status("VmRSS")
+    world, steps, repeats, seconds = MPIWorld.connect(), Steps(n), max(10, 10**8 // (m * n)), list[float]()
+    before, cpu = status("VmRSS"), time.process_time()
 
     def program(clients: Any) -> None:
         for _ in range(repeats):
@@ -62,12 +64,12 @@ def one(m: int, n: int) -> None:
     if world.size == 1:
         program(LocalClients([None] * m, steps))
     else:
-        from tests.threads import serve_or_ask
-
         serve_or_ask(world, steps, [None] * m, program)
-    raised = world.comm.gather(status("VmHWM") - before)
-    if raised is not None:  # at rank 0
-        print(json.dumps({"ms": 1e3 * min(seconds), "server": raised[0] / 1e6, "clients": max(raised) / 1e6}))
+    told = world.comm.gather((status("VmHWM") - before, time.process_time() - cpu))
+    if told is not None:  # at rank 0
+        raised, work = zip(*told, strict=True)
+        found = {"ms": min(seconds), "cpu": sum(work) / repeats, "server": raised[0], "clients": max(raised)}
+        print(json.dumps({key: value * (1e3 if key in ("ms", "cpu") else 1e-6) for key, value in found.items()}))
 
 
 def measured(checkout: Path, ranks: int, m: int, n: int) -> dict[str, float]:
@@ -100,9 +102,11 @@ def main() -> None:
                 for checkout in checkouts:
                     rows[checkout].append(measured(checkout, ranks, m, n))
             best = [{key: min(row[key] for row in each) for key in each[0]} for each in rows.values()]
-            told = "".join(f"{b['ms']:9.2f} ms {b['clients']:6.1f} {b['server']:6.1f} MB" for b in best)
-            ratio = f"{best[0]['ms'] / best[-1]['ms']:7.2f}" if flags.before else ""
-            print(f"{ranks:2} ranks, m = {m:<5} n = {n:<8}{told}{ratio}", flush=True)
+            told = "".join(
+                f"{b['ms']:9.2f} ms {b['cpu']:8.2f} CPU ms {b['clients']:6.1f} {b['server']:6.1f} MB" for b in best
+            )
+            ratios = "".join(f"{best[0][key] / best[-1][key]:7.2f}" for key in ("ms", "cpu")) if flags.before else ""
+            print(f"{ranks:2} ranks, m = {m:<5} n = {n:<8}{told}{ratios}", flush=True)
 
 
 if __name__ == "__main__":

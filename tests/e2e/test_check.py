@@ -66,7 +66,7 @@ def test_nothing_is_found_in_our_own_methods(name: str, findings: dict[str, Chec
     assert skipped == ["no client sends anything"] * (name == "server_sgd"), str(found)
 
 
-PAGE = (ROOT / "zofl_mpi/methods/README.md").read_text().partition("## Write a method and check it")[2]
+PAGE = (ROOT / ".docs/howto/add_a_method.md").read_text()
 GUARD = re.compile(r"        if not np\.isfinite.*\n.*\n")
 
 

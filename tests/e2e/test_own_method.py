@@ -21,7 +21,7 @@ import torch
 from zofl_mpi import Array, Client, Clients, Method, Setting, change, column, flag_group
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.rounds.base import Sampling
-from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, State
+from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, LocalSGDState
 from zofl_mpi.rounds.report import GlobalModel
 
 
@@ -31,7 +31,7 @@ class Mine(FirstOrder):
 
     def round(self, state, r, clients):
         mean = clients.mean(self.train, GlobalModel(state.x, r), to=self.local.sampling(r))
-        return State(mean.y)
+        return LocalSGDState(mean.y)
 
     def train(self, client: Client, message: GlobalModel) -> LocalModel:
         y = message.x - np.float32(0.01) * self.problem.gradient(message.x, client.data).astype(message.x.dtype)
@@ -43,7 +43,7 @@ class Everybody(Mine):
     """A mean of all clients, whoever is drawn."""
 
     def round(self, state, r, clients):
-        return State(clients.mean(self.train, GlobalModel(state.x, r)).y)
+        return LocalSGDState(clients.mean(self.train, GlobalModel(state.x, r)).y)
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,10 @@ class Plain(FedAvg):
 
     def train(self, client, message):
         return LocalModel(message.x)
+
+
+class Same(FedAvg):
+    """FedAvg."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ class Counting(Mine):
     def round(self, state, r, clients):
         object.__setattr__(self, "count", getattr(self, "count", 0) + 1)
         new = super().round(state, r, clients)
-        return State(new.x + np.float32(self.count))
+        return LocalSGDState(new.x + np.float32(self.count))
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,7 @@ class Wider(Mine):
     """A state in another dtype than at the start."""
 
     def round(self, state, r, clients):
-        return State(super().round(state, r, clients).x.astype(np.float64))
+        return LocalSGDState(super().round(state, r, clients).x.astype(np.float64))
 '''
 WRONG = {
     "Nan --aggregate median": "--aggregate median: Nan asks for step 'send' by clients.ask, whose replies are not",
@@ -164,7 +168,7 @@ WRONG = {
     "Mine --tau 3": "--tau 3.0: no round of Mine uses it",
     "Mine --eta-g 0.5 --beta 0.5 --weights uniform": "--eta-g 0.5: no round of Mine uses it",
     "Mine --gamma 0.1": "--gamma 0.1: no round of Mine uses it",
-    "Plain --compress topk:0.5": "--compress topk:0.5: no round of Plain uses it",
+    "Plain --gamma-local 0.3": "--gamma-local 0.3: no round of Plain uses it",
     "Nan": "the state's x is not finite: the run has diverged",
     "Blind": "the loss is nan: the run has diverged",
     "Habit": "step 'train' changed GlobalModel.x, which others read, too: work on a copy",
@@ -195,8 +199,14 @@ PRIVATE = ["--participation", "poisson", "--beta", 0.5]
 
 @pytest.mark.parametrize(
     "flags",
-    [["--aggregate", "median", "--attackers", 0.3], ["--clip", 0.1, *PRIVATE], ["--clip", 0.1, "--trust", "server"]],
-    ids=["robust", "poisson", "fixed"],
+    [
+        ["--aggregate", "median", "--attackers", 0.3],
+        ["--clip", 0.1, *PRIVATE],
+        ["--clip", 0.1, "--trust", "server"],
+        ["--compress", "topk:0.3"],
+        ["--compress", "quantise:3", "--aggregate", "clip:0.1"],
+    ],
+    ids=["robust", "poisson", "fixed", "compressed", "compressed and robust"],
 )
 def test_wrappers_hold_for_a_method_of_ones_own(flags: list[Any], tmp_path: Path, monkeypatch: Patch) -> None:
     """On any ranks with the same bits, with 40 clients added up where they are computed; and it changes the result.
@@ -216,9 +226,9 @@ def test_wrappers_hold_for_a_method_of_ones_own(flags: list[Any], tmp_path: Path
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_flags_of_parts_that_a_round_uses_are_taken(ranks: int, tmp_path: Path, monkeypatch: Patch) -> None:
-    """On a client rank alone, too: --compress is read there. Mutation: what other processes read does not count."""
+    """On a client rank alone, too: --gamma-local is read there. Mutation: what other processes read does not count."""
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.syspath_prepend(str(tmp_path))
     run = ["--rounds", 1, "--m", 5, "--quiet", "--out", "run.h5", "--force"]
     assert run_module(ranks, FAMILY, "--method", "mine:Mine", *run, "--beta", 0.5, "--personal") == 0
-    assert run_module(ranks, FAMILY, "--method", "fedavg", *run, "--compress", "topk:0.5", "--tau", 2) == 0
+    assert run_module(ranks, FAMILY, "--method", "mine:Same", *run, "--gamma-local", 0.5, "--tau", 2) == 0

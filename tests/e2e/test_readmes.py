@@ -1,4 +1,4 @@
-"""What the READMEs show works as shown: every command, every snippet, every flag, file and link that they name."""
+"""What the pages show works as shown: every command, every snippet, every flag, file and link that they name."""
 
 import importlib
 import importlib.util
@@ -10,15 +10,16 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from tests.conftest import LIMIT, ROOT
+from tests.conftest import LIMIT, ROOT, run_process
 from tests.launch import launch, threads
-from tests.tools import interface
+from tests.tools import sentences
 from zofl_mpi.data import npz, partition
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.report.same import differences
@@ -28,16 +29,20 @@ from zofl_mpi.run.grid import read
 from zofl_mpi.run.plan import groups_of, parse_plan
 
 SUMMARY = "analysis/results/README.md"
+PAGES = [str(path.relative_to(ROOT)) for room in (".docs", ".github") for path in sorted((ROOT / room).rglob("*.md"))]
 FILES = [
     "README.md",
     *(f"{room}/README.md" for room in ("zofl_mpi", "zofl_mpi/methods", "zofl_mpi/problems", "zofl_mpi/run", "jobs")),
+    *PAGES,
     SUMMARY,
 ]
 TEXT = {name: (ROOT / name).read_text() for name in FILES}
 ALL = "\n".join(TEXT.values())
 FAMILIES = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl")
-STARTERS = ("python", "mpirun", "bash", "sbatch", "grid")
-"""With these words a command begins that stands within a line of text; `grid FILE` is the README's short form."""
+STARTERS = ("python", "mpirun", "bash", "sbatch", "grid", "pip", "zofl-report")
+"""With these words a command begins that stands within a line of text; `grid FILE` is the results' short form."""
+PLACEHOLDERS = re.compile(r"\b(FILE|GRID|FOLDER|MODULE|NAME|JOB|RESULT|OTHER|FAMILY)\b|\.\.\.|\bmymethod\b")
+"""A command with such a word is a form to be filled in."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SCRIPTS = {name: place.partition(":")[0] for name, place in PROJECT["scripts"].items()}
 EXTRAS = PROJECT["optional-dependencies"]
@@ -68,7 +73,7 @@ def commands() -> list[list[str]]:
     found = [words for text in TEXT.values() for block in blocks(text, "bash") for words in lines(block)]
     found += [shlex.split(text) for text in inline(ALL) if text.split()[0] in STARTERS and len(text.split()) > 1]
     found += [shlex.split(text) for text in re.findall(r'^"""[^"\n]*?(mpirun[^"\n]*)"""', ALL, re.M)]
-    kept = (_bare(words) for words in found if "FILE" not in words and words != ["mpirun", "-n"])
+    kept = (_bare(words) for words in found if not PLACEHOLDERS.search(" ".join(words)) and words != ["mpirun", "-n"])
     return [list(words) for words in dict.fromkeys(map(tuple, kept))]
 
 
@@ -77,6 +82,8 @@ def _bare(words: list[str]) -> list[str]:
         words = words[1:]
     if words[:3] == ["mpirun", "--with-ft", "ulfm"]:
         words = ["mpirun", *words[3:]]
+    if words[:2] == ["mpirun", "--oversubscribe"]:
+        words = ["mpirun", *words[2:]]
     if words[:2] == ["mpirun", "-n"]:
         assert int(words[2]) > 1
         words = words[3:]
@@ -102,6 +109,16 @@ def own() -> dict[str, str]:
     return {module: code for module, name in named for code in codes if re.search(rf"^(class )?{name}\b", code, re.M)}
 
 
+def grids() -> dict[str, str]:
+    """{name: text} of the grids that a page shows: their first line is their name."""
+    return {text.split("\n")[0].removeprefix("# "): text for text in blocks(ALL, "toml") if text.startswith("# ")}
+
+
+def scripts(page: str) -> list[str]:
+    """The Python of a page that is not a module named by a command."""
+    return [code for code in blocks(TEXT[page], "python") if code not in own().values()]
+
+
 def test_every_command_names_what_is_there(here: Path, capsys: Any) -> None:
     """Those that take minutes, download or need a cluster are understood, as far as that goes without doing it."""
     for name in FILES:
@@ -109,8 +126,8 @@ def test_every_command_names_what_is_there(here: Path, capsys: Any) -> None:
             subprocess.run(["bash", "-n"], input=block, text=True, timeout=LIMIT, check=True)
     for words in commands():
         module = called(words)
-        if module in FAMILIES:
-            continue  # below
+        if module in FAMILIES or module == "build":
+            continue  # below; of a tool of Python's, without flags
         if module == "zofl_mpi.run.grid":
             lists(words[3:], capsys)
         elif module or words[0] == "python":
@@ -127,7 +144,8 @@ def test_every_command_names_what_is_there(here: Path, capsys: Any) -> None:
             is_script(words[1])
         elif words[0] == "export":
             name, _, value = words[1].partition("=")
-            of_mpi = f"{name.removeprefix('PRTE_MCA_')} = {value}" in (ROOT / "jobs/environment.sh").read_text()
+            environment = (ROOT / "jobs/environment.sh").read_text()
+            of_mpi = f"{name.removeprefix('PRTE_MCA_')} = {value}" in environment or f"export {words[1]}" in environment
             assert of_mpi or name in (ROOT / "jobs/zo_hfl.sbatch").read_text()
         else:
             assert words[0] in (".", "module", "reframe"), f"no test knows the command {shlex.join(words)}"
@@ -172,11 +190,14 @@ def submitted(words: list[str], capsys: Any) -> None:
 
 @pytest.fixture(name="here")
 def fixture_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the READMEs' own modules and table, and a cache of its own."""
+    """A folder with the pages' own modules, grids, table and texts, and a cache of its own."""
     monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
     for module, code in own().items():
         (tmp_path / f"{module}.py").write_text(code)
-    exec(next(code for code in blocks(ALL, "python") if '"table.npz"' in code), {})
+    for name, text in grids().items():
+        (tmp_path / name).write_text(text)
+    for file in ("table.npz", "own.jsonl"):
+        exec(next(code for code in blocks(ALL, "python") if f'"{file}"' in code), {})
     yield tmp_path
     for module in own():
         sys.modules.pop(module, None)  # another test may have one of this name
@@ -218,8 +239,8 @@ def shortened(words: Sequence[str], out: str, data_dir: Path | None) -> list[str
 
 
 def of_files(words: Sequence[str]) -> bool:
-    """Whether a command reads a data set from files."""
-    return bool({"mnist", "fashion-mnist", "cifar10"} & set(words))
+    """Whether a command reads a data set, or a vocabulary, from files."""
+    return bool({"mnist", "fashion-mnist", "cifar10", "split_lm"} & set(words))
 
 
 @pytest.mark.parametrize("files", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -227,28 +248,64 @@ def test_every_run_runs(here: Path, files: bool, request: pytest.FixtureRequest)
     """On the digits, and on files."""
     data_dir = request.getfixturevalue("data_dir") if files else None
     several = [words for words in runs() if of_files(words) == files and not {"--help", "--resume"} & set(words)]
-    assert len(several) == 5 if files else len(several) >= 9
+    assert len(several) == 7 if files else len(several) >= 15
     alone = [[word for word in words if word != "--survive"] for words in several]  # which one process cannot
     told = performed([shortened(words, f"{k}.h5", data_dir) for k, words in enumerate(alone)])
     for words, text in zip(several, told, strict=True):
         assert ("bytes down" if "--dry-run" in words else "result    ") in text
 
 
-def test_every_snippet_is_run_here(here: Path, capsys: Any) -> None:
-    """A module by the commands that name it, as above and below; all others after one another, beside a result."""
-    assert len(TEXT["README.md"].splitlines()) <= 130 and len(own()["fedsgd"].splitlines()) <= 40
-    scripts = [code for code in blocks(ALL, "python") if code not in own().values()]
-    assert set(own()) == {"fedsgd", "feedsign", "mynet", "myloss", "mysplit", "risk", "ridge"} and len(scripts) == 3
+class Rows(list[dict[str, Any]]):
+    """As a data set of Hugging Face, of which the environment has no library."""
+
+    @classmethod
+    def from_dict(cls, columns: dict[str, list[Any]]) -> "Rows":
+        return cls(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+
+    def select(self, rows: Sequence[int]) -> "Rows":
+        return Rows(self[k] for k in rows)
+
+
+SHOWN = {"README.md": "done 0.", "zofl_mpi/run/README.md": "mean loss of x on the test samples"}
+"""Words that a page's scripts print."""
+
+
+@pytest.mark.parametrize("page", [name for name in FILES if scripts(name)])
+def test_every_snippet_is_run_here(here: Path, page: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page's scripts one after the other, beside a result. Mutations: a name of another page; a column gone."""
+    if "mnist.h5" in TEXT[page]:
+        performed([["zofl_mpi.zo_hfl", "--rounds", "2", "--quiet", "--out", "mnist.h5"]])
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(Dataset=Rows))
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for code in scripts(page):
+        exec(compile(code, page, "exec"), names)
+    assert SHOWN.get(page, "") in capsys.readouterr().out
+
+
+def test_the_readme_is_short_and_links_every_page() -> None:
+    assert len(TEXT["README.md"].splitlines()) <= 120 and len(own()["fedsgd"].splitlines()) <= 40
+    assert {path for path in PAGES if f"]({path})" not in TEXT["README.md"]} == set()
+    assert set(own()) == {"fedsgd", "feedsign", "mynet", "myloss", "mysplit", "risk", "ridge"}
+
+
+def test_every_command_that_resumes_does(here: Path) -> None:
     performed([["zofl_mpi.zo_hfl", "--rounds", "2", "--checkpoint-every", "1", "--quiet", "--out", "mnist.h5"]])
-    (here / "table.npz").unlink()
-    for code in scripts:
-        exec(compile(code, "README.md", "exec"), {})
-    assert (here / "table.npz").is_file()
-    shown = capsys.readouterr().out
-    assert "done {" in shown and "test_accuracy" in shown and "mean loss of x on the test samples" in shown
-    (resume,) = [words for words in runs() if "--resume" in words]
-    (told,) = performed([[called(resume), *resume[3:], "--rounds", "3", "--quiet"]])
-    assert "mnist.h5" in told and records.load("mnist.h5").length == 3
+    several = [words for words in runs() if "--resume" in words]
+    assert len(several) >= 2
+    for k, words in enumerate(several, start=3):
+        (told,) = performed([[called(words), *words[3:], "--rounds", str(k), "--quiet"]])
+        assert "mnist.h5" in told and records.load("mnist.h5").length == k
+
+
+@pytest.mark.slow
+def test_the_grid_of_the_page_on_tuning_runs_and_is_drawn(here: Path, capsys: Any) -> None:
+    """Mutation: a flag that one of its methods lacks."""
+    several = [words[3:] for words in commands() if "tune.toml" in words]
+    assert len(several) == 3 and [grid_runner.main(words) for words in several[:2]] == [0, 0]
+    assert "24 runs: 24 done" in capsys.readouterr().out
+    done = run_process([sys.executable, "-m", "zofl_mpi.report", *several[2]], cwd=here)
+    assert done.returncode == 0 and "the best of 4 by validation_accuracy" in done.stdout + done.stderr
+    assert (here / "tune.pdf").is_file() and ",3," in (here / "tune.csv").read_text()
 
 
 @pytest.mark.slow
@@ -295,7 +352,7 @@ def test_the_measured_numbers_are_those_of_the_results() -> None:
     pages = sorted(path for path in (ROOT / "analysis/results").glob("*.md") if path.name != "README.md")
     results = re.sub(r"\s+", " ", " ".join(page.read_text() for page in pages))
     table = re.findall(r"^\| .* \| (.*) \| `[^|]*` \|$", TEXT[SUMMARY], re.M)
-    (honest,) = re.findall(r"^## Results, honestly\n(.*?)^## ", TEXT["README.md"], re.S | re.M)
+    (honest,) = re.findall(r"^## What we found\n(.*?)^## ", TEXT["README.md"], re.S | re.M)
     numbers = [n for text in table for n in re.findall(r"\d[\d,]*\.?\d*(?: ± \d+\.\d+)?", text)]
     counted = r"\d+(?:\.\d+)?(?: (?:to|and|±) \d+(?:\.\d+)?)*(?: %| points)?"
     phrases = re.findall(counted, re.sub(r"\s+", " ", honest).replace("Table 1's", ""))
@@ -304,28 +361,30 @@ def test_the_measured_numbers_are_those_of_the_results() -> None:
         assert re.search(rf"(?<![\d.]){re.escape(text)}(?!\d|\.\d)", results), text
 
 
-def table_commands() -> list[list[str]]:
-    """(module, flags) of each command in the table of methods; a row's later words go with its first command."""
+def table_of_methods() -> list[list[list[str]]]:
+    """[commands, (what a client computes, what it sends)] of each row."""
     (table,) = re.findall(r"^\| you have \| .* \| type \|\n\|[-|]+\n(.*?)\n\n", TEXT["README.md"], re.S | re.M)
-    told = []
-    for row in table.splitlines():
-        first, *others = inline(row.rpartition(" | ")[2])
-        module, *given = first.split()
-        assert others or given, row
-        kept = given[: given.index("--method")] if "--method" in given else given
-        for words in ([], *(other.split() for other in others if other.startswith("--"))):
-            if words not in (["--lam"], ["--dry-run"]):
-                told.append([module, *(kept if "--method" in words else given), *words])
-    return told
+    return [[inline(row.rpartition(" | ")[2]), row.split(" | ")[1:3]] for row in table.splitlines()]
 
 
 @pytest.mark.parametrize("rounds", [["--rounds", "1"]])
 def test_the_table_of_methods_is_short_and_its_commands_run(here: Path, rounds: list[str]) -> None:
-    """One round of each, and as it stands. Mutations: a command that needs a further flag; one that diverges."""
-    several = table_commands()
-    assert 16 <= len(several) <= 24
+    """One round of each. Mutations: a command that needs a further flag; one that diverges."""
+    several = [command.split()[2:] for typed, _ in table_of_methods() for command in typed]
+    assert 8 <= len(several) <= 16
     short = [*rounds, "--quiet", "--out"]
     performed([[*command, *short, f"{k}.h5"] for k, command in enumerate(several)])
+
+
+def test_the_table_of_methods_has_the_words_of_the_code() -> None:
+    """Of a row's first command. Mutation: a client that computes or sends something else."""
+    rows = table_of_methods()
+    assert len(rows) == 6
+    for typed, words in rows:
+        chosen = parse_plan(importlib.import_module(typed[0].split()[2]), typed[0].split()[3:]).values["method"]
+        family = importlib.import_module(typed[0].split()[2])
+        method = family.METHODS[chosen]
+        assert words == [method.computes, method.travels.split(" down, ")[1].removesuffix(" up")], typed
 
 
 def test_the_readme_counts_and_names_the_baselines() -> None:
@@ -336,11 +395,6 @@ def test_the_readme_counts_and_names_the_baselines() -> None:
     assert f"the methods of three papers and {len(baselines)} baselines" in text
     (listed,) = re.findall(r"`--method (\w+)` \(([\w, ]+)\) runs a baseline", text)
     assert {listed[0], *listed[1].split(", ")} == baselines
-
-
-def test_the_page_of_the_interface_is_that_of_the_code() -> None:
-    """Mutations: a flag, a column, a path or a name that is added, renamed or gone."""
-    assert (ROOT / "zofl_mpi/INTERFACE.md").read_text() == interface.page()
 
 
 def clients_of_table() -> tuple[list[int], Any, Any]:
@@ -394,10 +448,56 @@ def test_a_bilevel_problem_of_ones_own_runs_on_any_number_of_ranks(here: Path) -
     assert 0.5 - x == pytest.approx(0.01 * slope, rel=0.05)
 
 
+SHORT = sorted({*FILES, "zofl_mpi/api/README.md"} - {SUMMARY})
+"""The pages that are held to short sentences."""
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_no_sentence_has_more_than_30_words(name: str) -> None:
+    assert sentences.too_long((ROOT / name).read_text()) == []
+
+
+def test_a_sentence_is_counted_as_it_is_read() -> None:
+    """Mutations: code or a link's address counted; a cell that goes on in the next; an end that is not found."""
+    text = "# A head\n\nOne `--flag of code` and [two words](a/long/address.md). Three.\n\n"
+    text += "| a; b | c |\n|---|---|\n- d e\n- f\n"
+    lengths = [sentences.length(sentence) for sentence in sentences.sentences(text)]
+    assert (
+        lengths == [2, 5, 1, 1, 1, 1, 2, 1]
+        and sentences.too_long("word " * 31)
+        and not sentences.too_long("word " * 30)
+    )
+
+
+OTHERS = {"breakpoint", "BeginTime", "SlurmdTimeout", "validation_personal_NAME"}
+"""Names of Python and Slurm, and one that stands for several."""
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_name_of_the_pages_is_one_of_the_code(name: str) -> None:
+    """Mutation: a function that was renamed."""
+    named = {text for text in inline(TEXT[name]) if re.fullmatch(r"[A-Za-z_][\w.]*(\(.*\))?", text)}
+    assert {text.partition("(")[0].rpartition(".")[2] for text in named} - names_of_the_code() <= OTHERS
+
+
+@cache
+def names_of_the_code() -> set[str]:
+    """The words of the code, of what it reads and of the pages' own modules."""
+    rooms = ("zofl_mpi", "jobs", "analysis", "tests/tools", "tests/bench")
+    files = [
+        path
+        for room in rooms
+        for path in (ROOT / room).rglob("*")
+        if path.suffix in (".py", ".toml", ".sh", ".sbatch", ".txt")
+    ]
+    texts = [path.read_text() for path in (*files, ROOT / "pyproject.toml")]
+    return set(re.findall(r"\w+", " ".join([*texts, *blocks(ALL, "python")])))
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_every_file_is_there(name: str) -> None:
     """No host, and no place of one machine. Links: tests/e2e/test_site.py."""
-    written, place = {f"{module}.py" for module in own()}, (ROOT / name).parent
+    written, place = {*(f"{module}.py" for module in own()), *grids()}, (ROOT / name).parent
     for text in inline(TEXT[name]):
         if re.fullmatch(r"[\w./-]+\.(py|sh|sbatch|toml|txt|md)|(zofl_mpi|jobs|tests|analysis)/[\w./-]*", text):
             assert text in written or (ROOT / text).exists() or (place / text).exists(), text
@@ -411,7 +511,8 @@ def test_every_flag_that_the_readmes_name_exists() -> None:
     """In text and in tables; those of the commands are tried above."""
     known_flags = {"help"} | set(re.findall(r'"--([\w-]+)"', (ROOT / "zofl_mpi/run/grid/__main__.py").read_text()))
     known_flags |= {"quick", "empty", "family"}  # of the benchmarks, of the cache, of a check
-    known_flags |= {"with-ft", "no-kill", "mpi"}  # of mpirun, sbatch and srun
+    known_flags |= {"with-ft", "oversubscribe", "no-kill", "gpu-bind", "mpi"}  # of mpirun, sbatch and srun
+    known_flags |= {"adapter", "own", "long"}  # of analysis/export.py and of tests.tools.sentences
     known_flags |= set(re.findall(r'"--([\w-]+)"', (ROOT / "zofl_mpi/report/__main__.py").read_text()))
     for family in map(importlib.import_module, FAMILIES):
         for method, cls in family.METHODS.items():

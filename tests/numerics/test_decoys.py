@@ -43,7 +43,7 @@ def method_of(module: str, words: list[str]) -> Any:
     family = family_of(module)
     own = plan.parse_plan(family, [*words, "--device", "cpu", "--dtype", "float64", "--rounds", str(ROUNDS)])
     setting = build_setting(SingleProcess(), family, own, "cpu")
-    return flags.made(plan.method_of(family, own.values["method"]), own.values, setting=setting)
+    return flags.instantiate(plan.method_of(family, own.values["method"]), own.values, setting=setting)
 
 
 class Spoiled(LocalClients):  # type: ignore[misc]
@@ -65,8 +65,7 @@ class Spoiled(LocalClients):  # type: ignore[misc]
         apart, spoiled = messages.marked(type(message), "apart"), {}
         for path, value in messages.leaves(message) if counted else ():
             array = np.asarray(value)
-            stated = isinstance(message, messages.Compact) and path == ["communicated"]
-            if path[0] in apart or stated or isinstance(value, str | bool | type(None)) or not array.size:
+            if path[0] in apart or isinstance(value, str | bool | type(None)) or not array.size:
                 continue
             field = Field(step, way, tuple(path))
             self.seen.add(field)

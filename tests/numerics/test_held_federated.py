@@ -35,6 +35,8 @@ WIDE, CLASSES = 500, 10
 CASES: dict[str, tuple[Any, dict[str, Any], str, int]] = {
     "FedAvg": (FedAvg, {}, "train", 0),
     "FedAvg, compressed": (FedAvg, {"compress": "topk:0.1"}, "train", 2),  # x and e
+    "SCAFFOLD, compressed": (Scaffold, {"compress": "topk:0.1"}, "train", 5),  # and e
+    "pFedMe, compressed": (PFedMe, {"compress": "topk:0.1"}, "train", 4),  # and x, e
     "FedAvg, clipped": (FedAvg, {"clip": 1.0, "weights": "uniform"}, "train", 1),  # x
     "FedProx": (FedProx, {"mu": 0.1}, "train", 1),  # x
     "FedMSPP": (FedMSPP, {}, "train", 1),  # x
@@ -91,7 +93,7 @@ def test_vectors_are_those_that_a_step_holds(which: str) -> None:
     cls, flags, step, vectors = CASES[which]
     own = federation()
     of = from_flags(cls, own, **flags) if cls is Scaffnew else method(cls, own, **flags)
-    n, batch = own.problem.n, of.effort.batch
+    n, batch = own.problem.n, of.round_cost.batch
     (needs,) = of.device_needs()
     numbers = needs.bytes / 8
     assert numbers == (3 + vectors) * n + batch * (WIDE + 2 * CLASSES)

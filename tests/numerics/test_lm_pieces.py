@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.bench.peers import whole
 from tests.numerics.lm_toy import moved, setting
 from tests.numerics.split_methods import Optimiser, broadcast, close, method, run, training
 from tests.numerics.test_lm_families import FAMILIES, cut, made
@@ -16,6 +17,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.methods.decomfl import DeComFL, HiSo
 from zofl_mpi.methods.fedkseed import FedKSeed
 from zofl_mpi.problems import lm
+from zofl_mpi.problems.counting import Allocations
 from zofl_mpi.rounds.split import pieces
 from zofl_mpi.rounds.split.pieces import Piecewise, PiecewiseDirections
 
@@ -108,3 +110,26 @@ def test_weight_decay_is_each_authors_own(plan: Any) -> None:
         close(found, x - 0.05 * 0.25 * x)
     with pytest.raises(UserError, match=r"--weight-decay 0\.25: must be 0: the model is made from sums of plain SGD's"):
         method(FedKSeed, decays)
+
+
+@pytest.mark.parametrize("flags", [{}, {"estimate": "central"}], ids=str)
+def test_a_step_never_holds_the_matrix_of_the_vocabulary(flags: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tied, most of a small GPT-2: of it a pass makes the rows of its tokens, and then those of some tokens' logits.
+    Mutations: an embedding in the whole matrix; logits by a part of the whole one."""
+    monkeypatch.setitem(whole.SIZES, 1, (4000, 64, 3, 2))
+    monkeypatch.setattr(pieces, "PIECE", 8192)
+    monkeypatch.setattr(pieces, "AT_ONCE", 0)
+    monkeypatch.setattr(lm, "COLUMNS", 50)
+    monkeypatch.setattr("zofl_mpi.problems.flat.SMALL", 512)
+    tokens = torch.randint(0, 4000, (1, 5))
+    of = whole.method_of(1, tokens, False, **flags)
+    x, client = of.loss.flat.initial()[0], Client(0, of.setting.data[0])
+    local = of.local(client, broadcast(of, x, {}, torch.zeros(0)))
+    _, inputs, labels = next(iter(local))
+    with Allocations() as plain:
+        local.forward(inputs, labels)
+    with Allocations() as passes:
+        of.train(client, broadcast(of, x, {}, torch.zeros(0)))
+    most = 4 * (64 * 257 + 512 + 4 * 8192) + 5056 * (len(x) // 8192 + 2)  # a layer, some pieces, the generator's states
+    assert passes.peak <= plain.peak + most, (passes.peak, plain.peak, most)
+    assert most < 4 * 4000 * 64 / 2

@@ -108,6 +108,29 @@ def test_a_layer_that_is_perturbed_where_it_computes_gives_the_loss_of_the_pertu
     assert torch.equal(local.theta, kept) and torch.equal(local.buffers, buffers)
 
 
+@pytest.mark.parametrize("distribution", ["gaussian", "sphere", "rademacher"])
+@pytest.mark.parametrize("width", [1, 5, 37, 300])
+def test_some_rows_of_a_matrix_have_the_bits_that_they_have_in_it(
+    monkeypatch: Patch, width: int, distribution: str
+) -> None:
+    """In float32, of a matrix that begins within a piece, wherever rows and pieces end. Mutations: a row in two pieces,
+    half of it another one's; the next piece's rows a row too far; one that there is not, of memory that nobody wrote;
+    where a sum's last numbers are added by other instructions, sums of the rows alone."""
+    monkeypatch.setattr(pieces, "PIECE", 128)
+    d, matrix = 100 + 23 * width + 50, slice(100, 100 + 23 * width)
+    x = torch.randn(d, generator=torch.Generator().manual_seed(1))
+    us = pieces.PiecewiseDirections(STREAMS(Purpose.DIRECTION), x, distribution)
+    whole = us.shifted(x, matrix, 0, 0.1).view(23, width)
+    assert len(us.parts) > 1
+    for start, stop in ((0, 23), (0, 1), (7, 12), (11, 23), (22, 23)):
+        part = slice(100 + start * width, 100 + stop * width)
+        found = us.shifted(x, part, 0, 0.1, matrix)
+        assert torch.equal(found, whole[start:stop].flatten()) and found.data_ptr() % 64 == part.start * 4 % 64
+    which = torch.tensor([22, 0, 5, 5, 11, 23, -1])
+    found = us.rows(x, matrix, width, which, 0, 0.1)
+    assert torch.equal(found[:5], whole[which[:5]]) and bool(found[5:].isnan().all())
+
+
 class BiasFirst(nn.Module):
     """A linear layer as GPT-2 computes it, whose bias a function is given before its weight."""
 

@@ -50,7 +50,7 @@ def test_the_pages_conversions_give_lines(tmp_path: Path, monkeypatch: pytest.Mo
     Path("boolq/train.jsonl").write_text(json.dumps(asked) + "\n")
     row = {"instruction": "Say it.", "input": "", "output": "It."}
     Path("alpaca_data.json").write_text(json.dumps([row, row | {"output": " "}, row | {"input": "Now."}]))
-    page = (ROOT / "zofl_mpi/problems/README.md").read_text()
+    page = (ROOT / ".docs/howto/language_model.md").read_text()
     for code in re.findall(r"^```py\n(.*?)^```$", page, re.S | re.M):
         exec(code, {})
     told = [lines.read(Path(f"{name}.jsonl")) for name in ("sst2", "boolq", "alpaca")]

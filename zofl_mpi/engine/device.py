@@ -111,7 +111,7 @@ def describe(device: str) -> str:
 
 
 def may_have_gpu() -> bool:
-    """Whether this node has a GPU's driver, and this process is not kept from it; it tells without torch."""
+    """True if this node has a GPU's driver, and this process is not kept from it; it tells without torch."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "NoDevFiles")
     return not hidden and any(Path(node).exists() for node in NODES)
 
@@ -123,7 +123,7 @@ def _why_no_gpu() -> str:
         return f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} hides the GPUs from this process"
     build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
     found = f"torch {torch.__version__} ({build}) sees no GPU, although {_driver()} is there"
-    return f"{found} (see ZOFL_TORCH_INDEX in jobs/README.md)"
+    return f"{found} (see ZOFL_TORCH_INDEX in .docs/howto/install.md)"
 
 
 def unused(seen: Collection[str]) -> str:

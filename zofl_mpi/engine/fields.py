@@ -23,6 +23,9 @@ INJECTED_NAMES = ("setting", "federation")
 LARGEST = sys.float_info.max
 DIVERGED = "the run has diverged; smaller steps may help"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+UsedWith = Mapping[str, Mapping[str, tuple[Any, ...]]]
+"""{flag: {other: its values with which anything reads the flag; (): any but 0, nothing or false}}; the class variable
+USED_WITH of a group of flags, by which a command line refuses what would change no bit."""
 
 
 def column(unit: str, meaning: str, default: Any = dataclasses.MISSING, *, finite: str = "") -> Any:
@@ -67,7 +70,7 @@ def check_finite(content: Any) -> None:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether all entries of a number, an array or a tensor are finite."""
+    """True if all entries of a number, an array or a tensor are finite."""
     if isinstance(value, int | float | np.generic):
         return bool(np.isfinite(value))
     if isinstance(value, np.ndarray):  # its ends are NaN where an entry is, and take no memory
@@ -148,7 +151,7 @@ def injected(default: Any = dataclasses.MISSING) -> Any:
 
 
 def is_flag(f: dataclasses.Field[Any]) -> bool:
-    """Whether the command line sets a field, or the fields of its dataclass."""
+    """True if the command line sets a field, or the fields of its dataclass."""
     return f.init and f.name not in INJECTED_NAMES and not f.metadata.get("injected")
 
 

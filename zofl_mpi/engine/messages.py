@@ -33,20 +33,8 @@ APART = {"apart": True}  # metadata of a field whose bytes are not counted: labe
 EACH = {"each": True}  # metadata of a field that has no mean: `mean` gives {client: value} of it
 
 
-@dataclasses.dataclass(frozen=True)
-class Compact:
-    """Base of a message that stands for a smaller one, whose bytes it states; they must be the same for all clients."""
-
-    communicated: int
-
-
 def size(message: Any) -> int:
-    """Communicated bytes: of tensors, 8 for each number, a string's length; fields marked APART are not counted.
-
-    A `Compact` message states its bytes.
-    """
-    if isinstance(message, Compact):
-        return message.communicated
+    """Communicated bytes: of tensors, 8 for each number, a string's length; fields marked APART are not counted."""
     apart = marked(type(message), "apart")  # type: ignore[arg-type]
     return sum(_weight(value) for path, value in leaves(message) if path[0] not in apart)
 
@@ -268,7 +256,7 @@ def duplicate(value: Any, writable: bool = True) -> Any:
 
 
 def is_remote(value: Any) -> bool:
-    """Whether it is a tensor that is not on the host."""
+    """True if it is a tensor that is not on the host."""
     return is_tensor(value) and value.device.type != "cpu"
 
 

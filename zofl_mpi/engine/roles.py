@@ -1,19 +1,16 @@
-"""Base classes of methods and problems for the engine, and the adapter that gives plain problems their defaults.
+"""Base classes of methods and problems for the engine: defaults of the members that these may leave out.
 
-A method inherits `zofl_mpi.Method`. A user's problem needs no base: where it is named on the command line, `with_base`
-makes a subclass of it that has the missing members. Beyond that point no code asks whether a member exists.
+A method inherits `zofl_mpi.Method`, a problem `zofl_mpi.Problem`, so that no code asks whether a member exists.
 """
 
-import types
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
-
-T = TypeVar("T")
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    attribute = property
+    overridable = property
 else:
 
-    class attribute:
+    class overridable:
         """A property that a field, an attribute or a method of the same name in a subclass replaces.
 
         `property` would refuse the values of fields, and a dataclass would take it for a field's default value.
@@ -28,14 +25,6 @@ else:
             return self._value(instance)
 
 
-def with_base(cls: type[T], base: type[Any]) -> type[T]:
-    """The class itself where it has this base, else a subclass of both."""
-    if base in cls.__mro__:
-        return cls
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    return types.new_class(cls.__name__, (cls, base), exec_body=lambda namespace: namespace.update(names))
-
-
 class KernelChoice(NamedTuple):
     """The kernel that a problem chooses for a run."""
 
@@ -47,17 +36,17 @@ class KernelChoice(NamedTuple):
 class Backend(Protocol):
     """Where and how a problem computes."""
 
-    @attribute
+    @overridable
     def device(self) -> str:
         """Name of the device it computes on, as torch calls it."""
         return "cpu"
 
-    @attribute
+    @overridable
     def batched_clients(self) -> int:
         """Number of clients that it computes for in one call; see `engine.batching`."""
         return 1
 
-    @attribute
+    @overridable
     def kernel(self) -> str:
         """The kernel as --kernel names it, where there are several; auto: the run chooses by `kernel_for`."""
         return ""
@@ -84,30 +73,30 @@ class Backend(Protocol):
         """Makes a kernel ready before the first round, as by compiling it."""
         return
 
-    def module_of(self, x: Any) -> Any:
-        """A torch module, a copy on the CPU, with the parameters x (n,); None where the problem is none."""
+    def module_of(self, final: Mapping[str, Any]) -> Any:
+        """A torch module, a copy on the CPU, with the parameters of a last state; None where the problem is none."""
         return None
 
-    @attribute
+    @overridable
     def bf16(self) -> bool | None:
-        """Whether forward passes run in bfloat16; None where they cannot."""
+        """True if forward passes run in bfloat16; None where they cannot."""
         return None
 
 
 class ClientProgram(Protocol):
     """The steps that clients are asked for, and how the engine runs them."""
 
-    @attribute
+    @overridable
     def backend(self) -> Backend:
         """Where and how the steps compute."""
         return HOST
 
-    @attribute
+    @overridable
     def between(self) -> tuple[Any, ...]:
-        """What stands between the program and its clients; see `engine.between`."""
+        """Wrappers of its clients; see `engine.between`."""
         return ()
 
-    @attribute
+    @overridable
     def grows_with(self) -> tuple[str, ...]:
         """Flags with which the memory of a step grows, beside `memory.GROWS`."""
         return ()

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from zofl_mpi.engine import device
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+EMBED = nn.functional.embedding
 SMALL = 2**16
 """Numbers of small layers, as norms, that a pass keeps beside its largest one."""
 
@@ -71,7 +72,7 @@ class Flat:
         return {id(p): (slice(end - size, end), shape) for p, size, shape, end in layout}
 
     def constants(self, modules: Sequence[nn.Module]) -> Iterator[Tensor]:
-        """What some of its modules hold that lies in neither vector: weights that do not train, masks."""
+        """Tensors of these modules that lie in neither vector: frozen weights, masks."""
         own = {id(t) for t in (*self.parameters, *self._buffers)}
         return (t for m in modules for t in (*m.parameters(), *m.buffers()) if id(t) not in own)
 
@@ -129,17 +130,29 @@ class Substituted(TorchFunctionMode):
     """Gives torch's functions other values in place of parameters, made when a function asks for them.
 
     So a pass at a perturbed point needs the memory of the largest layer, not of the model: values are kept while, with
-    those that follow, they are not more than it has. (Logits that come in pieces ask for one matrix again and again.)
+    those that follow, they are not more than the largest one so far. (Logits of a few positions at a time ask for one
+    matrix again and again.) Of a matrix of which a function reads some rows (`Tensor.narrow`, an embedding on a CPU)
+    these alone are made: a vocabulary's is most of a language model's memory.
     The modules may be bound to NaN meanwhile: a function that does not come by here, in compiled code, spoils the loss.
     """
 
-    def __init__(self, sizes: Mapping[int, int], value: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self,
+        sizes: Mapping[int, int],
+        value: Callable[[Tensor], Tensor],
+        some: Callable[[Tensor, slice], Tensor],
+        rows: Callable[[Tensor, Tensor], Tensor],
+    ) -> None:
         """`value` of a parameter is what takes its place, if its id is one of `sizes`: {id: numbers}.
 
         A function's parameters are asked for in the order of `sizes`, in which their values are made soonest.
+
+        Args:
+            some: (parameter, a slice of its rows) to the values of these.
+            rows: (parameter, (k,) numbers of rows) to (k, width) their values.
         """
         super().__init__()
-        self._sizes, self._value, self._room = sizes, value, max(sizes.values(), default=0) + SMALL
+        self._sizes, self._value, self._some, self._rows, self._room = sizes, value, some, rows, 0
         self._order = {key: k for k, key in enumerate(sizes)}
         self._kept: dict[int, Tensor] = {}  # the oldest first
 
@@ -148,14 +161,24 @@ class Substituted(TorchFunctionMode):
             found = func(*args)
             if not isinstance(found, Tensor):
                 return found
-        leaves, form = tree_flatten((args, kwargs or {}))
+        if func is torch.Tensor.narrow and len(args) == 4 and args[1] == 0 and self._makes(args[0]):
+            return self._some(args[0], slice(args[2], args[2] + args[3]))
+        kwargs = kwargs or {}
+        if func is EMBED and args[1].device.type == "cpu" and kwargs.get("max_norm") is None and self._makes(args[1]):
+            return self._rows(args[1], args[0].flatten()).view(*args[0].shape, -1)
+        leaves, form = tree_flatten((args, kwargs))
         asked = {id(p): p for p in leaves if id(p) in self._order}
         values = {key: self._value_of(asked[key]) for key in sorted(asked, key=self._order.__getitem__)}
         args, kwargs = tree_unflatten([values.get(id(leaf), leaf) for leaf in leaves], form)
         return func(*args, **kwargs)
 
+    def _makes(self, asked: Any) -> bool:
+        """True if it is a parameter whose values are still to be made."""
+        return id(asked) in self._order and id(asked) not in self._kept
+
     def _value_of(self, parameter: Tensor) -> Tensor:
         key, kept = id(parameter), self._kept
+        self._room = max(self._room, self._sizes[key] + SMALL)
         if key not in kept:
             while kept and sum(map(self._sizes.__getitem__, [*kept, key])) > self._room:
                 del kept[next(iter(kept))]

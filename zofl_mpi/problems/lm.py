@@ -222,17 +222,20 @@ class Unembedding(nn.Module):
         So all positions meet a part of the matrix while caches hold it: GPT-2's take three quarters of the time of a
         single product, and half that of products of a few positions each.
         """
-        x, weight, bias, first = self.behind(x), self.unembedding.weight, self.unembedding.bias, 0
+        x, weight, bias = self.behind(x), self.unembedding.weight, self.unembedding.bias
+        vocabulary = self.unembedding.out_features
         total, own, sums = x.new_zeros(len(x), dtype=torch.float64), x.new_zeros(len(x), dtype=torch.float64), []
-        for part in weight.split(COLUMNS):
-            logits = widened(linear(x, part, None if bias is None else bias[first : first + len(part)]))
+        for first in range(0, vocabulary, COLUMNS):
+            count = min(COLUMNS, vocabulary - first)
+            part = None if bias is None else bias[first : first + count]
+            logits = widened(linear(x, weight.narrow(0, first, count), part))
             sums.append(logits.logsumexp(dim=1).double())
             column = targets - first
-            values = logits.gather(1, column.clamp(0, len(part) - 1)[:, None]).squeeze(1).double()
-            own += values.where((column >= 0) & (column < len(part)), 0.0)
+            values = logits.gather(1, column.clamp(0, count - 1)[:, None]).squeeze(1).double()
+            own += values.where((column >= 0) & (column < count), 0.0)
             total += logits.sum(dim=1, dtype=torch.float64) if smoothing else 0.0
-            first += len(part)
-        return torch.stack(sums).logsumexp(dim=0) - (1 - smoothing) * own - smoothing / first * total
+        losses: Tensor = torch.stack(sums).logsumexp(dim=0) - (1 - smoothing) * own - smoothing / vocabulary * total
+        return losses
 
 
 class SplitModel(NamedTuple):

@@ -10,12 +10,11 @@ import numpy as np
 
 from zofl_mpi.engine.ledger import bytes_in_words
 from zofl_mpi.errors import plain
+from zofl_mpi.run.family import FAMILIES
 from zofl_mpi.run.grid.state import held
 from zofl_mpi.run.records import Run, checkpoint_path
 
 Facts = dict[str, str]
-FAMILIES = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl")
-"""Commands that a result may name: any other word of it stays a text."""
 LOSSES = ("test_loss", "objective", "loss")
 """Columns that fall as training goes on; the first that a run has is its loss."""
 CELL = 200
@@ -47,11 +46,11 @@ def state(run: Run) -> str:
 
 
 def summary(run: Run) -> Facts:
-    """What a comparison of runs needs of each, in a row."""
+    """Row of a run in a comparison of runs."""
     down, up = (int(run.clients[name].sum()) for name in ("bytes_down", "bytes_up"))
     seconds = run.rounds.get("seconds", np.full(run.length, np.nan))
     loss = next((name for name in LOSSES if last(run, name) is not None), "")
-    explored = run.attrs.get("directions_per_parameter")
+    each = run.attrs.get("directions_per_parameter")
     return {
         "state": state(run),
         "rounds": plain(f"{run.length} of {run.config.get('rounds', '?')}", CELL),
@@ -63,7 +62,7 @@ def summary(run: Run) -> Facts:
         "down to clients": bytes_in_words(down),
         "up to the server": bytes_in_words(up),
         "between ranks": bytes_in_words(moved) if (moved := _moved(run)) else "",
-        "directions per parameter": "" if explored is None else f"{float(explored):.3g}",
+        "directions per parameter": "" if each is None else f"{float(each):.3g}",
         "ranks": str(int(run.attrs["ranks"])),
     }
 
@@ -134,9 +133,9 @@ def sentences(run: Run) -> list[str]:
             f"Its ranks moved {bytes_in_words(moved)} to carry it out (transport); a client's bytes are those of the "
             "method's protocol."
         )
-    explored = run.attrs.get("directions_per_parameter")
-    if explored is not None:
-        lines.append(f"The run drew {float(explored):.3g} directions per parameter.")
+    each = run.attrs.get("directions_per_parameter")
+    if each is not None:
+        lines.append(f"The run drew {float(each):.3g} directions per parameter.")
     if missing := _stored(run, "missing_rounds"):
         lines.append(f"Rows of rounds {missing} are lost.")
     return lines

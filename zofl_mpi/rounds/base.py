@@ -1,13 +1,12 @@
 """Parts that all methods share: first model, participants, the server's own step, weights, expected costs."""
 
-import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cached_property
-from typing import Any, Generic, Literal, cast, final
+from typing import Any, ClassVar, Generic, Literal, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,8 @@ from numpy.typing import NDArray
 from zofl_mpi import Array, Loads, Method, Purpose, Setting, UserError, at_least, fraction, injected
 from zofl_mpi.arrays import Integers
 from zofl_mpi.engine import messages
+from zofl_mpi.engine.between import bytes_up, sent, vectors_between
+from zofl_mpi.engine.fields import UsedWith
 from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.setting import Drawable, P, Work
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
@@ -56,7 +57,7 @@ class Sampling:
 
     @property
     def each(self) -> bool:
-        """Whether each client is drawn by itself."""
+        """True if each client is drawn by itself."""
         return self.poisson or self.setting.any_between("poisson")
 
     @property
@@ -67,15 +68,10 @@ class Sampling:
 
     def __call__(self, r: int) -> list[int]:
         """S_r: `expected` clients, uniformly without replacement, or each with probability beta; ascending."""
-        m = self.setting.m
         if self.each:
-            return np.flatnonzero(self.setting.streams(Purpose.PARTICIPANTS, r=r).random(m) < self.beta).tolist()
-        count = int(self.expected)
-        if self.setting.fleet is not None:
-            return self.setting.fleet.participants(r, count)
-        if count == m:
-            return list(range(m))
-        return sorted(self.setting.streams(Purpose.PARTICIPANTS, r=r).permutation(m)[:count].tolist())
+            drawn = self.setting.streams(Purpose.PARTICIPANTS, r=r).random(self.setting.m)
+            return np.flatnonzero(drawn < self.beta).tolist()
+        return self.setting.participants(r, int(self.expected))
 
     def denominator(self, asked: int) -> float:
         """By what a sum over the `asked` clients of a round is divided: their number, or where each is drawn by itself,
@@ -89,10 +85,7 @@ class Sampling:
 
     def size(self, r: int) -> int:
         """|S_r|, where it can be without drawing who they are."""
-        fleet, count = self.setting.fleet, int(self.expected)
-        if self.each:
-            return len(self(r))
-        return count if fleet is None else fleet.number(r, count)
+        return len(self(r)) if self.each else self.setting.participants_count(r, int(self.expected))
 
 
 @final
@@ -107,6 +100,7 @@ class ServerStep:
         x0: first model: zero, random or auto (zero; a network: random).
     """
 
+    USED_WITH: ClassVar[UsedWith] = {"schedule": {"gamma": ()}, "server_batch": {"gamma": ()}}
     setting: Setting
     gamma: float = at_least(0, 0.0, "a step size")
     schedule: str = "sqrt"
@@ -132,7 +126,7 @@ class ServerStep:
 
 
 def has_samples(setting: Setting) -> bool:
-    """Whether the server holds samples; with --server-fraction 0 it holds none."""
+    """True if the server holds samples; with --server-fraction 0 it holds none."""
     return setting.server is not None and len(setting.server) > 0
 
 
@@ -183,7 +177,7 @@ def scaled_to_one(weights: Mapping[int, float], asked: Collection[int]) -> Mappi
 
 
 def eval_data(setting: Setting[Any], data: Any, i: int | None = None) -> Any:
-    """The samples that evaluations read of client i's data, of the server's for None: the same ones each time."""
+    """Fixed evaluation subset of client i's data (None: of the server's)."""
     if not isinstance(data, Drawable):
         return data
     return data.drawn(setting.eval_samples, setting.streams(Purpose.EVALUATION, i=setting.m if i is None else i))
@@ -197,7 +191,7 @@ PROBE = 64  # samples whose operations a plan counts where a batch is all of a c
 
 @dataclass(frozen=True)
 class RoundCost:
-    """The work and the messages of a method's rounds."""
+    """Cost model of a round: participants, local steps, samples, messages."""
 
     participants: Callable[[int], Sequence[int]]  # (r) -> S_r
     steps: Callable[[Integers, int], Integers | int]  # (clients (k,), r) -> (k,) local steps in round r, or one number
@@ -209,6 +203,7 @@ class RoundCost:
     full_pass: bool = False  # whether a participant also takes one gradient on all of its samples
     server_batch: int = 0  # samples of the server's own step in a round; 0: it takes none
     vectors: int = 0  # (n,) ones that a participant holds in a step, beside the problem's own (`client_bytes`)
+    holds_x: bool = False  # whether the model that it got is one of them
 
     def samples(self, H: Integers, size: Integers) -> Integers:
         """(k,) samples of the gradients of H (k,) local steps of participants that have `size` (k,) samples."""
@@ -229,11 +224,11 @@ class OnProblem(Method[Any], Generic[P]):
 
 @dataclass(frozen=True)
 class EstimatesCost(OnProblem[P], ABC):
-    """Base of a method that states its `effort`: kernel, planned work, loads and the lines of --dry-run follow."""
+    """Base of a method that states its `round_cost`: kernel, planned work, loads and the lines of --dry-run follow."""
 
     @property
     @abstractmethod
-    def effort(self) -> RoundCost:
+    def round_cost(self) -> RoundCost:
         """The work and the messages of a round."""
 
     @property
@@ -244,7 +239,7 @@ class EstimatesCost(OnProblem[P], ABC):
     @property
     def example_reply(self) -> Any:
         """An example of a participant's reply."""
-        return self.effort.up
+        return self.round_cost.up
 
     def work(self) -> Work:
         """The sizes of the local steps, for --kernel auto."""
@@ -252,20 +247,18 @@ class EstimatesCost(OnProblem[P], ABC):
 
     def loads(self) -> Loads:
         """Samples of each client's gradients in round 0."""
-        _, _, samples = self._steps(self.effort, 0, range(self.setting.m))
+        _, _, samples = self._steps(self.round_cost, 0, range(self.setting.m))
         return Loads(samples.tolist())
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         """The lines of --dry-run."""
-        effort, problem = self.effort, cast(Any, self.problem)
-        asked, steps, samples = map(sum, zip(*(self._totals(effort, r) for r in range(rounds)), strict=True))
-        down, up = (
-            0 if message is None else messages.size(message) for message in (effort.down, self._sent(effort.up))
-        )
-        each = (effort.points or 1) * self._flops()
+        cost, problem = self.round_cost, cast(Any, self.problem)
+        asked, steps, samples = map(sum, zip(*(self._totals(cost, r) for r in range(rounds)), strict=True))
+        down, up = self._bytes(cost)
+        each = (cost.points or 1) * self._flops()
         lines: dict[str, str | float] = {
             "length of x, n": problem.n,
-            "clients, participants in a round": f"{self.setting.m}, {len(effort.participants(0))}",
+            "clients, participants in a round": f"{self.setting.m}, {len(cost.participants(0))}",
             "kernel": self.kernel,
             "bytes down, for each participant and round": down,
             "bytes up, for each participant and round": up,
@@ -273,44 +266,44 @@ class EstimatesCost(OnProblem[P], ABC):
             "local steps of all clients, all rounds": steps,
             "FLOPs of all clients, all rounds": f"{samples * each:.3g}",
         }
-        if effort.points:
-            lines["evaluations of a mini-batch's loss, all rounds"] = steps * effort.points
-        if effort.server_batch:
-            lines["samples of the server's own steps, all rounds"] = rounds * effort.server_batch
+        if cost.points:
+            lines["evaluations of a mini-batch's loss, all rounds"] = steps * cost.points
+        if cost.server_batch:
+            lines["samples of the server's own steps, all rounds"] = rounds * cost.server_batch
         return lines
 
     def device_needs(self) -> Sequence[Needs]:
         """MACs of a sample in a step (half of its FLOPs), of its gradient at the server, and the bytes of a step."""
-        effort, problem = self.effort, cast(Any, self.problem)
-        size = effort.server_batch
+        cost, problem = self.round_cost, cast(Any, self.problem)
+        size = cost.server_batch
         server = problem.flops(min(size, PROBE)) / min(size, PROBE) / 2 if size else 0.0
-        held = problem.client_bytes(self._largest(), not effort.points) if effort.batch or effort.up is not None else 0
-        held += bool(held) * effort.vectors * problem.n * np.dtype(self.setting.dtype).itemsize
-        return [Needs((effort.points or 1) * self._flops() / 2, server, held)]
+        held = problem.client_bytes(self._largest(), not cost.points) if cost.batch or cost.up is not None else 0
+        vectors = cost.vectors + vectors_between(self, cost.holds_x)
+        held += bool(held) * vectors * problem.n * np.dtype(self.setting.dtype).itemsize
+        return [Needs((cost.points or 1) * self._flops() / 2, server, held)]
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
-        effort = self.effort
-        asked, _, samples = self._steps(effort, r, clients)
-        sizes = (0 if message is None else messages.size(message) for message in (effort.down, effort.up))
-        down, up, two = (np.full(len(samples), float(size)) for size in (*sizes, 2))
-        return RoundWork(asked.tolist(), samples.astype(float), down, up, two, server_samples=effort.server_batch)
+        cost = self.round_cost
+        asked, _, samples = self._steps(cost, r, clients)
+        down, up, two = (np.full(len(samples), float(size)) for size in (*self._bytes(cost), 2))
+        return RoundWork(asked.tolist(), samples.astype(float), down, up, two, server_samples=cost.server_batch)
 
     def _steps(
-        self, effort: RoundCost, r: int, clients: Sequence[int] | None = None
+        self, cost: RoundCost, r: int, clients: Sequence[int] | None = None
     ) -> tuple[Integers, Integers, Integers]:
         """(k,) each: clients (None: the participants of round r), their local steps, the samples of these."""
-        ids = np.array(effort.participants(r) if clients is None else clients, np.int64)
-        steps = np.broadcast_to(effort.steps(ids, r), ids.shape)
-        return ids, steps, np.broadcast_to(effort.samples(steps, self._sizes[ids]), ids.shape)
+        ids = np.array(cost.participants(r) if clients is None else clients, np.int64)
+        steps = np.broadcast_to(cost.steps(ids, r), ids.shape)
+        return ids, steps, np.broadcast_to(cost.samples(steps, self._sizes[ids]), ids.shape)
 
-    def _totals(self, effort: RoundCost, r: int) -> tuple[int, int, int]:
+    def _totals(self, cost: RoundCost, r: int) -> tuple[int, int, int]:
         """How many participants round r has, and their local steps and the samples of these, in all."""
-        H = effort.steps(np.zeros(0, np.int64), r)
-        alike = (effort.batch and not effort.full_pass) or self._sizes.min() == self._sizes.max()
-        if isinstance(effort.participants, Sampling) and isinstance(H, int) and alike:
-            count = effort.participants.size(r)
-            return count, count * H, count * int(effort.samples(np.array([H]), self._sizes[:1])[0])
-        S, H, samples = self._steps(effort, r)
+        H = cost.steps(np.zeros(0, np.int64), r)
+        alike = (cost.batch and not cost.full_pass) or self._sizes.min() == self._sizes.max()
+        if isinstance(cost.participants, Sampling) and isinstance(H, int) and alike:
+            count = cost.participants.size(r)
+            return count, count * H, count * int(cost.samples(np.array([H]), self._sizes[:1])[0])
+        S, H, samples = self._steps(cost, r)
         return len(S), int(H.sum()), int(samples.sum())
 
     @cached_property
@@ -318,15 +311,18 @@ class EstimatesCost(OnProblem[P], ABC):
         """(m,) samples of each client."""
         return np.array(step_samples(self.setting, 0))
 
-    def _sent(self, reply: Any) -> Any:
-        """A reply, for an example, as a client sends it."""
-        return functools.reduce(lambda sent, each: each.as_sent(sent), self.setting.between if reply else (), reply)
+    def _bytes(self, cost: RoundCost) -> tuple[int, int]:
+        """Bytes of a participant's message and of its reply, as it sends it."""
+        down, up = (0 if message is None else messages.size(message) for message in (cost.down, cost.up))
+        if cost.up is not None:
+            up = bytes_up(self, sent(self, cost.up))
+        return down, up
 
     def _flops(self) -> float:
         """FLOPs of a sample's loss where a step evaluates losses, else of its gradient; a network computes a step."""
-        problem, probe = cast(Any, self.problem), self.effort.batch or min(self._largest(), PROBE)
-        return float((problem.flops_evaluation(probe) if self.effort.points else problem.flops(probe)) / probe)
+        problem, probe = cast(Any, self.problem), self.round_cost.batch or min(self._largest(), PROBE)
+        return float((problem.flops_evaluation(probe) if self.round_cost.points else problem.flops(probe)) / probe)
 
     def _largest(self) -> int:
         """Samples of a client's largest mini-batch."""
-        return self.effort.batch or max(step_samples(self.setting, 0))
+        return self.round_cost.batch or max(step_samples(self.setting, 0))

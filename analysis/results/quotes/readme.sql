@@ -11,3 +11,6 @@ select ceil(100 * points) / 100 from less_server;
 select nth(method, 'zo_hfl | server_sgd | scaffold') as k, accuracy_mean_percent, accuracy_sd_percent from a_tuned where best;
 -- HERON's accuracy, # ± #, is that of a frozen random client, # ± #
 select nth(method, 'heron | heron-frozen') as k, accuracy_mean_percent, accuracy_sd_percent from c_fig2 where setting = 'iid';
+-- Below 0.1, at most # % of the gap to first order is closed. With 0.4 and more # of # points close a quarter or more
+select (select max(share_percent) from pays where directions_per_parameter < 0.1), sum(share_percent >= 25), count(*)
+from pays where directions_per_parameter >= 0.4;

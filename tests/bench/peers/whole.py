@@ -63,7 +63,7 @@ def here(size: int, tokens: Any, kept: bool, **given: Any) -> tuple[Step, int]:
     x, client, rounds = of.loss.flat.initial()[0], Client(0, of.setting.data[0]), iter(range(10**6))
 
     def step() -> None:
-        message = ModelBroadcast(x, {}, torch.zeros(0), next(rounds))
+        message = ModelBroadcast(x, {}, torch.zeros(0), next(rounds), of.rule.span, of.problem.arithmetic)
         of.replay(x, {}, message.r, of.train(client, message).differences)
 
     return step, len(x)

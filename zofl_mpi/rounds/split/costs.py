@@ -24,7 +24,6 @@ SAMPLE_MACS = "multiply-accumulates of a sample at the client"
 STEP_MACS = "multiply-accumulates of a client's step"
 PASS_MACS = "multiply-accumulates of each of a client's forward passes"
 STEP_BYTES = "peak bytes of a client's step, beyond its model"  # of its passes, as [C]'s Table II: see `peak_bytes`
-HELD_BYTES = "bytes that a client's device holds in a step, with its model, directions and moments"
 WITHOUT = ", without --client-memory"
 STEP_COUNTED = STEP_MACS + ", its backward pass as computed"
 RECOMPUTED = ", if it computes its blocks again"  # gradient checkpointing
@@ -70,7 +69,7 @@ class Traffic:
         }
 
     def aligns(self, r: int) -> bool:
-        """Whether the participants of round r get new heads, in the middle of it."""
+        """True if the participants of round r get new heads, in the middle of it."""
         return self.aligned > 0 and r % self.aligned == 0
 
     def total(self, rounds: int) -> Counter[str]:

@@ -76,21 +76,49 @@ class PiecewiseDirections:
             self._last = p, j, u if self._K is None else u * self._K[self.parts[j]].rsqrt()
         return self._last[2]
 
-    def shifted(self, x: Tensor, part: slice, p: int, mu: float) -> Tensor:
+    def shifted(self, x: Tensor, part: slice, p: int, mu: float, of: slice | None = None) -> Tensor:
         """A part of x + mu u_p, at an address that is to a multiple of 64 as that of x's part: see `problems.flat`."""
         lead = part.start % 64
-        return self.shift(x, part, p, mu, x.new_empty(lead + part.stop - part.start)[lead:])
+        return self.shift(x, part, p, mu, x.new_empty(lead + part.stop - part.start)[lead:], of)
 
-    def shift(self, x: Tensor, part: slice, p: int, mu: float, found: Tensor) -> Tensor:
-        """Writes a part of x + mu u_p into `found`."""
+    def shift(self, x: Tensor, part: slice, p: int, mu: float, found: Tensor, of: slice | None = None) -> Tensor:
+        """Writes a part of x + mu u_p into `found`, with the bits that it has in the part `of` which it is one.
+
+        These are added up piece by piece: a sum's last numbers may round otherwise, in a scalar loop.
+        """
+        for j, whole in self._pieces_of(of or part):
+            start, stop, first = max(part.start, whole.start), min(part.stop, whole.stop), self.parts[j].start
+            if start >= stop:
+                continue
+            target = found[start - part.start : stop - part.start]
+            u = self(p, j)[whole.start - first : whole.stop - first]
+            if stop - start == len(u):
+                torch.add(x[whole], u, alpha=mu, out=target)
+            else:
+                target.copy_(torch.add(x[whole], u, alpha=mu)[start - whole.start : stop - whole.start])
+        return found
+
+    def rows(self, x: Tensor, part: slice, width: int, which: Tensor, p: int, mu: float) -> Tensor:
+        """(k, width) the rows `which` (k,) of the matrix that a part of x + mu u_p is; NaN where it has no such row."""
+        found, memory = x.new_full((len(which), width), math.nan), x.new_empty(width + self._size + 16)
+        first, left = 0, 0  # the row that comes next, and how many numbers of it are there
+        for _, own in self._pieces_of(part):
+            end = left + own.stop - own.start
+            self.shift(x, own, p, mu, memory[left:end])
+            complete, left = divmod(end, width)
+            at = which.ge(first).logical_and_(which.lt(first + complete)).nonzero().squeeze(1)
+            found[at] = memory[: complete * width].view(complete, width)[which[at] - first]
+            memory[:left] = memory[end - left : end].clone()
+            first += complete
+        return found
+
+    def _pieces_of(self, part: slice) -> Iterator[tuple[int, slice]]:
+        """(j, where they overlap) of the pieces of which a part of x has numbers."""
         for j in range(min(part.start // self._size, len(self.parts) - 1), len(self.parts)):
             own = self.parts[j]
-            start, stop = max(part.start, own.start), min(part.stop, own.stop)
-            if start >= stop:
-                break
-            u = self(p, j)[start - own.start : stop - own.start]
-            torch.add(x[start:stop], u, alpha=mu, out=found[start - part.start : stop - part.start])
-        return found
+            if own.start >= part.stop:
+                return
+            yield j, slice(max(part.start, own.start), min(part.stop, own.stop))
 
     def _piece(self, p: int, j: int) -> Tensor:
         """The piece as the generator gives it: kept, or drawn."""
@@ -198,4 +226,12 @@ def _shifted(
     def layer(parameter: Tensor) -> Tensor:
         return us.shifted(theta, places[id(parameter)], p, mu).view(parameter.shape)
 
-    return Substituted({key: part.stop - part.start for key, part in places.items()}, layer)
+    def some(parameter: Tensor, rows: slice) -> Tensor:
+        of, width = places[id(parameter)], parameter.shape[1:].numel()
+        part = slice(of.start + width * rows.start, of.start + width * rows.stop)
+        return us.shifted(theta, part, p, mu, of).view(-1, *parameter.shape[1:])
+
+    def rows(parameter: Tensor, which: Tensor) -> Tensor:
+        return us.rows(theta, places[id(parameter)], parameter.shape[1], which, p, mu)
+
+    return Substituted({key: part.stop - part.start for key, part in places.items()}, layer, some, rows)

@@ -56,7 +56,7 @@ def _how_far(result: records.Heading, rounds: int, budget: bool) -> tuple[str, s
     if done and result.length == rounds:
         return "finished", f"{rounds} rounds are done"
     with suppress(UserError):
-        saved = int(records.load_checkpoint(records.checkpoint_path(result.path)).attrs["round"])
+        saved = int(records.load_checkpoint(records.checkpoint_path(result.path), whole=False).attrs["round"])
     if (done and result.length > rounds) or (saved or 0) > rounds:
         return "other", _other(f"--rounds was {result.config['rounds']}, is now {rounds}")
     if saved is not None:
@@ -82,7 +82,7 @@ def finished(grid: Grid, run: GridRun) -> records.Run | str:
 
 
 def _last_words(log: Path) -> str:
-    """What a run printed last: why it ended, if it failed."""
+    """Last line that a run printed: the reason, if it failed."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError:
@@ -103,7 +103,7 @@ def typed(words: Sequence[str]) -> str:
 
 
 def held(path: Path) -> bool:
-    """Whether a process holds the lock of a file; never where the file system has no locks."""
+    """True if a process holds the lock of a file; never where the file system has no locks."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe that nobody writes waits for ever
         try:
