@@ -114,7 +114,7 @@ def test_a_smoothing_radius_that_moves_nothing_is_refused(capsys: Capsys, family
         ("--server-fraction 0", "--server-fraction 0: the server has no samples of its own, needed for --method"),
         ("--tau 1 2", "must be one number, or 10, one for each client (--m)"),
         ("--tau 1e18", "--tau 1e+18: must be a number of local steps, at least 0 and at most 1e9"),
-        ("--personal-tau 1e18 --method ditto", "must be a number of local steps, at least 0 and at most 1e9"),
+        ("--personal --personal-tau 1e18 --method ditto", "must be a number of local steps, at least 0 and"),
         ("--batch 1000000000000", "--batch 1000000000000: the samples of one step take "),
         ("--method fedavg --server-batch 1000000000000 --gamma 1", "--server-batch 1000000000000: the samples"),
         ("--mu -1", "mu -1.0: must be a number, at least 0"),

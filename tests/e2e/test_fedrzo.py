@@ -67,6 +67,8 @@ def command(case: str) -> list[str]:
     said = {flag: value for flag, value in USUAL.items() if flag[2:].replace("-", "_") in known and flag not in own}
     if method == "fedrzo_bl" and "--exact" not in own:
         del said["--probe"]
+    unread = ["--H"] if "--K" in own else ["--T-lower", "--H-lower"] if option(own, "--lower", "") == "exact" else []
+    said = {flag: value for flag, value in said.items() if flag not in unread}
     flat = [str(word) for pair in said.items() for word in pair]
     return [*own, *flat, "--eval-every", "2"]
 

@@ -125,7 +125,7 @@ def test_a_run_whose_directions_were_drawn_otherwise_is_not_continued(capsys: Ca
     """Even where its modules begin alike: the kernel tells. The exact gradient has no directions. Mutation: no name."""
     for estimate in ("one-sided", "exact"):
         out = Path(f"{estimate}.h5")
-        assert here(FAMILY, *command("heron", 1, out), "--estimate", estimate) == 0
+        assert here(FAMILY, *command("heron+float64", 1, out), "--estimate", estimate) == 0
         with h5py.File(out, "r+") as file:
             kernel = file.attrs["kernel"].decode()
             set_attributes(file, {"kernel": "torch cpu"})

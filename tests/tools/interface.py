@@ -18,12 +18,12 @@ from zofl_mpi.engine.fleet import FleetColumns
 from zofl_mpi.engine.setting import Method
 from zofl_mpi.rounds.local_sgd import LocalSGDState
 from zofl_mpi.run import flags
+from zofl_mpi.run.family import FAMILIES
 from zofl_mpi.run.plan import HOOKS, groups_of
 from zofl_mpi.run.records import layout
 from zofl_mpi.run.records.hdf5 import FORMAT
 
 FILE = Path(__file__).parents[1] / "formats/interface.json"
-FAMILIES = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl")
 METHODS_OWN = ("start", "round", "evaluate")
 PROVISIONAL = ("device_needs", "round_work")
 """Functions of `Method` that a later 1.x may still change."""

@@ -8,7 +8,6 @@ and prepares the entry, which checks the files' checksums; all ranks of the node
     python -m zofl_mpi.data.cache --empty         # deletes those that no run has open
 """
 
-import argparse
 import fcntl
 import hashlib
 import json
@@ -293,6 +292,8 @@ def _remove(entry: Path) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
+    import argparse  # a run needs none
+
     parser = argparse.ArgumentParser(prog="python -m zofl_mpi.data.cache", description="List or empty the cache.")
     parser.add_argument("--empty", action="store_true", help="delete the entries that no run has open")
     given = parser.parse_args(arguments)
