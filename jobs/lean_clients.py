@@ -43,7 +43,7 @@ class UploadOnly(SplitMethod):
         trained = [i for i in self.training.participants(r) if self.has_room(i)]
         mean = Update(state.theta, state.buffers)
         if trained:
-            mean = clients.mean(self.update, Ask(), to=trained, weights=self.training.shares())
+            mean = clients.mean(self.update, Ask(), to=trained, weights=self.training.client_weights())
         return main.state(with_head(state, mean), local_loss)
 
     # --- by device

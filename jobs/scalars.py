@@ -91,7 +91,7 @@ class Scalars(EstimatesCost[Smooth]):
         return Directions(rounds * self.n_p, self.problem.n)
 
     @property
-    def effort(self) -> RoundCost:
+    def round_cost(self) -> RoundCost:
         """One full gradient of each participant."""
         x: Any = np.zeros(self.problem.n, self.setting.dtype)
         up = Derivatives(np.zeros(self.n_p))

@@ -153,7 +153,7 @@ def _shown_unless_interrupted(
 
 
 def output_fails() -> bool:
-    """Whether what was printed cannot be written, as on a full disk."""
+    """True if what was printed cannot be written, as on a full disk."""
     try:
         print(flush=True)
     except OSError:

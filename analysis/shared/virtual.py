@@ -75,7 +75,7 @@ class Rebuilt:
         fleet = Fleet(roomy, np.arange(len(roomy)), self.method.setting.streams, server_speed=there.server)
         fleet.bind(self, needs or self.needs)
         fleet.way = self.way if way is None else way
-        sums = (fleet.spent(done) for done in range(1, len(self.works) + 1))
+        sums = (fleet.columns(done) for done in range(1, len(self.works) + 1))
         return np.array([(each.virtual_seconds, each.joules) for each in sums])
 
     def accuracy_on(self, labels: Sequence[int]) -> float:

@@ -229,7 +229,7 @@ def channels_last(device: str) -> None:
         smashed = own.smash(x)
     if device != "cpu":
         assert smashed.is_contiguous(memory_format=torch.channels_last)
-        assert own.placed(smashed.contiguous().cpu()).is_contiguous(memory_format=torch.channels_last)
+        assert own.to_device(smashed.contiguous().cpu()).is_contiguous(memory_format=torch.channels_last)
 
 
 CALLS: tuple[Callable[[str], None], ...] = (

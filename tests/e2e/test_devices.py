@@ -73,7 +73,7 @@ def test_planned_bytes_are_the_counted_ones(name: str, tmp_path: Path, monkeypat
                 name, 2
             )
             assert set(work.messages) <= {sent}
-    assert records.load(out).rounds["virtual_seconds"].tolist() == [fleet.spent(k).virtual_seconds for k in (1, 2, 3)]
+    assert records.load(out).rounds["virtual_seconds"].tolist() == [fleet.columns(k).virtual_seconds for k in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("name", ["fedavg", "decomfl", "heron"])

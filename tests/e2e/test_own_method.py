@@ -21,7 +21,7 @@ import torch
 from zofl_mpi import Array, Client, Clients, Method, Setting, change, column, flag_group
 from zofl_mpi.methods.fedavg import FedAvg
 from zofl_mpi.rounds.base import Sampling
-from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, State
+from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, LocalSGDState
 from zofl_mpi.rounds.report import GlobalModel
 
 
@@ -31,7 +31,7 @@ class Mine(FirstOrder):
 
     def round(self, state, r, clients):
         mean = clients.mean(self.train, GlobalModel(state.x, r), to=self.local.sampling(r))
-        return State(mean.y)
+        return LocalSGDState(mean.y)
 
     def train(self, client: Client, message: GlobalModel) -> LocalModel:
         y = message.x - np.float32(0.01) * self.problem.gradient(message.x, client.data).astype(message.x.dtype)
@@ -43,7 +43,7 @@ class Everybody(Mine):
     """A mean of all clients, whoever is drawn."""
 
     def round(self, state, r, clients):
-        return State(clients.mean(self.train, GlobalModel(state.x, r)).y)
+        return LocalSGDState(clients.mean(self.train, GlobalModel(state.x, r)).y)
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Counting(Mine):
     def round(self, state, r, clients):
         object.__setattr__(self, "count", getattr(self, "count", 0) + 1)
         new = super().round(state, r, clients)
-        return State(new.x + np.float32(self.count))
+        return LocalSGDState(new.x + np.float32(self.count))
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class Wider(Mine):
     """A state in another dtype than at the start."""
 
     def round(self, state, r, clients):
-        return State(super().round(state, r, clients).x.astype(np.float64))
+        return LocalSGDState(super().round(state, r, clients).x.astype(np.float64))
 '''
 WRONG = {
     "Nan --aggregate median": "--aggregate median: Nan asks for step 'send' by clients.ask, whose replies are not",

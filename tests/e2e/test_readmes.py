@@ -19,7 +19,6 @@ from scipy.optimize import linprog
 
 from tests.conftest import LIMIT, ROOT
 from tests.launch import launch, threads
-from tests.tools import interface
 from zofl_mpi.data import npz, partition
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.report.same import differences
@@ -393,11 +392,6 @@ def test_the_readme_counts_and_names_the_baselines() -> None:
     assert f"the methods of three papers and {len(baselines)} baselines" in text
     (listed,) = re.findall(r"`--method (\w+)` \(([\w, ]+)\) runs a baseline", text)
     assert {listed[0], *listed[1].split(", ")} == baselines
-
-
-def test_the_page_of_the_interface_is_that_of_the_code() -> None:
-    """Mutations: a flag, a column, a path or a name that is added, renamed or gone."""
-    assert (ROOT / "zofl_mpi/INTERFACE.md").read_text() == interface.page()
 
 
 def clients_of_table() -> tuple[list[int], Any, Any]:

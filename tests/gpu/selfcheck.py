@@ -30,7 +30,7 @@ def counted(bench: Bench) -> None:
 
 
 def told(bench: Bench) -> None:
-    """Memory that runs out becomes a sentence with what was asked for and what is free."""
+    """An out-of-memory error says what was asked for and what is free."""
     free, total = device.free_bytes() or (0, 0)
     assert 0 < free <= total
     try:

@@ -43,7 +43,7 @@ def method_of(module: str, words: list[str]) -> Any:
     family = family_of(module)
     own = plan.parse_plan(family, [*words, "--device", "cpu", "--dtype", "float64", "--rounds", str(ROUNDS)])
     setting = build_setting(SingleProcess(), family, own, "cpu")
-    return flags.made(plan.method_of(family, own.values["method"]), own.values, setting=setting)
+    return flags.instantiate(plan.method_of(family, own.values["method"]), own.values, setting=setting)
 
 
 class Spoiled(LocalClients):  # type: ignore[misc]

@@ -98,7 +98,7 @@ def test_each_term_of_virtual_time_and_joules(which: str) -> None:
     np.testing.assert_allclose(parts.total, ends, rtol=1e-14)
     server = 3 * SERVER * served.sum() / RATE
     both = max(ends.max(), server) if streams else ends.max() + server
-    spent = fleet.spent(1)
+    spent = fleet.columns(1)
     assert spent.virtual_seconds == pytest.approx(both, rel=1e-14)
     assert spent.joules == pytest.approx(2 * macs.sum() + 3 * (work.down + work.up).sum(), rel=1e-14)
 
@@ -113,7 +113,7 @@ def test_the_server_works_on_uploads_of_those_that_count(which: str) -> None:
     fleet.bind(made, made.device_needs())
     server = 3 * SERVER * sum(SIZES[:2]) / 0.1
     assert made.round_work(0).clients == [0, 1]
-    assert fleet.spent(1).virtual_seconds == pytest.approx(max(1e4, server) if which == "HERON" else 1e4 + server)
+    assert fleet.columns(1).virtual_seconds == pytest.approx(max(1e4, server) if which == "HERON" else 1e4 + server)
     assert fleet.by_client(1)["dropped"].tolist() == [0, 0, 1]
 
 
@@ -144,8 +144,8 @@ def test_mixed_clients_take_the_operations_and_joules_of_their_own_way() -> None
     np.testing.assert_allclose(fleet.macs(work), macs, rtol=1e-14)
     np.testing.assert_allclose(fleet.seconds(work).compute, macs / [1e3, 500, 1e3], rtol=1e-14)
     np.testing.assert_allclose(fleet.by_client(1)["joules"], macs * [2, 7, 2], rtol=1e-14)
-    assert fleet.spent(1).joules == pytest.approx(float((macs * [2, 7, 2]).sum()), rel=1e-14)
-    rows = {row["class"]: row for row in fleet.lines()}
+    assert fleet.columns(1).joules == pytest.approx(float((macs * [2, 7, 2]).sum()), rel=1e-14)
+    rows = {row["class"]: row for row in fleet.class_rows()}
     assert rows["lean"]["joules"] == pytest.approx(7 * macs[1]) and rows["lean"]["way"] == 1
     assert rows["roomy"]["joules"] == pytest.approx(2 * (macs[0] + macs[2]) / 2)
 
@@ -176,6 +176,6 @@ def test_federated_methods_on_softmax(cls: Any, flags: Any, samples: Any, points
     parts = fleet.seconds(work)
     np.testing.assert_allclose(parts.compute, macs / 1e3, rtol=1e-14)
     total = 0.5 + 8 * work.down / 800 + macs / 1e3 + 8 * work.up / 400
-    spent = fleet.spent(1)
+    spent = fleet.columns(1)
     assert spent.virtual_seconds == pytest.approx(total.max() + 2 * n * server / RATE, rel=1e-14)
     assert spent.joules == pytest.approx(2 * macs.sum() + 3 * (work.down + work.up).sum(), rel=1e-14)

@@ -144,8 +144,6 @@ def test_a_step_is_pulled_towards_the_clients_own_set(framed: Array, weights: An
     """Exactly, since the frame makes the estimate exact. Mutations: a projection in place of the penalty; 1/eta^2,
     2/eta; another client's set; the pull at the round's start in place of the iterate; weights of the wrong kind."""
     setting = bowls()
-    with pytest.raises(UserError, match="--x-set"):
-        nn(setting, x_set=("box:-0.3:0.2", "ball:0.5:3,0,0,0", "all"))
     of = nn(setting, 2 * n, H=3, batch=0, x_set=("box:-0.3:0.6", "ball:0.5:1,0,0,0", "all"), weights=weights)
     x = point() + 2
     shares = np.array(SIZES) / sum(SIZES) if weights == "size" else np.full(m, 1 / 3)
@@ -292,7 +290,6 @@ def test_divergence_names_gamma(flags: Any) -> None:
         (FedRZONN, {"x_set": ("sphere:1",)}, "--x-set sphere:1: must be one of all, box:LOW:HIGH"),
         (FedRZONN, {"x_set": ("all", "all")}, "one set for all, or one for each of the 3 clients, not 2"),
         (FedRZONN, {"x_set": ("box:1:0",)}, "this one is empty"),
-        (FedRZONN, {"x_set": ("box:0:1", "box:2:3", "all")}, "sets with a common point: these stay 1 apart"),
         (FedRZOBL, {"T_lower": "abc"}, "--T-lower abc: must be auto, alg3, thm1 or a whole number"),
         (FedRZOBL, {"T_lower": "-1"}, "--T-lower -1: must be auto, alg3, thm1 or a whole number"),
         (FedRZOBL, {"H_lower": "alg3"}, "--H-lower alg3: must be auto, paper or a whole number"),

@@ -93,7 +93,7 @@ def test_vectors_are_those_that_a_step_holds(which: str) -> None:
     cls, flags, step, vectors = CASES[which]
     own = federation()
     of = from_flags(cls, own, **flags) if cls is Scaffnew else method(cls, own, **flags)
-    n, batch = own.problem.n, of.effort.batch
+    n, batch = own.problem.n, of.round_cost.batch
     (needs,) = of.device_needs()
     numbers = needs.bytes / 8
     assert numbers == (3 + vectors) * n + batch * (WIDE + 2 * CLASSES)

@@ -113,7 +113,9 @@ def test_sgd_with_step_1_is_plain_averaging_to_the_bit(make: Make, cls: Any, dty
     x, clients = point(setting), clients_of(of)
     assert ServerRule().step(1e16 * x, x, 1.0, {})[0] is x
     if cls is not Scaffold:
-        mean = clients.mean(of.train, local_sgd.GlobalModel(x, 0), to=of.local.sampling(0), weights=of.local.shares())
+        mean = clients.mean(
+            of.train, local_sgd.GlobalModel(x, 0), to=of.local.sampling(0), weights=of.local.client_weights()
+        )
         assert one(of, x=x).tobytes() == mean.y.tobytes()
 
 

@@ -1,4 +1,4 @@
-"""--eval-samples: at most so many samples of each part, and the same ones each time."""
+"""--eval-samples: a fixed subset of each part, of at most that size."""
 
 from typing import Any
 

@@ -55,15 +55,15 @@ def test_the_virtual_seconds_of_three_clients_by_hand() -> None:
     assert parts.compute.tolist() == [0.6, 6.0, 1.2]
     assert parts.up.tolist() == [16 / 40, 16 / 4, 0.0]
     assert parts.total.tolist() == [1 + 0.4 + 0.6 + 0.4, 2 + 4 + 6 + 4, 1.2]
-    spent = fleet.spent(3)
+    spent = fleet.columns(3)
     assert spent.virtual_seconds == 3 * (16.0 + 8 * 15 / 30)
     assert spent.joules == 3 * ((2 * 60 + 3 * 6) + (60 + 6))
-    assert fleet.spent(1).virtual_seconds * 3 == spent.virtual_seconds  # in any order
-    assert fleet.spent(3) == spent
+    assert fleet.columns(1).virtual_seconds * 3 == spent.virtual_seconds  # in any order
+    assert fleet.columns(3) == spent
     each = fleet.by_client(2)
     assert each["virtual_seconds"].tolist() == [2 * 2.4, 2 * 16.0, 2 * 1.2]
     assert each["joules"].tolist() == [2 * 138.0, 2 * 66.0, 0.0]
-    assert fleet.spent(3) == spent
+    assert fleet.columns(3) == spent
 
 
 def test_uploads_that_stream_and_the_server_overlap() -> None:
@@ -71,12 +71,12 @@ def test_uploads_that_stream_and_the_server_overlap() -> None:
     fleet, asks = bound(SLOW, of=[0], server_speed=1.0, method={"server": 3.0, "streams": True})
     fleet.needs = (Needs(6.0, 15.0),)
     assert fleet.seconds(asks.round_work(0)).total.tolist() == [2 + 4 + max(6, 4)]
-    assert fleet.spent(1).virtual_seconds == max(12, 45)
+    assert fleet.columns(1).virtual_seconds == max(12, 45)
 
 
 def test_one_class_without_limits_takes_the_operations_over_its_speed() -> None:
     fleet, _ = bound(PLAIN, of=[0] * 5, method={"beta": 0.4})
-    assert fleet.spent(4).virtual_seconds == pytest.approx(4 * 60 / 50, rel=1e-15)
+    assert fleet.columns(4).virtual_seconds == pytest.approx(4 * 60 / 50, rel=1e-15)
 
 
 def test_participants_are_those_without_devices_where_nothing_limits_them() -> None:
@@ -84,14 +84,14 @@ def test_participants_are_those_without_devices_where_nothing_limits_them() -> N
     fleet, asks = bound(PLAIN, FAST, of=[0, 1] * 10, method={"beta": 0.3})
     bare = Sampling(replace(asks.setting, fleet=None), 0.3)
     assert [asks.round_work(r).clients for r in range(9)] == [bare(r) for r in range(9)]
-    assert fleet.spent(9).clients_dropped == 0
+    assert fleet.columns(9).clients_dropped == 0
 
 
 def test_late_clients_are_dropped_and_the_server_waits_for_them_until_the_deadline() -> None:
     """SLOW takes 16 s, FAST 2.4. Mutations: weights of the late; an end at the last one in time; their joules saved."""
     fleet, asks = bound(FAST, SLOW, of=[0, 1, 0, 1, 1], deadline=5.0)
     assert asks.round_work(0).clients == [0, 2]
-    spent = fleet.spent(2)
+    spent = fleet.columns(2)
     assert spent.virtual_seconds == 10.0 and spent.clients_dropped == 3
     assert spent.joules == 2 * (2 * 138 + 3 * 66)
     each = fleet.by_client(2)
@@ -101,7 +101,7 @@ def test_late_clients_are_dropped_and_the_server_waits_for_them_until_the_deadli
     assert len(just.round_work(0).clients) == 2
     _, alone = bound(SLOW, of=[0, 0], deadline=5.0)
     assert len(alone.round_work(0).clients) == 1  # a round needs one
-    assert alone.setting.fleet.spent(1).virtual_seconds == 16.0
+    assert alone.setting.fleet.columns(1).virtual_seconds == 16.0
 
 
 def test_of_more_clients_than_are_needed_the_first_ones_count() -> None:
@@ -115,8 +115,8 @@ def test_of_more_clients_than_are_needed_the_first_ones_count() -> None:
         assert len(counted) == 5 and set(counted) <= set(drawn.tolist())
         assert sum(i % 2 == 0 for i in counted) == min(5, len(fast))
         ends.append(2.4 if len(fast) >= 5 else 16.0)
-    assert fleet.spent(20).virtual_seconds == pytest.approx(sum(ends), rel=1e-14)
-    assert len(set(ends)) == 2 and fleet.spent(20).clients_dropped == 3
+    assert fleet.columns(20).virtual_seconds == pytest.approx(sum(ends), rel=1e-14)
+    assert len(set(ends)) == 2 and fleet.columns(20).clients_dropped == 3
 
 
 @pytest.mark.parametrize(("beta", "over", "asked"), [(0.5, 1.25, 13), (0.2, 1.1, 5), (0.5, 1.1, 11), (0.1, 1.5, 3)])
@@ -136,7 +136,7 @@ def test_clients_that_are_away_are_not_asked() -> None:
     assert asks.round_work(0).clients != asks.round_work(1).clients
     _, few = bound(replace(PLAIN, available=1e-9), of=[0] * 3)
     assert [len(few.round_work(r).clients) for r in range(5)] == [1] * 5
-    assert fleet.spent(2).clients_dropped == 0
+    assert fleet.columns(2).clients_dropped == 0
 
 
 @pytest.mark.parametrize("limits", [{}, {"over_select": 1.4}, {"deadline": 3.0}], ids=str)
@@ -156,7 +156,7 @@ def test_a_device_that_cannot_hold_a_step_takes_no_part() -> None:
     """Mutation: below for above; the excluded asked. Its lack is told in bytes."""
     fleet, asks = bound(FAST, SLOW, of=[0, 1, 1, 0], needs=Needs(1.0, bytes=65.0))
     assert asks.round_work(3).clients == [0, 3]
-    assert [row["lacks"] for row in fleet.lines()] == [0.0, 1.0]
+    assert [row["lacks"] for row in fleet.class_rows()] == [0.0, 1.0]
     assert fleet.by_client(3)["excluded"].tolist() == [0, 1, 1, 0]
     assert fleet.by_client(3)["asked"].tolist() == [3, 0, 0, 3]
     fits, all_take_part = bound(FAST, SLOW, of=[0, 1], needs=Needs(1.0, bytes=64.0))

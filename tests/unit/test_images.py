@@ -54,7 +54,7 @@ def written(folder: Path, files: dict[str, bytes], packed: bool = False) -> Path
 def loaded(name: str, data_dir: Path, cache_dir: Path, streams: Streams = STREAMS, **options) -> Raw:
     stored = sources.find_sources(name, data_dir, streams, **options)
     stored_arrays.prepare(stored, cache_dir)
-    return stored_arrays.open(stored, cache_dir)
+    return stored_arrays.open_entry(stored, cache_dir)
 
 
 def load(name: str, data_dir: Path, **options) -> Raw:

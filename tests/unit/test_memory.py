@@ -1,4 +1,4 @@
-"""Memory that runs out becomes a sentence: what was asked for, what is free, which flags take less."""
+"""An out-of-memory error becomes advice: what was asked for, what is free, which flags need less."""
 
 import sys
 from dataclasses import dataclass, field

@@ -27,7 +27,7 @@ def rows(pool: Raw, partition_: str, seed: int = 1, **options: Any) -> list[list
     """Of each client, of all rows but the first."""
     given = {"m": 3, "alpha": INF, "min_samples": 1, **options}
     rest = np.arange(1, len(pool.labels))
-    parts = partition.shares(pool, rest, Streams(seed), partition=partition_, **given)
+    parts = partition.client_rows(pool, rest, Streams(seed), partition=partition_, **given)
     assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
     return [part.tolist() for part in parts]
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import ROOT
 from zofl_mpi import fedrzo, zo_hfl
-from zofl_mpi.engine.roles import HOST, Backend, attribute, program_of
+from zofl_mpi.engine.roles import HOST, Backend, overridable, program_of
 from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.errors import UserError
@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # mypy: each problem has its roles
 class Base(Protocol):
     """A role with one member that has a default."""
 
-    @attribute
+    @overridable
     def colour(self) -> str:
         """What it looks like."""
         return f"that of {type(self).__name__}"

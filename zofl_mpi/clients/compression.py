@@ -69,7 +69,9 @@ class Compression(Between):
             found = _vectors(type(reply))
             if not all(is_finite(getattr(reply, c.name)) for c in found):  # which is refused
                 return reply
-            restored = {(c.name,): self._restored(client, message, reply, c, t, before) for t, c in enumerate(found)}
+            restored: dict[tuple[str, ...], Any] = {
+                (c.name,): self._restored(client, message, reply, c, t, before) for t, c in enumerate(found)
+            }
             return messages.replace_arrays(reply, restored) if found else reply
 
         return answer

@@ -39,7 +39,7 @@ class Raw:
 
     @property
     def is_table(self) -> bool:
-        """Whether the columns of the inputs are quantities of their own, not pixels."""
+        """True if the columns of the inputs are quantities of their own, not pixels."""
         return len(self.shape) == 1 or (not self.shape and self.levels is None)
 
     @property
@@ -173,7 +173,7 @@ class Dataset:
 
 
 def _any_other(value: float | NDArray[np.float64], number: float) -> bool:
-    """Whether a value is not this number. For a number without NumPy: np.any takes as long as gathering a batch."""
+    """True if a value is not this number. For a number without NumPy: np.any takes as long as gathering a batch."""
     return bool(value != number) if isinstance(value, int | float) else bool(np.any(value != number))
 
 

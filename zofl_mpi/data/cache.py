@@ -191,7 +191,7 @@ def _place(fresh: Path, entry: Path) -> None:
 
 
 def _is_intact(entry: Path) -> bool:
-    """Whether an entry's files have their checksums."""
+    """True if an entry's files have their checksums."""
     try:
         facts = _facts(entry)
         return all(_fingerprint(entry / f"{field}.npy") == tuple(known) for field, known in facts["files"].items())

@@ -97,5 +97,5 @@ def _line(raw: bytes, where: str, number: int) -> Text:
 
 
 def _is_text(value: Any) -> bool:
-    """Whether it is a string without halves of surrogate pairs, which JSON lets through."""
+    """True if it is a string without halves of surrogate pairs, which JSON lets through."""
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)

@@ -46,7 +46,7 @@ def split(
     """Divides a data set: a test part, of the rest a validation part, of the rest the server's; m clients get the rest.
 
     Args:
-        m, alpha, partition, min_samples: see `shares`; a regression takes no alpha but inf.
+        m, alpha, partition, min_samples: see `client_rows`; a regression takes no alpha but inf.
         test_fraction: of all samples; 0 < fraction < 1.
         server_fraction: of the training part; 0 <= fraction < 1; with 0 the server holds nothing.
         server_samples: so many instead, if it is not 0.
@@ -84,7 +84,7 @@ def split(
         rest, server = _cut(pool, server_fraction, streams, Purpose.SERVER, "--server-fraction", "or 0 for no part")
     if len(server):
         rest = np.sort(np.concatenate([rest, train[~known]]))
-    parts = shares(raw, rest, streams, m=m, alpha=alpha, partition=partition, min_samples=min_samples)
+    parts = client_rows(raw, rest, streams, m=m, alpha=alpha, partition=partition, min_samples=min_samples)
     data = as_dataset(raw, pixels, train)
     clients = tuple(map(data.subset, parts))
     chosen_by = data.subset(held_out) if len(held_out) else None
@@ -116,7 +116,7 @@ def parsed(partition: str) -> tuple[str, float]:
     )
 
 
-def shares(
+def client_rows(
     raw: Raw, rest: Rows, streams: Streams, *, m: int, alpha: float, partition: str = "by_class", min_samples: int = 10
 ) -> list[Rows]:
     """Divides the rows `rest` (k,), ascending, among m clients (UserError: an argument out of range, or too few rows).

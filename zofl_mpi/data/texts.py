@@ -233,11 +233,11 @@ def context_numbers(raw: Raw, rows: Rows) -> Rows:
 
 
 def shared_out(raw: Raw, rows: Rows, streams: Streams, validates: bool = True, **shares: Any) -> Federation:
-    """Divides training rows (k,), ascending, among clients by `partition.shares`, whose arguments `shares` are; the
+    """Divides training rows (k,), ascending, among clients by `partition.client_rows` with arguments `shares`; the
     server has none. Validation part, if it is wanted, and test part are the data set's own.
     """
     data = Dataset(raw.inputs, raw.labels, raw.classes)
-    clients = tuple(map(data.subset, partition.shares(raw, rows, streams, **shares)))
+    clients = tuple(map(data.subset, partition.client_rows(raw, rows, streams, **shares)))
     _, chosen, test = map(data.subset, part_rows(raw))
     has = chosen if validates and len(chosen) else None
     return Federation(data.subset(rows[:0]), clients, test, validation=has, fingerprint=raw.known)

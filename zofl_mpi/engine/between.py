@@ -1,4 +1,4 @@
-"""What stands between a method and its clients: groups of flags that wrap `Clients`, and the step where it is taken."""
+"""Wrappers between a method and its clients: groups of flags that wrap `Clients`, and the step at the client."""
 
 import functools
 from collections.abc import Collection, Iterator, Mapping
@@ -18,33 +18,33 @@ class Between:
 
     setting: Any
     protects: ClassVar[bool] = False
-    """Whether it is for the sake of what leaves a client."""
+    """True if it is for the sake of what leaves a client."""
     unfit: ClassVar[str] = ""
     """What replies are that do not fit, in words."""
 
     @classmethod
     def fits(cls, kinds: Collection[type[Any]]) -> bool:
-        """Whether it can change something of a method whose replies are changes of these classes."""
+        """True if it can change something of a method whose replies are changes of these classes."""
         return True
 
     @property
     def active(self) -> bool:
-        """Whether it changes anything."""
+        """True if it changes anything."""
         raise NotImplementedError
 
     @property
     def private(self) -> bool:
-        """Whether clients answer one question a round, by changes that are clipped, and nothing else leaves them."""
+        """True if clients answer one question a round, by changes that are clipped, and nothing else leaves them."""
         return False
 
     @property
     def poisson(self) -> bool:
-        """Whether each client takes part by itself."""
+        """True if each client takes part by itself."""
         return False
 
     @property
     def reads_each(self) -> bool:
-        """Whether the server reads every reply by itself, and ranks add up nothing."""
+        """True if the server reads every reply by itself, and ranks add up nothing."""
         return False
 
     @property
@@ -81,11 +81,15 @@ class Between:
         return 0
 
     def derived_flags(self, rounds: int, before: int) -> Mapping[str, Any]:
-        """See `setting.Budget`."""
+        """{flag: value} that follow from the planned rounds, such as fewer `rounds`. Asked at rank 0.
+
+        Args:
+            before: number of rounds of the run that is continued, or 0.
+        """
         return {}
 
     def columns(self, done: int, evaluated: bool) -> Any:
-        """See `setting.Budget`."""
+        """A dataclass of columns after `done` rounds, such as an account; None: none. Asked at rank 0."""
         return None
 
     def plan_lines(self, rounds: int) -> Mapping[str, Any]:
@@ -94,7 +98,7 @@ class Between:
 
 
 def between(method: Any) -> Iterator[Between]:
-    """What is active between a method and its clients, the innermost first."""
+    """Active wrappers of a method's clients, the innermost first."""
     return (each for each in program_of(method).between if each.active)
 
 

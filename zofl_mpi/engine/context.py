@@ -1,4 +1,4 @@
-"""What a run has computed and may compute again."""
+"""Caches of a run: values that could be computed again."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, final

@@ -111,7 +111,7 @@ def describe(device: str) -> str:
 
 
 def may_have_gpu() -> bool:
-    """Whether this node has a GPU's driver, and this process is not kept from it; it tells without torch."""
+    """True if this node has a GPU's driver, and this process is not kept from it; it tells without torch."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "NoDevFiles")
     return not hidden and any(Path(node).exists() for node in NODES)
 

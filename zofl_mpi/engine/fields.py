@@ -67,7 +67,7 @@ def check_finite(content: Any) -> None:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether all entries of a number, an array or a tensor are finite."""
+    """True if all entries of a number, an array or a tensor are finite."""
     if isinstance(value, int | float | np.generic):
         return bool(np.isfinite(value))
     if isinstance(value, np.ndarray):  # its ends are NaN where an entry is, and take no memory
@@ -148,7 +148,7 @@ def injected(default: Any = dataclasses.MISSING) -> Any:
 
 
 def is_flag(f: dataclasses.Field[Any]) -> bool:
-    """Whether the command line sets a field, or the fields of its dataclass."""
+    """True if the command line sets a field, or the fields of its dataclass."""
     return f.init and f.name not in INJECTED_NAMES and not f.metadata.get("injected")
 
 

@@ -108,7 +108,7 @@ BY_CLIENT = {
 
 @final
 @dataclass(frozen=True)
-class Spent:
+class FleetColumns:
     """Columns of a result with --devices."""
 
     virtual_seconds: float = column("s", "virtual time since the start, on the clients' devices")
@@ -242,7 +242,7 @@ class Fleet:
         total = latency + down + (np.maximum(compute, up) if work.streams else compute + up)
         return RoundTimes(latency, down, compute, up, total)
 
-    def spent(self, done: int) -> Spent:
+    def columns(self, done: int) -> FleetColumns:
         """Virtual seconds and joules of the first `done` rounds, and the clients dropped in the last of them."""
         if self._spent[0] > done:
             self._forget()
@@ -255,11 +255,11 @@ class Fleet:
                 seconds, joules = seconds + cost.seconds, joules + float(cost.joules.sum())
                 self._each[:, cost.asked] += cost.busy, cost.joules, np.ones(len(cost.asked)), ~cost.counts
         self._spent = done, seconds, joules
-        return Spent(seconds, joules, dropped)
+        return FleetColumns(seconds, joules, dropped)
 
     def by_client(self, done: int) -> dict[str, NDArray[Any]]:
         """{name: (m,)} of BY_CLIENT, in the first `done` rounds."""
-        self.spent(done)
+        self.columns(done)
         busy, joules, asked, dropped = self._each
         counts = (each.astype(np.int64) for each in (asked, dropped, self.way < 0))
         return dict(zip(BY_CLIENT, (busy, joules, *counts), strict=True))
@@ -280,16 +280,16 @@ class Fleet:
 
     # --- reports
 
-    def sampled(self, rounds: int, most: int) -> tuple[int, Spent]:
-        """What a run spends, from as many of its rounds, at equal distances, as ask `most` clients at most."""
+    def sampled(self, rounds: int, most: int) -> tuple[int, FleetColumns]:
+        """Estimated totals of a run, from rounds at equal distances that ask `most` clients at most."""
         assert self._round_work is not None
         taken = max(1, min(rounds, most // max(1, len(self._round_work(0).clients))))
         costs = (self._cost(k * rounds // taken) for k in range(taken))
         sums = ((cost.seconds, float(cost.joules.sum()), int((~cost.counts).sum())) for cost in costs)
         seconds, joules, dropped = (math.fsum(column) * rounds / taken for column in zip(*sums, strict=True))
-        return taken, Spent(seconds, joules, round(dropped))
+        return taken, FleetColumns(seconds, joules, round(dropped))
 
-    def lines(self) -> list[dict[str, Any]]:
+    def class_rows(self) -> list[dict[str, Any]]:
         """A row by class: clients, memory needed and had, whether it is excluded; seconds of a client's round 0."""
         assert self._round_work is not None
         rows = []

@@ -100,7 +100,7 @@ def _kept(part: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _mark(value: Any, module: str, depth: int = 3) -> Any:
-    """What tells a change of a value: its contents where they are seen, else which object it is."""
+    """Mark by which a change of a value is seen: its contents if known, else its identity."""
     if isinstance(value, PLAIN):
         return repr(value)
     if isinstance(value, np.ndarray):
@@ -124,7 +124,7 @@ def _mark(value: Any, module: str, depth: int = 3) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two marks are of the same: objects by identity, contents by value."""
+    """True if two marks are of the same: objects by identity, contents by value."""
     if isinstance(one, Entries) and isinstance(other, Entries):
         return all(one[key] == other[key] for key in one.keys() & other.keys())
     if isinstance(one, dict) and isinstance(other, dict):
@@ -135,5 +135,5 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _is_library(module: str) -> bool:
-    """Whether a class or its module is this package's, or Python's own."""
+    """True if a class or its module is this package's, or Python's own."""
     return module.partition(".")[0] in (OURS, "builtins", "abc", "typing", "typing_extensions", "torch", "numpy")

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 class _Torch:
     def __getattr__(self, name: str) -> Any:
-        import torch  # the statement, which costs less than import_module: it is in every step
+        import torch
 
+        self.__dict__ = torch.__dict__  # from now on a look-up costs what it costs in torch itself
         return getattr(torch, name)
 
 
@@ -27,6 +28,6 @@ def imported_torch() -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it is a tensor; without importing torch."""
+    """True if it is a tensor; without importing torch."""
     found = imported_torch()
     return found is not None and isinstance(value, found.Tensor)

@@ -250,7 +250,7 @@ def first_failure(contributions: Sequence[Contribution]) -> tuple[int, int, Any]
 
 
 def has_mean(contributions: Sequence[Contribution]) -> bool:
-    """Whether there is a mean: nobody failed, and all replies have the same shapes."""
+    """True if all steps succeeded and all replies have the same shapes."""
     known = [c.shapes for c in contributions if c.shapes is not None]
     return first_failure(contributions) is None and all(shapes == known[0] for shapes in known)
 

@@ -1,4 +1,4 @@
-"""Memory that runs out: a sentence that says how much was asked for and is free, and which flags take less."""
+"""Turn out-of-memory errors into advice: how much was asked for, how much is free, which flags need less."""
 
 import os
 import re

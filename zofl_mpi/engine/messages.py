@@ -256,7 +256,7 @@ def duplicate(value: Any, writable: bool = True) -> Any:
 
 
 def is_remote(value: Any) -> bool:
-    """Whether it is a tensor that is not on the host."""
+    """True if it is a tensor that is not on the host."""
     return is_tensor(value) and value.device.type != "cpu"
 
 

@@ -1,4 +1,4 @@
-"""What a client gets and keeps is its own: shared messages stay as they are, and memories share no array with them.
+"""A client owns what it gets and keeps: shared messages stay unchanged, and memories share no array with them.
 
 NumPy arrays of a message are read-only. Tensors cannot be, and `torch.from_numpy`, `Tensor.numpy` and `Tensor.data`
 give writable views of either. A client of another rank has a copy of its own, so that a change in place would make bits

@@ -25,7 +25,7 @@ def this_process() -> Process | None:
 
 
 def is_stopped(process: Process) -> bool:
-    """Whether it exists and is stopped; False where that cannot be seen."""
+    """True if it exists and is stopped; False where that cannot be seen."""
     with suppress(OSError, IndexError):
         fields = stat(process.pid)
         return fields[0] in STOPPED and fields[19] == process.started

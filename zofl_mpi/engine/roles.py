@@ -6,10 +6,10 @@ A method inherits `zofl_mpi.Method`, a problem `zofl_mpi.Problem`, so that no co
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    attribute = property
+    overridable = property
 else:
 
-    class attribute:
+    class overridable:
         """A property that a field, an attribute or a method of the same name in a subclass replaces.
 
         `property` would refuse the values of fields, and a dataclass would take it for a field's default value.
@@ -35,17 +35,17 @@ class KernelChoice(NamedTuple):
 class Backend(Protocol):
     """Where and how a problem computes."""
 
-    @attribute
+    @overridable
     def device(self) -> str:
         """Name of the device it computes on, as torch calls it."""
         return "cpu"
 
-    @attribute
+    @overridable
     def batched_clients(self) -> int:
         """Number of clients that it computes for in one call; see `engine.batching`."""
         return 1
 
-    @attribute
+    @overridable
     def kernel(self) -> str:
         """The kernel as --kernel names it, where there are several; auto: the run chooses by `kernel_for`."""
         return ""
@@ -76,26 +76,26 @@ class Backend(Protocol):
         """A torch module, a copy on the CPU, with the parameters x (n,); None where the problem is none."""
         return None
 
-    @attribute
+    @overridable
     def bf16(self) -> bool | None:
-        """Whether forward passes run in bfloat16; None where they cannot."""
+        """True if forward passes run in bfloat16; None where they cannot."""
         return None
 
 
 class ClientProgram(Protocol):
     """The steps that clients are asked for, and how the engine runs them."""
 
-    @attribute
+    @overridable
     def backend(self) -> Backend:
         """Where and how the steps compute."""
         return HOST
 
-    @attribute
+    @overridable
     def between(self) -> tuple[Any, ...]:
-        """What stands between the program and its clients; see `engine.between`."""
+        """Wrappers of its clients; see `engine.between`."""
         return ()
 
-    @attribute
+    @overridable
     def grows_with(self) -> tuple[str, ...]:
         """Flags with which the memory of a step grows, beside `memory.GROWS`."""
         return ()

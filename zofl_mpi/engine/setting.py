@@ -14,7 +14,7 @@ from zofl_mpi.engine.between import Between, Trait
 from zofl_mpi.engine.clients import Clients
 from zofl_mpi.engine.context import RunContext
 from zofl_mpi.engine.fleet import Fleet, Needs, RoundWork
-from zofl_mpi.engine.roles import Backend, ClientProgram, attribute
+from zofl_mpi.engine.roles import Backend, ClientProgram, overridable
 from zofl_mpi.engine.streams import Purpose, Streams
 
 P = TypeVar("P", covariant=True, default=Any)
@@ -59,7 +59,7 @@ class Setting(Generic[P]):
     context: RunContext = field(default_factory=RunContext, repr=False, compare=False)
 
     def any_between(self, trait: Trait) -> bool:
-        """Whether something between the method and its clients has this trait (`engine.between.Between`)."""
+        """True if something between the method and its clients has this trait (`engine.between.Between`)."""
         return any(getattr(each, trait) for each in self.between)
 
     @property
@@ -152,7 +152,7 @@ class Directions(NamedTuple):
 
     @property
     def per_parameter(self) -> float:
-        """Directions per parameter: below about 1, estimates have explored few of the ways in which a loss can fall."""
+        """Directions per parameter; well below 1, most descent directions were never tried."""
         return self.drawn / self.dimension
 
     def __str__(self) -> str:
@@ -177,20 +177,6 @@ class PlansLoads(Protocol):
         return None
 
 
-@runtime_checkable
-class Budget(Protocol):
-    """A part of a method that accounts for what rounds cost, and may end the run; asked at rank 0 alone."""
-
-    def derived_flags(self, rounds: int, before: int) -> Mapping[str, Any]:
-        """{flag: value} that follow from the planned rounds, maybe fewer `rounds`; `before`: those continued, or 0."""
-
-    def columns(self, done: int, evaluated: bool) -> Any:
-        """A dataclass of columns after `done` rounds; None: none."""
-
-    def plan_lines(self, rounds: int) -> Mapping[str, str]:
-        """Lines of --dry-run."""
-
-
 class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     """A federated method: a frozen dataclass with a field `setting`, and the paper's parameters, which are flags.
 
@@ -206,44 +192,44 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     uploads: ClassVar[str] = "replies"
     """Words for what leaves its clients unclipped, where it cannot clip it; "": nothing does."""
     holds_all: ClassVar[bool] = False
-    """Whether each client of a network in parts holds all of them."""
+    """True if each client of a network in parts holds all of them."""
     computes: ClassVar[str] = ""
-    """What its clients must be able to compute: "values of ...", "gradients of ..." or "nothing"."""
+    """Computation that clients must be capable of: "values of ...", "gradients of ..." or "nothing"."""
     travels: ClassVar[str] = ""
-    """What a client gets and sends: "... down, ... up"."""
+    """Content of messages to and from a client: "... down, ... up"."""
     needs: ClassVar[type[Any] | str | None] = None
     """The role of a problem that the method runs on, a protocol of `zofl_mpi.problems` or its name; None: any."""
 
-    @attribute
+    @overridable
     def setting(self) -> Setting[Any]:
         """Problem, data and random numbers."""
 
-    @attribute
+    @overridable
     def sampling(self) -> Any:
         """Who takes part in a round, as `rounds.base.Sampling` says it; None: everybody, or not known."""
         return None
 
-    @attribute
+    @overridable
     def example_reply(self) -> Any:
         """An example of a participant's reply; None: not known."""
         return None
 
-    @attribute
+    @overridable
     def between(self) -> tuple[Between, ...]:
-        """What stands between the method and its clients."""
+        """Wrappers of the method's clients."""
         return self.setting.between
 
-    @attribute
+    @overridable
     def backend(self) -> Backend:
         """Where and how the problem computes."""
         return self.setting.problem  # type: ignore[no-any-return]
 
-    @attribute
+    @overridable
     def kernel(self) -> str:
         """Name of the code that computes a step, where there are several: kernels agree to rounding only."""
         return ""
 
-    @attribute
+    @overridable
     def server_uploads(self) -> int:
         """The uploads that a step of the server is on, which ranks can share (`engine.sharing`); 0: it takes none."""
         return 0
@@ -263,12 +249,12 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     def device_needs(self) -> Sequence[Needs]:
         """Operations and memory of a client's step, for --devices; measured at rank 0. Empty: not known.
 
-        Of several ways to take it each client takes the first that its device can hold (`Fleet.way`).
+        Each client uses the first way that fits its device's memory (`Fleet.way`).
         """
         return ()
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
-        """What round r asks of these clients (None: its participants), for --devices."""
+        """Work of these clients in round r (None: of its participants), for --devices."""
         raise NotImplementedError
 
     def start(self) -> S:

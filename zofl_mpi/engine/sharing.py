@@ -1,8 +1,8 @@
-"""A step of the server on several uploads, which the server's ranks share out: the mean of what each upload gives.
+"""A step of the server on several uploads, which the server's ranks share out: means of what each upload gives.
 
-A method's part of it is a function `begin(message)`, known by name as the clients' steps are, that returns the function
-of an upload: that gives tensors, of which the step takes the means over the uploads, and a message for the upload's
-client. The means are exact (`engine.mean`), so the bits are the same whichever rank computes which upload.
+A method states it as a function `begin(message)`, known by name as the clients' steps are. It returns the function of
+an upload, whose `PassResult` has tensors, to be averaged over the uploads, and a message for the upload's client. Means
+are exact (`engine.mean`): bits do not depend on which rank computes which upload.
 """
 
 from __future__ import annotations
@@ -15,18 +15,23 @@ from zofl_mpi.engine.lazy import Tensor
 
 
 class PassResult(NamedTuple):
-    """What an upload gives: tensors, of whose means the step is made, and a message."""
+    """Result of the server's pass on an upload.
+
+    Attributes:
+        terms: tensors, averaged over the uploads of the step.
+        reply: message for the upload's client.
+    """
 
     terms: tuple[Tensor, ...]
     reply: Any
 
 
-Work = Callable[[Any], PassResult]
-Begin = Callable[[Any], Work]
+UploadPass = Callable[[Any], PassResult]
+Begin = Callable[[Any], UploadPass]
 
 
 class SharedServerStep:
-    """The ranks of the server, `ranks` in number; here it is one, which computes on each upload at once."""
+    """A step of the server, computed by one rank, on each upload as it is added; `ranks`: number of server ranks."""
 
     ranks = 1
 

@@ -28,7 +28,7 @@ class Fetch:
         self._event, self._staging = event, staging
 
     def ready(self) -> bool:
-        """Whether the copy is complete."""
+        """True if the copy is complete."""
         return self._event is None or bool(self._event.query())
 
     def wait(self) -> None:

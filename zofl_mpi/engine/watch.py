@@ -67,7 +67,7 @@ class Watch:
 
     @property
     def overdue(self) -> bool:
-        """Whether the round already takes too long."""
+        """True if the round already takes too long."""
         return bool(self.limit) and self._since is not None and time.monotonic() - self._since > self.limit
 
     def waits(self, rank: int, round_: int) -> None:
@@ -83,7 +83,7 @@ class Watch:
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether the run has written a checkpoint."""
+        """True if the run has written a checkpoint."""
         return Path(self.result.removesuffix(".h5") + ".ckpt.h5").exists()
 
     def _look(self) -> None:
@@ -124,7 +124,7 @@ class Watch:
         return NEXT + min(self.rank - 1, LAST) * TURN
 
     def _first(self, stopped: Mapping[int, Process]) -> bool:
-        """Whether no rank of this node with a lower number is awake."""
+        """True if no rank of this node with a lower number is awake."""
         return all(rank > self.rank or rank in stopped for rank in self.neighbours)
 
     def sentence(self) -> str:

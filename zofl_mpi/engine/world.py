@@ -88,7 +88,7 @@ def launched(environment: Mapping[str, str]) -> int:
 
 
 def speaks_first(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is the one to print a message before MPI is initialised."""
+    """True if this process is the one to print a message before MPI is initialised."""
     return next((environment[name] for name in RANKS if name in environment), "0") == "0"
 
 

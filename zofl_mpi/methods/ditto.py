@@ -55,5 +55,7 @@ class Ditto(FirstOrder):
         return np.asarray(client.memory.get("v", x))
 
     @property
-    def effort(self) -> RoundCost:
-        return replace(super().effort, gradients=2, vectors=3, holds_x=True)  # in v's steps x, the first v and the pull
+    def round_cost(self) -> RoundCost:
+        return replace(
+            super().round_cost, gradients=2, vectors=3, holds_x=True
+        )  # in v's steps x, the first v and the pull

@@ -36,9 +36,9 @@ class FedAvg(FirstOrder):
         return LocalModel(descended(self.problem, client.data, x, batches, gammas, mu=self.mu))
 
     @property
-    def effort(self) -> RoundCost:
+    def round_cost(self) -> RoundCost:
         holds_x = self.mu != 0
-        return replace(super().effort, vectors=int(holds_x), holds_x=holds_x)
+        return replace(super().round_cost, vectors=int(holds_x), holds_x=holds_x)
 
 
 @final

@@ -48,8 +48,8 @@ class FedMSPP(FirstOrder):
         return LocalModel(descended(self.problem, client.data, x, batches, gammas, mu=self.mu))
 
     @property
-    def effort(self) -> RoundCost:
-        return replace(super().effort, vectors=1, holds_x=True)
+    def round_cost(self) -> RoundCost:
+        return replace(super().round_cost, vectors=1, holds_x=True)
 
     def minibatch(self, client: Client, r: int) -> NDArray[np.int64]:
         """(b,) B_{i,r}, ascending: all samples are then in FedProx's order too."""

@@ -48,7 +48,7 @@ class FedRZOBL(BilevelReports):
 
     def round(self, state: BilevelState, r: int, clients: Clients) -> BilevelState:
         """One round of Algorithm 2: sends x_r, calls the lower solver twice, and averages the clients' iterates."""
-        x, xv, y, shares = state.x, self.shifted(state.x, r), self.lower_start(state), self.local.shares()
+        x, xv, y, shares = state.x, self.shifted(state.x, r), self.lower_start(state), self.local.client_weights()
         self.send(clients, x, r)
         yv, calls = self.solver.solve(clients, self.lower, xv, y, r, shifted=True)
         y0, more = self.solver.solve(clients, self.lower, x, y, r)

@@ -48,7 +48,7 @@ class FedRZONN(LipschitzReports):
 
     def round(self, state: FedRZOState, r: int, clients: Clients) -> FedRZOState:
         """One round of Algorithm 1: the participants' H local steps, then the mean of their iterates."""
-        S, shares = self.sampling(r), self.local.shares()
+        S, shares = self.sampling(r), self.local.client_weights()
         mean = clients.mean(self.step, GlobalModel(state.x, r), to=S, weights=shares, nobody=Stepped(state.x))
         x = np.asarray(mean.x, state.x.dtype)
 
@@ -90,6 +90,6 @@ class FedRZONN(LipschitzReports):
         return Directions(round(rounds * self.sampling.expected) * self.local.steps() * self.n_p, self.problem.n)
 
     @property
-    def effort(self) -> RoundCost:
-        own = self.local.effort(self.sampling, 2 * self.n_p if self.estimate == "central" else self.n_p + 1)
+    def round_cost(self) -> RoundCost:
+        own = self.local.round_cost(self.sampling, 2 * self.n_p if self.estimate == "central" else self.n_p + 1)
         return replace(own, vectors=2 + self.n_p)  # x_i, the estimate, v

@@ -52,7 +52,7 @@ class PFedMe(FirstOrder):
         return np.asarray(client.memory.get("y", x))
 
     @property
-    def effort(self) -> RoundCost:
+    def round_cost(self) -> RoundCost:
         return replace(
-            super().effort, gradients=self.K, vectors=2
+            super().round_cost, gradients=self.K, vectors=2
         )  # w, and the personal model until there is a new one

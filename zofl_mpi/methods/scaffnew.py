@@ -97,7 +97,7 @@ class Scaffnew(EstimatesCost[Smooth]):
         return self.reporting.report(state.x, r, clients, Shares(self.setting, self.weights))
 
     @property
-    def effort(self) -> RoundCost:
+    def round_cost(self) -> RoundCost:
         m, x = self.setting.m, np.zeros(self.problem.n, self.setting.dtype)
         down, up = GlobalModel(x, 0), LocalModel(x)
         return RoundCost(

@@ -70,7 +70,7 @@ class Scaffold(FirstOrder):
 
     def round(self, state: SCAFFOLDState, r: int, clients: Clients) -> SCAFFOLDState:
         """Samples clients and adds up their changes: Algorithm 1, lines 3, 4, 15 to 17."""
-        S, shares = self.local.sampling(r), self.local.shares()
+        S, shares = self.local.sampling(r), self.local.client_weights()
         message, zero = Controlled(state.x, state.c, r), np.zeros_like(state.x)
         mean = clients.mean(self.train, message, to=S, weights=shares, nobody=Update(zero, zero))
         new = self.local.step(state, state.x + mean.dy, r, S, self.server_rule)
@@ -91,7 +91,7 @@ class Scaffold(FirstOrder):
         return Update(y - x, new - c_i)
 
     @property
-    def effort(self) -> RoundCost:
+    def round_cost(self) -> RoundCost:
         x = np.zeros(self.problem.n, self.setting.dtype)
-        own = replace(super().effort, vectors=4, holds_x=True)  # x, c, c_i and c - c_i
+        own = replace(super().round_cost, vectors=4, holds_x=True)  # x, c, c_i and c - c_i
         return replace(own, down=Controlled(x, x, 0), up=Update(x, x), full_pass=self.option == "I")

@@ -39,6 +39,6 @@ class ServerSGD(EstimatesCost[Smooth]):
         return self.reporting.report(state.x, r, clients, Shares(self.setting, "size"))
 
     @property
-    def effort(self) -> RoundCost:
+    def round_cost(self) -> RoundCost:
         size = self.server.server_batch
         return RoundCost(lambda r: (), lambda i, r: 0, size, None, None, server_batch=size)

@@ -47,7 +47,7 @@ class SFLV1(LockstepMethod):
             before = training.uploads_before(r, i)
             replicas[i] = Server(training, self.server_pass, state.theta_s, state.buffers_s, moments, before)
         self.exchange(state, r, clients, replicas)
-        mean, main = self.mean(state, r, clients), Server.mean_of(replicas, training.shares())
+        mean, main = self.mean(state, r, clients), Server.mean_of(replicas, training.client_weights())
         main.moments = {**state.optimiser, **main.moments}  # those of the clients that rest stay
         return main.state(mean, math.nan)
 

@@ -139,7 +139,7 @@ class ZOHFL(EstimatesCost[Hierarchical]):
         return super().plan(rounds) | {"estimates are added up by": ranks if by_ranks else "the server"}
 
     @property
-    def effort(self) -> RoundCost:
+    def round_cost(self) -> RoundCost:
         x = np.zeros(self.problem.n, self.setting.dtype)
         return RoundCost(
             participants=self.sampling,

@@ -39,7 +39,7 @@ ORDERS = (*range(2, 17), *range(18, 33, 2), 40, 48, 64, 128, 256, 512)
 @final
 @dataclass(frozen=True)
 class Account:
-    """What rounds cost a client.
+    """Privacy cost of rounds for a client.
 
     Attributes:
         m: clients, of which `asked` take part in a round, by Poisson sampling the expected number.

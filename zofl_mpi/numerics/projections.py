@@ -30,12 +30,6 @@ def ball(y: Array, centre: Array, radius: Bound) -> Array:
     return np.where(factor < 1, moved, y).astype(y.dtype, copy=False)
 
 
-def half_space(y: Array, normal: Array, offset: Bound) -> Array:
-    """argmin |z - y| over <normal, z> <= offset, for each row of y (k, n); normal (n,) must not be 0."""
-    excess = np.maximum(y @ normal - offset, 0) / (normal @ normal)
-    return np.asarray(y - np.asarray(excess)[..., None] * normal)
-
-
 def simplex(y: Array, total: float = 1.0) -> Array:
     """argmin |z - y| over z >= 0, sum z = total > 0, for each row of y (k, n): (y - theta)_+ with the theta that fits.
 

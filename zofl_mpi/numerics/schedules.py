@@ -49,7 +49,7 @@ class Pace:
 
     @property
     def still(self) -> bool:
-        """Whether all steps have one size."""
+        """True if all steps have one size."""
         return self.schedule == "constant" and self.warmup == 0
 
     def client(self, size: float, t: int) -> float:
@@ -129,7 +129,7 @@ def to_number(text: str) -> float:
 def kind_and_number(
     flag: str, text: str, kinds: Mapping[str, Callable[[float], bool] | None], allowed: str
 ) -> tuple[str, float]:
-    """What a flag such as topk:0.1 says; 0 for a kind without a number (UserError: its number does not fit, or none).
+    """The number of a flag such as topk:0.1; 0 for a kind without one (UserError: its number does not fit, or none).
 
     Args:
         kinds: {kind: whether a number fits; None: it has none}.

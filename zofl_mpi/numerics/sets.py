@@ -1,10 +1,8 @@
-"""Closed convex sets X_i by name, as a command line describes them: projections, and whether they have a common point.
+"""Closed convex sets X_i by name, as a command line describes them, and projections onto them.
 
-    all                          R^n
-    box:LOW:HIGH                 LOW <= x <= HIGH; each one number or n, inf allowed
-    ball:RADIUS[:CENTRE]         |x - CENTRE| <= RADIUS; CENTRE one number or n, 0 if not given
-    half-space:OFFSET[:NORMAL]   <NORMAL, x> <= OFFSET; NORMAL n numbers, all 1 if not given
-    simplex[:TOTAL]              x >= 0, sum x = TOTAL; 1 if not given
+    all                     R^n
+    box:LOW:HIGH            LOW <= x <= HIGH; each one number or n, inf allowed
+    ball:RADIUS[:CENTRE]    |x - CENTRE| <= RADIUS; CENTRE one number or n, 0 if not given
 
 Several numbers are separated by commas: box:0,0:1,inf.
 """
@@ -12,7 +10,7 @@ Several numbers are separated by commas: box:0,0:1,inf.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -23,9 +21,6 @@ from zofl_mpi.numerics import projections
 from zofl_mpi.numerics.schedules import to_number
 
 FLAG = "--x-set"
-TOLERANCE = 1e-12  # sets that are so near, relative to the points, have a common point
-FARTHEST = 1e6  # no common point within so many times the points' norm: there is none
-CYCLES, WORK = 2000, 2e7  # at most so many rounds through the sets, and entries projected
 
 
 @final
@@ -114,46 +109,6 @@ def parse_all(texts: Sequence[str], n: int, m: int) -> list[ConvexSet]:
     return [made[text] for text in (texts if len(texts) == m else m * list(texts))]
 
 
-def common_point(sets: Sequence[ConvexSet], n: int) -> float:
-    """Refuses sets in R^n without a common point, as a problem over their intersection needs, by a UserError.
-
-    Boxes are compared exactly. Otherwise 0 is projected onto one set after the other, over and over. Let a cycle lead
-    from x_0 = x to x_k = x' by x_j = P_j(x_{j-1}). A common point c has <x_{j-1} - x_j, c - x_j> <= 0 for all j; the
-    sum over j is
-        <x - x', c - x'> <= 1/2 |x - x'|^2 - 1/2 sum_j |x_{j-1} - x_j|^2.
-    While x' nears x and the single steps do not shrink, c is pushed beyond all bounds: the sets are refused when it
-    must be `FARTHEST` away, and only then. Gaps below about 1e-4 of the points' norm are too small for that, and pass.
-    Returned is the longest projection of the last cycle: 0 to rounding if a common point was found.
-    """
-    boxes = [s for s in sets if isinstance(s, Box)]
-    others: list[ConvexSet] = list({id(s): s for s in sets if not isinstance(s, Box | All)}.values())
-    if boxes:
-        low, high = reduce(np.maximum, [box.low for box in boxes]), reduce(np.minimum, [box.high for box in boxes])
-        _refuse(float(np.max(np.subtract(low, high))), len(sets))
-        others.append(Box(low, high))
-    if len(others) < 2:
-        return 0.0
-    x, gap = np.zeros(n), math.inf
-    for _ in range(min(CYCLES, max(10, int(WORK / (len(others) * n))))):
-        start, squares, gap, size = x, 0.0, 0.0, 0.0
-        for one in others:
-            z = one.project(x)
-            step = float(np.linalg.norm(x - z))
-            squares, gap, size = squares + step**2, max(gap, step), max(size, float(np.linalg.norm(z)))
-            x = z
-        if gap <= TOLERANCE * size:
-            break
-        drift = float(np.linalg.norm(x - start)) + len(others) * np.finfo(np.float64).eps * size
-        if squares - drift**2 > 2 * drift * FARTHEST * size:
-            _refuse(gap, len(sets))
-    return gap
-
-
-def _refuse(gap: float, count: int) -> None:
-    allowed = f"sets with a common point: these stay {gap:.3g} apart; make them wider"
-    demand(gap <= 0, FLAG, f"({count} sets)", allowed)
-
-
 def _box(words: list[str], described: _Description) -> ConvexSet:
     low, high = (
         described.numbers_of(w, what, (1, described.n)) for w, what in zip(words, ("LOW", "HIGH"), strict=True)
@@ -172,31 +127,10 @@ def _ball(words: list[str], described: _Description) -> ConvexSet:
     return All() if radius == math.inf else Rounded(partial(projections.ball, centre=centre, radius=radius))
 
 
-def _half_space(words: list[str], described: _Description) -> ConvexSet:
-    n, offset = described.n, described.number(words[0], "OFFSET")
-    normal = np.atleast_1d(described.numbers_of(words[1], "NORMAL", (n,))) if words[1:] else np.ones(n)
-    described.demand(np.isfinite(normal).all(), "a half-space with a finite NORMAL")
-    described.demand(offset > -math.inf, "a half-space with OFFSET above -inf: this one is empty")
-    described.demand(normal.any() or offset >= 0, "a half-space with NORMAL not 0, or OFFSET >= 0: this one is empty")
-    if not normal.any() or offset == math.inf:
-        return All()
-    return Rounded(partial(projections.half_space, normal=normal, offset=offset))
-
-
-def _simplex(words: list[str], described: _Description) -> ConvexSet:
-    total = described.number(words[0], "TOTAL") if words else 1.0
-    described.demand(0 < total < math.inf, "a simplex with a finite TOTAL above 0")
-    # The same number subtracted from all entries leaves the projection as it is, and entries of the size of `total`
-    # decide: no digits are lost to entries that are all large.
-    return Rounded(lambda y: projections.simplex(y - y.max(), total))
-
-
 KINDS: dict[str, tuple[str, tuple[int, ...], Callable[[list[str], _Description], ConvexSet]]] = {
     "all": ("all", (0,), lambda *_: All()),
     "box": ("box:LOW:HIGH", (2,), _box),
     "ball": ("ball:RADIUS[:CENTRE]", (1, 2), _ball),
-    "half-space": ("half-space:OFFSET[:NORMAL]", (1, 2), _half_space),
-    "simplex": ("simplex[:TOTAL]", (0, 1), _simplex),
 }
 """{name: (its form, how many words it may have, what makes it)}."""
 

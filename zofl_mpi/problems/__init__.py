@@ -15,7 +15,7 @@ import numpy as np
 
 from zofl_mpi.arrays import Array as Array
 from zofl_mpi.arrays import Vector as Vector
-from zofl_mpi.engine.roles import Backend, attribute
+from zofl_mpi.engine.roles import Backend, overridable
 from zofl_mpi.problems.base import Batch as Batch
 from zofl_mpi.problems.base import BilevelProblem, Problem
 
@@ -93,23 +93,23 @@ class Split(Backend, Protocol):
     `score` within both. Samples may differ in length, as texts do: a batch is as long as its longest sample.
     """
 
-    @attribute
+    @overridable
     def client_side(self) -> Flat:
         """The client's part and its auxiliary head, of theta_l (n_l,) and buffers (b_l,)."""
 
-    @attribute
+    @overridable
     def server_side(self) -> Flat:
         """The server's part, of theta_s (n_s,) and buffers (b_s,)."""
 
-    @attribute
+    @overridable
     def n_client(self) -> int:
         """|theta_c|, how much of theta_l is the client's part; the rest is the auxiliary's."""
 
-    @attribute
+    @overridable
     def allows_batch_of_one(self) -> bool:
-        """Whether a batch may have one sample, which BatchNorm cannot normalise."""
+        """True if a batch may have one sample, which BatchNorm cannot normalise."""
 
-    @attribute
+    @overridable
     def smashed_shape(self) -> tuple[int, ...]:
         """Shape of a smashed sample; of the longest where they differ."""
 
@@ -124,9 +124,9 @@ class Split(Backend, Protocol):
     def example(self, count: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels of `count` samples as large as any, of no meaning: to count the cost of a step."""
 
-    @attribute
+    @overridable
     def equal_sizes(self) -> bool:
-        """Whether all samples are of one size: the bytes of a batch depend on their number alone."""
+        """True if all samples are of one size: the bytes of a batch depend on their number alone."""
 
     def upload_bytes(self, data: Any, positions: Batch) -> int:
         """Bytes that the smashed samples of one batch travel as, without labels."""
@@ -136,7 +136,7 @@ class Split(Backend, Protocol):
 
     # --- computing
 
-    @attribute
+    @overridable
     def arithmetic(self) -> str:
         """Hardware that decides the bits of draws and elementwise steps: a GPU's name, a CPU's instructions."""
 
@@ -172,7 +172,7 @@ class Split(Backend, Protocol):
         """Context manager in which a smaller batch is computed in as many pieces as one of `batch` samples."""
         return nullcontext()
 
-    @attribute
+    @overridable
     def blocks(self) -> Sequence[nn.Module]:
         """Modules of client and auxiliary, in order, that a backward pass may compute anew to save memory."""
         return ()
@@ -189,12 +189,12 @@ class Split(Backend, Protocol):
         """Inputs and labels that a report scores for the samples of `data` at `positions`."""
         return self.samples(data, positions)
 
-    @attribute
+    @overridable
     def report_batch(self) -> int:
         """Consecutive samples of a report that one client scores together."""
         return 1
 
-    @attribute
+    @overridable
     def sensors(self) -> Sequence[str]:
         """Names of the clients' sensors, client i's at i modulo their number; () where inputs are seen as they are."""
         return ()
@@ -203,12 +203,12 @@ class Split(Backend, Protocol):
         """Inputs as client i's sensor sees them."""
         return inputs
 
-    @attribute
+    @overridable
     def local_losses(self) -> Callable[[Tensor, Tensor], Tensor] | None:
         """local_losses(smashed, labels): (B,) what each sample adds to the local loss; None where it is not known."""
         return None
 
-    @attribute
+    @overridable
     def head_gradient(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
         """head_gradient(smashed, labels): local loss () and its gradient (n_a,) in theta_a, forward only; or None."""
         return None
@@ -236,7 +236,7 @@ class Bilevel(BilevelProblem, Protocol):
     Minimax, min_x max_y (1/m) sum_i f_i(x, y), has h_i = -f_i. `score(x, y, data)` is for reports.
     """
 
-    @attribute
+    @overridable
     def n_lower(self) -> int:
         """Length of y."""
 

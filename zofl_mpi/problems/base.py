@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.arrays import Array, Vector
 from zofl_mpi.engine.fields import without_warnings
-from zofl_mpi.engine.roles import Backend, attribute
+from zofl_mpi.engine.roles import Backend, overridable
 from zofl_mpi.numerics.descent import local_descent
 
 Batch = NDArray[np.int64]
@@ -23,11 +23,11 @@ Batch = NDArray[np.int64]
 class Problem(Backend, Protocol):
     """Members that any problem may leave out, with their defaults."""
 
-    @attribute
+    @overridable
     def n(self) -> int:
         """Length of x."""
 
-    @attribute
+    @overridable
     def x0(self) -> str:
         """The start that --x0 auto stands for, zero or random."""
         return "zero"
@@ -57,7 +57,7 @@ class Problem(Backend, Protocol):
         with without_warnings():
             return local_descent(y, lambda z, t: np.asarray(slope(z, data, batches[t]), y.dtype), stepsizes, mu, own)
 
-    @attribute
+    @overridable
     def hits(self) -> Callable[..., Any] | None:
         """hits(x, data): (C,) how many samples of each class the model x (n,) classifies correctly.
 
@@ -65,27 +65,27 @@ class Problem(Backend, Protocol):
         """
         return None
 
-    @attribute
+    @overridable
     def metric_names(self) -> tuple[str, ...]:
         """Names of the scores that a user has given the problem, beside its own."""
         return ()
 
-    @attribute
+    @overridable
     def client_memory(self) -> str:
         """How a backward pass holds its activations, see `problems.saving`."""
         return "none"
 
-    @attribute
+    @overridable
     def smooth_twin(self) -> bool:
-        """Whether `loss` and `gradient` are those of a smooth stand-in for the problem's `losses`."""
+        """True if `loss` and `gradient` are those of a smooth stand-in for the problem's `losses`."""
         return False
 
-    @attribute
+    @overridable
     def constrained(self) -> bool:
-        """Whether some X_i is a proper subset of R^n."""
+        """True if some X_i is a proper subset of R^n."""
         return False
 
-    @attribute
+    @overridable
     def lipschitz(self) -> float | None:
         """L_0, a Lipschitz constant of all f_i, where it is known."""
         return None
@@ -111,7 +111,7 @@ class NumPyProblem(Problem, Protocol):
 class BilevelProblem(Problem, Protocol):
     """Members that a bilevel problem may leave out, with their defaults."""
 
-    @attribute
+    @overridable
     def n_lower(self) -> int:
         """Length of y."""
 
@@ -127,27 +127,27 @@ class BilevelProblem(Problem, Protocol):
         """(n_lower,) where the first lower solve starts."""
         return np.zeros(self.n_lower)
 
-    @attribute
+    @overridable
     def project_lower(self) -> Callable[[Array, Array], Array] | None:
         """project_lower(x, y): (n_lower,) the nearest point of Y(x) to y; None where Y(x) is everything."""
         return None
 
-    @attribute
+    @overridable
     def margin(self) -> float:
         """Distance from the X_i from which on the lower level may lack a solution: a smoothing radius is below it."""
         return math.inf
 
-    @attribute
+    @overridable
     def solution(self) -> Callable[[Array, Sequence[Any]], Array | None] | None:
         """solution(x, data): (n_lower,) the exact y(x), from the data of all clients; None where it is not known."""
         return None
 
-    @attribute
+    @overridable
     def solution_only(self) -> bool:
-        """Whether `solution` is all that is known of the lower level, without gradients and curvature."""
+        """True if `solution` is all that is known of the lower level, without gradients and curvature."""
         return False
 
-    @attribute
+    @overridable
     def homogeneous(self) -> bool:
-        """Whether the mean of the clients' own minimisers is y(x), as for h_i equal in distribution."""
+        """True if the mean of the clients' own minimisers is y(x), as for h_i equal in distribution."""
         return False

@@ -21,7 +21,7 @@ KINDS = {"uint8", "int32", "int64", "float32", "float64"}  # inputs and labels t
 
 @lru_cache(maxsize=16)
 def is_host(device: str | torch.device) -> bool:
-    """Whether the device is the CPU."""
+    """True if the device is the CPU."""
     return torch.device(device).type == "cpu"
 
 
@@ -46,7 +46,7 @@ def on_device(values: Array, device: str) -> Tensor:
 
 
 def fits(data: Dataset) -> bool:
-    """Whether the data set may lie on a GPU, by the size of its inputs."""
+    """True if the data set may lie on a GPU, by the size of its inputs."""
     return bool(data.inputs.nbytes <= MAX_BYTES_ON_GPU)
 
 

@@ -101,7 +101,7 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
         return self.y_set == "free"
 
     @cached_property
-    def shares(self) -> Vector:
+    def sample_weights(self) -> Vector:
         """(C,) m / N_c, the weight of a sample of class c in f_i."""
         return np.asarray(len(self.counts) / np.maximum(self.counts.sum(axis=0), 1))
 
@@ -129,7 +129,7 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
         losses = np.zeros((len(x), self.classes))
         for outputs, labels in self.outputs(x, data, positions):
             losses += self.sample_losses(outputs, labels) @ self._one_hot(labels)
-        return np.asarray(losses * (len(data) / len(positions)) * self.shares)
+        return np.asarray(losses * (len(data) / len(positions)) * self.sample_weights)
 
     def curvature(self, x: Array) -> tuple[float, float]:
         return self.lam, self.lam

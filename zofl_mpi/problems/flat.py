@@ -72,7 +72,7 @@ class Flat:
         return {id(p): (slice(end - size, end), shape) for p, size, shape, end in layout}
 
     def constants(self, modules: Sequence[nn.Module]) -> Iterator[Tensor]:
-        """What some of its modules hold that lies in neither vector: weights that do not train, masks."""
+        """Tensors of these modules that lie in neither vector: frozen weights, masks."""
         own = {id(t) for t in (*self.parameters, *self._buffers)}
         return (t for m in modules for t in (*m.parameters(), *m.buffers()) if id(t) not in own)
 
@@ -173,7 +173,7 @@ class Substituted(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _makes(self, asked: Any) -> bool:
-        """Whether it is a parameter whose values are still to be made."""
+        """True if it is a parameter whose values are still to be made."""
         return id(asked) in self._order and id(asked) not in self._kept
 
     def _value_of(self, parameter: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What no step moves once a node, as frozen weights: its ranks map one file in memory, in place of a copy each."""
+"""Frozen weights once a node: its ranks map one file in memory, in place of a copy each."""
 
 import os
 import tempfile

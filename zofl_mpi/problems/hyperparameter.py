@@ -84,7 +84,7 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
                     f"{lower} are left for training, and it needs some of both; change the share or raise --min-samples"
                 )
         largest = max(_largest_eigenvalue(problem.parts(data)[1]) for data in clients)
-        return replace(problem, smoothness=float(f"{1.01 * largest / 4:.3g}"))  # the iteration comes from below
+        return replace(problem, smoothness=float(f"{1.01 * largest / 4:.3g}"))  # power iteration underestimates
 
     @property
     def n_lower(self) -> int:

@@ -92,8 +92,10 @@ def requiring_grad(flat: Flat, part: slice) -> Iterator[list[nn.Parameter]]:
 
 
 def _channels_first(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-    """Inputs of the first GroupNorm that has a backward pass, which crashes with channels last: on a CPU torch then
-    writes the gradient of the inputs too, which nothing has asked for."""
+    """Copies inputs to channels-first: torch's CPU GroupNorm backward crashes on channels-last inputs.
+
+    It writes their gradient even where they require none.
+    """
     x = given[0]
     asked = torch.is_grad_enabled() and not x.requires_grad
     return None if not asked or x.dim() < 4 else (x.clone(memory_format=torch.contiguous_format),)

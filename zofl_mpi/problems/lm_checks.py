@@ -57,7 +57,7 @@ def _logits_at(model: Any, tokens: Tensor, at: Tensor) -> Tensor:
 
 
 def why_not_equal(logits: Pass, own: Iterable[Own]) -> str:
-    """What differs from the model as it was read, or why it is not causal; "" where it is and nothing differs."""
+    """First difference from the model as it was read, or why it is not causal; "" if there is none."""
     for tokens, others, at, expected in own:
         length, at_all = len(tokens), torch.arange(len(tokens), device=tokens.device)
         # of the short text every token, of the long one those of its second half are exchanged for others

@@ -15,7 +15,7 @@ TOKENISERS = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "s
 """Files of which a folder with a tokeniser has one."""
 MOST_BLOCKS = 10_000  # more are no model but a way to fill the memory
 NOT_CODE = {"trust_remote_code": False, "local_files_only": True}
-"""What every call of `transformers` gets: the code in a folder never runs, there is no question, and no network."""
+"""Arguments of every call of `transformers`: no code of a folder runs, no question, no network."""
 
 
 def packages() -> Any:
@@ -102,7 +102,7 @@ CONTEXTS = (
     *("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_seq_length", "max_sequence_length"),
     *("seq_length", "seq_len", "context_length", "max_context_length", "model_max_length"),
 )
-"""What configurations call the number of tokens that a model looks at."""
+"""Names in configurations for the length of a model's context."""
 
 
 def vocabulary_of(name: str, config: Any) -> Vocabulary | None:

@@ -127,7 +127,7 @@ class Network(ProximalLoss):
 
     @property
     def uses_torch(self) -> bool:
-        """Whether many clients are computed at once: where it is asked for, and by "auto" on a GPU."""
+        """True if many clients are computed at once: where it is asked for, and by "auto" on a GPU."""
         chosen = self.device != "cpu" and not self.why_not_batchable and saving_of(self.client_memory) == PLAIN
         return self.kernel == "torch" or (self.kernel == "auto" and chosen)
 
@@ -157,7 +157,7 @@ class Network(ProximalLoss):
         return "" if batched else f"{fault} (mini-batches of {work.batch})"
 
     def batches(self, data: Dataset, size: int) -> bool:
-        """Whether mini-batches of this size are computed for many clients at once: bits may not depend on which."""
+        """True if mini-batches of this size are computed for many clients at once: bits may not depend on which."""
         if not self.uses_torch or self.batched_sizes is not None:
             return self.uses_torch and size in (self.batched_sizes or ())
         from zofl_mpi.problems.kernels.module_torch import equal_bits

@@ -105,7 +105,7 @@ class Objective:
         return each if self.weight is None else each * self._weights(inputs, targets)
 
     def by_class(self, targets: Tensor) -> bool:
-        """Whether each sample has one class, and the loss takes an output for each."""
+        """True if each sample has one class, and the loss takes an output for each."""
         return self.classifies and targets.dim() == 1 and not targets.is_floating_point()
 
     def hits(self, outputs: Tensor, targets: Tensor) -> Tensor:

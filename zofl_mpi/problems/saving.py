@@ -128,6 +128,6 @@ def _layers(sequence: Any) -> Iterator[nn.Module]:
 
 
 def _mixes(module: nn.Module, running: bool) -> bool:
-    """Whether a layer's output for a sample depends on the other samples."""
+    """True if a layer's output for a sample depends on the other samples."""
     of_batch = isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
     return of_batch and (module.running_mean is None or (bool(module.training) and not running))

@@ -225,7 +225,7 @@ class SplitLM(TorchSplit):
 
     @property
     def remarks(self) -> list[str]:
-        """What the start of a run says of the model."""
+        """Line about the model at the start of a run."""
         drifts = "embedding and unembedding, one matrix of the model, are one at each side here, which drift apart"
         return [drifts] if self.parts.untied else []
 

@@ -24,7 +24,7 @@ from zofl_mpi.run import records
 
 FIGURES = (".png", ".pdf", ".svg")
 BESIDE = (".csv", ".tex")
-"""What is written beside a figure."""
+"""Endings of the files written beside a figure."""
 
 
 @printing

@@ -69,7 +69,7 @@ def _curve(k: int, group: Group, against: Sequence[str], shown: Sequence[str]) -
 
 
 def axes(run: Run) -> dict[str, Array]:
-    """What a curve can be drawn against: name with unit -> (R,)."""
+    """{name with unit: (R,) values} of the possible horizontal axes."""
     seconds = np.nan_to_num(run.rounds.get("seconds", np.zeros(run.length)))
     devices = {
         "virtual hours so far": ("virtual_seconds", 3600),

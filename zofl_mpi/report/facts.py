@@ -47,11 +47,11 @@ def state(run: Run) -> str:
 
 
 def summary(run: Run) -> Facts:
-    """What a comparison of runs needs of each, in a row."""
+    """Row of a run in a comparison of runs."""
     down, up = (int(run.clients[name].sum()) for name in ("bytes_down", "bytes_up"))
     seconds = run.rounds.get("seconds", np.full(run.length, np.nan))
     loss = next((name for name in LOSSES if last(run, name) is not None), "")
-    explored = run.attrs.get("directions_per_parameter")
+    each = run.attrs.get("directions_per_parameter")
     return {
         "state": state(run),
         "rounds": plain(f"{run.length} of {run.config.get('rounds', '?')}", CELL),
@@ -63,7 +63,7 @@ def summary(run: Run) -> Facts:
         "down to clients": bytes_in_words(down),
         "up to the server": bytes_in_words(up),
         "between ranks": bytes_in_words(moved) if (moved := _moved(run)) else "",
-        "directions per parameter": "" if explored is None else f"{float(explored):.3g}",
+        "directions per parameter": "" if each is None else f"{float(each):.3g}",
         "ranks": str(int(run.attrs["ranks"])),
     }
 
@@ -134,9 +134,9 @@ def sentences(run: Run) -> list[str]:
             f"Its ranks moved {bytes_in_words(moved)} to carry it out (transport); a client's bytes are those of the "
             "method's protocol."
         )
-    explored = run.attrs.get("directions_per_parameter")
-    if explored is not None:
-        lines.append(f"The run drew {float(explored):.3g} directions per parameter.")
+    each = run.attrs.get("directions_per_parameter")
+    if each is not None:
+        lines.append(f"The run drew {float(each):.3g} directions per parameter.")
     if missing := _stored(run, "missing_rounds"):
         lines.append(f"Rows of rounds {missing} are lost.")
     return lines

@@ -80,7 +80,7 @@ def draw(curves: Sequence[Curve], y: str, x: str, control: str | None = None) ->
 
 
 def convention(curves: Sequence[Curve]) -> str:
-    """What line and band are, with the number of seeds."""
+    """Meaning of line and band, with the number of seeds."""
     counts = sorted({curve.n for curve in curves})
     if counts == [1]:
         return "one seed each" if len(curves) > 1 else "one seed"

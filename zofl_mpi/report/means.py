@@ -21,7 +21,7 @@ AGAINST = {
     "virtual_hours": "virtual hours so far",
     "joules": "joules of the clients' devices so far",
 }
-"""What a curve is drawn against, by --x, and its name among `charts.axes`."""
+"""{--x: name of the horizontal axis among `charts.axes`}."""
 
 
 @final

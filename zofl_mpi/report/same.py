@@ -79,7 +79,7 @@ def verdict(a: Run, b: Run) -> tuple[str, bool]:
 
 
 def agree(left: NDArray[np.float64], right: NDArray[np.float64]) -> bool:
-    """Whether two columns have the same bits wherever both have a value."""
+    """True if two columns have the same bits wherever both have a value."""
     if left.shape != right.shape:
         return False
     both = ~(np.isnan(left) | np.isnan(right))

@@ -56,7 +56,7 @@ class Sampling:
 
     @property
     def each(self) -> bool:
-        """Whether each client is drawn by itself."""
+        """True if each client is drawn by itself."""
         return self.poisson or self.setting.any_between("poisson")
 
     @property
@@ -124,7 +124,7 @@ class ServerStep:
 
 
 def has_samples(setting: Setting) -> bool:
-    """Whether the server holds samples; with --server-fraction 0 it holds none."""
+    """True if the server holds samples; with --server-fraction 0 it holds none."""
     return setting.server is not None and len(setting.server) > 0
 
 
@@ -175,7 +175,7 @@ def scaled_to_one(weights: Mapping[int, float], asked: Collection[int]) -> Mappi
 
 
 def eval_data(setting: Setting[Any], data: Any, i: int | None = None) -> Any:
-    """The samples that evaluations read of client i's data, of the server's for None: the same ones each time."""
+    """Fixed evaluation subset of client i's data (None: of the server's)."""
     if not isinstance(data, Drawable):
         return data
     return data.drawn(setting.eval_samples, setting.streams(Purpose.EVALUATION, i=setting.m if i is None else i))
@@ -189,7 +189,7 @@ PROBE = 64  # samples whose operations a plan counts where a batch is all of a c
 
 @dataclass(frozen=True)
 class RoundCost:
-    """The work and the messages of a method's rounds."""
+    """Cost model of a round: participants, local steps, samples, messages."""
 
     participants: Callable[[int], Sequence[int]]  # (r) -> S_r
     steps: Callable[[Integers, int], Integers | int]  # (clients (k,), r) -> (k,) local steps in round r, or one number
@@ -222,11 +222,11 @@ class OnProblem(Method[Any], Generic[P]):
 
 @dataclass(frozen=True)
 class EstimatesCost(OnProblem[P], ABC):
-    """Base of a method that states its `effort`: kernel, planned work, loads and the lines of --dry-run follow."""
+    """Base of a method that states its `round_cost`: kernel, planned work, loads and the lines of --dry-run follow."""
 
     @property
     @abstractmethod
-    def effort(self) -> RoundCost:
+    def round_cost(self) -> RoundCost:
         """The work and the messages of a round."""
 
     @property
@@ -237,7 +237,7 @@ class EstimatesCost(OnProblem[P], ABC):
     @property
     def example_reply(self) -> Any:
         """An example of a participant's reply."""
-        return self.effort.up
+        return self.round_cost.up
 
     def work(self) -> Work:
         """The sizes of the local steps, for --kernel auto."""
@@ -245,18 +245,18 @@ class EstimatesCost(OnProblem[P], ABC):
 
     def loads(self) -> Loads:
         """Samples of each client's gradients in round 0."""
-        _, _, samples = self._steps(self.effort, 0, range(self.setting.m))
+        _, _, samples = self._steps(self.round_cost, 0, range(self.setting.m))
         return Loads(samples.tolist())
 
     def plan(self, rounds: int) -> dict[str, str | float]:
         """The lines of --dry-run."""
-        effort, problem = self.effort, cast(Any, self.problem)
-        asked, steps, samples = map(sum, zip(*(self._totals(effort, r) for r in range(rounds)), strict=True))
-        down, up = self._bytes(effort)
-        each = (effort.points or 1) * self._flops()
+        cost, problem = self.round_cost, cast(Any, self.problem)
+        asked, steps, samples = map(sum, zip(*(self._totals(cost, r) for r in range(rounds)), strict=True))
+        down, up = self._bytes(cost)
+        each = (cost.points or 1) * self._flops()
         lines: dict[str, str | float] = {
             "length of x, n": problem.n,
-            "clients, participants in a round": f"{self.setting.m}, {len(effort.participants(0))}",
+            "clients, participants in a round": f"{self.setting.m}, {len(cost.participants(0))}",
             "kernel": self.kernel,
             "bytes down, for each participant and round": down,
             "bytes up, for each participant and round": up,
@@ -264,44 +264,44 @@ class EstimatesCost(OnProblem[P], ABC):
             "local steps of all clients, all rounds": steps,
             "FLOPs of all clients, all rounds": f"{samples * each:.3g}",
         }
-        if effort.points:
-            lines["evaluations of a mini-batch's loss, all rounds"] = steps * effort.points
-        if effort.server_batch:
-            lines["samples of the server's own steps, all rounds"] = rounds * effort.server_batch
+        if cost.points:
+            lines["evaluations of a mini-batch's loss, all rounds"] = steps * cost.points
+        if cost.server_batch:
+            lines["samples of the server's own steps, all rounds"] = rounds * cost.server_batch
         return lines
 
     def device_needs(self) -> Sequence[Needs]:
         """MACs of a sample in a step (half of its FLOPs), of its gradient at the server, and the bytes of a step."""
-        effort, problem = self.effort, cast(Any, self.problem)
-        size = effort.server_batch
+        cost, problem = self.round_cost, cast(Any, self.problem)
+        size = cost.server_batch
         server = problem.flops(min(size, PROBE)) / min(size, PROBE) / 2 if size else 0.0
-        held = problem.client_bytes(self._largest(), not effort.points) if effort.batch or effort.up is not None else 0
-        vectors = effort.vectors + vectors_between(self, effort.holds_x)
+        held = problem.client_bytes(self._largest(), not cost.points) if cost.batch or cost.up is not None else 0
+        vectors = cost.vectors + vectors_between(self, cost.holds_x)
         held += bool(held) * vectors * problem.n * np.dtype(self.setting.dtype).itemsize
-        return [Needs((effort.points or 1) * self._flops() / 2, server, held)]
+        return [Needs((cost.points or 1) * self._flops() / 2, server, held)]
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
-        effort = self.effort
-        asked, _, samples = self._steps(effort, r, clients)
-        down, up, two = (np.full(len(samples), float(size)) for size in (*self._bytes(effort), 2))
-        return RoundWork(asked.tolist(), samples.astype(float), down, up, two, server_samples=effort.server_batch)
+        cost = self.round_cost
+        asked, _, samples = self._steps(cost, r, clients)
+        down, up, two = (np.full(len(samples), float(size)) for size in (*self._bytes(cost), 2))
+        return RoundWork(asked.tolist(), samples.astype(float), down, up, two, server_samples=cost.server_batch)
 
     def _steps(
-        self, effort: RoundCost, r: int, clients: Sequence[int] | None = None
+        self, cost: RoundCost, r: int, clients: Sequence[int] | None = None
     ) -> tuple[Integers, Integers, Integers]:
         """(k,) each: clients (None: the participants of round r), their local steps, the samples of these."""
-        ids = np.array(effort.participants(r) if clients is None else clients, np.int64)
-        steps = np.broadcast_to(effort.steps(ids, r), ids.shape)
-        return ids, steps, np.broadcast_to(effort.samples(steps, self._sizes[ids]), ids.shape)
+        ids = np.array(cost.participants(r) if clients is None else clients, np.int64)
+        steps = np.broadcast_to(cost.steps(ids, r), ids.shape)
+        return ids, steps, np.broadcast_to(cost.samples(steps, self._sizes[ids]), ids.shape)
 
-    def _totals(self, effort: RoundCost, r: int) -> tuple[int, int, int]:
+    def _totals(self, cost: RoundCost, r: int) -> tuple[int, int, int]:
         """How many participants round r has, and their local steps and the samples of these, in all."""
-        H = effort.steps(np.zeros(0, np.int64), r)
-        alike = (effort.batch and not effort.full_pass) or self._sizes.min() == self._sizes.max()
-        if isinstance(effort.participants, Sampling) and isinstance(H, int) and alike:
-            count = effort.participants.size(r)
-            return count, count * H, count * int(effort.samples(np.array([H]), self._sizes[:1])[0])
-        S, H, samples = self._steps(effort, r)
+        H = cost.steps(np.zeros(0, np.int64), r)
+        alike = (cost.batch and not cost.full_pass) or self._sizes.min() == self._sizes.max()
+        if isinstance(cost.participants, Sampling) and isinstance(H, int) and alike:
+            count = cost.participants.size(r)
+            return count, count * H, count * int(cost.samples(np.array([H]), self._sizes[:1])[0])
+        S, H, samples = self._steps(cost, r)
         return len(S), int(H.sum()), int(samples.sum())
 
     @cached_property
@@ -309,18 +309,18 @@ class EstimatesCost(OnProblem[P], ABC):
         """(m,) samples of each client."""
         return np.array(step_samples(self.setting, 0))
 
-    def _bytes(self, effort: RoundCost) -> tuple[int, int]:
+    def _bytes(self, cost: RoundCost) -> tuple[int, int]:
         """Bytes of a participant's message and of its reply, as it sends it."""
-        down, up = (0 if message is None else messages.size(message) for message in (effort.down, effort.up))
-        if effort.up is not None:
-            up = bytes_up(self, sent(self, effort.up))
+        down, up = (0 if message is None else messages.size(message) for message in (cost.down, cost.up))
+        if cost.up is not None:
+            up = bytes_up(self, sent(self, cost.up))
         return down, up
 
     def _flops(self) -> float:
         """FLOPs of a sample's loss where a step evaluates losses, else of its gradient; a network computes a step."""
-        problem, probe = cast(Any, self.problem), self.effort.batch or min(self._largest(), PROBE)
-        return float((problem.flops_evaluation(probe) if self.effort.points else problem.flops(probe)) / probe)
+        problem, probe = cast(Any, self.problem), self.round_cost.batch or min(self._largest(), PROBE)
+        return float((problem.flops_evaluation(probe) if self.round_cost.points else problem.flops(probe)) / probe)
 
     def _largest(self) -> int:
         """Samples of a client's largest mini-batch."""
-        return self.effort.batch or max(step_samples(self.setting, 0))
+        return self.round_cost.batch or max(step_samples(self.setting, 0))

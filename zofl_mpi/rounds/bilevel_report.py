@@ -176,7 +176,7 @@ class BilevelReports(EstimatesCost[Bilevel], TwoLevels[Bilevel]):
         y, _ = self.solver.solve(clients, self.lower, x, self.lower_start(state), r + 1, counted=False)
         points = [x, *self._ends(x, r)] if self.exact else []
         exact = [self.solver.exact(point) for point in points]
-        F = self.objective(clients, np.stack([x, *points]), np.stack([y, *exact]), self.local.shares(), r)
+        F = self.objective(clients, np.stack([x, *points]), np.stack([y, *exact]), self.local.client_weights(), r)
         scores = all_scores(self.setting, x, y) | {
             "objective": float(F[0]),
             "clients_asked": len(self.setting.eval_participants(r)),
@@ -195,8 +195,8 @@ class BilevelReports(EstimatesCost[Bilevel], TwoLevels[Bilevel]):
     # --- costs
 
     @property
-    def effort(self) -> RoundCost:
-        return self.local.effort(lambda r: range(self.setting.m), 2)
+    def round_cost(self) -> RoundCost:
+        return self.local.round_cost(lambda r: range(self.setting.m), 2)
 
     def device_needs(self) -> Sequence[Needs]:
         """MACs of a sample's two passes, bytes of a step; refused where the lower level's steps depend on x."""
@@ -210,7 +210,7 @@ class BilevelReports(EstimatesCost[Bilevel], TwoLevels[Bilevel]):
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
         x, y = np.zeros(self.problem.n, self.setting.dtype), np.zeros(self.problem.n_lower, self.setting.dtype)
-        w, own = np.stack([y] * self.solver.sequences), self.effort
+        w, own = np.stack([y] * self.solver.sequences), self.round_cost
         calls = 2 * self.first_schedule.rounds * [(messages.size(Iterate(w, 0, 0)), messages.size(Moved(w)))]
         ends = [(messages.size(own.down), messages.size(Placed())), (2 * y.nbytes, messages.size(Stepped(x)))]
         return self.work_of(self.loads().work, [*ends, *calls], clients)

@@ -147,7 +147,7 @@ class LocalSGD:
         if self.server.gamma:
             demand_samples(self.setting, "--gamma")
 
-    def shares(self) -> Mapping[int, float]:
+    def client_weights(self) -> Mapping[int, float]:
         """{i: w_i} of all clients, summing to 1."""
         return Shares(self.setting, self.weights)
 
@@ -160,7 +160,7 @@ class LocalSGD:
     ) -> LocalSGDState:
         """`step` towards sum over S_r of w_i y_i, y_i the replies to `train`."""
         S, message = self.sampling(r), GlobalModel(state.x, r)
-        mean = clients.mean(train, message, to=S, weights=self.shares(), nobody=LocalModel(state.x))
+        mean = clients.mean(train, message, to=S, weights=self.client_weights(), nobody=LocalModel(state.x))
         return self.step(state, mean.y, r, S, rule)
 
     def step(self, state: LocalSGDState, y: Array, r: int, to: list[int], rule: ServerRule = SGD) -> LocalSGDState:
@@ -189,7 +189,7 @@ class FirstOrder(EstimatesCost[Smooth]):
         return LocalSGDState(self.setting.first_model(self.local.server.x0))
 
     def evaluate(self, state: Any, r: int, clients: Clients) -> SmoothReport:
-        return self.reporting.report(state.x, r, clients, self.local.shares(), self.measure)
+        return self.reporting.report(state.x, r, clients, self.local.client_weights(), self.measure)
 
     def measure(self, client: Client, message: GlobalModel) -> Measured:
         """Measures x on a client's samples, and the client's personal model."""
@@ -205,7 +205,7 @@ class FirstOrder(EstimatesCost[Smooth]):
         return self.local.sampling
 
     @property
-    def effort(self) -> RoundCost:
+    def round_cost(self) -> RoundCost:
         local, x = self.local, np.zeros(self.setting.problem.n, self.setting.dtype)
         own = local.server.server_batch if local.server.gamma else 0
         down, up = GlobalModel(x, 0), LocalModel(x)

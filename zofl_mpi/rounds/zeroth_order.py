@@ -75,8 +75,8 @@ class Local:
         schedule: of the step size over rounds: constant, sqrt, harmonic[:OFFSET] or power:P.
         eta: smoothing radius; also the weight 1/eta of the distance to X_i.
         batch: samples of a local step, drawn with replacement; 0 for all of the client's.
-        x_set: X_i: problem (the problem's own), all, box:LOW:HIGH, ball:RADIUS[:CENTRE], half-space:OFFSET[:NORMAL],
-            simplex[:TOTAL]; one, or one per client.
+        x_set: X_i: problem (the problem's own), all, box:LOW:HIGH, ball:RADIUS[:CENTRE]; one, or one per client. They
+            must have a common point; where they have none, `set_distance` stays above 0.
         weights: of the clients in f and in the mean: uniform (the paper's) or size (|D_i|); a lower level is uniform.
         x0: first iterate: zero, random or auto (random where the problem says so).
         probe: random directions at each evaluation for the estimate of the gradient of the smoothed objective; 0: none.
@@ -110,7 +110,7 @@ class Local:
         """gamma of round r; Theorem 1's where K is given."""
         return theorem1(self.K, self.setting.m)[1] if self.K else stepsize(self.schedule, self.gamma, r)
 
-    def shares(self) -> Mapping[int, float]:
+    def client_weights(self) -> Mapping[int, float]:
         """{i: w_i} of all clients, summing to 1."""
         return Shares(self.setting, self.weights)
 
@@ -124,9 +124,7 @@ class Local:
             raise UserError(f"--gamma {gamma:g}: {must}: {why}; a larger --eta or a smaller --gamma")
         if own:
             return [SimpleNamespace(project=partial(setting.problem.project, i)) for i in range(setting.m)]
-        sets = convex_sets.parse_all(self.x_set, setting.problem.n, setting.m)
-        convex_sets.common_point(sets, setting.problem.n)
-        return sets
+        return convex_sets.parse_all(self.x_set, setting.problem.n, setting.m)
 
     def batches(self, client: Client, size: int, r: int) -> Any:
         """(H, B) positions of round r's local steps, or None for each: all samples."""
@@ -153,8 +151,8 @@ class Local:
         place = int(self.setting.streams(Purpose.OUTPUT, r=r).integers(before + H))
         return place if place < H else None
 
-    def effort(self, participants: Callable[[int], Sequence[int]], points: int) -> RoundCost:
-        """The work and the messages of the local steps, each of which evaluates the loss at so many points."""
+    def round_cost(self, participants: Callable[[int], Sequence[int]], points: int) -> RoundCost:
+        """Cost model of a round whose local steps evaluate the loss at `points` points each."""
         x, H = np.zeros(self.setting.problem.n, self.setting.dtype), self.steps()
         return RoundCost(participants, lambda i, r: H, self.batch, GlobalModel(x, 0), Stepped(x), points=points)
 
@@ -221,7 +219,7 @@ def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[s
 
     From (N,) central differences of f along `directions`, and scores by column; `further`: columns of a subclass.
     """
-    shares = local.shares()
+    shares = local.client_weights()
     pull = sum((shares[i] * local.pull(x, own) for i, own in enumerate(local.sets)), np.zeros(len(x)))
     g = (len(x) / (2 * local.eta) * differences)[:, None] * directions(local, r).astype(np.float64)
     squared = gradient_squared(g, pull)
@@ -272,7 +270,7 @@ class LipschitzReports(EstimatesCost[Lipschitz]):
         replies = clients.ask(self.probe, GlobalModel(x, r), to=self.setting.eval_participants(r), counted=False)
         scores = all_scores(self.setting, x)  # while the clients compute
         probes = dict(replies)
-        shares = scaled_to_one(self.local.shares(), probes)
+        shares = scaled_to_one(self.local.client_weights(), probes)
         differences = sum((shares[i] * p.differences for i, p in probes.items()), np.zeros(self.local.probe))
         objective = math.fsum(shares[i] * p.loss for i, p in probes.items())
         return report(self.local, x, r, differences, scores | {"objective": objective, "clients_asked": len(probes)})

@@ -11,7 +11,7 @@ from zofl_mpi.run.progress import launcher_words
 RESUME, BEGIN = "ZOFL_RESUME", "ZOFL_BEGIN"
 """Variables in which a job script says by which commands its run is continued, and begun again."""
 SCRIPT = "zofl_mpi.simulate"
-"""What the command of a run from Python begins with that no command line can begin."""
+"""First word of the command of a run from Python; no command line begins with it."""
 COMMAND_FLAGS = ("server_ranks", "survive", "round_timeout", "track")
 """Flags of one command that the next one is likely to want, too; they are kept in no file."""
 

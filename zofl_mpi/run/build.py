@@ -115,7 +115,7 @@ def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
     attrs: dict[str, Any] = {"command": plan.command, "mpi": world.library, "kernel": method.kernel, **known}
     attrs |= {"kernel_choice": reason} if reason else {}
     attrs |= {"settled": " ".join(settled)} if settled else {}
-    attrs |= {"devices": setting.fleet.lines()} if setting.fleet is not None else {}
+    attrs |= {"devices": setting.fleet.class_rows()} if setting.fleet is not None else {}
     return Built(world, plan, method, loads, placements, attrs)
 
 
@@ -130,7 +130,7 @@ def opened(built: Built, bar: Progress, stop: Stop) -> Job:
     bar.step("start: costs and result file", 4, 3)
     device.keep_freed_memory()
     stop.listen()
-    loads = world.bcast(built.loads)  # rank 0's: ranks that looked for a client on different ones would hang
+    loads = world.bcast(built.loads)  # ranks must agree on placement, or they deadlock
     clients = _clients_per_rank(world, values["server_ranks"], method.setting.m, loads)
     rows = [place.row(rank, clients[rank], values["server_ranks"]) for rank, place in enumerate(placements)]
     if values["verbose"] and world.rank == 0:

@@ -7,5 +7,5 @@ DIVERGED_ABOVE = 1e9
 
 
 def has_diverged(first: float, last: float) -> bool:
-    """Whether a loss that began at `first` and ended at `last`, maybe not finite, has diverged."""
+    """True if a loss that began at `first` and ended at `last`, maybe not finite, has diverged."""
     return not abs(last) <= min(DIVERGED_FACTOR * max(abs(first), 1.0), DIVERGED_ABOVE)

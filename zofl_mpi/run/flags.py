@@ -32,7 +32,7 @@ UNIONS = (Union, UnionType)
 TOML_BYTES = 1 << 20
 """Most bytes of a configuration or a grid."""
 IS_FLAG = re.compile(r"--?[a-z]", re.IGNORECASE).match
-"""Whether a word of a command line is a flag, not a (negative) number."""
+"""True if a word of a command line is a flag, not a (negative) number."""
 
 _hints: Callable[[type[Any]], dict[str, Any]] = functools.cache(typing.get_type_hints)  # type: ignore[assignment]
 

@@ -26,7 +26,8 @@ class LocalClients(Clients):
         self._clients = {i: Client(i, d) for i, d in enumerate(data)}
         self._asked: set[int] = set()  # in this round: no other client has scratch
         self._batched = program_of(method).backend.batched_clients
-        self._answering, self._bytes_up = (functools.partial(f, method) for f in (answering, bytes_up))
+        self._answering = functools.partial(answering, method)
+        self._bytes_up = functools.partial(bytes_up, method)
 
     def ask(
         self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None

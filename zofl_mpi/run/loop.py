@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -20,7 +20,6 @@ from zofl_mpi.engine.fields import (
     demand_losses,
     described,
     is_finite,
-    parts_of,
     reported,
     scalar_fields,
     without_warnings,
@@ -30,7 +29,8 @@ from zofl_mpi.engine.hidden import Unchanged
 from zofl_mpi.engine.lazy import is_tensor
 from zofl_mpi.engine.ledger import KINDS, Row
 from zofl_mpi.engine.ownership import own_state
-from zofl_mpi.engine.setting import Budget, Method
+from zofl_mpi.engine.roles import program_of
+from zofl_mpi.engine.setting import Method
 from zofl_mpi.errors import RunFailed, UserError
 from zofl_mpi.paths import user_path
 from zofl_mpi.run import records, unread
@@ -50,12 +50,12 @@ class Schedule:
     checkpoint_every: Every
 
     def evaluates(self, done: int) -> bool:
-        """Whether to evaluate after `done` rounds."""
+        """True if the run evaluates after `done` rounds."""
         return done in (1, self.rounds) or done % self.eval_every == 0
 
 
 MAX_SEPARATE_MEMORIES = 1000
-"""Most clients whose memories get a data set each in a checkpoint: HDF5 takes longer to make one than to write it."""
+"""Most clients with a data set each in a checkpoint: in HDF5 creating a data set costs more than writing it."""
 
 
 @final
@@ -93,11 +93,6 @@ class Rounds:
     state: Any = field(default=None, init=False)
     ended: str = field(default="", init=False)
     reason: str = field(default="", init=False)
-
-    @cached_property
-    def _budgets(self) -> list[Budget]:
-        """The parts that account for what rounds cost."""
-        return [each for each in parts_of(self.method) if isinstance(each, Budget)]
 
     def stop(self, reason: str) -> None:
         """Ends the run after the round in progress, or after that whose row was just given."""
@@ -150,7 +145,7 @@ class Rounds:
                 self._survived(repeated=False)
         if stop and done < schedule.rounds and not self.reason:
             self.ended = "interrupted"
-            recorder.close("interrupted", **self.totals.explored(self.method))
+            recorder.close("interrupted", **self.totals.count_directions(self.method))
             return
         self._finish(done, state)
 
@@ -172,7 +167,10 @@ class Rounds:
         if fleet := self.method.setting.fleet:
             self.recorder.describe({f"clients/{name}": about for name, about in BY_CLIENT.items()})
             final |= {f"clients/{name}": value for name, value in fleet.by_client(done).items()}
-        attrs: dict[str, Any] = {**self.totals.explored(self.method), **({"stopped": stopped} if stopped else {})}
+        attrs: dict[str, Any] = {
+            **self.totals.count_directions(self.method),
+            **({"stopped": stopped} if stopped else {}),
+        }
         try:
             self.recorder.finish(final, "stopped" if stopped else "done", **attrs)
         except records.DamagedError:
@@ -204,8 +202,8 @@ class Rounds:
         with unread.noting(parts):
             state = finite_round(method, state, r, clients)
         fleet, evaluates, columns = method.setting.fleet, self.schedule.evaluates(r + 1), dict[str, float]()
-        spent = [each.columns(r + 1, evaluates) for each in self._budgets]
-        for each in (state, fleet and fleet.spent(r + 1), *spent):
+        accounts = [each.columns(r + 1, evaluates) for each in program_of(method).between]
+        for each in (state, fleet and fleet.columns(r + 1), *accounts):
             if each is not None:
                 columns |= dict(scalar_fields(each))
                 self.recorder.describe(described(each))

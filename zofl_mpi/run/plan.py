@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeVar, final, get_type_hints
 
 from zofl_mpi import clients
 from zofl_mpi.engine.fields import at_least, between, check_ranges, parts_of
-from zofl_mpi.engine.setting import Budget, Directions, Loads, Method, PlansLoads, PlansWork, Work
+from zofl_mpi.engine.roles import program_of
+from zofl_mpi.engine.setting import Directions, Loads, Method, PlansLoads, PlansWork, Work
 from zofl_mpi.engine.world import launched
 from zofl_mpi.errors import UserError, mistake, nearest, plain
 from zofl_mpi.run import flags, stored
@@ -177,7 +178,7 @@ def parse_plan(family: Family, arguments: Sequence[str]) -> Plan:
 
 
 def _opening(family: Family, method: str) -> str:
-    """What --help begins with: the family's text, or that of a method of one's own without its flags."""
+    """First lines of --help: the family's text, or a user's method's without its flags."""
     if ":" not in method:
         return family.__doc__ or ""
     cls = method_of(family, method)
@@ -338,9 +339,7 @@ def expected(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> dic
     evaluated = {"samples of each part that an evaluation reads": method.setting.eval_samples or "all"}
     S, uploads = plan.values["server_ranks"], method.server_uploads
     shared = {f"uploads of a step on each of {S} server ranks, at most": -(-uploads // S)} if S > 1 else {}
-    accounts = {
-        k: v for each in parts_of(method) if isinstance(each, Budget) for k, v in each.plan_lines(rounds).items()
-    }
+    accounts = {k: v for each in program_of(method).between for k, v in each.plan_lines(rounds).items()}
     lines = {**about, **method.plan(rounds), **accounts, **shared, **drawn, **evaluated}
     return {**lines, **costs_of(method), **seconds}
 
@@ -361,10 +360,10 @@ def in_words(config: Values, lines: Mapping[str, Any]) -> str:
 
 
 def derived_flags(method: Method[Any], plan: Plan) -> dict[str, Any]:
-    """{flag: value} that budgets of the method's parts give, such as fewer rounds."""
+    """{flag: value} that follow from the planned rounds, such as fewer of them within a privacy budget."""
     rounds, before = plan.values["rounds"], plan.rounds_before
-    budgets = (each for each in parts_of(method) if isinstance(each, Budget))
-    return {name: value for each in budgets for name, value in each.derived_flags(rounds, before).items()}
+    each_of = (each.derived_flags(rounds, before) for each in program_of(method).between)
+    return {name: value for own in each_of for name, value in own.items()}
 
 
 def work_of(method: Method[Any]) -> Work | None:

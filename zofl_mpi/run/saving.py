@@ -33,7 +33,7 @@ class Saving:
         self._began = self._saved = self.clock()
 
     def is_due(self, done: int) -> bool:
-        """Whether a checkpoint is due after `done` rounds; after the last in any case: a run may be made longer."""
+        """True if a checkpoint is due after `done` rounds; after the last in any case: a run may be made longer."""
         if self.every != "auto":
             return self.every > 0 and (done % self.every == 0 or done == self.rounds)
         now = self.clock()

@@ -71,7 +71,7 @@ class Session:
 
     @property
     def remedy(self) -> str:
-        """What continues a run that failed, after a sentence; "" where nothing does."""
+        """Advice how to continue a run that failed; "" if nothing can."""
         return f"; {self.job.watch.remedy()}" if self.job.watch.has_checkpoint else ""
 
     def closing(self) -> str:

@@ -78,7 +78,7 @@ def config_of(path: str) -> tuple[dict[str, Any], dict[str, str], str]:
 
 
 def _is_value(value: Any) -> bool:
-    """Whether a command line could have given it: a number, a word, a truth value, or a list of these."""
+    """True if a command line could have given it: a number, a word, a truth value, or a list of these."""
     return all(isinstance(each, str | int | float) for each in (value if isinstance(value, list) else [value]))
 
 
@@ -173,5 +173,5 @@ def _secret() -> bytes:
 
 
 def is_place(name: str, value: str) -> bool:
-    """Whether one of these flags has a value that zofl_mpi does not know by name, or that names a folder here."""
+    """True if one of these flags has a value that zofl_mpi does not know by name, or that names a folder here."""
     return value not in KNOWN[name] or (name == "model" and os.path.isdir(value))

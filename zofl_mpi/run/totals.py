@@ -1,4 +1,4 @@
-"""What a session of a run adds up for its screen and its closing lines: times, bytes, the latest measures."""
+"""Totals of a session for its screen and closing lines: times, bytes, the latest measures."""
 
 import math
 from collections.abc import Container, Mapping
@@ -45,7 +45,7 @@ class Totals:
     # computed beyond the mean of the client ranks; see `latest_rank`
     late: dict[int, float] = field(default_factory=dict)
 
-    def explored(self, method: Method[Any]) -> dict[str, float]:
+    def count_directions(self, method: Method[Any]) -> dict[str, float]:
         """Counts the run's directions; returns the result's attribute `directions_per_parameter`, if there are any."""
         try:
             self.directions = method.directions(self.round)

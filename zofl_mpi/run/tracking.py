@@ -43,7 +43,7 @@ class TensorBoard:
 
 
 def tracker(track: str, result: Path | None) -> TensorBoard | None:
-    """What --track asks for; None where that is nothing (UserError: it cannot be).
+    """The tracker that --track asks for; None if it asks for none (UserError: it cannot be).
 
     `result`: the file beside which the folder lies where none is named; None: only to check.
     """

@@ -76,7 +76,7 @@ def check_read(method: Any, parts: Unusual, clients: Clients) -> None:
 
 
 def _reads_flags(method: Any) -> bool:
-    """Whether a method is a user's whose rounds read the flags themselves: it has made nothing of them before."""
+    """True if a method is a user's whose rounds read the flags themselves: it has made nothing of them before."""
     cls = type(method)
     given = {f.name for f in fields(method) if f.init}
     made = {name for name in vars(method) if not isinstance(getattr(cls, name, None), cached_property)}

@@ -26,7 +26,7 @@ DIVISION = {"m", "alpha", "partition", "min_samples", "data_dir"}
 @final
 @dataclass(frozen=True)
 class Adaptation:
-    """What clients adapt a network to, and what of it.
+    """Which shift clients adapt a network to, and which of its parameters train.
 
     Attributes:
         shift: sensors of the clients, in turn, through which each sees its training and its evaluation samples: clean,

@@ -60,7 +60,7 @@ class Constructor:
         return found
 
     def __call__(self, values: Mapping[str, Any], *sizes: Any) -> Any:
-        """What it makes of the flags' values and the sizes (UserError: it fails)."""
+        """Result of the call with the flags' values and the sizes (UserError: it fails)."""
         if not callable(self.make) or _is_module(self.make):
             return copy.deepcopy(self.make)
         parameters, known = self.arguments, dict(zip(SIZES, sizes, strict=True))
@@ -137,10 +137,10 @@ def _kind(hint: Any, default: Any) -> Any:
 
 
 def _is_module(value: Any) -> bool:
-    """Whether a value is an instance of torch's Module, without importing torch."""
+    """True if a value is an instance of torch's Module, without importing torch."""
     return is_module_class(type(value))
 
 
 def is_module_class(cls: type[Any]) -> bool:
-    """Whether a class is one of torch's modules, without importing torch."""
+    """True if a class is one of torch's modules, without importing torch."""
     return any(base.__name__ == "Module" and base.__module__.startswith("torch.nn") for base in cls.__mro__)

@@ -160,7 +160,7 @@ def examples_of(federation: Federation, dtype: Any) -> tuple[Any, Any]:
 
 
 def _names(given: TorchProblem) -> list[str]:
-    """What of a problem decides its steps beside the module, in words that are the same on every rank."""
+    """Properties of a problem, beside its module, that decide its steps; the same text on every rank."""
     from zofl_mpi.problems.objective import called
 
     own = {"loss": given.loss, "augment": given.augment, "weight": given.weight}

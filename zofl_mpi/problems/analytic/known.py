@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from zofl_mpi.arrays import Vector
-from zofl_mpi.engine.roles import attribute
+from zofl_mpi.engine.roles import overridable
 from zofl_mpi.numerics.descent import descend
 from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.base import BilevelProblem, NumPyProblem
@@ -73,7 +73,7 @@ class KnownLipschitz(NumPyProblem, Protocol):
 class KnownBilevel(NumPyProblem, BilevelProblem, Protocol):
     """A bilevel problem without constraints on x, whose score is its objective and whose y is as long as x."""
 
-    @attribute
+    @overridable
     def n_lower(self) -> int:
         return self.n
 

@@ -1,7 +1,7 @@
 """Local steps and losses of torch modules, on a GPU or on the CPU: many clients' models at once, by torch.func.
 
-A row is a model: its parameters, its centre, its mini-batches and step sizes lie beside those of the other rows of a
-block, and one computation takes a step of them all. A client's points, such as the pair of a zeroth-order estimate, are
+Each row holds one client's model: parameters, centre, mini-batches and step sizes. One computation takes a step of all
+rows of a block. A client's points, such as the pair of a zeroth-order estimate, are
 rows of their own. Computations are always of the same shapes: a block has as many rows as follows from one row's step
 alone, and is filled up with rows of zeros; each row begins on a line of 64 bytes.
 
@@ -128,7 +128,9 @@ def _cached(make: Callable[..., Any], key: BlockKey, data: Dataset) -> Any:
 
 
 def equal_bits(function: Function, data: Dataset, batch: int, dtype: str) -> bool:
-    """Whether local steps and losses on mini-batches of this size have the same bits in any company, on this device.
+    """True if local steps and losses have the same bits whichever other clients share the batch.
+
+    Tried on this device, for mini-batches of this size.
 
     The rows of a full block are computed together, each one place further, in the opposite order, and three of them
     alone. So every place of a block is compared with the next one, and other rows with rows of zeros.
@@ -155,7 +157,7 @@ def _trial_steps(function: Function, data: Dataset, batch: int, dtype: str) -> l
 
 
 def _independent(compute: Callable[[list[Request]], list[Any]], requests: list[Request]) -> bool:
-    """Whether each request has the same result whatever it is computed with."""
+    """True if each request has the same result whatever it is computed with."""
     together, last = compute(requests), len(requests) - 1
     reverse, further = compute(requests[::-1])[::-1], compute(requests[-1:] + requests[:-1])
     alone = [(j, compute([requests[j]])[0]) for j in {0, last // 2, last}]

@@ -170,7 +170,7 @@ KERNELS: dict[str, Kernel] = {"numpy": solve_numpy, "numba": solve_numba}
 
 @functools.cache
 def numba_installed() -> bool:
-    """Whether numba can be imported; cached, since looking for a module takes as long as a local step."""
+    """True if numba can be imported; cached, since looking for a module takes as long as a local step."""
     return importlib.util.find_spec("numba") is not None
 
 

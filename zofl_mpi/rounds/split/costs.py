@@ -69,7 +69,7 @@ class Traffic:
         }
 
     def aligns(self, r: int) -> bool:
-        """Whether the participants of round r get new heads, in the middle of it."""
+        """True if the participants of round r get new heads, in the middle of it."""
         return self.aligned > 0 and r % self.aligned == 0
 
     def total(self, rounds: int) -> Counter[str]:

@@ -47,7 +47,7 @@ class EstimatingMethod(SplitMethod):
             models[i] = Update(theta, reply.buffers, moments if training.state == "average" else {})
             if training.state == "keep":
                 replayed[str(i)] = moments
-        return with_head(state, mean.of_replies(models, training.shares())), replayed
+        return with_head(state, mean.of_replies(models, training.client_weights())), replayed
 
     def scalars(self, client: Client, message: Ask) -> Scalars:
         """With --uplink seeds: the scalars from which the server replays the local steps."""

@@ -15,7 +15,7 @@ from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.fields import demand_known
 from zofl_mpi.engine.fleet import HELD_BYTES, Needs, RoundWork
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.engine.sharing import SharedServerStep, Work
+from zofl_mpi.engine.sharing import SharedServerStep, UploadPass
 from zofl_mpi.errors import warn
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.saving import PLAIN
@@ -104,7 +104,7 @@ class SplitMethod(OnProblem[Split]):
         part = state.theta_s, state.buffers_s, state.optimiser
         return Server(self.training, self.server_pass, *part, before, sharing)
 
-    def server_pass(self, part: ServerPart) -> Work:
+    def server_pass(self, part: ServerPart) -> UploadPass:
         """A step of the server's ranks: `passes_at` the part."""
         return passes_at(self.training, part)
 
@@ -120,7 +120,7 @@ class SplitMethod(OnProblem[Split]):
         """The mean of the participants' models by their weights, with the head that the server has where none comes."""
         if self.training.own_parts:
             return Update(state.theta, state.buffers)
-        to, shares = self.training.participants(r), self.training.shares()
+        to, shares = self.training.participants(r), self.training.client_weights()
         return with_head(state, clients.mean(self.update, Ask(), to=to, weights=shares))
 
     # --- a client

@@ -73,7 +73,7 @@ class GradientRule:
 
     @property
     def needs_point(self) -> bool:
-        """Whether a step needs the pass at the model itself even where nothing is uploaded."""
+        """True if a step needs the pass at the model itself even where nothing is uploaded."""
         return True
 
     def forward(self, model: LocalSteps, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
@@ -86,7 +86,7 @@ class GradientRule:
 
     @property
     def replayable(self) -> bool:
-        """Whether there is a `replay`: differences of losses give a step's direction along the first part."""
+        """True if there is a `replay`: differences of losses give a step's direction along the first part."""
         return type(self).replay is not GradientRule.replay
 
     def replay(self, moving: Tensor, differences: Sequence[float], key: Key) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any, final
 from zofl_mpi import UserError
 from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.lazy import Tensor, torch
-from zofl_mpi.engine.sharing import Begin, PassResult, SharedServerStep, Work
+from zofl_mpi.engine.sharing import Begin, PassResult, SharedServerStep, UploadPass
 from zofl_mpi.engine.staging import staging
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.messages import Passed, ServerPart, Smashed, SplitState, Update
@@ -23,13 +23,13 @@ class Server:
     """The server's part, theta (n_s,) and buffers (b_s,), while a round goes on.
 
     It takes a step for each upload, or with --merge G for G of them: along the mean of their gradients at the same
-    theta. Each passes from the same running statistics, and their mean is kept. Both means are exact, so that the bits
-    do not depend on which of them was computed first. Until the step the server holds G gradients.
+    theta, from the same running statistics, of which it keeps the mean. Both means are exact (`engine.mean`). Until the
+    step the server holds G gradients.
 
     Args:
-        begin: the step of the method that is `passes_at` its flags.
-        before: its number of steps in the rounds before this one, on which their size may depend.
-        sharing: its ranks, which share out the uploads of a step; this one alone moves theta, and holds the moments.
+        begin: the method's step `server_pass`, known by name on the server's ranks.
+        before: its number of steps in earlier rounds, on which the step size may depend.
+        sharing: shares out the uploads of a step among the server's ranks; this rank alone moves theta.
 
     Attributes:
         slopes: {i: (B, *smashed_shape) gradient at client i's smashed samples}, for those who ask for it.
@@ -57,7 +57,7 @@ class Server:
 
     @classmethod
     def mean_of(cls, replicas: Mapping[int, Server], shares: Mapping[int, float]) -> Server:
-        """The mean of replicas, weighted by their `shares`, with the steps of all of them.
+        """The mean of replicas, weighted by their `client_weights`, with the steps of all of them.
 
         With --state average its moments are the mean of theirs, else {i: those of replica i}.
         """
@@ -89,10 +89,10 @@ class Server:
         self.move()
 
     def step(self, i: int, item: Smashed, returned: bool = False) -> None:
-        """Takes a step on client i's upload, with --merge once there are enough.
+        """Adds client i's upload, and takes the step once there are as many as --merge says.
 
-        With `returned` the gradient of client i's own loss at its smashed samples, taken before the step, is then among
-        the `slopes`.
+        Args:
+            returned: whether `slopes` gets the gradient at client i's smashed samples, taken before the step.
         """
         if not self._waiting:
             self.sharing.begin(self.begin, ServerPart(self.theta, self.buffers, returned))
@@ -130,11 +130,10 @@ class Server:
         return SplitState(average.theta, average.buffers, *own, average.moments)
 
 
-def passes_at(training: Training, part: ServerPart) -> Work:
-    """The server's pass on an upload: from the same part for each upload of a step.
+def passes_at(training: Training, part: ServerPart) -> UploadPass:
+    """Function of an upload: its gradient (n_s,) and running statistics (b_s,), from the same `part` for each upload.
 
-    It gives the gradient (n_s,) and the running statistics (b_s,); where the step is on one upload, the pass moves
-    those of the part in place.
+    Without --merge the pass moves the running statistics of `part` in place.
     """
     problem = training.problem
     theta, before = problem.to_device(part.theta), problem.to_device(part.buffers)

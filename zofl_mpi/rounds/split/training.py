@@ -101,12 +101,12 @@ class Training:
 
     @property
     def running(self) -> bool:
-        """Whether BatchNorm uses its running statistics."""
+        """True if BatchNorm uses its running statistics."""
         return self.batchnorm == "running"
 
     @property
     def own_parts(self) -> bool:
-        """Whether each client has a local part of its own."""
+        """True if each client has a local part of its own."""
         return self.client_parts == "own"
 
     def trainable(self, head: bool = True) -> slice:
@@ -118,7 +118,7 @@ class Training:
             stop = self.problem.n_client
         return slice(start, stop)
 
-    def shares(self) -> Mapping[int, float]:
+    def client_weights(self) -> Mapping[int, float]:
         """{i: w_i} of all clients, summing to 1."""
         return Shares(self.setting, self.weights)
 
@@ -163,7 +163,7 @@ class Training:
         return self.h or -(-len(self.setting.data[i]) // self.batch)
 
     def uploads(self, q: int) -> bool:
-        """Whether the smashed samples of local step q are uploaded."""
+        """True if the smashed samples of local step q are uploaded."""
         return q % self.k == 0
 
     def client_size(self, r: int, i: int, q: int) -> float:

@@ -127,7 +127,7 @@ class UnsplitMethod(SplitMethod):
         self, clients: Clients, step: Step, message: ModelBroadcast, to: list[int], booked: Any, zeros: NDArray[Any]
     ) -> tuple[Uploaded, float]:
         """The mean of the participants' scalars, like `zeros`, and statistics; and the mean of their losses."""
-        nobody, weights = Uploaded(differences=zeros, buffers=message.buffers, loss={}), self.training.shares()
+        nobody, weights = Uploaded(differences=zeros, buffers=message.buffers, loss={}), self.training.client_weights()
         mean = clients.mean(step, message, to=to, weights=weights, booked=booked, nobody=nobody)
         return mean, mean_loss(mean.loss.values())
 

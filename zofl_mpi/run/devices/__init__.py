@@ -92,7 +92,7 @@ def bind(world: World, method: Method[Any], name: str, speaks: bool) -> None:
     if not all(math.isfinite(each.macs + each.server_macs) for each in needs):
         raise UserError("--devices: the problem does not say its operations (flops, flops_evaluation); take another")
     run_or_fail_all(world, lambda: fleet.bind(method, needs))
-    for row in fleet.lines() if world.rank == 0 and speaks else ():
+    for row in fleet.class_rows() if world.rank == 0 and speaks else ():
         if row["lacks"]:
             warn(
                 f"--devices: the {row['clients']} clients of class {row['class']} take no part: a step needs "
@@ -169,7 +169,7 @@ def table(fleet: Fleet, rounds: int) -> str:
     """Lines of --dry-run: what round 0 costs a client of each class, and the hours and joules of the whole run."""
     titles = ("class", "clients", "takes part", "latency", "down", "compute", "up", "total", "joules")
     rows = [titles]
-    for row in fleet.lines():
+    for row in fleet.class_rows():
         part = f"lacks {bytes_in_words(round(row['lacks']))}" if row["lacks"] else "yes"
         shown = [f"{row[name]:.3g}" if name in row else "-" for name in titles[3:]]
         rows.append((row["class"], str(row["clients"]), part, *shown))

@@ -312,7 +312,7 @@ def _set(given: Any, axes: Axes) -> tuple[Entries, Flags]:
 
 
 def among(where: Mapping[str, str], runs: Entries) -> bool:
-    """Whether a run with these entries on the axes is one of them."""
+    """True if a run with these entries on the axes is one of them."""
     return all(where[axis] in values for axis, values in runs.items())
 
 

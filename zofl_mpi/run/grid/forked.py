@@ -26,7 +26,7 @@ USED = mmap.mmap(-1, len(HEAVY))
 
 
 def forks() -> bool:
-    """Whether this process may be forked: it has no threads, and no GPU, whose driver does not outlive that."""
+    """True if this process may be forked: it has no threads, and no GPU, whose driver does not outlive that."""
     return sys.platform == "linux" and threading.active_count() == 1 and not may_have_gpu()
 
 

@@ -82,7 +82,7 @@ def finished(grid: Grid, run: GridRun) -> records.Run | str:
 
 
 def _last_words(log: Path) -> str:
-    """What a run printed last: why it ended, if it failed."""
+    """Last line that a run printed: the reason, if it failed."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError:
@@ -103,7 +103,7 @@ def typed(words: Sequence[str]) -> str:
 
 
 def held(path: Path) -> bool:
-    """Whether a process holds the lock of a file; never where the file system has no locks."""
+    """True if a process holds the lock of a file; never where the file system has no locks."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe that nobody writes waits for ever
         try:

@@ -11,18 +11,18 @@ their client's stream; a `Gatherv` moves the bytes. A rank sends the items that 
 larger item. The server reads the items in the order (q, `to`); from the headers every rank computes which those are
 (`gather.Order`), and so who may send next:
 
-- a rank of which the server still holds an item sends nothing;
-- a rank that is due sends at least one item, for which it waits: of the next clients in order, up to the first whose
-  rank is already among them, those whose item is not there yet;
-- any other rank sends the items that are ready, one above BOUND only if it is due.
+- BLOCKED: the server still holds an item of this rank; it sends nothing.
+- REQUIRED: the next rank in reading order must send; it blocks until its item is ready. So must the ranks of the
+  clients after it, up to the first rank that occurs twice, unless their item has arrived.
+- OPTIONAL: any other rank sends the items that are ready, but none above BOUND.
 
 All that the collectives move is counted here, as transport bytes of each rank (`transport`).
 
 Memory: a rank holds BOUND bytes, or one larger item, that wait, as much that is being sent, and one item that waits for
 room. The server holds two waves and, of each rank, at most BOUND bytes ahead of their turn.
 
-No deadlock: no wave is empty, since the item that the server reads next is due where it is not there. The rank that
-owes it can make it: its earlier items were sent and read, so there is room for it. Beside that a wave waits for room at
+No deadlock: no wave is empty, since the item that the server reads next is required unless it has arrived. Its
+rank can make it: its earlier items were sent and read, so there is room for it. Beside that a wave waits for room at
 the server only: the method has then two waves to read, and needs no later one for it.
 """
 
@@ -98,10 +98,12 @@ def unframe(framed: Bytes) -> bytes | None:
 
 @final
 class Collectives:
-    """The collectives, in blocks of at most LIMIT bytes. All ranks call the same ones, in the same order.
+    """Collectives in blocks of at most LIMIT bytes. All ranks call the same ones, in the same order.
 
-    A rank that waits long calls `meanwhile`; `placement` has the rank of each client; `staging` gives the server memory
-    for uploads, from which a GPU can copy them.
+    Args:
+        meanwhile: called by a rank that waits long.
+        placement: the rank of each client.
+        staging: memory of the server for uploads, from which a GPU can copy them.
     """
 
     def __init__(
@@ -113,10 +115,10 @@ class Collectives:
         self.transport = Transport(comm.size)
 
     def bcast_question(self, question: Question | None = None, block: Bytes = EMPTY) -> tuple[Question, Bytes | None]:
-        """The server's question on all ranks, and the one message that goes with it, None where `message` gets it.
+        """Broadcasts the server's question, and its one message if that fits; else `message` fetches it.
 
-        Client ranks wait without burning a core. Both go with one collective whose room is what the question after the
-        same one took last time: a small model costs no collective of its own, from the second round on.
+        The room of this one collective is what the question after the same one took last time, so a small model costs
+        no collective of its own from the second round on.
         """
         body = pickle.dumps(tuple(question)) if question else b""
         framed = frame(body, self._rooms.get(self._last, FRAME), block)
@@ -140,7 +142,7 @@ class Collectives:
             self.bcast(block)
 
     def message(self, question: Question, block: Bytes | None) -> Bytes:
-        """The message of a question, where `bcast_question` had it or had not."""
+        """The message of a question; `block` is what `bcast_question` returned."""
         if block is None:
             block = np.empty(question.sizes[0], np.uint8)
             self.bcast(block)
@@ -158,9 +160,9 @@ class Collectives:
     def _broadcast(self, block: Bytes) -> None:
         """Broadcasts a block.
 
-        All poll, asleep in between, until a small block is there, or, for a large one, until all have come to it: a
-        server that waits inside Bcast for a sleeping rank burns the core on which that rank is to wake up (5 ms a round
-        on two cores).
+        All ranks poll, asleep in between, until a small block has arrived, or until all are ready for a large one. A
+        server that waited inside Bcast would burn the core on which a sleeping rank is to wake (5 ms a round on two
+        cores).
         """
         if block.size <= SMALL:
             self._wait(self.comm.Ibcast(block))
@@ -181,7 +183,7 @@ class Collectives:
         return own
 
     def allgather_objects(self, value: Any) -> list[Any]:
-        """Every rank's object, by rank, on all ranks; waits without burning a core."""
+        """Every rank's object, by rank, on all ranks."""
         body, key = pickle.dumps(value), (*self._last, "all")
         frames = self._share(frame(body, self._rooms.get(key, FRAME)))
         needed = padded(8 + max(length_of(framed) for framed in frames))
@@ -193,7 +195,7 @@ class Collectives:
     def _share(self, own: NDArray[Any]) -> NDArray[Any]:
         """All ranks' arrays of one shape, stacked, on all ranks."""
         stacked = np.empty((self.ranks + 1, *own.shape), own.dtype)
-        self.transport.shares(self._last[1], own.nbytes)
+        self.transport.allgathers(self._last[1], own.nbytes)
         self._wait(self.comm.Iallgather(own, stacked))
         return stacked
 
@@ -283,7 +285,7 @@ def make_collectives(
 
 
 def reporting(watch: Watch, rank: int, comm: Communicator) -> Callable[[], None]:
-    """Function that a rank calls while it waits long: it tells rank 0, which listens, that this rank is not late."""
+    """Function that a rank calls while it waits long: it tells rank 0 that this rank is not the late one."""
     reported = set[int]()
 
     def report() -> None:

@@ -1,6 +1,6 @@
-"""Gather scheduler: the order in which the server reads the items of a question, and the packing of a wave.
+"""Gather scheduler: the order in which the server reads items (`Order`), and a rank's buffer of them (`Outbox`).
 
-Nothing here knows MPI: `Order` is the same computation on every rank, `Outbox` stands between the two threads of one.
+The protocol of waves: `collectives`. Nothing here knows MPI.
 """
 
 import threading
@@ -20,7 +20,7 @@ from zofl_mpi.engine.staging import LEAST, Fetch, Staging
 UPLOAD, REPLY, FAILED = range(3)
 """Kinds of an item; the last two end their client's stream."""
 BLOCKED, OPTIONAL, REQUIRED = range(3)
-"""May a rank send in a wave? No, the server still holds its items; if some are ready; at least one, which is next."""
+"""Items a rank may send in a wave: none, as the server still holds some of its; those that are ready; one at least."""
 BOUND = 1 << 16  # bytes that a rank packs into one wave, unless a single item is larger
 MAX_WAVE_ITEMS = (
     60  # items that a rank packs into one wave: a header has a bit for each, whether it is its client's last
@@ -56,9 +56,9 @@ class Turn(NamedTuple):
 
 @final
 class Order:
-    """Order in which the server reads items, and the ranks that send next; every rank knows it from the headers alone.
+    """Order in which the server reads items, (q, `to`), and the ranks that send next, from the headers alone.
 
-    A rank sends its items in the order of all, (q, `to`); those at the server before their turn are `ahead`.
+    Every rank computes it. Items at the server before their turn are `_ahead`.
     """
 
     def __init__(self, to: Sequence[int], placement: Sequence[int]) -> None:
@@ -69,11 +69,11 @@ class Order:
 
     @property
     def over(self) -> bool:
-        """Whether every stream has ended, or the server has read a failure."""
+        """True once every stream has ended, or the server has read a failure."""
         return self._failed or not self._live
 
     def due(self) -> set[int]:
-        """The ranks that must send: of the next clients, one a rank at most, those whose item is not there yet."""
+        """The ranks that must send: those of the next clients whose item has not come, up to a repeated rank."""
         seen: set[int] = set()
         for k in range(self._at, len(self._live)):
             rank = self._placement[self._live[k]]
@@ -119,10 +119,10 @@ class Item(NamedTuple):
 
 @final
 class Outbox:
-    """Buffer of a rank's items between the main thread, which makes them, and the communication thread.
+    """Buffer of a rank's items between its main thread, which makes them, and its communication thread.
 
-    BOUND bytes of them, or one larger item, wait while those before are being sent. The main thread does not wait for
-    copies from a GPU, the communication thread does.
+    It holds BOUND bytes, or one larger item, beside what is being sent. Only the communication thread waits for copies
+    from a GPU.
     """
 
     def __init__(self, staging: Staging | None = None) -> None:
@@ -143,7 +143,7 @@ class Outbox:
             return not self._over
 
     def fits(self, size: int) -> bool:
-        """Whether an item of `size` bytes may be added."""
+        """True if an item of `size` bytes may be added."""
         return not self._items or (self._used() + size <= BOUND and len(self._items) < MAX_WAVE_ITEMS)
 
     def add(self, kind: int, message: Prepared) -> None:
@@ -193,7 +193,7 @@ class Outbox:
         return sum(item.block.size for item in self._items)
 
     def _ready(self) -> bool:
-        """Whether there are small items, whose copies are complete."""
+        """True if there are small items, whose copies are complete."""
         arrived = all(each.ready() for item in self._items for each in item.fetched)
         return bool(self._items) and self._used() <= BOUND and arrived
 

@@ -103,7 +103,7 @@ class Survival:
         raise RanksLost("some have been lost")
 
     def lost(self, exc: Exception) -> bool:
-        """Whether an exception may be due to a lost rank; waits a moment for the news of one."""
+        """True if an exception may be due to a lost rank; waits a moment for the news of one."""
         deadline = time.monotonic() + NEWS
         while not (isinstance(exc, RanksLost) or self.comm.Is_revoked() or self.comm.Get_failed().size):
             if time.monotonic() > deadline:

@@ -41,7 +41,7 @@ class Transport:
         if self._ranks > 1:
             self._add(step, [0, *[size] * (self._ranks - 1)], [size, *[0] * (self._ranks - 1)])
 
-    def shares(self, step: str, size: int) -> None:
+    def allgathers(self, step: str, size: int) -> None:
         """Each rank sends `size` bytes to all."""
         if self._ranks > 1:
             self._add(step, [size] * self._ranks, [size * (self._ranks - 1)] * self._ranks)

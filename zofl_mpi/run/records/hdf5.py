@@ -155,6 +155,6 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def _was_hdf5(path: Path) -> bool:
-    """Whether a file begins as HDF5 files do, or is empty or begins with zeros, as after a power cut."""
+    """True if a file begins as HDF5 files do, or is empty or begins with zeros, as after a power cut."""
     with path.open("rb") as file:
         return file.read(8) in (b"\x89HDF\r\n\x1a\n", bytes(8), b"")

@@ -1,4 +1,4 @@
-"""What a result and a checkpoint hold: each file is checked against it before anything is read from it.
+"""Layout of results and checkpoints: each file is checked against it before anything is read.
 
 They are files that people send each other. A stranger's may claim what its bytes do not hold, and HDF5 follows what a
 file names: external storage, virtual sources and links lead to any file of the reader's. A file that has passed has
@@ -190,7 +190,7 @@ def _check_attributes(item: Any, path: object, name: str) -> None:
 
 
 def _fits(value: Any, like: Any, stored: bool = False) -> bool:
-    """Whether a value has a type, or its entries those of a list or dictionary; stored ones are JSON."""
+    """True if a value has a type, or its entries those of a list or dictionary; stored ones are JSON."""
     if isinstance(like, type):
         return isinstance(value, KINDS[like])
     if stored:

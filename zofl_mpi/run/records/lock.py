@@ -42,7 +42,7 @@ class WriterLock:
             raise
 
     def is_lost(self) -> bool:
-        """Whether another process has removed the lock and taken it."""
+        """True if another process has removed the lock and taken it."""
         with suppress(FileNotFoundError):
             return os.stat(self.path, follow_symlinks=False).st_ino != self._file
         return False
@@ -112,7 +112,7 @@ def _may_write(holder: dict[str, Any], number: int) -> bool:
 
 
 def _holder(number: int) -> dict[str, Any] | None:
-    """What a lock's file says; nothing where its process has not written it yet, None where it is no lock."""
+    """Content of a lock file; empty if its process has not written it yet, None if it is no lock."""
     try:
         found = json.loads(os.pread(number, 4096, 0) or "{}")
         known = not found or (found.keys() == set(ENTRIES) and type(found["process"]) is int)

@@ -46,7 +46,7 @@ class _Row(NamedTuple):
     tables: dict[str, Array]
 
     def is_like(self, other: Self) -> bool:
-        """Whether the two can be written as one block."""
+        """True if the two can be written as one block."""
         shapes, others = ([(name, table.shape) for name, table in each.tables.items()] for each in (self, other))
         return self.steps == other.steps and shapes == others
 

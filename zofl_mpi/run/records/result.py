@@ -116,7 +116,7 @@ class Run:
 
 
 class Heading(NamedTuple):
-    """What a result says of itself, read in a millisecond: its tables are not."""
+    """Attributes of a result, without its tables; a millisecond."""
 
     path: Path
     attrs: dict[str, Any]
