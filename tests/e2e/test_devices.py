@@ -23,7 +23,7 @@ COMMANDS = {
     "scaffold": ("zo_hfl", "--method scaffold --tau 2 3 1 1 1 1 1 1 1 1 --compress quantise:3"),
     "ditto": ("zo_hfl", "--method ditto --tau 2"),
     "server_sgd": ("zo_hfl", "--method server_sgd"),
-    "fedrzo_nn": ("fedrzo", "--data digits --H 2"),
+    "fedrzo_nn": ("fedrzo", "--data digits --H 2 --compress topk:0.2"),
     "scaffnew": ("fedrzo", "--data digits --method scaffnew"),
     "fedrzo_bl": ("fedrzo", "--method fedrzo_bl --data digits --T-lower 5 --H-lower 2 --H 2"),
     "fedrzo_bl-fedac": ("fedrzo", "--method fedrzo_bl --data digits --problem fair --lower fedac1 --T-lower 3"),

@@ -174,6 +174,7 @@ UNIFORM = "--method fedavg --weights uniform --clip 1"
             "--method server_sgd --clip 1",
             "--clip is no flag of this method on this problem; it belongs to --method zo_hfl",
         ),
+        ("--compress topk:0.1", "of ZOHFL's clients are scalars, or counted from one another: no vectors to compress"),
     ],
 )
 def test_what_does_not_protect_is_refused_in_one_sentence(capsys: Capsys, arguments: str, words: str) -> None:
@@ -204,6 +205,7 @@ def test_other_families_say_why_not(capsys: Capsys, arguments: str, words: str) 
             "--clip: BatchNorm's running statistics leave a client; take --norm group",
         ),
         ("--method decomfl --clip 1 --norm group --weights size", "--weights size: must be uniform with --clip"),
+        ("--method decomfl --compress topk:0.1", "unknown flag --compress"),  # which no method of the family has
     ],
 )
 def test_split_learning_says_what_leaves_its_clients(capsys: Capsys, arguments: str, words: str) -> None:

@@ -132,3 +132,17 @@ def test_what_is_left_of_a_change_of_the_memory_comes_with_the_next_one() -> Non
     first = answering(of, of.train)(Client(1, client.data), Controlled(x, c, 0))
     for name, generator in zip(("dy", "dc"), numbers, strict=True):
         np.testing.assert_array_equal(getattr(first, name), quantised(getattr(plain, name), 2, generator))
+
+
+def test_a_question_that_is_not_counted_is_answered_as_it_is() -> None:
+    """It is a measurement, as FedRZO_nn's of the iterate in the middle of a round: no error is kept of it. Mutation:
+    what stands between answers it, too."""
+    of, plain = (method(FedAvg, toy(noise=1.0), compress=kind) for kind in ("topk:0.3", "none"))
+    message = GlobalModel(point(of.setting), 0)
+    found, expected = (clients_of(each).mean(each.train, message, counted=False) for each in (of, plain))
+    np.testing.assert_array_equal(found.y, expected.y)
+    clients = clients_of(of)
+    clients.mean(of.train, message, counted=False)
+    assert clients.holders() == []
+    clients.mean(of.train, message)
+    assert clients.holders() == [0, 1, 2, 3]

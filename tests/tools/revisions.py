@@ -77,6 +77,8 @@ zo_hfl fedavg-cnn --method fedavg {A} --problem cnn {IMAGES}
 zo_hfl fedavg-torch --method fedavg {A} {DATA} --problem mlp --hidden 8 --features pca:12 --kernel torch
 zo_hfl fedavg-rule* --method fedavg {A} {DATA} --server-rule adam --eta-g 0.05
 zo_hfl fedavg-robust --method fedavg {A} {DATA} --beta 1 --aggregate median --attackers 0.3 --attack noise
+zo_hfl fedavg-compressed* --method fedavg {A} {DATA} --compress quantise:3
+zo_hfl scaffold-compressed* --method scaffold {A} {DATA} --compress topk:0.1
 zo_hfl fedavg-toy --method fedavg {A} --problem toy {KNOWN} --gamma 0.1
 zo_hfl fedavg-lean --method fedavg {A} --problem cnn {IMAGES} --client-memory checkpoint
 zo_hfl fedprox --method fedprox {A} {DATA}

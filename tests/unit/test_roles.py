@@ -215,6 +215,7 @@ ALLOWED = {
     "rounds/split/server.py": {"double"},  # tensors and numbers
     "run/mpi/communicator.py": {"rank", "size", "Test"},  # communicators and requests
     "api/checking.py": {"__dict__"},  # of anybody's class
+    "run/flags.py": {"USED_WITH"},  # of a class of flags
     "run/imported.py": {"choice"},  # an object of a user's module
     "run/questions.py": {"__self__"},  # the object of a bound method
     "settings/split_lm.py": {"trained_on"},  # a model's configuration, maybe of others

@@ -84,7 +84,7 @@ class Compression(Between):
         assert y is not None
         x = np.zeros_like(y) if start is None else np.asarray(messages.as_array(start))
         error = f"compression_error_{change.name}"
-        target = y if change.memory else y + client.memory.get(error, np.zeros_like(y))
+        target = y + client.memory.get(error, np.zeros_like(y))  # none of a change of the memory
         generator = self.setting.streams(Purpose.COMPRESSION, r=message.r, i=client.i, t=t)
         restored = self.compressed(x.reshape(-1), target.reshape(-1), generator).reshape(y.shape).astype(y.dtype)
         if change.memory:

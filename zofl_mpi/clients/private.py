@@ -8,7 +8,7 @@ import numpy as np
 from zofl_mpi import Clients, Step, UserError
 from zofl_mpi.clients import changes
 from zofl_mpi.clients.wrapped import Wrapped
-from zofl_mpi.engine.clients import Booked, Participants, Replies, Weights
+from zofl_mpi.engine.clients import Participants, Replies, Weights
 
 T = TypeVar("T")
 
@@ -21,11 +21,9 @@ class PrivateClients(Wrapped):
         super().__init__(inner, method)
         self.privacy, self._answered = privacy, -1
 
-    def ask(
-        self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None
-    ) -> Replies:
+    def ask(self, step: Step, message: Any, *, counted: bool = True, **how: Any) -> Replies:
         self.refuse(counted, step, self._why, "clients.ask")
-        return self.inner.ask(step, message, to=to, counted=counted, booked=booked)
+        return self.inner.ask(step, message, counted=counted, **how)
 
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
         self.refuse(counted, step, self._why, "clients.ask_each")
@@ -39,20 +37,20 @@ class PrivateClients(Wrapped):
         to: Participants = None,
         weights: Weights = None,
         counted: bool = True,
-        booked: Booked = None,
         nobody: Any = None,
+        **how: Any,
     ) -> Any:
         """The sum of the replies' changes, noised, over the number of participants that is expected."""
         kind, privacy = changes.reply_of(step), self.privacy
         if kind is None:
             self.refuse(counted, step, self._why, "clients.mean")
-            return self.inner.mean(step, message, to=to, weights=weights, counted=counted)
+            return self.inner.mean(step, message, to=to, weights=weights, counted=counted, nobody=nobody, **how)
         to = self._one_reply(step, message, to)
         if weights is not None and len({weights[i] for i in to}) > 1:
             raise UserError(f"{self._why}: clients.mean must weigh all participants alike, or tells of their data")
         like = changes.example(kind, message) if nobody is None else nobody
         if to:
-            total = self.inner.sum(step, message, privacy.clipped_change, to=to, booked=booked)()
+            total = self.inner.sum(step, message, privacy.clipped_change, to=to, **how)()
         else:
             total = np.zeros(sum(changes.size(getattr(like, c.name)) for c in changes.of(kind)) + 1)
         scalars = all(c.scalar for c in changes.of(kind))
@@ -66,9 +64,9 @@ class PrivateClients(Wrapped):
         term: Any,
         *,
         to: Participants = None,
-        booked: Booked = None,
         stretch: float | None = None,
         nobody: Any = None,
+        **how: Any,
     ) -> Callable[[], Any]:
         """The sum of the terms, `stretch` times as long as the replies' changes, noised."""
         kind, privacy = changes.reply_of(step), self.privacy
@@ -79,7 +77,7 @@ class PrivateClients(Wrapped):
         to = self._one_reply(step, message, to)
         if not to and nobody is None:
             raise UserError(f"{self._why}: nobody takes part in round {message.r + 1}; clients.sum needs nobody=")
-        read = self.inner.sum(step, message, privacy.adding(term), to=to, booked=booked) if to else None
+        read = self.inner.sum(step, message, privacy.adding(term), to=to, **how) if to else None
 
         def noised() -> Any:
             total = read() if read else np.append(np.asarray(nobody, np.float64), 0.0)

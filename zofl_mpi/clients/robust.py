@@ -15,7 +15,7 @@ from zofl_mpi.clients import changes
 from zofl_mpi.clients.wrapped import Wrapped
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.between import Between
-from zofl_mpi.engine.clients import Booked, Participants, Replies, Weights
+from zofl_mpi.engine.clients import Replies, Weights
 from zofl_mpi.engine.fields import UsedWith, parts_of
 from zofl_mpi.numerics.schedules import kind_and_number
 
@@ -141,11 +141,9 @@ class RobustClients(Wrapped):
         super().__init__(inner, method)
         self.robust = robust
 
-    def ask(
-        self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None
-    ) -> Replies:
+    def ask(self, step: Step, message: Any, *, counted: bool = True, **how: Any) -> Replies:
         self.refuse(counted, step, self._why, "clients.ask")
-        return self.inner.ask(step, message, to=to, counted=counted, booked=booked)
+        return self.inner.ask(step, message, counted=counted, **how)
 
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
         self.refuse(counted, step, self._why, "clients.ask_each")
@@ -156,31 +154,22 @@ class RobustClients(Wrapped):
         step: Step,
         message: Any,
         *,
-        to: Participants = None,
         weights: Weights = None,
         counted: bool = True,
-        booked: Booked = None,
         nobody: Any = None,
+        **how: Any,
     ) -> Any:
         if changes.reply_of(step) is None:
             self.refuse(counted, step, self._why, "clients.mean")
-            return self.inner.mean(step, message, to=to, weights=weights, counted=counted)
-        robust, asked = self.robust, self.inner.ask(step, message, to=to, counted=counted, booked=booked)
+            return self.inner.mean(step, message, weights=weights, counted=counted, nobody=nobody, **how)
+        robust, asked = self.robust, self.inner.ask(step, message, counted=counted, **how)
         replies = {i: robust.read(i, message, reply) for i, reply in asked}
         if robust.sorts:
             return middle(replies, robust.left_out(len(replies)))
         return mean.of_replies(replies, weights)
 
     def sum(
-        self,
-        step: Step,
-        message: Any,
-        term: Any,
-        *,
-        to: Participants = None,
-        booked: Booked = None,
-        stretch: float | None = None,
-        nobody: Any = None,
+        self, step: Step, message: Any, term: Any, *, stretch: float | None = None, nobody: Any = None, **how: Any
     ) -> Callable[[], Any]:
         """The sum of vectors along the clients' own directions, whose lengths are changes.
 
@@ -189,7 +178,7 @@ class RobustClients(Wrapped):
         kind = changes.reply_of(step)
         if kind is None or not changes.along(kind):
             self.refuse(True, step, self._why, "clients.sum")
-        robust, asked = self.robust, self.inner.ask(step, message, to=to, booked=booked)
+        robust, asked = self.robust, self.inner.ask(step, message, **how)
 
         def read() -> Any:
             replies = {i: robust.read(i, message, changes.alone(reply)) for i, reply in asked}

@@ -4,53 +4,31 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from zofl_mpi import Clients, Step, UserError
-from zofl_mpi.engine.clients import Booked, Participants, Replies, Weights
+from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.ledger import Row
 
 T = TypeVar("T")
 
 
 class Wrapped(Clients):
-    """The clients as they are; subclasses replace what they change."""
+    """The clients as they are; subclasses replace what they change, and hand on what they do not read of a question."""
 
     def __init__(self, inner: Clients, method: Any) -> None:
         self.inner, self.method = inner, method
         self.m, self.ledger, self.sharing, self.survives = inner.m, inner.ledger, inner.sharing, inner.survives
         self.lost = inner.lost
 
-    def ask(
-        self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None
-    ) -> Replies:
-        return self.inner.ask(step, message, to=to, counted=counted, booked=booked)
+    def ask(self, step: Step, message: Any, **how: Any) -> Replies:
+        return self.inner.ask(step, message, **how)
 
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
         return self.inner.ask_each(step, each, counted=counted)
 
-    def mean(
-        self,
-        step: Step,
-        message: Any,
-        *,
-        to: Participants = None,
-        weights: Weights = None,
-        counted: bool = True,
-        booked: Booked = None,
-        nobody: Any = None,
-    ) -> Any:
-        return self.inner.mean(step, message, to=to, weights=weights, counted=counted, booked=booked, nobody=nobody)
+    def mean(self, step: Step, message: Any, **how: Any) -> Any:
+        return self.inner.mean(step, message, **how)
 
-    def sum(
-        self,
-        step: Step,
-        message: Any,
-        term: Any,
-        *,
-        to: Participants = None,
-        booked: Booked = None,
-        stretch: float | None = None,
-        nobody: Any = None,
-    ) -> Callable[[], Any]:
-        return self.inner.sum(step, message, term, to=to, booked=booked, stretch=stretch, nobody=nobody)
+    def sum(self, step: Step, message: Any, term: Any, **how: Any) -> Callable[[], Any]:
+        return self.inner.sum(step, message, term, **how)
 
     def holders(self) -> list[int]:
         return self.inner.holders()

@@ -232,7 +232,7 @@ def owners_of(family: Family, name: str, method: str) -> list[str]:
     groups = {problem: (choice.groups, *choice.roles.values()) for problem, choice in family.PROBLEMS.items()}
     problems = [f"--problem {problem}" for problem, all_of in groups.items() if any(has(g.values()) for g in all_of)]
     why = clients.why_without(method_of(family, method), name, ":" in method)
-    return [*methods[:-1], "; ".join([methods[-1], *why]), *problems] if why else [*methods, *problems]
+    return [*methods[:-1], *("; ".join([last, *why]) for last in methods[-1:]), *problems]
 
 
 def role_of(method_class: type[Method[Any]]) -> str | None:

@@ -86,7 +86,9 @@ def bind(world: World, method: Method[Any], name: str, speaks: bool) -> None:
         return
     needs = world.bcast(at_server(world, method.device_needs))
     if not needs:
-        raise UserError(f"--devices: --method {name} does not say its clients' work (device_needs, round_work)")
+        base = "zofl_mpi.rounds.base.EstimatesCost"
+        remedy = f"let it inherit {base} and state its effort, or give it device_needs and round_work"
+        raise UserError(f"--devices: --method {name} does not say its clients' work; {remedy}")
     if not all(math.isfinite(each.macs + each.server_macs) for each in needs):
         raise UserError("--devices: the problem does not say its operations (flops, flops_evaluation); take another")
     run_or_fail_all(world, lambda: fleet.bind(method, needs))
