@@ -1,6 +1,6 @@
 """SGD on the server's own data: the control that measures how much of ZO-HFL's robustness is the server's iid share.
 
-ZO-HFL with lambda = 0 takes the same steps, to the bit.
+ZO-HFL with lambda = 0 takes the same steps, bit for bit.
 """
 
 from dataclasses import dataclass

@@ -63,7 +63,7 @@ class Groups:
     Attributes:
         groups: those with results, in the grid's order.
         sets: {axis on which the groups differ: the flags that it sets}.
-        notes: a sentence for each run that is left out.
+        notes: a message for each run that is left out.
         files: what was read.
     """
 
@@ -158,7 +158,7 @@ def split(items: Iterable[Any], key: Callable[[Any], str]) -> dict[str, list[Any
 
 
 def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Those of finished runs that have not diverged, and a sentence for each of the others."""
+    """Those of finished runs that have not diverged, and a message for each of the others."""
     usable, notes = [], []
     for run in runs:
         name = next((name for name in LOSSES if _evaluated(run, name).size > 1), None)

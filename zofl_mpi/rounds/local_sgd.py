@@ -168,7 +168,7 @@ class LocalSGD:
     def step(self, state: LocalSGDState, y: Array, r: int, to: list[int], rule: ServerRule = SGD) -> LocalSGDState:
         """The rule's step from x along y - x, y the average of the models of `to`, and the server's own."""
         x = state.x
-        y = shaped(y, x.shape, "descend(data, y, batches, stepsizes)")  # a method of one's own may take it unchecked
+        y = shaped(y, x.shape, "descend(data, y, batches, stepsizes)")  # a user's method may take it unchecked
         new, moments = rule.step(x, y, self.eta_g, state.moments)
         if self.server.gamma:
             new = self.server.step(new, self.server.gradient(x, r), r)

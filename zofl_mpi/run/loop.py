@@ -138,7 +138,7 @@ class Rounds:
             columns = self._record(done, wall, row, columns)
             began = time.perf_counter()
             yield columns
-            since += time.perf_counter() - began  # what somebody does with a row counts for no round
+            since += time.perf_counter() - began  # what the caller does with a row counts for no round
             ends = stop or (bool(self.reason) and saving.every != 0)
             if saving.is_due(done) or (ends and done < schedule.rounds):
                 saving.save(partial(clients.steadily, partial(self._save, done, state)))

@@ -71,7 +71,7 @@ class Progress:
         return f"{self._pace:.3f} s/round", f"{timedelta(seconds=round((self._rounds - done) * self._pace))} left"
 
     def long(self, done: int, seconds: float) -> str:
-        """After the first round of a session, of so many seconds: a sentence if the rest takes long; else ""."""
+        """After the first round of a session, of so many seconds: a notice if the rest takes long; else ""."""
         left = (self._rounds - done) * seconds
         if done > self._before + 1 or left < LONG:
             return ""

@@ -46,7 +46,7 @@ class ModelBroadcast:
     """Server to ranks: the model before the round.
 
     A client of a federation makes it of numbers, which are booked in its place. Here each rank gets one copy for all of
-    its clients, since every one of them would make the same, to the bit.
+    its clients, since every one of them would make the same, bit for bit.
     """
 
     x: Tensor  # (d,)

@@ -17,7 +17,7 @@ FREE = {"data_dir", "device", "checkpoint_every"}
 
 
 def state_of(grid: Grid, run: GridRun) -> tuple[str, str]:
-    """State of a run, as a word and a sentence.
+    """State of a run, as a word and a message.
 
     missing; running; interrupted (it can be resumed); begun (it ended before its first checkpoint and begins anew);
     finished; broken (cut off while it was written: it begins anew, the file is renamed); other (it is left alone).
@@ -28,7 +28,7 @@ def state_of(grid: Grid, run: GridRun) -> tuple[str, str]:
 
 
 def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
-    """State of a run from its result alone, as a word and a sentence."""
+    """State of a run from its result alone, as a word and a message."""
     if not os.path.lexists(run.out):
         return "missing", f"there is no result {run.out}"
     try:
@@ -71,7 +71,7 @@ def _other(difference: str) -> str:
 
 
 def finished(grid: Grid, run: GridRun) -> records.Run | str:
-    """The result of a run of a grid, or a sentence that says why there is none."""
+    """The result of a run of a grid, or the reason why there is none."""
     try:
         word, sentence = state_of(grid, run)
         if word == "finished":
