@@ -3,6 +3,7 @@
 A method, a problem or a script of your own may import these names; everything else may move:
 
 - `Method`: base of a method, with the members that it may leave out.
+- `Problem`, `BilevelProblem`: bases of a problem, likewise.
 - `Setting`: a method's problem, data of server and clients, and random numbers.
 - `Client`, `Clients`: a client as its steps see it; all clients, as the server asks them. `Step`: the type of a step.
 - `Array`: the type of a NumPy array of numbers.
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from zofl_mpi.api.result import Result, load
     from zofl_mpi.api.simulation import Simulation, plan, simulate
     from zofl_mpi.data import Dataset, Federation
+    from zofl_mpi.problems.base import BilevelProblem, Problem
     from zofl_mpi.run import records
     from zofl_mpi.run.tracking import TensorBoard
     from zofl_mpi.settings.heron_sfl import SplitProblem
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 __version__ = "1.0.0"
 __all__ = [
     "Array",
+    "BilevelProblem",
     "Client",
     "Clients",
     "Dataset",
@@ -67,6 +70,7 @@ __all__ = [
     "Loads",
     "Method",
     "OptunaPruning",
+    "Problem",
     "Purpose",
     "Result",
     "RunFailed",
@@ -99,6 +103,8 @@ LAZY = {
     "records": "zofl_mpi.run.records",
     "Dataset": "zofl_mpi.data",
     "Federation": "zofl_mpi.data",
+    "Problem": "zofl_mpi.problems.base",
+    "BilevelProblem": "zofl_mpi.problems.base",
     "simulate": "zofl_mpi.api.simulation",
     "plan": "zofl_mpi.api.simulation",
     "Simulation": "zofl_mpi.api.simulation",

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Capsys, Patch
 from tests.launch import here, refused
 from tests.threads import run_module
-from zofl_mpi.engine.fleet import BY_CLIENT, Fleet
+from zofl_mpi.engine.fleet import BY_CLIENT, HELD_BYTES, Fleet
 from zofl_mpi.problems import Bilevel, SecondOrder
 from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
@@ -20,7 +20,7 @@ SPLIT = "--problem split_resnet --data digits --m 4 --width 2 --stages 1 1 --bat
 COMMANDS = {
     "zo_hfl": ("zo_hfl", "--tau 2 --exchange solutions"),
     "fedavg": ("zo_hfl", "--method fedavg --tau 2 --beta 0.5 --compress topk:0.1"),
-    "scaffold": ("zo_hfl", "--method scaffold --tau 2 3 1 1 1 1 1 1 1 1"),
+    "scaffold": ("zo_hfl", "--method scaffold --tau 2 3 1 1 1 1 1 1 1 1 --compress quantise:3"),
     "ditto": ("zo_hfl", "--method ditto --tau 2"),
     "server_sgd": ("zo_hfl", "--method server_sgd"),
     "fedrzo_nn": ("fedrzo", "--data digits --H 2"),
@@ -42,8 +42,9 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_planned_bytes_are_the_counted_ones(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
-    """Of each client and round; messages are a model each way, uploads and what is returned for them. Mutations: a head
-    that does not travel; missed rounds of DeComFL left out; uploads without messages."""
+    """Of each client and round; messages are a model each way, uploads and what is returned for them; and the result
+    says what a step holds. Mutations: a head that does not travel; missed rounds of DeComFL left out; uploads without
+    messages; the costs of the method alone."""
     fleets, bind = list[tuple[Fleet, Any]](), Fleet.bind
 
     def noted(self: Fleet, method: Any, needs: Any) -> None:
@@ -59,6 +60,7 @@ def test_planned_bytes_are_the_counted_ones(name: str, tmp_path: Path, monkeypat
     with h5py.File(out) as file:
         names = ("bytes_down", "bytes_up", "messages")
         down, up, messages = (file[f"clients/{name}"][()].sum(axis=1) for name in names)
+        assert json.loads(file.attrs.get("costs", "{}")).get(HELD_BYTES, 0) == int(fleet.needs[-1].bytes)
     for r in range(3):
         work = method.round_work(r)
         planned = np.zeros((2, down.shape[1]))

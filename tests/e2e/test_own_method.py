@@ -95,6 +95,10 @@ class Plain(FedAvg):
         return LocalModel(message.x)
 
 
+class Same(FedAvg):
+    """FedAvg."""
+
+
 @dataclass(frozen=True)
 class Own:
     """A state without a word on what must be finite."""
@@ -164,7 +168,7 @@ WRONG = {
     "Mine --tau 3": "--tau 3.0: no round of Mine uses it",
     "Mine --eta-g 0.5 --beta 0.5 --weights uniform": "--eta-g 0.5: no round of Mine uses it",
     "Mine --gamma 0.1": "--gamma 0.1: no round of Mine uses it",
-    "Plain --compress topk:0.5": "--compress topk:0.5: no round of Plain uses it",
+    "Plain --gamma-local 0.3": "--gamma-local 0.3: no round of Plain uses it",
     "Nan": "the state's x is not finite: the run has diverged",
     "Blind": "the loss is nan: the run has diverged",
     "Habit": "step 'train' changed GlobalModel.x, which others read, too: work on a copy",
@@ -195,8 +199,14 @@ PRIVATE = ["--participation", "poisson", "--beta", 0.5]
 
 @pytest.mark.parametrize(
     "flags",
-    [["--aggregate", "median", "--attackers", 0.3], ["--clip", 0.1, *PRIVATE], ["--clip", 0.1, "--trust", "server"]],
-    ids=["robust", "poisson", "fixed"],
+    [
+        ["--aggregate", "median", "--attackers", 0.3],
+        ["--clip", 0.1, *PRIVATE],
+        ["--clip", 0.1, "--trust", "server"],
+        ["--compress", "topk:0.3"],
+        ["--compress", "quantise:3", "--aggregate", "clip:0.1"],
+    ],
+    ids=["robust", "poisson", "fixed", "compressed", "compressed and robust"],
 )
 def test_wrappers_hold_for_a_method_of_ones_own(flags: list[Any], tmp_path: Path, monkeypatch: Patch) -> None:
     """On any ranks with the same bits, with 40 clients added up where they are computed; and it changes the result.
@@ -216,9 +226,9 @@ def test_wrappers_hold_for_a_method_of_ones_own(flags: list[Any], tmp_path: Path
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_flags_of_parts_that_a_round_uses_are_taken(ranks: int, tmp_path: Path, monkeypatch: Patch) -> None:
-    """On a client rank alone, too: --compress is read there. Mutation: what other processes read does not count."""
+    """On a client rank alone, too: --gamma-local is read there. Mutation: what other processes read does not count."""
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.syspath_prepend(str(tmp_path))
     run = ["--rounds", 1, "--m", 5, "--quiet", "--out", "run.h5", "--force"]
     assert run_module(ranks, FAMILY, "--method", "mine:Mine", *run, "--beta", 0.5, "--personal") == 0
-    assert run_module(ranks, FAMILY, "--method", "fedavg", *run, "--compress", "topk:0.5", "--tau", 2) == 0
+    assert run_module(ranks, FAMILY, "--method", "mine:Same", *run, "--gamma-local", 0.5, "--tau", 2) == 0

@@ -6,12 +6,20 @@ import numpy as np
 import pytest
 
 from tests.numerics.first_order import BOTH, Array, Make, clients_of, method, point, run, softmax, started, toy
+from zofl_mpi.clients.compression import Compression, largest, quantised
+from zofl_mpi.engine.between import answering
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.streams import Purpose
+from zofl_mpi.methods.ditto import Ditto
 from zofl_mpi.methods.fedavg import FedAvg, FedProx
-from zofl_mpi.rounds.local_sgd import Compression, largest, quantised
+from zofl_mpi.methods.fedmspp import FedMSPP
+from zofl_mpi.methods.pfedme import PFedMe
+from zofl_mpi.methods.scaffold import Controlled, Scaffold
+from zofl_mpi.rounds.local_sgd import LocalModel
 from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.run.loop import finite_round
+
+ERROR = "compression_error_y"
 
 
 class Given:
@@ -50,7 +58,7 @@ def test_the_largest_entries_and_of_equal_ones_the_first() -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("cls", [FedAvg, FedProx])
+@pytest.mark.parametrize("cls", [FedAvg, FedProx, Ditto, FedMSPP, PFedMe])
 def test_all_entries_are_the_uncompressed_method_to_the_bit(make: Make, cls: type[Any]) -> None:
     """Mutations: the server adds differences; an error that is kept though nothing is left out."""
     setting = make()
@@ -65,13 +73,13 @@ def test_errors_telescope(compress: str) -> None:
     x, updates, sent = point(of.setting), 0.0, 0.0
     for r in range(5):
         for client in clients[:2]:
-            before = client.memory.get("e", 0.0)
-            y = of.train(client, GlobalModel(x, r)).y
+            before = client.memory.get(ERROR, 0.0)
+            y = answering(of, of.train)(client, GlobalModel(x, r)).y
             plain = method(FedAvg, of.setting).train(Client(client.i, client.data), GlobalModel(x, r)).y
-            np.testing.assert_allclose(y + client.memory["e"], plain + before, rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(y + client.memory[ERROR], plain + before, rtol=1e-12, atol=1e-12)
             updates, sent = updates + plain - x, sent + y - x
         x = x + 0.1 * (y - x)
-    left = clients[0].memory["e"] + clients[1].memory["e"]
+    left = clients[0].memory[ERROR] + clients[1].memory[ERROR]
     np.testing.assert_allclose(sent + left, updates, rtol=1e-12, atol=1e-12)
     assert np.abs(left).max() > 1e-3
 
@@ -82,10 +90,12 @@ def test_an_upload_is_its_formula() -> None:
     setting = toy()
     n = setting.problem.n
     x, change = 10 * np.arange(1.0, n + 1), np.linspace(2.0, -1.0, n)
-    found = Compression(setting, f"topk:{1.5 / n}").upload(Client(1, setting.data[1]), x, x + change, 0).y
+    found = Compression(setting, f"topk:{1.5 / n}").compressed(x, x + change, np.random.default_rng(1))
     assert np.flatnonzero(found != x).tolist() == [0, 1]
     for r, i in ((0, 0), (2, 0), (0, 1)):
-        found = Compression(setting, "quantise:3").upload(Client(i, setting.data[i]), x, x + change, r).y
+        of = method(FedAvg, setting, compress="quantise:3")
+        vars(of)["train"] = lambda client, message: LocalModel(x + change)
+        found = answering(of, of.train)(Client(i, setting.data[i]), GlobalModel(x, r)).y
         numbers = setting.streams(Purpose.COMPRESSION, r=r, i=i)
         np.testing.assert_array_equal(found, x + quantised(x + change - x, 3, numbers))
 
@@ -104,3 +114,21 @@ def test_bytes_are_counted_by_formula(compress: str, size: Any, dtype: Any) -> N
     expected = size(of.setting.problem.n, np.dtype(dtype).itemsize)
     assert up.tolist() == [expected] * of.setting.m
     assert of.plan(1)["bytes up, for each participant and round"] == expected
+
+
+def test_what_is_left_of_a_change_of_the_memory_comes_with_the_next_one() -> None:
+    """SCAFFOLD's c_i moves by what was sent, so that the server's c stays their mean. Mutations: it moves by all of the
+    change; an error is kept beside it; both fields rounded by the same random numbers."""
+    of = method(Scaffold, toy(noise=1.0), compress="quantise:2")
+    client, x, c = Client(1, of.setting.data[1]), point(of.setting), 0.1 * point(of.setting, 3)
+    sent = np.zeros_like(x)
+    for r in range(3):
+        reply = answering(of, of.train)(client, Controlled(x, c, r))
+        sent += reply.dc
+        np.testing.assert_allclose(client.memory["c_i"], sent, rtol=1e-12)
+    assert sorted(client.memory) == ["c_i", "compression_error_dy"]
+    plain = method(Scaffold, of.setting).train(Client(1, client.data), Controlled(x, c, 0))
+    numbers = [of.setting.streams(Purpose.COMPRESSION, r=0, i=1, t=t) for t in (0, 1)]
+    first = answering(of, of.train)(Client(1, client.data), Controlled(x, c, 0))
+    for name, generator in zip(("dy", "dc"), numbers, strict=True):
+        np.testing.assert_array_equal(getattr(first, name), quantised(getattr(plain, name), 2, generator))

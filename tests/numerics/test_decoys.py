@@ -65,8 +65,7 @@ class Spoiled(LocalClients):  # type: ignore[misc]
         apart, spoiled = messages.marked(type(message), "apart"), {}
         for path, value in messages.leaves(message) if counted else ():
             array = np.asarray(value)
-            stated = isinstance(message, messages.Compact) and path == ["communicated"]
-            if path[0] in apart or stated or isinstance(value, str | bool | type(None)) or not array.size:
+            if path[0] in apart or isinstance(value, str | bool | type(None)) or not array.size:
                 continue
             field = Field(step, way, tuple(path))
             self.seen.add(field)

@@ -35,6 +35,7 @@ from tests.numerics.split_methods import (
 from tests.numerics.test_fleet import fleet, normalised
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.clients import Client
+from zofl_mpi.engine.fleet import HELD_BYTES
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
@@ -50,7 +51,7 @@ from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network
 from zofl_mpi.rounds.split import costs, pieces, unsplit
-from zofl_mpi.rounds.split.costs import HELD_BYTES, STEP_BYTES, WITHOUT, frozen_bytes
+from zofl_mpi.rounds.split.costs import STEP_BYTES, WITHOUT, frozen_bytes
 from zofl_mpi.rounds.split.unsplit import UnsplitMethod
 
 BATCH, WHO = 6, 2

@@ -35,6 +35,8 @@ WIDE, CLASSES = 500, 10
 CASES: dict[str, tuple[Any, dict[str, Any], str, int]] = {
     "FedAvg": (FedAvg, {}, "train", 0),
     "FedAvg, compressed": (FedAvg, {"compress": "topk:0.1"}, "train", 2),  # x and e
+    "SCAFFOLD, compressed": (Scaffold, {"compress": "topk:0.1"}, "train", 5),  # and e
+    "pFedMe, compressed": (PFedMe, {"compress": "topk:0.1"}, "train", 4),  # and x, e
     "FedAvg, clipped": (FedAvg, {"clip": 1.0, "weights": "uniform"}, "train", 1),  # x
     "FedProx": (FedProx, {"mu": 0.1}, "train", 1),  # x
     "FedMSPP": (FedMSPP, {}, "train", 1),  # x

@@ -62,7 +62,7 @@ def total(privacy: Privacy, replies: Array, to: list[int], r: int = 0, scalars: 
     for i in to:
         sums.add(i, privacy.clipped(i, replies[i], r, scalars))
     found = mean.local_mean(sums) if to else np.zeros(replies.shape[1] + 1)
-    return privacy.with_noise(found[:-1], found[-1] / privacy.C, len(to), r)
+    return privacy.add_noise(found[:-1], found[-1] / privacy.C, len(to), r)
 
 
 # --- sensitivity
@@ -120,7 +120,7 @@ def test_noise_of_scalars_has_its_variance_and_kurtosis(mechanism: str, trust: s
     drawn = (
         np.stack([total(privacy, np.zeros((1, N)), [0], r, scalars=True) for r in range(rounds)])
         if trust == ("nobody")
-        else np.stack([privacy.with_noise(np.zeros(N), 0.0, 1, r, scalars=True) for r in range(rounds)])
+        else np.stack([privacy.add_noise(np.zeros(N), 0.0, 1, r, scalars=True) for r in range(rounds)])
     )
     x, count = drawn.ravel(), drawn.size
     k, of_scale, error = (
@@ -138,7 +138,7 @@ def test_the_k_norm_mechanism_has_a_uniform_direction_and_a_gamma_radius() -> No
     apart from it. Mutations: Gamma(1); Laplace noise in each entry; a scale of C."""
     z, C, n, N = 0.8, 2.0, 6, 4000
     privacy = part(3, clip=C, noise_multiplier=z, mechanism="laplace")
-    drawn = np.stack([privacy.with_noise(np.zeros(n), 0.0, 1, r) for r in range(N)])
+    drawn = np.stack([privacy.add_noise(np.zeros(n), 0.0, 1, r) for r in range(N)])
     radius = np.linalg.norm(drawn, axis=1)
     assert stats.kstest(radius, stats.gamma(n, scale=z * C).cdf).pvalue > 1e-6
     directions = drawn / radius[:, None]
@@ -224,7 +224,7 @@ def test_a_round_without_clients_is_noise_and_the_servers_own_step(cls: Any) -> 
     server = private.server if cls is ZOHFL else private.local.server
     g = private.gradient_f1(x, r) if cls is ZOHFL else server.gradient(x, r)
     size = 2 * n if cls is Scaffold else n
-    noise = privacy_of(private).with_noise(np.zeros(size), 0.0, 0, r)[:n]
+    noise = privacy_of(private).add_noise(np.zeros(size), 0.0, 0, r)[:n]
     step = -0.1 / math.sqrt(r + 1) * noise * n / (2 * private.eta) / m if cls is ZOHFL else noise / (0.1 * m)
     close(one(private, r, x), x + step - 0.1 / math.sqrt(r + 1) * g)
 

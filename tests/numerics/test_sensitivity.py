@@ -29,7 +29,7 @@ def test_which_norm_of_3_and_4_is_clipped(mechanism: Any, scalars: bool, norm: f
     for C in (norm * 1.01, norm * 0.5):
         sent = Privacy(toy(), clip=C, mechanism=mechanism).clipped(0, values, 0, scalars=scalars)
         np.testing.assert_allclose(sent.change, values * min(1.0, C / norm), rtol=1e-12)
-        assert sent.was == float(norm > C)
+        assert sent.was_clipped == float(norm > C)
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
@@ -61,7 +61,7 @@ def test_a_scalar_of_zo_hfl_is_cut_to_C() -> None:
         )
         asked = Client(0, own.data[0]), GlobalModel(point(own), 0)
         free, cut = (answering(of, of.solve)(*asked) for of in methods)
-        assert not free.was and cut.was
+        assert not free.was_clipped and cut.was_clipped
         np.testing.assert_allclose(cut.change, np.sign(free.change) * 1e-6, rtol=1e-12)
 
 
@@ -71,7 +71,7 @@ def test_noise_is_z_times_C_whatever_is_published(mechanism: Any, scalars: bool)
     sqrt(n + 1) z C. Mutations: no C; no z; Laplace's noise for vectors; the Gaussian's for scalars."""
     C, z, count = 3.0, 0.5, 4000
     privacy = Privacy(toy(), clip=C, noise_multiplier=z, mechanism=mechanism)
-    noise = privacy.with_noise(np.zeros(count), 0.0, 1, 0, scalars=scalars)
+    noise = privacy.add_noise(np.zeros(count), 0.0, 1, 0, scalars=scalars)
     wanted = {"gaussian": z * C, "laplace": z * C * math.sqrt(2 if scalars else count + 1)}[mechanism]
     assert float(np.sqrt(np.mean(noise**2))) == pytest.approx(wanted, rel=0.1)  # 4.5 sigma of the widest, Laplace's
-    np.testing.assert_allclose(privacy.with_noise(np.ones(count), 0.0, 1, 0, scalars=scalars, unit=2.0), 1 + 2 * noise)
+    np.testing.assert_allclose(privacy.add_noise(np.ones(count), 0.0, 1, 0, scalars=scalars, unit=2.0), 1 + 2 * noise)

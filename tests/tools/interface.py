@@ -27,7 +27,7 @@ FAMILIES = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl")
 METHODS_OWN = ("start", "round", "evaluate")
 PROVISIONAL = ("device_needs", "round_work")
 """Functions of `Method` that a later 1.x may still change."""
-LOOPS_OWN = ("account", "holders", "steadily", "close")
+LOOPS_OWN = ("account", "holders", "retry_on_rank_loss", "close")
 """Functions of `Clients` that no method calls."""
 
 

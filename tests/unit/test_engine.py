@@ -171,7 +171,7 @@ def test_errors_of_mpi_without_a_lost_rank_end_the_run() -> None:
         def fails() -> None:
             raise RanksLost("planted")
 
-        return MPIClients(world, 3).steadily(fails)
+        return MPIClients(world, 3).retry_on_rank_loss(fails)
 
     with pytest.raises(UserError, match="fails again and again, although no rank is lost"):
         run_ranks(3, program, fate=Fate(), patience=10)
@@ -253,7 +253,7 @@ def test_a_round_counts_only_if_all_ranks_agree(monkeypatch: Patch) -> None:
             list(clients.ask(steps.plain, Vector(np.ones(5))))
             clients.account()
 
-        clients.steadily(one_round)
+        clients.retry_on_rank_loss(one_round)
         clients.close()
         return len(begun)
 

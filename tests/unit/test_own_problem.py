@@ -27,11 +27,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from zofl_mpi import Problem
 from zofl_mpi.data import Federation
 
 
 @dataclass(frozen=True)
-class Squares:
+class Squares(Problem):
     """Linear regression of the classes.
 
     Attributes:
@@ -239,6 +240,7 @@ def without(kind: str, *functions: str) -> str:
             "the run cannot give Squares the field ridge; it gives federation, features, classes",
         ),
         (KINDS["both"].replace("class Squares", "class Square"), "has no attribute 'Squares'"),
+        (KINDS["both"].replace("(Problem)", ""), "lacks the base class, as in class Squares(zofl_mpi.Problem)"),
         ("import nowhere_at_all\n" + KINDS["both"], "No module named 'nowhere_at_all'"),
     ],
 )

@@ -109,7 +109,7 @@ def test_memories_for_a_checkpoint_and_for_survival_are_counted_as_the_servers()
             ClientRank(world, steps, [None] * M).serve()
             return
         clients = MPIClients(world, M)
-        clients.steadily(lambda: list(clients.ask(steps.reply, vector(50))))
+        clients.retry_on_rank_loss(lambda: list(clients.ask(steps.reply, vector(50))))
         rows["kept"], _ = clients.account()
         clients.close()
 

@@ -1,33 +1,37 @@
-"""Wrappers of a method's clients: robust means and attackers, clipping and noise."""
+"""Wrappers of a method's clients: compression, robust means and attackers, clipping and noise."""
 
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from zofl_mpi.clients import changes
+from zofl_mpi.clients.compression import Compression
 from zofl_mpi.clients.privacy import Privacy
 from zofl_mpi.clients.robust import Robust
 from zofl_mpi.engine.between import Between
 from zofl_mpi.engine.setting import Method
 
-GROUPS: dict[str, type[Between]] = {"robust means": Robust, "privacy": Privacy}
+GROUPS: dict[str, type[Between]] = {"compression": Compression, "robust means": Robust, "privacy": Privacy}
 """{title: flags}, the innermost first."""
 
 
 def groups_for(method: type[Any]) -> dict[str, type[Between]]:
-    """{title: flags} that a method can have: its replies are changes, and no flag of its own has such a name."""
-    if Method not in method.__mro__ or not is_dataclass(method) or not changes.steps(method):
+    """{title: flags} of those that fit the changes a method's clients reply; it has no flag of such a name itself."""
+    kinds = changes.steps(method).values() if Method in method.__mro__ and is_dataclass(method) else ()
+    if not kinds:
         return {}
     own = {f.name for f in fields(method)} - {"setting"}
-    return {title: cls for title, cls in GROUPS.items() if own.isdisjoint(f.name for f in fields(cls))}
+    fitting = {title: cls for title, cls in GROUPS.items() if cls.fits(kinds)}
+    return {title: cls for title, cls in fitting.items() if own.isdisjoint(f.name for f in fields(cls))}
 
 
 def why_without(method: type[Any], flag: str, own: bool) -> list[str]:
     """Why a method has not such a flag, in words, if it is one of these; `own`: of a method of the user's own."""
     group = next((cls for cls in GROUPS.values() if flag in (f.name for f in fields(cls))), None)
-    if group and own:
+    if group is None:
+        return []
+    kinds = changes.steps(method).values()
+    if kinds and not group.fits(kinds):
+        return [f"the replies of {method.__name__}'s clients are {group.unfit}"]
+    if own:
         return [f"no step of {method.__name__} says what its reply changes (zofl_mpi.change)"]
-    return (
-        [f"{method.uploads} leave this method's clients as they are"]
-        if group and group.protects and method.uploads
-        else []
-    )
+    return [f"{method.uploads} leave this method's clients as they are"] if group.protects and method.uploads else []

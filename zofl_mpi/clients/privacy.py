@@ -49,7 +49,7 @@ class Clipped:
     """Client to server: the changes of a reply, clipped, one after the other."""
 
     change: Array = finite("a client's reply is not finite, so it cannot be clipped; a smaller step size may help")
-    was: float = field(metadata=APART)  # 1.0: it was longer than C; the experimenter's, not communication
+    was_clipped: float = field(metadata=APART)  # 1.0: it was longer than C; the experimenter's, not communication
 
 
 @runtime_checkable
@@ -111,6 +111,10 @@ class Privacy(Between):
 
     @property
     def private(self) -> bool:
+        return self.active
+
+    @property
+    def reads_change(self) -> bool:
         return self.active
 
     @property
@@ -207,17 +211,19 @@ class Privacy(Between):
             values = (exact * (most / norm)).astype(values.dtype)
         if self.trust == LOCAL:
             values = values + self._noise(i, r, len(values), scalars)
-        return Clipped(change=values, was=float(norm > most))
+        return Clipped(change=values, was_clipped=float(norm > most))
 
     def as_sent(self, reply: Any) -> Any:
         found = changes.of(type(reply)) if self.active else ()
-        return Clipped(change=np.zeros(len(found)), was=0.0) if found and all(c.scalar for c in found) else reply
+        return (
+            Clipped(change=np.zeros(len(found)), was_clipped=0.0) if found and all(c.scalar for c in found) else reply
+        )
 
     # --- the server
 
     def clipped_change(self, i: int, message: Any, reply: Clipped) -> Vector:
         """(k + 1,) a client's changes, and whether they were clipped."""
-        return self.with_count(reply.change, reply)
+        return self.with_clip_count(reply.change, reply)
 
     def adding(self, term: Any) -> Any:
         """The term of what a client's changes would be the reply, and whether they were clipped."""
@@ -228,15 +234,15 @@ class Privacy(Between):
         def added(i: int, message: Any, reply: Clipped) -> Vector:
             (kind,) = self._known["along"]
             told = dict.fromkeys((f.name for f in fields(kind)), 0.0) | {changes.of(kind)[0].name: float(*reply.change)}
-            return self.with_count(term(i, message, kind(**told)), reply)
+            return self.with_clip_count(term(i, message, kind(**told)), reply)
 
         return added
 
-    def with_count(self, values: Array, reply: Clipped) -> Vector:
+    def with_clip_count(self, values: Array, reply: Clipped) -> Vector:
         """(n + 1,) the values, and C where the reply was clipped: an entry as large as theirs, which the sum counts."""
-        return np.append(np.asarray(values, np.float64), self.C * reply.was)
+        return np.append(np.asarray(values, np.float64), self.C * reply.was_clipped)
 
-    def with_noise(
+    def add_noise(
         self, total: Vector, clipped: float, asked: int, r: int, scalars: bool = False, unit: float = 1
     ) -> Vector:
         """The sum of round r as it may be published, `unit` times the replies'; keeps the share that were clipped."""

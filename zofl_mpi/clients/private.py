@@ -56,7 +56,7 @@ class PrivateClients(Wrapped):
         else:
             total = np.zeros(sum(changes.size(getattr(like, c.name)) for c in changes.of(kind)) + 1)
         scalars = all(c.scalar for c in changes.of(kind))
-        noised = privacy.with_noise(total[:-1], total[-1] / privacy.C, len(to), message.r, scalars)
+        noised = privacy.add_noise(total[:-1], total[-1] / privacy.C, len(to), message.r, scalars)
         return changes.applied(like, message, noised / privacy.denominator(len(to)))
 
     def sum(
@@ -83,16 +83,16 @@ class PrivateClients(Wrapped):
 
         def noised() -> Any:
             total = read() if read else np.append(np.asarray(nobody, np.float64), 0.0)
-            return privacy.with_noise(total[:-1], total[-1] / privacy.C, len(to), message.r, unit=stretch)
+            return privacy.add_noise(total[:-1], total[-1] / privacy.C, len(to), message.r, unit=stretch)
 
         return noised
 
-    def steadily(self, work: Callable[[], T]) -> T:
+    def retry_on_rank_loss(self, work: Callable[[], T]) -> T:
         def again() -> T:
             self._answered = -1  # a round that is begun again gives the same noise to the same question
             return work()
 
-        return self.inner.steadily(again)
+        return self.inner.retry_on_rank_loss(again)
 
     def _one_reply(self, step: Step, message: Any, to: Participants) -> list[int]:
         """The participants, who are those that the account knows, and have not been asked in this round."""

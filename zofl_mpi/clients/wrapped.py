@@ -58,8 +58,8 @@ class Wrapped(Clients):
     def account(self) -> tuple[Row, bool]:
         return self.inner.account()
 
-    def steadily(self, work: Callable[[], T]) -> T:
-        return self.inner.steadily(work)
+    def retry_on_rank_loss(self, work: Callable[[], T]) -> T:
+        return self.inner.retry_on_rank_loss(work)
 
     def give_up(self) -> bool:
         return self.inner.give_up()

@@ -1,14 +1,15 @@
 """Wrappers between a method and its clients: groups of flags that wrap `Clients`, and the step at the client."""
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from zofl_mpi.engine import messages
 from zofl_mpi.engine.clients import Clients, Step
 from zofl_mpi.engine.roles import program_of
 
-Trait = Literal["private", "poisson", "reads_each"]
+Trait = Literal["private", "poisson", "reads_each", "reads_change"]
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,13 @@ class Between:
     setting: Any
     protects: ClassVar[bool] = False
     """True if it is for the sake of what leaves a client."""
+    unfit: ClassVar[str] = ""
+    """What replies are that do not fit, in words."""
+
+    @classmethod
+    def fits(cls, kinds: Collection[type[Any]]) -> bool:
+        """True if it can change something of a method whose replies are changes of these classes."""
+        return True
 
     @property
     def active(self) -> bool:
@@ -39,12 +47,22 @@ class Between:
         """True if the server reads every reply by itself, and ranks add up nothing."""
         return False
 
+    @property
+    def reads_change(self) -> bool:
+        """Whether a client computes its reply's change, for which it holds the model that it got."""
+        return False
+
+    @property
+    def vectors(self) -> int:
+        """How many further vectors as long as the model a client holds."""
+        return 0
+
     def check(self, method: Any) -> None:
         """Takes part in a run of this method (UserError: it does not fit)."""
 
     def wrapped(self, clients: Clients, method: Any) -> Clients:
         """The clients as the method sees them."""
-        raise NotImplementedError
+        return clients
 
     def answering(self, step: Step) -> Step:
         """The step as it is taken at a client."""
@@ -57,6 +75,10 @@ class Between:
     def as_sent(self, reply: Any) -> Any:
         """A reply, for an example, as a client sends it."""
         return reply
+
+    def saved(self, reply: Any) -> int:
+        """By how many bytes what travels of a reply in a federation is smaller than the reply."""
+        return 0
 
     def derived_flags(self, rounds: int, before: int) -> Mapping[str, Any]:
         """{flag: value} that follow from the planned rounds, such as fewer `rounds`. Asked at rank 0.
@@ -93,3 +115,19 @@ def answering(method: Any, step: Step) -> Step:
 def adding(method: Any, term: Any) -> Any:
     """A term of a `Clients.sum`, known by its name, as it is made of what clients send."""
     return functools.reduce(lambda inner, each: each.adding(inner), between(method), term)
+
+
+def bytes_up(method: Any, reply: Any) -> int:
+    """Bytes of a reply that the ledger counts."""
+    return messages.size(reply) - sum(each.saved(reply) for each in between(method))
+
+
+def sent(method: Any, reply: Any) -> Any:
+    """A reply, for an example, as a client sends it."""
+    return functools.reduce(lambda made, each: each.as_sent(made), between(method), reply)
+
+
+def vectors_between(method: Any, holds_x: bool) -> int:
+    """Vectors that a client holds in a step for what is between, beside the method's own, of which the model is one."""
+    active = list(between(method))
+    return sum(each.vectors for each in active) + (not holds_x and any(each.reads_change for each in active))

@@ -156,7 +156,7 @@ class Clients(Protocol):
     def account(self) -> tuple[Row, bool]:
         """Ends a round; returns its costs, and whether a signal asked some rank to stop."""
 
-    def steadily(self, work: Callable[[], T]) -> T:
+    def retry_on_rank_loss(self, work: Callable[[], T]) -> T:
         """The result of `work`, which is repeated when ranks are lost during it; UserError if no client rank is left.
 
         The clients' memories are then as at the last `account`, and the ledger is empty.

@@ -22,6 +22,7 @@ from zofl_mpi.engine.fields import column
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
+HELD_BYTES = "bytes that a client's device holds in a step, with its model, directions and moments"
 KEPT = 4
 """Rounds whose clients are kept: a round is asked for several times, one after the other."""
 
@@ -174,6 +175,11 @@ class Fleet:
     def least(self) -> float:
         """Bytes of the step that needs the fewest."""
         return min(each.bytes for each in self.needs)
+
+    def costs(self) -> dict[str, float]:
+        """What a client holds in the last of the ways to take its step, where it is known."""
+        held = int(self.needs[-1].bytes)
+        return {HELD_BYTES: held} if held else {}
 
     def macs(self, work: RoundWork) -> Vector:
         """(k,) multiply-accumulates of the clients of a round, by the way that each takes its step."""

@@ -90,7 +90,6 @@ class Contribution:
                 generic = f"{type(reply).__name__}.{'.'.join(path)} is not finite, so it has no mean"
                 raise UserError(not_finite(reply, path) or generic)
             self._add(path, x.reshape(-1), share, mean_quantum(bound))
-        self.sizes[i] = messages.size(reply)
         if values := each_of(reply):
             self.each[i] = values
         if first:
@@ -130,7 +129,6 @@ class Sum(Contribution):
 
     def add(self, i: int, reply: Any, share: float = 1.0, first: bool = False) -> None:
         """Adds client i's vector (UserError: its reply is not finite)."""
-        self.sizes[i] = messages.size(reply)
         check_finite(reply)
         x = cast(Any, self.term)(i, reply)
         bound = largest_entry(x)

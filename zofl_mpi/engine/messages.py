@@ -33,24 +33,8 @@ APART = {"apart": True}  # metadata of a field whose bytes are not counted: labe
 EACH = {"each": True}  # metadata of a field that has no mean: `mean` gives {client: value} of it
 
 
-@dataclasses.dataclass(frozen=True)
-class Compact:
-    """A message whose booked size differs from its payload.
-
-    Attributes:
-        communicated: bytes that are booked, the same for all clients.
-    """
-
-    communicated: int
-
-
 def size(message: Any) -> int:
-    """Communicated bytes: of tensors, 8 for each number, a string's length; fields marked APART are not counted.
-
-    A `Compact` message states its bytes.
-    """
-    if isinstance(message, Compact):
-        return message.communicated
+    """Communicated bytes: of tensors, 8 for each number, a string's length; fields marked APART are not counted."""
     apart = marked(type(message), "apart")  # type: ignore[arg-type]
     return sum(_weight(value) for path, value in leaves(message) if path[0] not in apart)
 

@@ -1,13 +1,9 @@
-"""Base classes of methods and problems for the engine, and the adapter that gives plain problems their defaults.
+"""Base classes of methods and problems for the engine: defaults of the members that these may leave out.
 
-A method inherits `zofl_mpi.Method`. A user's problem needs no base: where it is named on the command line, `with_base`
-makes a subclass of it that has the missing members. Beyond that point no code asks whether a member exists.
+A method inherits `zofl_mpi.Method`, a problem `zofl_mpi.Problem`, so that no code asks whether a member exists.
 """
 
-import types
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
-
-T = TypeVar("T")
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     overridable = property
@@ -26,14 +22,6 @@ else:
             if instance is None:
                 raise AttributeError("known of an instance only")
             return self._value(instance)
-
-
-def with_base(cls: type[T], base: type[Any]) -> type[T]:
-    """The class itself where it has this base, else a subclass of both."""
-    if base in cls.__mro__:
-        return cls
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    return types.new_class(cls.__name__, (cls, base), exec_body=lambda namespace: namespace.update(names))
 
 
 class KernelChoice(NamedTuple):

@@ -79,6 +79,24 @@ class Setting(Generic[P]):
             return np.asarray(problem.initial(self.streams(Purpose.START)), self.dtype)
         return np.zeros(problem.n, self.dtype)
 
+    def participants(self, r: int, count: int) -> list[int]:
+        """`count` clients of round r, ascending: drawn without replacement, with --devices those that are in time."""
+        if self.fleet is not None:
+            return self.fleet.participants(r, count)
+        if count == self.m:
+            return list(range(self.m))
+        return sorted(self.streams(Purpose.PARTICIPANTS, r=r).permutation(self.m)[:count].tolist())
+
+    def participants_count(self, r: int, count: int) -> int:
+        """How many `participants` there are."""
+        return count if self.fleet is None else self.fleet.number(r, count)
+
+    def way_of(self, i: int) -> int:
+        """The way in which client i takes its step, of those that `device_needs` lists: with --devices the first that
+        its device can hold.
+        """
+        return 0 if self.fleet is None else int(self.fleet.way[i])
+
     def eval_participants(self, r: int) -> list[int]:
         """The clients that the evaluation after round r asks, ascending: all, or `eval_clients` of them drawn anew."""
         if not 0 < self.eval_clients < self.m:

@@ -8,12 +8,10 @@ Networks", MLSys 2020, Algorithm 2.
 from dataclasses import dataclass, replace
 from typing import final
 
-import numpy as np
-
 from zofl_mpi import Client, Clients, at_least, flag_group, injected
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds.base import RoundCost, descended
-from zofl_mpi.rounds.local_sgd import NONE, Compression, Decompressed, FirstOrder, LocalSGDState
+from zofl_mpi.rounds.local_sgd import FirstOrder, LocalModel, LocalSGDState
 from zofl_mpi.rounds.report import GlobalModel
 
 
@@ -25,26 +23,22 @@ class FedAvg(FirstOrder):
     """
 
     mu: float = injected(default=0.0)  # FedProx's flag
-    compression: Compression = flag_group()
     server_rule: ServerRule = flag_group()
 
     def round(self, state: LocalSGDState, r: int, clients: Clients) -> LocalSGDState:
         """Averages the participants' local models."""
         return self.local.average(clients, self.train, state, r, self.server_rule)
 
-    def train(self, client: Client, message: GlobalModel) -> Decompressed:
+    def train(self, client: Client, message: GlobalModel) -> LocalModel:
         """y <- y - gamma~_t (g_i(y) + mu (y - x)) from y = x, t = 0, ..., H_{i,r} - 1, g_i on mini-batch t."""
         x, r = message.x, message.r
         batches, gammas = self.local.batches(client, r), self.local.steps.sizes(client.i, r)
-        y = descended(self.problem, client.data, x, batches, gammas, mu=self.mu)
-        return self.compression.upload(client, x, y, r)
+        return LocalModel(descended(self.problem, client.data, x, batches, gammas, mu=self.mu))
 
     @property
     def round_cost(self) -> RoundCost:
-        x = np.zeros(self.problem.n, self.setting.dtype)
-        residual = self.compression.compress != NONE  # e_i; it is counted from x
-        held = residual + bool(residual or self.mu or self.setting.any_between("private"))
-        return replace(super().round_cost, up=Decompressed(self.compression.bytes_up(x), x), vectors=held)
+        holds_x = self.mu != 0
+        return replace(super().round_cost, vectors=int(holds_x), holds_x=holds_x)
 
 
 @final

@@ -49,7 +49,7 @@ class FedMSPP(FirstOrder):
 
     @property
     def round_cost(self) -> RoundCost:
-        return replace(super().round_cost, vectors=1)  # x
+        return replace(super().round_cost, vectors=1, holds_x=True)
 
     def minibatch(self, client: Client, r: int) -> NDArray[np.int64]:
         """(b,) B_{i,r}, ascending: all samples are then in FedProx's order too."""

@@ -93,5 +93,5 @@ class Scaffold(FirstOrder):
     @property
     def round_cost(self) -> RoundCost:
         x = np.zeros(self.problem.n, self.setting.dtype)
-        own = replace(super().round_cost, vectors=4)  # x, c, c_i and c - c_i
+        own = replace(super().round_cost, vectors=4, holds_x=True)  # x, c, c_i and c - c_i
         return replace(own, down=Controlled(x, x, 0), up=Update(x, x), full_pass=self.option == "I")

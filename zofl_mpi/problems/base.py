@@ -1,6 +1,6 @@
 """Base classes of problems: the members that a problem may leave out, with their defaults.
 
-A class of a user's own needs no base: `settings.given.adapted` gives it these members where it enters.
+A class of a user's own inherits one of them, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Parts that all methods share: first model, participants, the server's own step, weights, expected costs."""
 
-import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from zofl_mpi import Array, Loads, Method, Purpose, Setting, UserError, at_least, fraction, injected
 from zofl_mpi.arrays import Integers
 from zofl_mpi.engine import messages
+from zofl_mpi.engine.between import bytes_up, sent, vectors_between
 from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.setting import Drawable, P, Work
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
@@ -67,15 +67,10 @@ class Sampling:
 
     def __call__(self, r: int) -> list[int]:
         """S_r: `expected` clients, uniformly without replacement, or each with probability beta; ascending."""
-        m = self.setting.m
         if self.each:
-            return np.flatnonzero(self.setting.streams(Purpose.PARTICIPANTS, r=r).random(m) < self.beta).tolist()
-        count = int(self.expected)
-        if self.setting.fleet is not None:
-            return self.setting.fleet.participants(r, count)
-        if count == m:
-            return list(range(m))
-        return sorted(self.setting.streams(Purpose.PARTICIPANTS, r=r).permutation(m)[:count].tolist())
+            drawn = self.setting.streams(Purpose.PARTICIPANTS, r=r).random(self.setting.m)
+            return np.flatnonzero(drawn < self.beta).tolist()
+        return self.setting.participants(r, int(self.expected))
 
     def denominator(self, asked: int) -> float:
         """By what a sum over the `asked` clients of a round is divided: their number, or where each is drawn by itself,
@@ -89,10 +84,7 @@ class Sampling:
 
     def size(self, r: int) -> int:
         """|S_r|, where it can be without drawing who they are."""
-        fleet, count = self.setting.fleet, int(self.expected)
-        if self.each:
-            return len(self(r))
-        return count if fleet is None else fleet.number(r, count)
+        return len(self(r)) if self.each else self.setting.participants_count(r, int(self.expected))
 
 
 @final
@@ -209,6 +201,7 @@ class RoundCost:
     full_pass: bool = False  # whether a participant also takes one gradient on all of its samples
     server_batch: int = 0  # samples of the server's own step in a round; 0: it takes none
     vectors: int = 0  # (n,) ones that a participant holds in a step, beside the problem's own (`client_bytes`)
+    holds_x: bool = False  # whether the model that it got is one of them
 
     def samples(self, H: Integers, size: Integers) -> Integers:
         """(k,) samples of the gradients of H (k,) local steps of participants that have `size` (k,) samples."""
@@ -259,7 +252,7 @@ class EstimatesCost(OnProblem[P], ABC):
         """The lines of --dry-run."""
         cost, problem = self.round_cost, cast(Any, self.problem)
         asked, steps, samples = map(sum, zip(*(self._totals(cost, r) for r in range(rounds)), strict=True))
-        down, up = (0 if message is None else messages.size(message) for message in (cost.down, self._sent(cost.up)))
+        down, up = self._bytes(cost)
         each = (cost.points or 1) * self._flops()
         lines: dict[str, str | float] = {
             "length of x, n": problem.n,
@@ -283,14 +276,14 @@ class EstimatesCost(OnProblem[P], ABC):
         size = cost.server_batch
         server = problem.flops(min(size, PROBE)) / min(size, PROBE) / 2 if size else 0.0
         held = problem.client_bytes(self._largest(), not cost.points) if cost.batch or cost.up is not None else 0
-        held += bool(held) * cost.vectors * problem.n * np.dtype(self.setting.dtype).itemsize
+        vectors = cost.vectors + vectors_between(self, cost.holds_x)
+        held += bool(held) * vectors * problem.n * np.dtype(self.setting.dtype).itemsize
         return [Needs((cost.points or 1) * self._flops() / 2, server, held)]
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
         cost = self.round_cost
         asked, _, samples = self._steps(cost, r, clients)
-        sizes = (0 if message is None else messages.size(message) for message in (cost.down, cost.up))
-        down, up, two = (np.full(len(samples), float(size)) for size in (*sizes, 2))
+        down, up, two = (np.full(len(samples), float(size)) for size in (*self._bytes(cost), 2))
         return RoundWork(asked.tolist(), samples.astype(float), down, up, two, server_samples=cost.server_batch)
 
     def _steps(
@@ -316,9 +309,12 @@ class EstimatesCost(OnProblem[P], ABC):
         """(m,) samples of each client."""
         return np.array(step_samples(self.setting, 0))
 
-    def _sent(self, reply: Any) -> Any:
-        """A reply, for an example, as a client sends it."""
-        return functools.reduce(lambda sent, each: each.as_sent(sent), self.setting.between if reply else (), reply)
+    def _bytes(self, cost: RoundCost) -> tuple[int, int]:
+        """Bytes of a participant's message and of its reply, as it sends it."""
+        down, up = (0 if message is None else messages.size(message) for message in (cost.down, cost.up))
+        if cost.up is not None:
+            up = bytes_up(self, sent(self, cost.up))
+        return down, up
 
     def _flops(self) -> float:
         """FLOPs of a sample's loss where a step evaluates losses, else of its gradient; a network computes a step."""

@@ -5,7 +5,6 @@ those of ZO-HFL: as many local steps as one call of its Algorithm 2 takes ([A] s
 steps" and makes two calls).
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, final
@@ -14,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, change, column, demand, flag_group
-from zofl_mpi.engine.messages import Compact
 from zofl_mpi.numerics.optimisers import ServerRule
-from zofl_mpi.numerics.schedules import demand_tau, kind_and_number, local_steps, parse_decay, stepsizes
+from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Hierarchical, Smooth
 from zofl_mpi.rounds.base import EstimatesCost, RoundCost, Sampling, ServerStep, Shares, demand_samples, shaped
 from zofl_mpi.rounds.report import GlobalModel, Measured, Reporting, SmoothReport
@@ -225,86 +223,3 @@ def minibatches(setting: Setting, client: Client, r: int, steps: int, batch: int
 def repeated(positions: NDArray[np.int64], steps: int) -> NDArray[np.int64]:
     """(steps, B) the same mini-batch (B,) for every step; no view: it would cost another compilation of a kernel."""
     return np.tile(positions, (steps, 1))
-
-
-# --- compressed uploads
-
-NONE, TOPK, QUANTISE = "none", "topk", "quantise"
-
-
-@final
-@dataclass(frozen=True)
-class Decompressed(LocalModel, Compact):
-    """Client to server: the local model as the server restores it; the compressed upload's bytes are counted.
-
-    The clients' mean is formed where they are computed, as that of models that travel uncompressed is.
-    """
-
-
-@final
-@dataclass(frozen=True)
-class Compression:
-    """Compression C of what a client uploads, with error feedback (Seide et al. 2014).
-
-    With e_i = 0 at the start, client i sends q = C(a) of a = e_i + y_i - x and keeps e_i <- a - q. Top-k: Stich,
-    Cordonnier, Jaggi, "Sparsified SGD with Memory", NeurIPS 2018. Stochastic quantisation: Alistarh, Grubic, Li,
-    Tomioka, Vojnovic, "QSGD", NeurIPS 2017, with the largest entry as the scale.
-
-    Attributes:
-        compress: none, topk:FRACTION (the entries of largest magnitude, each with its index of 4 bytes) or
-            quantise:BITS (a sign and a level, rounded at random without bias, and one scale).
-    """
-
-    setting: Setting[Any]
-    compress: str = NONE
-
-    def __post_init__(self) -> None:
-        _parsed(self.compress)
-
-    def upload(self, client: Client, x: Array, y: Array, r: int) -> Decompressed:
-        """The local model y (n,) of round r as the server, which has x (n,), restores it."""
-        kind, amount = _parsed(self.compress)
-        if kind == NONE or not np.isfinite(y).all():  # which is refused
-            return Decompressed(self.bytes_up(x), y)
-        target = y + client.memory.get("e", np.zeros_like(y))
-        if kind == TOPK:
-            restored = x.copy()
-            kept = largest(np.abs(target - x), math.ceil(amount * len(x)))
-            restored[kept] = target[kept]
-        else:
-            generator = self.setting.streams(Purpose.COMPRESSION, r=r, i=client.i)
-            q = quantised(np.subtract(target, x, dtype=np.float64), int(amount), generator)
-            restored = (x + q).astype(x.dtype)
-        client.memory["e"] = target - restored
-        return Decompressed(self.bytes_up(x), restored)
-
-    def bytes_up(self, x: Array) -> int:
-        """Bytes of an upload of a model like x (n,)."""
-        kind, amount = _parsed(self.compress)
-        if kind == TOPK:
-            return math.ceil(amount * len(x)) * (4 + x.itemsize)
-        return math.ceil(amount * len(x) / 8) + x.itemsize if kind == QUANTISE else x.nbytes
-
-
-def largest(magnitudes: Array, k: int) -> NDArray[np.int64]:
-    """(k,) positions of the k largest entries of (n,), of equal ones the first."""
-    least = np.partition(magnitudes, -k)[-k]
-    above = np.flatnonzero(magnitudes > least)
-    return np.concatenate([above, np.flatnonzero(magnitudes == least)[: k - len(above)]])
-
-
-def quantised(a: NDArray[np.float64], bits: int, generator: np.random.Generator) -> NDArray[np.float64]:
-    """(n,) a rounded at random, with mean a, to 2^(bits - 1) - 1 levels on either side of 0, the last |a|_inf."""
-    scale, levels = float(np.max(np.abs(a), initial=0.0)), 2 ** (bits - 1) - 1
-    if scale == 0:
-        return a
-    level = np.floor(levels * np.abs(a) / scale + generator.random(len(a)))
-    return np.asarray(scale * np.sign(a) * np.minimum(level, levels) / levels)
-
-
-def _parsed(compress: str) -> tuple[str, float]:
-    """The kind and its number (UserError: no compression)."""
-    kinds = {NONE: None, TOPK: lambda fraction: 0 < fraction <= 1, QUANTISE: lambda bits: bits in range(2, 17)}
-    fraction = "topk:FRACTION with a fraction above 0 and at most 1"
-    allowed = f"none, {fraction}, or quantise:BITS with a whole number of bits from 2 to 16"
-    return kind_and_number("compress", compress, kinds, allowed)

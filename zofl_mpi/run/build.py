@@ -141,7 +141,7 @@ def opened(built: Built, bar: Progress, stop: Stop) -> Job:
     def result() -> tuple[Recorder, Restored | None]:
         from zofl_mpi.run.result import opened as file  # HDF5 is for rank 0 only
 
-        costs = dict(method.costs())
+        costs = plans.costs_of(method)
         return file(world, method, plan, {**attrs, "costs": costs} if costs else attrs, rows)
 
     recorder, resumed = at_server(world, result) or (None, None)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from zofl_mpi.engine import mean, messages
-from zofl_mpi.engine.between import answering
+from zofl_mpi.engine.between import answering, bytes_up
 from zofl_mpi.engine.clients import Booked, Client, ClientError, Clients, Participants, Replies, Step, Weights, failure
 from zofl_mpi.engine.ledger import Row
 from zofl_mpi.engine.roles import program_of
@@ -27,6 +27,7 @@ class LocalClients(Clients):
         self._asked: set[int] = set()  # in this round: no other client has scratch
         self._batched = program_of(method).backend.batched_clients
         self._answering = functools.partial(answering, method)
+        self._bytes_up = functools.partial(bytes_up, method)
 
     def ask(
         self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None
@@ -90,13 +91,12 @@ class LocalClients(Clients):
 
     def _replies(self, step: Step, name: str, inbox: dict[int, Any], counted: bool) -> Replies:
         """Yields the items as the clients made them, without copies."""
-        for item in round_robin(
-            self._answering(step), self._clients, inbox, self._questions.clock, name, self._batched
-        ):
+        taken = self._answering(step) if counted else step
+        for item in round_robin(taken, self._clients, inbox, self._questions.clock, name, self._batched):
             if item.failed:
                 self._questions.close()
                 raise ClientError(item.i, 0, name, item.failed) from item.exc
             if counted:
-                self.ledger.received(name, item.i, messages.size(item.content))
+                self.ledger.received(name, item.i, self._bytes_up(item.content))
             yield item.i, item.content
         self._questions.close()

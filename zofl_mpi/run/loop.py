@@ -112,7 +112,7 @@ class Rounds:
         clients, recorder, schedule = self.clients, self.recorder, self.schedule
         parts = unread.begin(self.method) if resumed is None else {}
         with unread.noting(parts):
-            done, state = clients.steadily(partial(self._begin, resumed))
+            done, state = clients.retry_on_rank_loss(partial(self._begin, resumed))
         self.state, outline = state, messages.outline(state) if resumed is None else resumed.outline
         unchanged, first = Unchanged(self.method), done + 1
         self.progress.begin(done, schedule.rounds)
@@ -121,10 +121,10 @@ class Rounds:
         saving, stop = Saving(schedule.checkpoint_every, schedule.rounds), False
         while done < schedule.rounds and not (stop or self.reason):
             try:
-                state, columns, (row, stop) = clients.steadily(partial(self._round, state, done, parts))
+                state, columns, (row, stop) = clients.retry_on_rank_loss(partial(self._round, state, done, parts))
                 _check_state(state, outline)
                 if parts and row.bytes_up.any():  # a round in which nobody takes part needs few of them
-                    clients.steadily(partial(unread.check_read, self.method, parts, clients))
+                    clients.retry_on_rank_loss(partial(unread.check_read, self.method, parts, clients))
                     parts = {}
                 if done + 1 == first or schedule.evaluates(done + 1):
                     unchanged.check()
@@ -141,7 +141,7 @@ class Rounds:
             since += time.perf_counter() - began  # what the caller does with a row counts for no round
             ends = stop or (bool(self.reason) and saving.every != 0)
             if saving.is_due(done) or (ends and done < schedule.rounds):
-                saving.save(partial(clients.steadily, partial(self._save, done, state)))
+                saving.save(partial(clients.retry_on_rank_loss, partial(self._save, done, state)))
                 self._survived(repeated=False)
         if stop and done < schedule.rounds and not self.reason:
             self.ended = "interrupted"
@@ -175,7 +175,7 @@ class Rounds:
             self.recorder.finish(final, "stopped" if stopped else "done", **attrs)
         except records.DamagedError:
             if not self.schedule.checkpoint_every:  # else its last checkpoint is this one
-                self.clients.steadily(partial(self._save, done, state))
+                self.clients.retry_on_rank_loss(partial(self._save, done, state))
             raise
         self.ended = "stopped" if stopped else "done"
 

@@ -341,7 +341,13 @@ def expected(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> dic
     shared = {f"uploads of a step on each of {S} server ranks, at most": -(-uploads // S)} if S > 1 else {}
     accounts = {k: v for each in program_of(method).between for k, v in each.plan_lines(rounds).items()}
     lines = {**about, **method.plan(rounds), **accounts, **shared, **drawn, **evaluated}
-    return {**lines, **method.costs(), **seconds}
+    return {**lines, **costs_of(method), **seconds}
+
+
+def costs_of(method: Method[Any]) -> dict[str, Any]:
+    """Measured costs of a client's step, with --devices what it holds, too."""
+    fleet = method.setting.fleet
+    return {**method.costs(), **(fleet.costs() if fleet is not None else {})}
 
 
 def in_words(config: Values, lines: Mapping[str, Any]) -> str:

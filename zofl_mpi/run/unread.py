@@ -78,9 +78,9 @@ def check_read(method: Any, parts: Unusual, clients: Clients) -> None:
 def _reads_flags(method: Any) -> bool:
     """True if a method is a user's whose rounds read the flags themselves: it has made nothing of them before."""
     cls = type(method)
-    flags_of = {"setting", *(f.name for f in fields(method) if is_flag(f))}
+    given = {f.name for f in fields(method) if f.init}
     made = {name for name in vars(method) if not isinstance(getattr(cls, name, None), cached_property)}
-    return cls.__module__.partition(".")[0] != "zofl_mpi" and made <= flags_of
+    return cls.__module__.partition(".")[0] != "zofl_mpi" and made <= given
 
 
 def _missed(parts: Unusual, names: Collection[str], by_flag: bool) -> list[Mapping[str, Any]]:

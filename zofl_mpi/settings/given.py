@@ -11,7 +11,6 @@ import numpy as np
 
 from zofl_mpi.data import Federation
 from zofl_mpi.engine.fields import NOTHING, is_flag
-from zofl_mpi.engine.roles import with_base
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.problems import Bilevel, Hierarchical, Lipschitz, SecondOrder, Smooth
 from zofl_mpi.problems.base import BilevelProblem, Problem
@@ -70,9 +69,9 @@ def needed(role: type[Any]) -> list[str]:
     return ["n", *(name for base in kin for name in vars(base) if not name.startswith("_"))]
 
 
-def adapted(cls: type[P]) -> type[P]:
-    """A user's class with the members that a problem may leave out; the class itself where it has a base with them."""
-    return with_base(cls, Problem if lacking(cls)["Bilevel"] else BilevelProblem)
+def base_of(cls: type[Any]) -> type[Any]:
+    """The base class that a problem with the members of this one inherits."""
+    return Problem if lacking(cls)["Bilevel"] else BilevelProblem
 
 
 def roles_of(cls: type[Any]) -> dict[str, Groups]:

@@ -20,7 +20,7 @@ from zofl_mpi.problems.split_images import demand_images
 from zofl_mpi.run.family import Choice, Site
 from zofl_mpi.run.flags import Groups
 from zofl_mpi.settings.calls import Constructor, flag_group, is_module_class
-from zofl_mpi.settings.given import GIVEN, HIERARCHY, adapted, given_to, lacking, on_samples, terms_of
+from zofl_mpi.settings.given import GIVEN, HIERARCHY, base_of, given_to, lacking, on_samples, terms_of
 from zofl_mpi.settings.samples import Samples, setting_on
 
 if TYPE_CHECKING:
@@ -201,9 +201,9 @@ def _cnn(site: Site, shape: tuple[int, ...], classes: int) -> nn.Module:
 def own_problem(name: str, cls: Any, samples: type[Any] = Samples) -> Choice:
     """A user's own class, --problem module:Class, as a problem (UserError: it is of neither kind).
 
-    Either a torch module, with arguments as those of `TorchProblem.module`, or a `TorchProblem`. Or a dataclass with a
-    field `federation` (`zofl_mpi.data.Federation`) or with fields that the run gives (`settings.given.GIVEN`), whose
-    other fields are flags; it offers the roles whose members it has.
+    Either a torch module, with arguments as those of `TorchProblem.module`, or a `TorchProblem`. Or a dataclass that
+    inherits `zofl_mpi.Problem` or `BilevelProblem`, with a field `federation` (`zofl_mpi.Federation`) or with fields
+    that the run gives (`settings.given.GIVEN`). Its other fields are flags; it offers the roles whose members it has.
     """
     if isinstance(cls, TorchProblem):
         return cls.choice(samples)
@@ -219,7 +219,11 @@ def own_problem(name: str, cls: Any, samples: type[Any] = Samples) -> Choice:
     if unknown:
         fault = f"the run cannot give {cls.__name__} the field {unknown[0]}"
         raise UserError(f"--problem {name}: {fault}; it gives {', '.join(GIVEN)}")
-    return replace(on_samples(adapted(cls), samples, classifies=False), lacks=lacking(cls))
+    base = base_of(cls)
+    if base not in cls.__mro__:
+        fault = f"{called} is no problem, it lacks the base class, as in class {cls.__name__}(zofl_mpi.{base.__name__})"
+        raise UserError(f"--problem {name}: {fault}")
+    return replace(on_samples(cls, samples, classifies=False), lacks=lacking(cls))
 
 
 MLP = network_on(_mlp, Widths)

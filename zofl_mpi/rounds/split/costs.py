@@ -24,7 +24,6 @@ SAMPLE_MACS = "multiply-accumulates of a sample at the client"
 STEP_MACS = "multiply-accumulates of a client's step"
 PASS_MACS = "multiply-accumulates of each of a client's forward passes"
 STEP_BYTES = "peak bytes of a client's step, beyond its model"  # of its passes, as [C]'s Table II: see `peak_bytes`
-HELD_BYTES = "bytes that a client's device holds in a step, with its model, directions and moments"
 WITHOUT = ", without --client-memory"
 STEP_COUNTED = STEP_MACS + ", its backward pass as computed"
 RECOMPUTED = ", if it computes its blocks again"  # gradient checkpointing

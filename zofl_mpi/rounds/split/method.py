@@ -13,7 +13,7 @@ import numpy as np
 from zofl_mpi import Client, Clients, Directions, Step, UserError, demand, flag_group
 from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.fields import demand_known
-from zofl_mpi.engine.fleet import Needs, RoundWork
+from zofl_mpi.engine.fleet import HELD_BYTES, Needs, RoundWork
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.sharing import SharedServerStep, UploadPass
 from zofl_mpi.errors import warn
@@ -22,7 +22,6 @@ from zofl_mpi.problems.saving import PLAIN
 from zofl_mpi.rounds.base import OnProblem
 from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss, at_a_line, with_own_part
 from zofl_mpi.rounds.split.costs import (
-    HELD_BYTES,
     LABELS,
     WITHOUT,
     Traffic,
@@ -174,8 +173,7 @@ class SplitMethod(OnProblem[Split]):
 
     def rule_of(self, i: int) -> GradientRule:
         """The rule of client i's steps."""
-        fleet = self.setting.fleet
-        return self.rule if fleet is None else self.rules[fleet.way[i]]
+        return self.rules[self.setting.way_of(i)]
 
     def update(self, client: Client, message: Ask) -> Update:
         """The model after the local steps, which `LocalSteps.done` left; it need not be kept."""
@@ -276,16 +274,13 @@ class SplitMethod(OnProblem[Split]):
         return costs_of(self.training, self.loss, rule) | self.held_lines(rule)
 
     def held_lines(self, rule: GradientRule) -> Lines:
-        """Memory of a step, with --devices or --client-memory; warns where the latter costs more than it saves."""
-        lean = isinstance(rule, Backprop) and rule.saving != PLAIN
-        if self.setting.fleet is None and not lean:  # it takes time at the start
+        """What a step holds with --client-memory and without it; warns where it takes more than it saves."""
+        if not isinstance(rule, Backprop) or rule.saving == PLAIN:
             return {}
-        lines: Lines = {HELD_BYTES: (held := self.held_bytes(rule))}
-        if isinstance(rule, Backprop) and lean:
-            plain = lines[HELD_BYTES + WITHOUT] = self.held_bytes(replace(rule, saving=PLAIN))
-            if held >= plain:
-                warn(f"--client-memory {rule.saving}: a client's step holds {held:,} bytes, without it {plain:,}")
-        return lines
+        held, plain = self.held_bytes(rule), self.held_bytes(replace(rule, saving=PLAIN))
+        if held >= plain:
+            warn(f"--client-memory {rule.saving}: a client's step holds {held:,} bytes, without it {plain:,}")
+        return {HELD_BYTES: held, HELD_BYTES + WITHOUT: plain}
 
     def held_bytes(self, rule: GradientRule) -> int:
         """The most bytes that a client's device holds in a step by one of the `rules`."""

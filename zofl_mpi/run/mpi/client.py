@@ -10,7 +10,7 @@ import numpy as np
 
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.batching import batched
-from zofl_mpi.engine.between import adding, answering
+from zofl_mpi.engine.between import adding, answering, bytes_up
 from zofl_mpi.engine.clients import Client, Step, failure, step_of
 from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.hidden import Unchanged
@@ -123,9 +123,11 @@ class ClientRank:
         if self._watch.round <= 1:
             self._unchanged.check()
 
-    def _step(self, name: str) -> Step:
-        # the server has checked that it exists
-        return STEPS.get(name) or answering(self._method, cast(Step, step_of(self._method, name)))
+    def _step(self, question: Question) -> Step:
+        if engine := STEPS.get(question.step):
+            return engine
+        step = cast(Step, step_of(self._method, question.step))  # the server has checked that it exists
+        return answering(self._method, step) if question.counted else step
 
     def _one_message(self, question: Question, block: messages.Bytes | None) -> dict[int, Any]:
         with self._clock.time(question.step, "comm"):
@@ -158,7 +160,7 @@ class ClientRank:
 
         thread = threading.Thread(target=gather, daemon=True)
         thread.start()
-        step = self._step(question.step)
+        step = self._step(question)
         for item in round_robin(step, self._clients, inbox, self._clock, question.step, self._batched, self._unhidden):
             with self._clock.time(question.step, "comm"):
                 prepared = messages.prepare(item.failed or item.content)
@@ -183,12 +185,14 @@ class ClientRank:
             term: Any = adding(self._method, step_of(self._method, question.term))
             own = mean.Sum(m=len(self._data), term=lambda i, reply: term(i, inbox[i], reply))
             shares = dict.fromkeys(question.to, 1.0)
-        step = batched(self._step(question.step), self._clients, inbox, sorted(inbox), self._batched)
+        step = batched(self._step(question), self._clients, inbox, sorted(inbox), self._batched)
         shared = Shared(inbox.values(), f"step {question.step!r}")
         for i, message in sorted(inbox.items()):
             try:
                 with self._clock.time(question.step, "compute"), without_warnings():
-                    own.add(i, step(self._clients[i], message), shares[i], i == question.to[0])
+                    reply = step(self._clients[i], message)
+                    own.sizes[i] = bytes_up(self._method, reply)  # refuses anything but a message
+                    own.add(i, reply, shares[i], i == question.to[0])
                 own_memory(self._clients[i].memory, message)
                 if i == max(inbox):
                     shared.check()

@@ -60,6 +60,7 @@ class Question(NamedTuple):
     kind: str
     step: str = ""
     to: Sequence[int] = ()
+    counted: bool = True  # as `Clients.ask` has it
     sizes: Sequence[int] = ()  # bytes of the one message that goes with it, or of each participant's (each)
     shares: Mapping[int, float] | None = None  # mean: of the participants
     term: str = ""  # sum: name of the step that makes a reply's term

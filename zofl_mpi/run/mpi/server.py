@@ -11,6 +11,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 
 from zofl_mpi.engine import mean, messages
+from zofl_mpi.engine.between import bytes_up
 from zofl_mpi.engine.clients import Booked, ClientError, Clients, Participants, Replies, Step, Weights
 from zofl_mpi.engine.ledger import SERVER, CostReport, Costs, Row
 from zofl_mpi.engine.mean import Contribution
@@ -47,6 +48,7 @@ class MPIClients(Clients):
         self.m, self.lost, self._ranks = m, list[list[int]](), world.comm.size
         self._watch, self._staging = watch or Watch(), staging_of(method)
         self._questions = Questions(m, method, self._watch)
+        self._bytes_up = partial(bytes_up, method)
         self.ledger = self._questions.ledger
         self._survival, self._loads = world.survival, loads
         self.survives = self._survival is not None
@@ -70,7 +72,7 @@ class MPIClients(Clients):
             kept = self._kept  # as at the last account
             return ((i, messages.unpack(kept[i]) if i in kept else Memory({})) for i in participants(to, self.m))
         to = self._participants(to)
-        self._send_one("ask", step, message, to)
+        self._send_one("ask", step, message, to, counted=counted)
         size = messages.size(message)
         return self._replies(step.__name__, {i: booked[i] if booked else size for i in to}, counted)
 
@@ -81,7 +83,7 @@ class MPIClients(Clients):
         block = self._staging.packed([prepared[i] for i in sorted(to, key=self._collectives.placement.__getitem__)])
         name = self._questions.open(step)
         with self._questions.clock.time(name, "comm"):
-            self._put(Question("each", name, to, list(sizes.values())))
+            self._put(Question("each", name, to, counted, list(sizes.values())))
             self._collectives.scatter(sizes, block)
         return self._replies(name, {i: messages.size(each[i]) for i in to}, counted)
 
@@ -99,7 +101,7 @@ class MPIClients(Clients):
         mean.refuse_stream(step)
         to = sorted(self._participants(to))
         shares = mean.normalised(to, weights)
-        self._send_one("mean", step, message, to, shares=shares)
+        self._send_one("mean", step, message, to, counted=counted, shares=shares)
         return self._combined(step.__name__, message, mean.Contribution(), counted, booked)  # the server has no client
 
     def sum(
@@ -178,7 +180,7 @@ class MPIClients(Clients):
             total[:, :, ranks] += collectives.transport.take(self.ledger.steps, SERVER)
         return total
 
-    def steadily(self, work: Callable[[], T]) -> T:
+    def retry_on_rank_loss(self, work: Callable[[], T]) -> T:
         while True:
             try:
                 return work()
@@ -208,7 +210,7 @@ class MPIClients(Clients):
             if self._survival is not None:
                 self._survival.agree()
 
-        self.steadily(end)
+        self.retry_on_rank_loss(end)
 
     def _participants(self, to: Participants) -> list[int]:
         chosen = participants(to, self.m)
@@ -350,7 +352,7 @@ class MPIClients(Clients):
                     self._questions.close()
                     raise ClientError(i, self._rank_at_start(rank), name, item)
                 if counted:
-                    self.ledger.received(name, i, messages.size(item))
+                    self.ledger.received(name, i, self._bytes_up(item))
                 yield i, item
                 del item, piece
             room.release()
