@@ -20,7 +20,7 @@ Every = Literal["auto"] | int
 
 @final
 @dataclass
-class Saving:
+class CheckpointTimer:
     """Decides after each round whether a checkpoint is due; `every`: --checkpoint-every, of a run of `rounds`."""
 
     every: Every

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from zofl_mpi.errors import UserError, demand, plain, printing, refused
 from zofl_mpi.run.grid.file import Grid, GridRun, known_flags, read, selected_runs
-from zofl_mpi.run.grid.runner import LABELS, Outcome, Runner, Screen, say
+from zofl_mpi.run.grid.runner import LABELS, Runner, RunOutcome, Screen, say
 from zofl_mpi.run.grid.state import command, state_of, typed
 from zofl_mpi.run.signals import STATUS
 
@@ -61,7 +61,7 @@ def perform(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str], jo
     return runner
 
 
-def report(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def report(outcomes: Sequence[RunOutcome]) -> Iterator[str]:
     """Yields a line per run that did not end well, then how many ended how."""
     for outcome in outcomes:
         if outcome.word in ("failed", "elsewhere", "stopped"):
