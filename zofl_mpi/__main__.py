@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from importlib import import_module
 
 from zofl_mpi.errors import printing
+from zofl_mpi.run.family import FAMILIES
 
-FAMILIES = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl")
 TOOLS = (
     *("zofl_mpi.run.grid", "zofl_mpi.report", "zofl_mpi.report.same"),
     *("zofl_mpi.data.download", "zofl_mpi.data.cache", "zofl_mpi.doctor", "zofl_mpi.check"),

@@ -88,6 +88,19 @@ def search(data: Any) -> Any:
     return found
 
 
+def loaded(name: str) -> zofl.Result:
+    """A result whose tables have been read."""
+    result = zofl.load(FOLDER / name, method=FedSGD)
+    assert len(result.table()) == 3
+    return result
+
+
+def continued(data: Any, first: Any = None) -> zofl.Result:
+    """Three rounds, and the fourth."""
+    first = first or run(FedSGD, data, "half.h5", rounds=3, checkpoint_every=1)
+    return zofl.simulate(first, "softmax", data, rounds=4)
+
+
 def pruned(data: Any) -> list[Any]:
     """A trial that is pruned at its first value; what the other ranks get."""
     import optuna
@@ -116,6 +129,9 @@ def main() -> None:
     attempt("lead fails", lambda: zofl.lead(lambda: 1 / 0))
     attempt("pruned", lambda: pruned(data))
     attempt("again", lambda: words(run(FedSGD, data, "again.h5")))
+    attempt("continued", lambda: words(continued(data)))
+    run(FedSGD, data, "half-lead.h5", rounds=3)
+    attempt("lead continues", lambda: zofl.lead(lambda: words(continued(data, loaded("half-lead.h5")))))
     (FOLDER / f"seen-{RANK}.json").write_text(json.dumps(SEEN))
 
 

@@ -77,6 +77,14 @@ def test_rank_0_leads_and_the_others_serve(seen: Any) -> None:
     assert [each["lead fails"] for each in ranks[1:]] == ["RunFailed: rank 0: ZeroDivisionError: division by zero"] * 2
 
 
+def test_a_result_is_continued_on_all_ranks(seen: Any) -> None:
+    """The others have their own arguments at hand, as rank 0. Mutation: a result of theirs that knows no method."""
+    _, ranks, alone = seen
+    for k, each in enumerate(ranks):
+        assert each["continued"] == [k, *alone["run"][1:]]
+    assert ranks[0]["lead continues"] == alone["run"] and ranks[1]["lead continues"] is None
+
+
 @pytest.mark.parametrize(
     ("when", "words"),
     [

@@ -325,7 +325,11 @@ def test_a_notebook_under_a_launchers_variables_says_mpi_false(monkeypatch: Patc
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
     with pytest.raises(UserError, match=r"inherits SLURM_STEP_NUM_TASKS from a launcher: say mpi=False"):
         softmax(FedSGD, data, tmp_path / "a.h5", rounds=1)
+    with pytest.raises(UserError, match="there are no ranks to lead; call the function itself, whose runs say mpi=F"):
+        zofl.lead(lambda: 1)
     assert softmax(FedSGD, data, tmp_path / "a.h5", rounds=1, mpi=False).status == "done"
+    monkeypatch.delenv("SLURM_STEP_NUM_TASKS")
+    assert zofl.lead(lambda value: value + 1, 1) == 2
     assert not isolation._RUNNING.locked()
 
 

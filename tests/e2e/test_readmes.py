@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from tests.conftest import LIMIT, ROOT
+from tests.conftest import LIMIT, ROOT, run_process
 from tests.launch import launch, threads
+from tests.tools import sentences
 from zofl_mpi.data import npz, partition
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.report.same import differences
@@ -281,8 +282,9 @@ def test_every_snippet_is_run_here(here: Path, page: str, capsys: Any, monkeypat
     assert SHOWN.get(page, "") in capsys.readouterr().out
 
 
-def test_the_readme_is_one_screen_of_the_modules_that_the_commands_name() -> None:
+def test_the_readme_is_short_and_links_every_page() -> None:
     assert len(TEXT["README.md"].splitlines()) <= 120 and len(own()["fedsgd"].splitlines()) <= 40
+    assert {path for path in PAGES if f"]({path})" not in TEXT["README.md"]} == set()
     assert set(own()) == {"fedsgd", "feedsign", "mynet", "myloss", "mysplit", "risk", "ridge"}
 
 
@@ -301,7 +303,8 @@ def test_the_grid_of_the_page_on_tuning_runs_and_is_drawn(here: Path, capsys: An
     several = [words[3:] for words in commands() if "tune.toml" in words]
     assert len(several) == 3 and [grid_runner.main(words) for words in several[:2]] == [0, 0]
     assert "24 runs: 24 done" in capsys.readouterr().out
-    performed([["zofl_mpi.report", *several[2]]])
+    done = run_process([sys.executable, "-m", "zofl_mpi.report", *several[2]], cwd=here)
+    assert done.returncode == 0 and "the best of 4 by validation_accuracy" in done.stdout + done.stderr
     assert (here / "tune.pdf").is_file() and ",3," in (here / "tune.csv").read_text()
 
 
@@ -443,6 +446,52 @@ def test_a_bilevel_problem_of_ones_own_runs_on_any_number_of_ranks(here: Path) -
     slope = (fitted(x + 0.001) - fitted(x - 0.001)) / 0.002
     assert slope > 0.2
     assert 0.5 - x == pytest.approx(0.01 * slope, rel=0.05)
+
+
+SHORT = sorted({*FILES, "zofl_mpi/api/README.md"} - {SUMMARY})
+"""The pages that are held to short sentences."""
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_no_sentence_has_more_than_30_words(name: str) -> None:
+    assert sentences.too_long((ROOT / name).read_text()) == []
+
+
+def test_a_sentence_is_counted_as_it_is_read() -> None:
+    """Mutations: code or a link's address counted; a cell that goes on in the next; an end that is not found."""
+    text = "# A head\n\nOne `--flag of code` and [two words](a/long/address.md). Three.\n\n"
+    text += "| a; b | c |\n|---|---|\n- d e\n- f\n"
+    lengths = [sentences.length(sentence) for sentence in sentences.sentences(text)]
+    assert (
+        lengths == [2, 5, 1, 1, 1, 1, 2, 1]
+        and sentences.too_long("word " * 31)
+        and not sentences.too_long("word " * 30)
+    )
+
+
+OTHERS = {"breakpoint", "BeginTime", "SlurmdTimeout", "validation_personal_NAME"}
+"""Names of Python and Slurm, and one that stands for several."""
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_name_of_the_pages_is_one_of_the_code(name: str) -> None:
+    """Mutation: a function that was renamed."""
+    named = {text for text in inline(TEXT[name]) if re.fullmatch(r"[A-Za-z_][\w.]*(\(.*\))?", text)}
+    assert {text.partition("(")[0].rpartition(".")[2] for text in named} - names_of_the_code() <= OTHERS
+
+
+@cache
+def names_of_the_code() -> set[str]:
+    """The words of the code, of what it reads and of the pages' own modules."""
+    rooms = ("zofl_mpi", "jobs", "analysis", "tests/tools", "tests/bench")
+    files = [
+        path
+        for room in rooms
+        for path in (ROOT / room).rglob("*")
+        if path.suffix in (".py", ".toml", ".sh", ".sbatch", ".txt")
+    ]
+    texts = [path.read_text() for path in (*files, ROOT / "pyproject.toml")]
+    return set(re.findall(r"\w+", " ".join([*texts, *blocks(ALL, "python")])))
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,28 @@ def test_the_site_builds_with_every_page_and_figure_and_asks_no_network(tmp_path
     assert signature is not None and signature[0].count("\n") > 3
     found = json.loads((tmp_path / "search/search_index.json").read_text())["docs"]
     assert any("directions per parameter" in each["text"] for each in found)
+    assert "FedAvg leads by" in html["analysis/tutorial.html"] and "--gamma-local" in html["reference/flags.html"]
+    searched(tmp_path)
+
+
+FIRST = {
+    "resume": "howto/resume.html",
+    "own data": "howto/own_model_and_data.html",
+    "4 GPUs": "howto/gpu_nodes.html",
+    "debug": "howto/debug.html",
+    "install": "howto/install.html",
+    "slurm": "howto/slurm.html",
+    "private": "howto/private_run.html",
+    "bytes": "explain/bytes.html",
+}
+"""{words typed into the search: the page that must come first}."""
+
+
+def searched(site: Path) -> None:
+    """The site's search, run by node. Mutation: a name in the menu without the word that is asked for."""
+    if shutil.which("node"):
+        done = run_process(["node", str(ROOT / "tests/e2e/site_search.js"), str(site), *FIRST])
+        assert json.loads(done.stdout) == FIRST, done.stderr
 
 
 def test_a_broken_link_ends_the_build(tmp_path: Path) -> None:

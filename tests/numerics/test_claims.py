@@ -12,12 +12,12 @@ from torch import nn
 
 from tests.numerics import split_methods
 from tests.numerics.first_order import STREAMS, clients_of, m, n
-from zofl_mpi.__main__ import FAMILIES
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls
 from zofl_mpi.problems.analytic.nonsmooth import Bowls
 from zofl_mpi.problems.analytic.quadratic import Quadratic
+from zofl_mpi.run.family import FAMILIES
 from zofl_mpi.run.flags import from_flags, leaves
 from zofl_mpi.run.plan import role_of
 

@@ -170,7 +170,7 @@ def test_a_loss_is_torchs_in_float64_of_the_networks_outputs(name: str, dtype: A
     x = start(ours).astype(dtype)
     inputs = torch.from_numpy(data.take(np.arange(N), dtype)[0])
     with torch.no_grad():
-        outputs = ours.module_of(x)(inputs.long() if name == "tokens" else inputs).double()
+        outputs = ours.module_of({"x": x})(inputs.long() if name == "tokens" else inputs).double()
     targets = torch.from_numpy(data.answers(np.arange(N), dtype))
     targets = targets.double() if targets.is_floating_point() else targets
     loss = ours.loss_function or nn.CrossEntropyLoss()
@@ -196,11 +196,11 @@ def test_a_metric_is_of_all_samples_at_once_and_accuracy_of_tokens_a_share(monke
     ours = network(partial(layers, 3), REAL, nn.MSELoss(), np.float32, metrics={"spread": spread})
     x = start(ours).astype(np.float32)
     found = ours.score(x, data)
-    outputs = ours.module_of(x)(torch.from_numpy(data.take(np.arange(N), np.float32)[0]))
+    outputs = ours.module_of({"x": x})(torch.from_numpy(data.take(np.arange(N), np.float32)[0]))
     assert seen == [(N, 3, N, 3)] and found.keys() == {"loss", "spread"} and ours.hits is None
     close(found["spread"], np.abs(outputs.detach().numpy() - TARGETS[ROWS]).max(), 1e-5)
     tokens = MEANS["tokens"][1]()
-    outputs = tokens.module_of(start(tokens))(torch.from_numpy(TOKENS.take(np.arange(N), np.float64)[0]).long())
+    outputs = tokens.module_of({"x": start(tokens)})(torch.from_numpy(TOKENS.take(np.arange(N), np.float64)[0]).long())
     assert TOKENS.targets is not None
     share = (outputs.argmax(1).numpy() == TOKENS.targets[ROWS]).mean()
     close(tokens.score(start(tokens), TOKENS)["accuracy"], share)

@@ -200,6 +200,7 @@ def test_what_cannot_be_is_refused() -> None:
     for given, words in (
         ({"freeze": "client"}, "--freeze client: must be none"),
         ({"state": "reset"}, "--state reset: must be keep"),
+        ({"order": "client_major"}, "--order client_major: must be interleave"),
         ({"mu": 0.0}, "--mu 0.0: must be a smoothing radius"),
     ):
         with pytest.raises(UserError, match=words):

@@ -91,14 +91,14 @@ zo_hfl fedavg-private --method fedavg {A} {DATA} --weights uniform --clip 0.3 {P
 zo_hfl scaffold-private* --method scaffold {A} {DATA} --weights uniform --clip 0.3 {PRIVATE} --mechanism laplace
 zo_hfl server_sgd --method server_sgd --x0 random --gamma 0.5 {DATA}
 zo_hfl server_sgd-toy --method server_sgd --x0 random --gamma 0.5 --problem toy {KNOWN}
-fedrzo fedrzo_nn* {NN} {DATA} --n-p 2 --x-set ball:2 --K 2000 --probe 3
+fedrzo fedrzo_nn* {B} --eta 0.03 {DATA} --n-p 2 --x-set ball:2 --K 2000 --probe 3
 fedrzo fedrzo_nn-mlp {NN} {DATA} --problem mlp --hidden 8
 fedrzo fedrzo_nn-cnn {NN} --problem cnn {IMAGES}
 fedrzo fedrzo_nn-private* {NN} {DATA} --clip 0.1 {PRIVATE}
 fedrzo fedrzo_nn-bowls {NN} --problem bowls {KNOWN} --estimate central --beta 0.6 --x-set box:-1:1 ball:2 ball:3 all all
 fedrzo fedrzo_nn-max_affine {NN} --problem max_affine {KNOWN} --weights size --schedule sqrt --probe 3
 fedrzo fedrzo_bl* --method fedrzo_bl {BL} {DATA} --mu 0.06
-fedrzo fedrzo_bl-exact --method fedrzo_bl {BL} {DATA} --gamma 0.002 --mu 0.06 --lower exact --exact
+fedrzo fedrzo_bl-exact --method fedrzo_bl {B} --H 2 --eta 0.03 {DATA} --gamma 0.002 --mu 0.06 --lower exact --exact
 fedrzo fedrzo_bl-fedac1 --method fedrzo_bl {BL} {DATA} --problem fair --gamma 1e-4 --lower fedac1 --exact --probe 3
 fedrzo fedrzo_bl-simplex --method fedrzo_bl {BL} {DATA} --problem fair --y-set simplex
 fedrzo fedrzo_bl-softmax --method fedrzo_bl {BL} {DATA} --problem fair_softmax --gamma 3e-4

@@ -38,9 +38,9 @@ def prose(text: str) -> str:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Sentences; a heading, an item of a list and a cell of a table end one."""
+    """Sentences; a heading, an item of a list and a part of a table's cell end one."""
     for part in END.split(prose(text)):
-        for cell in part.split(" | ") if part.lstrip().startswith("|") else [part]:
+        for cell in re.split(r" \| |; ", part) if part.lstrip().startswith("|") else [part]:
             words = re.findall(r"[^\W_][\w'’./,-]*", cell)
             if words:
                 yield " ".join(cell.split())

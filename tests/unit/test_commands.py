@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from zofl_mpi.__main__ import FAMILIES, TOOLS, lines, table
+from zofl_mpi.__main__ import TOOLS, lines, table
 from zofl_mpi.errors import SCRIPTS
+from zofl_mpi.run.family import FAMILIES
 
 PACKAGE = ROOT / "zofl_mpi"
 

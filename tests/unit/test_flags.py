@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 import re
+import typing
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,12 +14,11 @@ import torch
 
 from tests.unit.made import complaint
 from zofl_mpi import above, at_least, fedrzo, finite, flag_group, fraction, heron_sfl, zo_hfl
-from zofl_mpi.__main__ import FAMILIES
 from zofl_mpi.engine.fields import check_finite
 from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags
-from zofl_mpi.run.family import family_of
+from zofl_mpi.run.family import FAMILIES, family_of
 from zofl_mpi.run.plan import RunFlags, groups_of, parse_plan
 
 
@@ -373,3 +373,44 @@ def test_a_problem_may_have_a_default_of_its_own_for_a_methods_flag(capsys: pyte
     with pytest.raises(SystemExit):
         parse_plan(fedrzo, [*bilevel, "hyperparameter", "--help"])
     assert re.search(r"--eta FLOAT .*distance to X_i. \(default:\s+0\.005\)", capsys.readouterr().out, re.DOTALL)
+
+
+def another(leaf: flags.Leaf) -> Any:
+    """A value that a flag may have, and that is not its default."""
+    if typing.get_origin(leaf.kind) is Literal:
+        return next(value for value in typing.get_args(leaf.kind) if value != leaf.default)
+    if leaf.kind in (int, float):
+        return leaf.kind(leaf.default / 2 if leaf.kind is float and leaf.default else leaf.default + 1)
+    return {"schedule": "harmonic:3", "personal_schedule": "sqrt", "T_lower": "5", "H_lower": "2"}.get(leaf.name, "3")
+
+
+EVERY = [(name, method) for name in FAMILIES for method in family_of(name).METHODS]
+
+
+@pytest.mark.parametrize(("name", "method"), EVERY)
+def test_a_flag_that_nothing_reads_beside_the_others_is_refused_in_a_sentence(name: str, method: str) -> None:
+    """Of all methods. A run recorded --server-batch, and no bit of it depended on it. Mutations: a part's flags alone;
+    a usual value refused; one that a wanted value makes useful; one of the run that is continued."""
+    family = family_of(name)
+    problem = parse_plan(family, ["--method", method]).values["problem"]
+    known, tried = flags.flags_of(groups_of(family, method, problem)), 0
+    usual = parse_plan(family, ["--method", method]).values
+    for leaf in known.values():
+        for other, wanted in getattr(leaf.owner, "USED_WITH", {}).get(leaf.name, {}).items():
+            value, kind, least = another(leaf), known[other].kind, {"gamma": 0.1, "attackers": 0.2, "K": 50}
+            on = wanted[0] if wanted else True if kind is bool else kind(least.get(other, 1))
+            off = next(each for each in typing.get_args(kind) or (False, 0, 7, "7") if each not in (wanted or (on,)))
+            off = "digits" if other == "data" else "official" if other == "split" else kind(off) if not wanted else off
+            told = complaint(flags.check_used, known, {**usual, leaf.name: value, other: off}, usual, {})
+            assert told.startswith(f"--{flags.flag(leaf.name)} {flags.shown(value)}: nothing uses it with"), told
+            assert f"--{flags.flag(other)}" in told and "leave it out, or" in told
+            flags.check_used(known, {**usual, leaf.name: value, other: on}, usual, {})
+            flags.check_used(known, {**usual, other: off}, usual, {})
+            flags.check_used(known, {**usual, leaf.name: value, other: off}, usual, {leaf.name: value})
+            tried += 1
+    assert tried >= 3, tried
+    typed = ["--method", method, "--synthetic-classes", "4"]
+    if "synthetic_classes" in known:
+        words = "--synthetic-classes 4: nothing uses it with --data digits; leave it out, or take --data synthetic"
+        assert complaint(parse_plan, family, typed) == words
+        assert parse_plan(family, [*typed, "--data", "synthetic"]).values["synthetic_classes"] == 4

@@ -133,7 +133,7 @@ def test_a_checkpoints_configuration_is_checked_before_it_is_used(
     monkeypatch: pytest.MonkeyPatch, attrs: dict[str, Any]
 ) -> None:
     """Mutations: an attribute that may be missing taken by its name; a list for --rounds; a table as a value."""
-    monkeypatch.setattr("zofl_mpi.run.records.load_checkpoint", lambda path: Checkpoint(**attrs))
+    monkeypatch.setattr("zofl_mpi.run.records.load_checkpoint", lambda path, whole: Checkpoint(**attrs))
     with pytest.raises(UserError, match="the checkpoint's configuration is damaged"):
         stored.config_of("run.h5")
 

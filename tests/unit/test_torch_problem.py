@@ -108,7 +108,11 @@ def three(shape, width: int = 3):
 
 
 split_labels = SplitProblem(
-    three, lambda width=3: nn.Linear(width, 3), lambda width=3: nn.Linear(width, 3), nn.BCEWithLogitsLoss()
+    three,
+    lambda width=3: nn.Linear(width, 3),
+    lambda width=3: nn.Linear(width, 3),
+    nn.BCEWithLogitsLoss(),
+    metrics={"macro_f1": macro_f1},
 )
 split_words = SplitProblem(
     lambda shape: nn.Sequential(nn.Embedding(30, 4), nn.Flatten()),
@@ -192,6 +196,7 @@ def test_a_network_cut_in_two_has_any_loss(written: Written, name: str, method: 
     rounds = records.load("a.h5").rounds
     assert np.isfinite(rounds["test_loss"][-1])
     assert ("test_accuracy" in rounds) == (name == "split_words")
+    assert ("test_macro_f1" in rounds) == (name == "split_labels")
     sent = {"split": 4, "split_labels": 12, "split_words": 8}[name]
     if method in ("sflv1", "cse_fsl"):
         assert rounds["label_bytes"][-1] % (8 * sent) == 0 and rounds["label_bytes"][-1] > 0
@@ -323,7 +328,7 @@ def test_problems_in_memory_make_their_setting() -> None:
     problem = setting.problem
     assert problem.n == 6 * 4 + 2 * 5 and "loss BCEWithLogitsLoss" in setting.fingerprint
     x = problem.initial(Streams(3)(0)) + 1
-    copy = problem.module_of(x)
+    copy = problem.module_of({"x": x})
     with torch.no_grad():
         loss = nn.BCEWithLogitsLoss()(copy(torch.from_numpy(X[parts[3].rows])), torch.from_numpy(y[parts[3].rows]))
     assert problem.loss(x, data.test) == pytest.approx(loss.item(), rel=1e-5)

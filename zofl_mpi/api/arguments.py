@@ -14,14 +14,11 @@ from zofl_mpi.data import Federation
 from zofl_mpi.errors import UserError, nearest
 from zofl_mpi.run import flags
 from zofl_mpi.run import plan as plans
-from zofl_mpi.run.family import Choice, Family, Site, family_of
+from zofl_mpi.run.family import FAMILIES, Choice, Family, Site, family_of
 from zofl_mpi.run.plan import Plan
 from zofl_mpi.settings.samples import Samples
 
-FAMILIES = ("zo_hfl", "fedrzo", "heron_sfl")
-"""Modules of the package that are commands, each a family of methods."""
-
-
+PACKAGE = "zofl_mpi."
 IN_MEMORY = "data in memory"
 """How the command in a result calls data that no flag names."""
 
@@ -61,42 +58,45 @@ class Arguments:
         """Whether something of it cannot be typed on a command line."""
         return not all(isinstance(each, str | os.PathLike | None) for each in (self.method, self.problem, self.data))
 
-    def understood(self) -> tuple[Family, Plan]:
-        """The family with what this script adds to it, and the plan (UserError: whatever is wrong)."""
-        family, words = self.chosen(), self.words()
+    def planned(self, family: Family) -> Plan:
+        """The plan, of the `chosen` family (UserError: whatever is wrong)."""
+        words = self.words()
         plan = plans.parse_plan(family, words)
         if self.has_objects:
             shown = [word_of(self.method), *(word_of(each) for each in (self.problem,) if each is not None)]
             shown += [IN_MEMORY] * isinstance(self.data, Federation)
-            plan = replace(plan, command=f"zofl_mpi.simulate({', '.join([*shown, *words])})")
-        return family, plan
+            return replace(plan, command=f"zofl_mpi.simulate({', '.join([*shown, *words])})")
+        return plan
 
     def chosen(self) -> Family:
-        """The family (UserError: none has this method and problem, or several have)."""
+        """The family with what this script adds (UserError: none has this method and problem, or several have)."""
         if not (self.problem is None or isinstance(self.problem, str | type) or hasattr(self.problem, "choice")):
             allowed = "a problem's word, a class, or a zofl_mpi.TorchProblem or SplitProblem"
             raise UserError(f"problem is a {type(self.problem).__name__}; it must be {allowed}")
         if self.family:
-            if self.family.removeprefix("zofl_mpi.") not in FAMILIES:
-                raise UserError(f"family {self.family!r}: must be one of {', '.join(FAMILIES)}")
-            return self._extended(_module(self.family.removeprefix("zofl_mpi.")))
+            name = f"{PACKAGE}{self.family.removeprefix(PACKAGE)}"
+            if name not in FAMILIES:
+                allowed = ", ".join(each.removeprefix(PACKAGE) for each in FAMILIES)
+                raise UserError(f"family {self.family!r}: must be one of {allowed}")
+            return self._extended(family_of(name))
         method = self.method if isinstance(self.method, str) and ":" not in self.method else None
         problem = self.problem if isinstance(self.problem, str) and ":" not in self.problem else None
-        fits = [name for name in FAMILIES if method is None or method in _module(name).METHODS]
+        fits = [name for name in FAMILIES if method is None or method in family_of(name).METHODS]
         if not fits:
-            every = list(dict.fromkeys(word for name in FAMILIES for word in _module(name).METHODS))
+            every = list(dict.fromkeys(word for name in FAMILIES for word in family_of(name).METHODS))
             raise UserError(
                 f"method {method}: must be one of {', '.join(every)}, or a class{nearest(str(method), every)}"
             )
-        both = [name for name in fits if problem is None or problem in _module(name).PROBLEMS]
+        both = [name for name in fits if problem is None or problem in family_of(name).PROBLEMS]
         if not both:
-            offered = list(dict.fromkeys(word for name in fits for word in _module(name).PROBLEMS))
+            offered = list(dict.fromkeys(word for name in fits for word in family_of(name).PROBLEMS))
             raise UserError(f"problem {problem}: must be one of {', '.join(offered)}{nearest(str(problem), offered)}")
         in_memory = isinstance(self.data, Federation) and problem is None and self.problem is not None
-        same = {None if method is None else _module(name).METHODS[method] for name in both}
+        same = {None if method is None else family_of(name).METHODS[method] for name in both}
         if len(both) > 1 and not (in_memory and len(same) == 1):  # else nothing depends on which
-            raise UserError(f"method and problem belong to {' and '.join(both)}: say which by family='{both[0]}'")
-        return self._extended(_module(both[0]))
+            words = [each.removeprefix(PACKAGE) for each in both]
+            raise UserError(f"method and problem belong to {' and '.join(words)}: say which by family='{words[0]}'")
+        return self._extended(family_of(both[0]))
 
     def _extended(self, family: Family) -> Family:
         """The family with the script's own classes, problem and data, by their words."""
@@ -138,10 +138,6 @@ def _choice(family: Family, problem: Any) -> Choice:
     if isinstance(problem, type):
         return family.OWN_PROBLEM(word_of(problem), problem)
     return cast(Choice, problem.choice())
-
-
-def _module(name: str) -> Family:
-    return family_of(f"zofl_mpi.{name}")
 
 
 def _plain(name: str, value: Any) -> Any:

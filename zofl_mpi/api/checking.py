@@ -19,7 +19,7 @@ from typing import Any, cast, final
 import numpy as np
 
 from zofl_mpi.api import isolation, processes
-from zofl_mpi.api.arguments import FAMILIES, Arguments, word_of
+from zofl_mpi.api.arguments import Arguments, word_of
 from zofl_mpi.api.findings import ADVICE, Checked, Finding
 from zofl_mpi.api.processes import Call
 from zofl_mpi.api.simulation import Simulation
@@ -31,6 +31,7 @@ from zofl_mpi.errors import ChangedInPlace, HiddenState, RunFailed, UserError, m
 from zofl_mpi.report.same import ELSEWHERE, compared
 from zofl_mpi.run import flags as flagged
 from zofl_mpi.run import loop
+from zofl_mpi.run.family import FAMILIES
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.plan import method_of, problem_of, role_of
 from zofl_mpi.run.records import Run, checkpoint_path, load
@@ -103,7 +104,8 @@ class _Check:
         family = given.family or _family(given)
         with isolation.alone(), isolation.put_back():
             arguments = Arguments(given.method, given.problem, given.data, family, {**given.flags, "quiet": True})
-            self.family, self.plan = arguments.understood()
+            self.family = arguments.chosen()
+            self.plan = arguments.planned(self.family)
         usual = {name: value for name, value in USUAL.items() if name in self.plan.values and name not in known}
         self.call = replace(
             given, family=family, flags={"rounds": ROUNDS, "checkpoint_every": CUT, **usual, **given.flags}

@@ -25,7 +25,7 @@ _LEADING: list[World] = []
 """The world of a `lead` in progress, at rank 0."""
 
 
-def connect(use_mpi: bool | None) -> World:
+def connect(use_mpi: bool | None, remedy: str = "say mpi=False (or mpi=True)") -> World:
     """The ranks of a run; with False this process alone. All ranks call it.
 
     UserError: a notebook's kernel inherits a launcher's variables; the ranks do not see each other.
@@ -34,7 +34,7 @@ def connect(use_mpi: bool | None) -> World:
         return SingleProcess()
     if use_mpi is None and "ipykernel" in sys.modules and not _LEADING:
         names = ", ".join(sorted(os.environ.keys() & {*SIZES, *RANKS, *SIGNS}))
-        raise UserError(f"this notebook's kernel inherits {names} from a launcher: say mpi=False (or mpi=True)")
+        raise UserError(f"this notebook's kernel inherits {names} from a launcher: {remedy}")
     return mpi.connect_script()
 
 
@@ -112,7 +112,8 @@ def lead(function: Callable[..., T], *arguments: Any, **named: Any) -> T | None:
         RunFailed: on the other ranks, where `function` raises an exception at rank 0, which gets the exception itself.
         UserError: what a simulation is given cannot be sent; it is named.
     """
-    world = connect(None)
+    alone = "there are no ranks to lead; call the function itself, whose runs say mpi=False"
+    world = connect(None, alone)
     if world.size == 1:
         return function(*arguments, **named)
     try:

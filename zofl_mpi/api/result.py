@@ -54,6 +54,10 @@ class Result:
 
         return records.load(self.path)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to other processes: the file is read again there."""
+        return {name: value for name, value in vars(self).items() if name != "run"}
+
     def table(self) -> pd.DataFrame:
         """One row a round: bytes_down, bytes_up, messages, and all columns; needs pandas."""
         return self.run.table()
@@ -79,11 +83,17 @@ class Result:
         return {name: float(each[k]) for name, each in rounds.items()}
 
     def module(self) -> Any:
-        """The torch module with the final model's parameters, a copy on the CPU (UserError: the problem has none)."""
-        module = None if self.problem is None else self.problem.module_of(self.final["x"])
+        """The torch module with the final model's parameters, a copy on the CPU (UserError: the problem has none).
+
+        Of a network cut in two: the client's part, then the server's, `module.client` and `module.server`.
+        """
+        if self.config.get("client_parts") == "own":
+            raise UserError("--client-parts own: each client keeps a part of its own; there is no one module")
+        module = None if self.problem is None else self.problem.module_of(self.final)
         if module is None:
             what = "is of a file" if self.problem is None else f"is of {type(self.problem).__name__}"
-            raise UserError(f"this result {what}, without a torch module: final['x'] is its vector of parameters")
+            vectors = ", ".join(name for name in ("x", "theta", "theta_s") if name in self.final)
+            raise UserError(f"this result {what}, without a torch module: final has its parameters, flat ({vectors})")
         return module
 
     def continued(self, problem: Any, data: Any, family: str, flags: Mapping[str, Any]) -> Arguments:
@@ -95,16 +105,23 @@ class Result:
             data = own.data if data is None else data
         elif ":" in method:
             raise UserError(f"{self.path} was made by {method}: zofl_mpi.load(path, method=THE CLASS) can be continued")
-        elif data is None and IN_MEMORY in self.run.attrs["command"]:
+        elif data is None and IN_MEMORY in self._command:
             raise UserError(f"{self.path} was made with data in memory: simulate(result, problem, data) continues it")
         problem = self.config["problem"] if problem is None else problem
-        return Arguments(method, problem, data, family or self.family, {**flags, "resume": self.path})
+        return Arguments(method, problem, data, family or family_of(self._command), {**flags, "resume": self.path})
 
-    @property
-    def family(self) -> str:
-        """The family of methods by whose command the run was made; "" where its command does not say."""
-        words = str(self.run.attrs["command"]).split()
-        return words[2].removeprefix("zofl_mpi.") if words[:2] == ["python", "-m"] else ""
+    @cached_property
+    def _command(self) -> str:
+        """The command that made the run, of which its tables are no part."""
+        from zofl_mpi.run import records
+
+        return str(records.heading(self.path).attrs["command"])
+
+
+def family_of(command: str) -> str:
+    """The family of methods by whose command a run was made; "" where it does not say."""
+    words = command.split()
+    return words[2].removeprefix("zofl_mpi.") if words[:2] == ["python", "-m"] else ""
 
 
 def load(path: str | os.PathLike[str], *, method: type[Any] | None = None) -> Result:
@@ -118,10 +135,12 @@ def load(path: str | os.PathLike[str], *, method: type[Any] | None = None) -> Re
     row = {name: float(values[-1]) for name, values in run.rounds.items() if len(values)}
     status, reason = str(run.attrs["status"]), str(run.attrs.get("stopped", ""))
     result = Result(os.fspath(path), status, row, run.config, reason)
-    if method is None:
-        return result
-    data = None if IN_MEMORY in run.attrs["command"] else run.config.get("data")
-    return replace(result, built=Arguments(method, run.config["problem"], data, result.family, {}))
+    if method is not None:
+        data = None if IN_MEMORY in run.attrs["command"] else run.config.get("data")
+        own = Arguments(method, run.config["problem"], data, family_of(run.attrs["command"]), {})
+        result = replace(result, built=own)
+    vars(result)["run"] = run  # which it would read once more
+    return result
 
 
 def is_smaller_better(column: str) -> bool:

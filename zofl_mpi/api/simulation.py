@@ -216,7 +216,8 @@ class Simulation:
         failure, result = told
         if result is None:
             raise RunFailed(f"rank 0: {failure}")
-        self._result, self.row = replace(result, rank=self.rank), dict(result.row)
+        own = replace(result, rank=self.rank, built=self._given, problem=self.method.setting.problem)
+        self._result, self.row = own, dict(result.row)
 
     def _tell(self, event: str, *arguments: Any) -> None:
         for callback in self._callbacks:
@@ -324,5 +325,5 @@ def _built(world: World, given: Arguments, quiet: bool, dry_run: bool = False) -
     given = replace(given, flags=own, data=ranks.shared(world, given.data))
     ranks.compare(world, run_or_fail_all(world, given.words))
     family = run_or_fail_all(world, given.chosen)
-    plan = world.bcast(at_server(world, lambda: given.understood()[1]))
+    plan = world.bcast(at_server(world, lambda: given.planned(family)))
     return build(world, family, plan, Progress())

@@ -3,7 +3,7 @@
 Neighbouring: one client with all its data more or less (--participation poisson), or one for another (fixed). McMahan,
 Ramage, Talwar, Zhang, "Learning Differentially Private Recurrent Language Models", ICLR 2018. Of scalars: DPZero (Zhang
 et al. 2023, 2310.09639), DP-ZO (Tang et al. 2024, 2401.04343). What is guaranteed, and what is not:
-`zofl_mpi/methods/README.md#privacy`.
+`.docs/explain/privacy.md`.
 """
 
 import functools

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from functools import cached_property
-from typing import Any, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from zofl_mpi.clients.wrapped import Wrapped
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.between import Between
 from zofl_mpi.engine.clients import Booked, Participants, Replies, Weights
-from zofl_mpi.engine.fields import parts_of
+from zofl_mpi.engine.fields import UsedWith, parts_of
 from zofl_mpi.numerics.schedules import kind_and_number
 
 MEAN, MEDIAN, TRIMMED, CLIP = "mean", "median", "trimmed", "clip"
@@ -44,6 +44,7 @@ class Robust(Between):
         attack: their lie: sign (-D_i), noise (a Gaussian vector as long as D_i) or scale (10 D_i).
     """
 
+    USED_WITH: ClassVar[UsedWith] = {"attack": {"attackers": ()}}
     setting: Setting[Any]
     aggregate: str = MEAN
     attackers: float = at_least(0, 0.0, "a share")

@@ -123,7 +123,7 @@ def _why_no_gpu() -> str:
         return f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} hides the GPUs from this process"
     build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
     found = f"torch {torch.__version__} ({build}) sees no GPU, although {_driver()} is there"
-    return f"{found} (see ZOFL_TORCH_INDEX in jobs/README.md)"
+    return f"{found} (see ZOFL_TORCH_INDEX in .docs/howto/install.md)"
 
 
 def unused(seen: Collection[str]) -> str:

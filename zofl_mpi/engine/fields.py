@@ -23,6 +23,9 @@ INJECTED_NAMES = ("setting", "federation")
 LARGEST = sys.float_info.max
 DIVERGED = "the run has diverged; smaller steps may help"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+UsedWith = Mapping[str, Mapping[str, tuple[Any, ...]]]
+"""{flag: {other: its values with which anything reads the flag; (): any but 0, nothing or false}}; the class variable
+USED_WITH of a group of flags, by which a command line refuses what would change no bit."""
 
 
 def column(unit: str, meaning: str, default: Any = dataclasses.MISSING, *, finite: str = "") -> Any:

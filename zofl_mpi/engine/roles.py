@@ -3,6 +3,7 @@
 A method inherits `zofl_mpi.Method`, a problem `zofl_mpi.Problem`, so that no code asks whether a member exists.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ class Backend(Protocol):
         """Makes a kernel ready before the first round, as by compiling it."""
         return
 
-    def module_of(self, x: Any) -> Any:
-        """A torch module, a copy on the CPU, with the parameters x (n,); None where the problem is none."""
+    def module_of(self, final: Mapping[str, Any]) -> Any:
+        """A torch module, a copy on the CPU, with the parameters of a last state; None where the problem is none."""
         return None
 
     @overridable

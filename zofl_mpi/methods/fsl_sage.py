@@ -8,11 +8,12 @@ import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
 from zofl_mpi import Client, Clients, at_least, column, demand
+from zofl_mpi.engine.fields import UsedWith
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.client import HeadLoss, LocalSteps, Loss
@@ -58,6 +59,7 @@ class FSLSAGE(SplitMethod):
         align_lr: their size (Adam; AdamW with its decay where the clients take that).
     """
 
+    USED_WITH: ClassVar[UsedWith] = {"buffer": {"align_epochs": ()}, "align_lr": {"align_epochs": ()}}
     l: int = at_least(1, 10)  # noqa: E741  (the paper's symbol)
     buffer: int = at_least(1, 1000)
     align_epochs: int = at_least(0, 100)

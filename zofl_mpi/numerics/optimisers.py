@@ -7,12 +7,12 @@ change of the clients' models.
 import math
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
 from zofl_mpi.arrays import Array
-from zofl_mpi.engine.fields import above
+from zofl_mpi.engine.fields import UsedWith, above
 from zofl_mpi.errors import demand
 
 Tensor = Any  # torch's, which is not imported here
@@ -37,6 +37,7 @@ class Optimiser:
             DeComFL's code (MeZO's leaves these out); fedkseed takes none, since its model is sums of plain steps.
     """
 
+    USED_WITH: ClassVar[UsedWith] = {"momentum": {"optimiser": ("sgd",)}}
     optimiser: Literal["adam", "adamw", "adamw_transformers", "sgd"] = "adam"
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -127,6 +128,7 @@ class ServerRule:
         tau_g: tau of adagrad, adam and yogi: the smaller, the more adaptive.
     """
 
+    USED_WITH: ClassVar[UsedWith] = {"tau_g": {"server_rule": ("adagrad", "adam", "yogi")}}
     server_rule: Literal["sgd", "momentum", "adagrad", "adam", "yogi"] = "sgd"
     tau_g: float = above(0, 1e-3)
 

@@ -168,6 +168,15 @@ class Split(Backend, Protocol):
 
     # --- members that a split network may leave out, with their defaults
 
+    @overridable
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the scores that a user has given; `score` then takes a list, to which it adds (outputs, targets)."""
+        return ()
+
+    def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, float]:
+        """The scores of `metric_names`, of all outputs and targets."""
+        return {}
+
     def pieces_like_batch_of(self, batch: int) -> AbstractContextManager[None]:
         """Context manager in which a smaller batch is computed in as many pieces as one of `batch` samples."""
         return nullcontext()

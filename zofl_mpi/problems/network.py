@@ -188,9 +188,9 @@ class Network(ProximalLoss):
         return tuple(self.metrics or ())
 
     @serialized
-    def module_of(self, x: Array) -> nn.Module:
-        """A copy of the module on the CPU, with the parameters x (n,)."""
-        return self._function.module_at(x)
+    def module_of(self, final: Mapping[str, Any]) -> nn.Module:
+        """A copy of the module on the CPU, with the parameters `x`."""
+        return self._function.module_at(final["x"])
 
     @serialized
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:

@@ -4,6 +4,8 @@ All losses are means over a batch, by default cross-entropies. Images may be aug
 mirrored.
 """
 
+import copy
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -22,7 +24,7 @@ from zofl_mpi.problems import Split, device_cache
 from zofl_mpi.problems.examples import Examples
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.layers import head_gradient, linear_of
-from zofl_mpi.problems.objective import Objective
+from zofl_mpi.problems.objective import Metric, Objective
 from zofl_mpi.problems.sensors import SENSORS
 
 
@@ -63,6 +65,8 @@ class TorchSplit(Split):
 
 
 PARTS = ("client", "auxiliary", "server")
+TRIED = 64
+"""Held-out samples on which metrics are tried before a run."""
 
 
 @final
@@ -77,6 +81,7 @@ class SplitNetwork(TorchSplit):
     input_shape: tuple[int, ...]  # shape that an input (p,) is given
     classes: int  # C, of the data
     loss: Any = None  # a mean over samples of outputs (B, ...) and targets (B, ...); None: the cross-entropy
+    metrics: Mapping[str, Metric] | None = None  # of the server part's outputs, as `TorchProblem.metrics`
     # inputs (k, p) and targets (k, ...) of real samples to try the parts with; None: zeros, of class 0
     examples: tuple[Array, Array] | None = None
     sensors: tuple[str, ...] = ()  # of the clients, in turn (`problems.sensors`); () where all see images as they are
@@ -89,7 +94,8 @@ class SplitNetwork(TorchSplit):
     def __post_init__(self) -> None:
         self._check()
         kind = getattr(torch, self.dtype)
-        vars(self).update(_objective=Objective(self.loss), _examples=Examples(self.examples, self.input_shape, kind))
+        examples = Examples(self.examples, self.input_shape, kind)
+        vars(self).update(_objective=Objective(self.loss, self.metrics), _examples=examples)
         for part in self._parts():
             part.to("cpu", kind, memory_format=torch.channels_last)  # type: ignore[call-overload]
             part.train()
@@ -280,9 +286,13 @@ class SplitNetwork(TorchSplit):
             for part in self._parts():
                 part.train()
 
-    def score(self, inputs: Tensor, labels: Tensor) -> dict[str, float | Tensor]:
+    def score(
+        self, inputs: Tensor, labels: Tensor, seen: list[tuple[Tensor, Tensor]] | None = None
+    ) -> dict[str, float | Tensor]:
         """Number of samples, () sum of their losses, and of classes () how many are hits; on the device."""
         outputs = widened(self.logits(inputs))
+        if seen is not None:
+            seen.append((outputs, labels))
         sums: dict[str, float | Tensor] = {
             "samples": len(labels),
             "loss": self._objective.total(outputs, labels, inputs),
@@ -295,6 +305,36 @@ class SplitNetwork(TorchSplit):
         """The samples' mean loss ("loss"), and of classes the share that is classified correctly ("accuracy")."""
         accuracy = {"accuracy": sums["hits"] / sums["samples"]} if "hits" in sums else {}
         return {**accuracy, "loss": sums["loss"] / sums["samples"]}
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return tuple(self.metrics or ())
+
+    def measured(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """The metrics that a user has given, of all outputs and targets."""
+        return self._objective.measured(outputs, targets, known=False)
+
+    def check_metrics(self, data: Dataset) -> None:
+        """Tries the metrics on held-out samples at the first model (UserError: one gives no number)."""
+        if self.metrics and len(data):
+            inputs, targets = self.samples(data, np.arange(min(len(data), TRIED)))
+            with (
+                self.evaluating(),
+                self.client_side.bound_to(*self.client_side.initial()),
+                self.server_side.bound_to(*self.server_side.initial()),
+            ):
+                outputs = self.logits(inputs)
+            self._objective.measured(widened(outputs), targets, known=True)
+
+    def module_of(self, final: Mapping[str, Any]) -> nn.Module:
+        """The client's part, then the server's; the head is no part of the network that reports score."""
+        theta, buffers, theta_s, buffers_s = (
+            self.to_device(torch.from_numpy(np.array(final[name])))
+            for name in ("theta", "buffers", "theta_s", "buffers_s")
+        )
+        with self.client_side.bound_to(theta, buffers), self.server_side.bound_to(theta_s, buffers_s):
+            whole = nn.Sequential(OrderedDict(client=self.client, server=self.server))
+            return copy.deepcopy(whole).to("cpu")
 
 
 def widened(x: Tensor) -> Tensor:

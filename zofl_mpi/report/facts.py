@@ -10,12 +10,11 @@ import numpy as np
 
 from zofl_mpi.engine.ledger import bytes_in_words
 from zofl_mpi.errors import plain
+from zofl_mpi.run.family import FAMILIES
 from zofl_mpi.run.grid.state import held
 from zofl_mpi.run.records import Run, checkpoint_path
 
 Facts = dict[str, str]
-FAMILIES = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl")
-"""Commands that a result may name: any other word of it stays a text."""
 LOSSES = ("test_loss", "objective", "loss")
 """Columns that fall as training goes on; the first that a run has is its loss."""
 CELL = 200

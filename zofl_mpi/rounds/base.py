@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cached_property
-from typing import Any, Generic, Literal, cast, final
+from typing import Any, ClassVar, Generic, Literal, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from zofl_mpi import Array, Loads, Method, Purpose, Setting, UserError, at_least
 from zofl_mpi.arrays import Integers
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.between import bytes_up, sent, vectors_between
+from zofl_mpi.engine.fields import UsedWith
 from zofl_mpi.engine.fleet import Needs, RoundWork
 from zofl_mpi.engine.setting import Drawable, P, Work
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
@@ -99,6 +100,7 @@ class ServerStep:
         x0: first model: zero, random or auto (zero; a network: random).
     """
 
+    USED_WITH: ClassVar[UsedWith] = {"schedule": {"gamma": ()}, "server_batch": {"gamma": ()}}
     setting: Setting
     gamma: float = at_least(0, 0.0, "a step size")
     schedule: str = "sqrt"

@@ -8,11 +8,12 @@ at the mean of the clients' own minimisers, which is not y(x).
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, UserError, at_least, demand, finite
+from zofl_mpi.engine.fields import UsedWith
 from zofl_mpi.errors import warn
 from zofl_mpi.numerics.descent import Gradient, Projection, descend
 from zofl_mpi.problems import Bilevel
@@ -81,6 +82,10 @@ class LowerSolver:
         y0: where both calls start: last (the y of the round before, at its x) or fixed (the problem's first y).
     """
 
+    USED_WITH: ClassVar[UsedWith] = {
+        name: {"lower": ("local_sgd", "fedac1", "fedac2", "lfd")}
+        for name in ("T_lower", "H_lower", "gamma_lower", "y0")
+    }
     setting: Setting[Bilevel]
     lower: Literal["local_sgd", "fedac1", "fedac2", "lfd", "exact"] = "local_sgd"
     T_lower: str = "auto"

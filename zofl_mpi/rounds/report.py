@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, cast, final
+from typing import Any, ClassVar, Literal, cast, final
 
 import numpy as np
 
 from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, column
-from zofl_mpi.engine.fields import demand_known
+from zofl_mpi.engine.fields import UsedWith, demand_known
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Hierarchical, Lipschitz, Smooth
 from zofl_mpi.rounds.base import descended, eval_data, has_samples, scaled_to_one
@@ -47,7 +47,7 @@ class HeldOut:
     further: Mapping[str, float] = field(default_factory=dict)  # {column: number} of the problem's other scores
 
 
-def by_column(report: type[HeldOut], scores: Mapping[str, float]) -> dict[str, Any]:
+def by_column(report: type[Any], scores: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of a report: the scores that are its columns, and all others as `further`."""
     columns = {f.name for f in fields(report)}
     known = {name: value for name, value in scores.items() if name in columns}
@@ -140,6 +140,10 @@ def _of_personal(setting: Setting[Any], i: int, y: Array, held_out: Any) -> dict
     return {"accuracy": weighted, "accuracy_global": float(right.sum() / there.sum()), **metrics}
 
 
+PERSONAL = ("tau", "schedule_h", "gamma", "schedule", "mu", "batch")
+"""Flags of the personal models that an evaluation makes."""
+
+
 @final
 @dataclass(frozen=True)
 class Reporting:
@@ -159,6 +163,7 @@ class Reporting:
         personal_batch: samples of a step, drawn with replacement.
     """
 
+    USED_WITH: ClassVar[UsedWith] = {f"personal_{name}": {"personal": ()} for name in PERSONAL}
     setting: Setting[Smooth]
     personal: bool = False
     personal_tau: float = 20.0

@@ -24,6 +24,7 @@ from zofl_mpi import (
     demand,
     flag_group,
 )
+from zofl_mpi.engine.fields import UsedWith
 from zofl_mpi.numerics import sets as convex_sets
 from zofl_mpi.numerics import zo
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
@@ -82,6 +83,7 @@ class Local:
         probe: random directions at each evaluation for the estimate of the gradient of the smoothed objective; 0: none.
     """
 
+    USED_WITH: ClassVar[UsedWith] = {"H": {"K": (0,)}, "gamma": {"K": (0,)}}
     setting: Setting[Lipschitz] | Setting[Bilevel]
     H: int = at_least(1, 10, "a whole number of local steps")
     K: int = at_least(0, 0, "a whole number of iterations", "(0: as --H and --gamma say)")

@@ -13,6 +13,8 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.run.flags import Groups, instantiate
 
 T = TypeVar("T")
+FAMILIES = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl")
+"""Modules of the package that are commands, each a family of methods."""
 
 
 @final

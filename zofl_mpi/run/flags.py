@@ -160,6 +160,27 @@ def parse(
     return values
 
 
+def check_used(known: Mapping[str, Leaf], values: Mapping[str, Any], usual: Mapping[str, Any], before: Any) -> None:
+    """Refuses flags that nothing reads beside the values of others, as `USED_WITH` of their class says (UserError).
+
+    One that has its usual value changes nothing; those of the run that is continued, `before`, were taken then.
+    """
+    for name, leaf in known.items():
+        value = values[name]
+        if name in before or value in (usual.get(name, leaf.default), leaf.paper):
+            continue
+        for other, wanted in getattr(leaf.owner, "USED_WITH", {}).get(name, {}).items():
+            if other not in known or (values[other] in wanted if wanted else values[other]):
+                continue
+            typed = f"--{flag(name)}{'' if value is True else ' ' + shown(value)}"
+            told, remedy = f"without --{flag(other)}", f"give --{flag(other)}, too"
+            told, remedy = f"without --{flag(other)}", f"give --{flag(other)}, too"
+            if wanted:
+                told = f"with --{flag(other)} {shown(values[other])}"
+                remedy = f"take --{flag(other)} {' or '.join(map(str, wanted))}"
+            raise UserError(f"{typed}: nothing uses it {told}; leave it out, or {remedy}")
+
+
 def split(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
     """The flags as typed, each with the words up to the next one; a word before all flags counts as a flag."""
     groups: list[tuple[str, list[str]]] = []

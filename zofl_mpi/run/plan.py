@@ -162,6 +162,7 @@ def parse_plan(family: Family, arguments: Sequence[str]) -> Plan:
     usual = {**defaults.get("", {}), **defaults.get(method, {})}
     owners = partial(owners_of, family, method=method)
     values = flags.parse(groups, words, program, _opening(family, method), owners, usual)
+    flags.check_used(known, values, usual, before)
     check_ranges(RunFlags, values)
     tracker(values["track"], None)
     if not values["quiet"]:

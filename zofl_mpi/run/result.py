@@ -82,7 +82,7 @@ def continued(
 def attributes_of(source: Path, checkpoint: records.Checkpoint) -> tuple[Attributes, bool]:
     """The attributes of a result (of its checkpoint, if the result is lost), and whether it is lost."""
     try:
-        return records.load(source).attrs, False
+        return records.heading(source).attrs, False
     except records.LostError as error:
         done = checkpoint.attrs["round"]
         warn(

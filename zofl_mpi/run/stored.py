@@ -59,7 +59,7 @@ def config_of(path: str) -> tuple[dict[str, Any], dict[str, str], str]:
 
     result = loop.result_of(path)
     try:
-        checkpoint = records.load_checkpoint(records.checkpoint_path(result))
+        checkpoint = records.load_checkpoint(records.checkpoint_path(result), whole=False)
     except UserError as exc:
         raise UserError(f"--resume {path}: {exc}; name the result of a run that has written a checkpoint") from exc
     try:

@@ -12,7 +12,6 @@ import numpy as np
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
-from zofl_mpi.problems import Split
 from zofl_mpi.problems.split_images import ConvNet, ResNet, SplitMLP
 from zofl_mpi.run.family import Choice, Site
 from zofl_mpi.run.flags import Groups
@@ -42,11 +41,12 @@ class Precision:
     tf32: bool = False
 
 
-def _setting(factory: Factory, same: Sequence[type[Any]], site: Site, loss: Any = None) -> Setting[Any]:
+def _setting(factory: Factory, same: Sequence[type[Any]], given: SplitProblem | None, site: Site) -> Setting[Any]:
     from zofl_mpi.problems.network import seeded  # imports torch
     from zofl_mpi.problems.objective import called
     from zofl_mpi.problems.split import SplitNetwork
 
+    loss, metrics = (given.loss, given.metrics) if given is not None else (None, {})
     federation, adaptation = site.samples(Samples, classifies=loss is None), site.group(Adaptation)
     shape, classes = shape_of(federation), federation.test.classes
     sensors = adaptation.sensors(site, shape)
@@ -57,14 +57,15 @@ def _setting(factory: Factory, same: Sequence[type[Any]], site: Site, loss: Any 
     fingerprint = ", ".join([*map(fingerprint_of, parts), *named])  # before the problem takes their values over
     own: dict[str, Any] = {name: bool(site.values.get(name, False)) for name in ("bf16", "tf32")}
     own |= {"dtype": site.dtype, "device": site.device, "examples": examples_of(federation, np.dtype(site.dtype))}
-    problem: Split = SplitNetwork(*parts, shape, classes, loss, sensors=sensors, **own)
+    problem = SplitNetwork(*parts, shape, classes, loss, metrics, sensors=sensors, **own)
+    problem.check_metrics(federation.test)
     return setting_on(site, problem, federation, fingerprint)
 
 
 def _network(cls: type[Any]) -> Choice:
     """A built-in network, whose dataclass has its flags and makes its three parts."""
     groups: Groups = {"data": ClientSamples, "problem": cls, "precision": Precision, "adaptation": Adaptation}
-    setting = partial(_setting, lambda site, *sizes: site.group(cls).parts(*sizes), (ClientSamples, cls))
+    setting = partial(_setting, lambda site, *sizes: site.group(cls).parts(*sizes), (ClientSamples, cls), None)
     return Choice(groups, setting, {"Split": {}}, gpu=True)
 
 
@@ -81,6 +82,7 @@ class SplitProblem:
         auxiliary: the client's head likewise.
         server: the server's part likewise.
         loss: of both outputs, as `TorchProblem.loss`; None: the cross-entropy.
+        metrics: of the server part's outputs, as `TorchProblem.metrics`: columns test_NAME and validation_NAME.
         bound: {argument of a part: value}.
     """
 
@@ -88,6 +90,7 @@ class SplitProblem:
     auxiliary: Any = None
     server: Any = None
     loss: Any = None
+    metrics: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     bound: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, **arguments: Any) -> SplitProblem:
@@ -102,7 +105,7 @@ class SplitProblem:
         flags = flag_group(self._constructors())
         groups: Groups = {"data": samples, **({"problem": flags} if flags else {}), **_FURTHER}
         same = (samples, flags) if flags else (samples,)
-        return Choice(groups, partial(_setting, self._parts, same, loss=self.loss), {"Split": {}}, gpu=True)
+        return Choice(groups, partial(_setting, self._parts, same, self), {"Split": {}}, gpu=True)
 
     def _constructors(self) -> list[Constructor]:
         parts = [part for part in (self.client, self.auxiliary, self.server) if part is not None]

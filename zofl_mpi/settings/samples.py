@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, Literal, TypeVar, final
+from typing import Any, ClassVar, Literal, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from zofl_mpi.data import Federation, Raw, cache, features, partition, sources
 from zofl_mpi.data.cache import Sources
 from zofl_mpi.data.sources import Synthetic
-from zofl_mpi.engine.fields import at_least
+from zofl_mpi.engine.fields import UsedWith, at_least
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import World, once_a_node, run_or_fail_all
@@ -60,6 +60,11 @@ class Samples:
         synthetic_classes: --data synthetic: number of classes.
     """
 
+    USED_WITH: ClassVar[UsedWith] = {
+        **{f"synthetic_{name}": {"data": ("synthetic",)} for name in ("samples", "features", "classes")},
+        "test_fraction": {"split": ("random",)},
+        "server_fraction": {"server_samples": (0,)},
+    }
     data: str = "digits"
     data_dir: str = ""
     pixels: Literal["unit", "raw", "standardize"] = "unit"

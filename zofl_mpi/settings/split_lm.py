@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, final
 
 from zofl_mpi.data import texts
-from zofl_mpi.engine.fields import at_least
+from zofl_mpi.engine.fields import UsedWith, at_least
 from zofl_mpi.engine.lazy import torch
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
@@ -60,6 +60,7 @@ class LM:
         tf32: on a GPU, products of float32 as TF32: 10 bits of each factor, several times as fast.
     """
 
+    USED_WITH: ClassVar[UsedWith] = {f"lora_{name}": {"train": ("lora",)} for name in ("rank", "alpha", "targets")}
     model: str = "gpt2"
     cut: int = at_least(0, 0, remark="(0: a quarter of the blocks)")
     auxiliary_blocks: int = at_least(0, 1)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, cast, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, final
 
 from zofl_mpi import Purpose, UserError, above, at_least
+from zofl_mpi.engine.fields import UsedWith
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.split.client import Draw, Gradient, Key, LocalSteps, Loss, OwnLoss, Point, drawn, generator_of
@@ -227,6 +228,10 @@ class Estimation:
             ones for any device; a GPU then waits for the host, about 10 ns an entry).
     """
 
+    USED_WITH: ClassVar[UsedWith] = {
+        "mu": {"estimate": ("one-sided", "central")},
+        **{name: {"estimate": ("one-sided", "central", "jvp")} for name in ("distribution", "n_p", "draw")},
+    }
     mu: float = above(0, 1e-3, "a smoothing radius")
     distribution: Literal["sqrt_d_sphere", "sphere", "gaussian", "rademacher"] = "sqrt_d_sphere"
     n_p: int = at_least(1, 1, "a whole number of directions")

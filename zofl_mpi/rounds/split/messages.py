@@ -1,7 +1,7 @@
 """The messages of split training, the state of its server, and the columns of its evaluations."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,6 +149,7 @@ class SplitReport:
     test_accuracy_tint: float | None = column("1", "likewise", None)
     test_accuracy_contrast: float | None = column("1", "likewise", None)
     test_accuracy_blur: float | None = column("1", "likewise", None)
+    further: Mapping[str, float] = field(default_factory=dict)  # {column: number} of the scores that a user has given
     estimate_cosine: float | None = column(
         "1",
         "cosine of a client's step direction with its gradient in theta_c, mean over clients; --probe-gradient",

@@ -20,6 +20,7 @@ from zofl_mpi.errors import warn
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.saving import PLAIN
 from zofl_mpi.rounds.base import OnProblem
+from zofl_mpi.rounds.report import by_column
 from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss, at_a_line, with_own_part
 from zofl_mpi.rounds.split.costs import (
     LABELS,
@@ -56,6 +57,9 @@ class Scored:
 
     sums: dict[str, float]  # over its share of the test samples, by name: see `problems.Split.score`
     validation: dict[str, float] = field(default_factory=dict)  # of its share of the validation samples, likewise
+    # where there are metrics, which need all outputs at once: outputs, targets and their rows of both parts
+    seen: dict[str, Any] = field(default_factory=dict)
+    validation_seen: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -190,7 +194,10 @@ class SplitMethod(OnProblem[Split]):
         for name in dict.fromkeys(sensors):
             seen = [reply.sums for i, reply in replies.items() if sensors[i % len(sensors)] == name]
             test[f"test_accuracy_{name}"] = self._quality("test", seen).get("test_accuracy")
-        return SplitReport(**test, **self._quality("validation", [reply.validation for reply in replies.values()]))
+        test |= self._quality("validation", [reply.validation for reply in replies.values()])
+        test |= self._metrics("test", [reply.seen for reply in replies.values()])
+        test |= self._metrics("validation", [reply.validation_seen for reply in replies.values()])
+        return SplitReport(**by_column(SplitReport, test))
 
     def score(self, client: Client, message: NetworkParts) -> Scored:
         """Sums over a client's share of the test samples, and of the validation samples."""
@@ -204,25 +211,36 @@ class SplitMethod(OnProblem[Split]):
             problem.client_side.bound_to(theta, buffers),
             problem.server_side.bound_to(theta_s, buffers_s),
         ):
-            test, validation = (
+            (test, seen), (validation, further) = (
                 self._sums(data, client.i, asked.index(client.i), len(asked))
                 for data in (setting.test, setting.validation)
             )
-        return Scored(test, validation)
+        return Scored(test, validation, seen, further)
 
-    def _sums(self, data: Any, i: int, first: int, step: int) -> dict[str, float]:
-        """Sums over every step-th batch of consecutive samples, as client i sees them.
+    def _sums(self, data: Any, i: int, first: int, step: int) -> tuple[dict[str, float], dict[str, Any]]:
+        """Sums over every step-th batch of consecutive samples, as client i sees them; outputs, if there are metrics.
 
         Batches do not depend on the number of clients.
         """
-        problem, sums = self.problem, dict[str, Any]()
+        problem, sums, seen = self.problem, dict[str, Any](), list[tuple[Tensor, Tensor]]()
         rows = np.arange(0 if data is None else len(data))
         positions = rows[rows // problem.report_batch % step == first]
+        further = (seen,) if problem.metric_names else ()
         for start in range(0, len(positions), EVALUATION_SAMPLES):
             x, labels = problem.evaluation_samples(data, positions[start : start + EVALUATION_SAMPLES])
-            score = problem.score(problem.sensed(x, i), labels)
+            score = problem.score(problem.sensed(x, i), labels, *further)
             sums = {name: sums.get(name, 0.0) + value for name, value in score.items()}
-        return {name: float(value) for name, value in sums.items()}
+        outputs, targets = (torch.cat(each) for each in zip(*seen, strict=True)) if seen else ((), ())
+        found = {"outputs": outputs, "targets": targets, "rows": positions} if seen else {}
+        return {name: float(value) for name, value in sums.items()}, found
+
+    def _metrics(self, name: str, parts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """{name_...: score that a user has given} of all samples in their order; nothing where there are none."""
+        if not (found := [part for part in parts if part]):
+            return {}
+        order = np.argsort(np.concatenate([part["rows"] for part in found]))
+        outputs, targets = (torch.cat([part[kind] for part in found])[order] for kind in ("outputs", "targets"))
+        return {f"{name}_{metric}": value for metric, value in self.problem.measured(outputs, targets).items()}
 
     def _quality(self, name: str, parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
         """{name_...: quality} from the sums of the clients that were asked; nothing where there are no samples."""

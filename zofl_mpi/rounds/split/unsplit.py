@@ -82,8 +82,8 @@ class UnsplitMethod(SplitMethod):
     copy of it, in place; where there is but one, none is made.
 
     Attributes:
-        training: the round; its lr_client is the one step size. Its lr_server, k, order, state and freeze have no
-            meaning here.
+        training: the round; its lr_client is the one step size. Its lr_server has no meaning here, and its k, merge,
+            order, state and freeze are refused.
         mu: smoothing radius, in the unit of the distribution.
         distribution: of the directions; see --method heron.
         estimate: one-sided, the paper's, or central (of each direction one pass more; and one more where there is a
@@ -241,7 +241,8 @@ class UnsplitMethod(SplitMethod):
     def __post_init__(self) -> None:
         training = self.training
         demand(training.h >= 1, "h", training.h, "at least 1: the scalars of equally many steps are averaged")
-        for flag, only in {"k": 1, "merge": 1, "freeze": "none", "state": "keep", "client_parts": "average"}.items():
+        words = {"freeze": "none", "state": "keep", "client_parts": "average", "order": "interleave"}
+        for flag, only in {"k": 1, "merge": 1, **words}.items():
             value = getattr(training, flag)
             demand(value == only, flag, value, f"{only}: it has no meaning here")
         super().__post_init__()

@@ -269,6 +269,9 @@ def _fitted(module: str, given: Flags, optional: Sequence[str]) -> Flags:
     """The flags without those that may be dropped; all others the method and the problem must have."""
     known = known_flags(module, given)
     kept = {name: value for name, value in given.items() if name in known or name not in optional}
+    if ":" in str(kept.get("track", "")):
+        beside = "name no folder in a grid, then each run has its own beside its result"
+        raise UserError(f"track = {kept['track']!r}: all runs would write into one folder; {beside}")
     for name in kept:
         if name not in known:
             remedy = "correct it, or list it in optional if only some methods have it"

@@ -56,7 +56,7 @@ def _how_far(result: records.Heading, rounds: int, budget: bool) -> tuple[str, s
     if done and result.length == rounds:
         return "finished", f"{rounds} rounds are done"
     with suppress(UserError):
-        saved = int(records.load_checkpoint(records.checkpoint_path(result.path)).attrs["round"])
+        saved = int(records.load_checkpoint(records.checkpoint_path(result.path), whole=False).attrs["round"])
     if (done and result.length > rounds) or (saved or 0) > rounds:
         return "other", _other(f"--rounds was {result.config['rounds']}, is now {rounds}")
     if saved is not None:

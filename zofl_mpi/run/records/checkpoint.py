@@ -64,17 +64,20 @@ def save_checkpoint(path: FileName, payload: Mapping[str, Any], attrs: Attribute
             fresh.unlink()
 
 
-def load_checkpoint(path: FileName) -> Checkpoint:
-    """The checkpoint at `path`, or the previous one if that is missing or damaged (UserError: none can be read)."""
+def load_checkpoint(path: FileName, *, whole: bool = True) -> Checkpoint:
+    """The checkpoint at `path`, or the previous one if that is missing or damaged (UserError: none can be read).
+
+    Without `whole` its attributes alone are read and checked: a payload may be gigabytes.
+    """
     path = Path(path)
     previous = path.with_name(path.name + PREVIOUS)
     try:
-        return _load(path)
+        return _load(path, whole)
     except UserError as error:
         if not previous.is_file():
             raise
         try:
-            return replace(_load(previous), newer=f"{error}; {previous} is read in its place")
+            return replace(_load(previous, whole), newer=f"{error}; {previous} is read in its place")
         except UserError as other:
             raise UserError(f"{error}; {other}") from other
 
@@ -95,12 +98,14 @@ def _write(path: Path, payload: Mapping[str, Any], attrs: Attributes) -> None:
         staged.close()
 
 
-def _load(path: Path) -> Checkpoint:
+def _load(path: Path, whole: bool) -> Checkpoint:
     def read(file: Any) -> Checkpoint:
-        held = check_checkpoint(file, path).items()
+        held = check_checkpoint(file, path)
+        attrs, stored = hdf5.attributes_of(file), held.pop(CHECKSUMS)[()]
         long = f"{hdf5.LONG}/"  # attributes, which have a checksum together
-        blocks = {name.removeprefix("payload/"): data[()] for name, data in held if not name.startswith(long)}
-        attrs, stored = hdf5.attributes_of(file), blocks.pop(CHECKSUMS)
+        named = {name.removeprefix("payload/"): data for name, data in held.items() if not name.startswith(long)}
+        blocks = {name: data[()] for name, data in named.items()} if whole else {}
+        stored = stored if whole else stored[-1:]
         found = _checksums(blocks, attrs)
         if found.shape != stored.shape:
             raise LostError(f"{path} is damaged: it has {len(found)} checksums to check, and {len(stored)} are stored")
