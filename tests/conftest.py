@@ -5,6 +5,7 @@ Time limits are for what hangs: a machine that is ten times slower, because it i
 
 import faulthandler
 import fcntl
+import gc
 import importlib
 import importlib.util
 import os
@@ -72,10 +73,16 @@ def _one_at_a_time_in_numbas_folder() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # while tests are collected: all that they import stays, and looking at it takes a third
     if "PYTEST_XDIST_WORKER" in os.environ and importlib.util.find_spec("numba"):
         _one_at_a_time_in_numbas_folder()
     config.addinivalue_line("markers", "gpu: needs a CUDA device; skipped where there is none")
     config.addinivalue_line("markers", "slow: takes more than about ten seconds; leave out with -m 'not slow'")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

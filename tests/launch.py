@@ -12,13 +12,14 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import lru_cache
 from io import StringIO
 from pathlib import Path
 from typing import Any, TextIO
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from zofl_mpi.engine.device import THREADS
 from zofl_mpi.run import cli
@@ -123,12 +124,22 @@ def _captured(
     return Ended(status, out.getvalue(), err.getvalue())
 
 
+@lru_cache(maxsize=1)
+def _libraries(modules: int) -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """BLAS and OpenMP with one thread; their libraries are looked for (4 ms) only if something was imported since."""
+    return _libraries(len(sys.modules)).limit(limits=1)  # type: ignore[no-any-return]
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """A run sets signal handlers and threads; afterwards they are as they were. One thread, as the numerics."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
     variables = {name: os.environ.get(name) for name in THREADS}
-    with threadpool_limits(1):
+    with one_thread():
         try:
             yield
         finally:

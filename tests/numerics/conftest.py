@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
-from threadpoolctl import threadpool_limits
+
+from tests.launch import one_thread
 
 
 @pytest.fixture(autouse=True)
 def one_blas_thread() -> Iterator[None]:
-    with threadpool_limits(1):
+    with one_thread():
         yield
 
 

@@ -337,8 +337,9 @@ def test_the_noise_of_a_budget_is_the_least(flags: dict[str, str]) -> None:
 def test_each_budget_is_spent_nearly(flags: dict[str, str]) -> None:
     """From 0.03 to 900, over 100 rounds: at least 99 % of it and no more; less noise for a larger one.
 
-    Mutations: Renyi's bound from 50 on, by which budgets of 30 and 45 have the same noise; a coarser grid there."""
-    budgets = (0.03, 20.0, 30.0, 45.0, 900.0)
+    Mutations: Renyi's bound from 50 on, by which budgets of 30 and 45 have the same noise, where a distribution is
+    computed; a coarser grid there."""
+    budgets = (0.03, 30.0, 45.0, 900.0) if flags == {"participation": "poisson"} else (0.03, 900.0)
     found = []
     for budget in budgets:
         privacy = part(1000, 0.1, epsilon=budget, **flags)
@@ -353,7 +354,7 @@ def test_more_noise_never_costs_more() -> None:
     them; a Renyi bound in place of the distribution's."""
     for rounds, q in ((1, 0.01), (100, 0.1), (100, 1e-6), (10_000, 1.0)):
         account = Account(10**6, q * 10**6, True, 1e-5)
-        costs = [account.epsilon(z, rounds) for z in np.geomspace(accounting.LEAST, 1e3, 20)]
+        costs = [account.epsilon(z, rounds) for z in np.geomspace(accounting.LEAST, 1e3, 12)]
         assert all(less >= more for less, more in pairwise(costs)) and costs[-1] < 1
     assert Account(10**9, 1, True, 1e-5).epsilon(1.0, 100_000) > 0
 

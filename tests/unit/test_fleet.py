@@ -66,6 +66,16 @@ def test_the_virtual_seconds_of_three_clients_by_hand() -> None:
     assert fleet.columns(3) == spent
 
 
+def test_a_method_that_is_bound_later_begins_at_zero() -> None:
+    """Mutation: the seconds, joules and rounds of the method before it."""
+    fleet, asks = bound(FAST, SLOW, of=[0, 1], method={"beta": 0.5})
+    fleet.spent(3)
+    fleet.bind(replace(asks, beta=1.0), [Needs(12.0)])
+    fresh, _ = bound(FAST, SLOW, of=[0, 1], needs=Needs(12.0))
+    assert fleet.spent(3) == fresh.spent(3)
+    assert all(np.array_equal(each, fresh.by_client(3)[name]) for name, each in fleet.by_client(3).items())
+
+
 def test_uploads_that_stream_and_the_server_overlap() -> None:
     """Mutation: sums."""
     fleet, asks = bound(SLOW, of=[0], server_speed=1.0, method={"server": 3.0, "streams": True})
@@ -175,7 +185,7 @@ def test_a_method_that_asks_all_clients_cannot_leave_any_out() -> None:
     assert "asks all clients in every round, and there is --over-select" in complaint(fleet.bind, method, [Needs(1.0)])
     unlimited = Fleet([FAST, SLOW], np.array([0, 1]), Streams(1))
     unlimited.bind(method, [Needs(6.0)])
-    assert unlimited.columns(1).virtual_seconds == 16.0
+    assert unlimited.spent(1).virtual_seconds == 16.0
 
 
 def test_a_problem_without_known_operations_is_refused() -> None:
