@@ -35,7 +35,7 @@ from zofl_mpi.rounds.split.pieces import Kept, PieceEstimates, Piecewise, Piecew
 from zofl_mpi.rounds.split.rules import GradientRule, Lines
 from zofl_mpi.rounds.split.training import Training
 
-SHARE = 1 / 8  # of the free memory, that a process keeps directions in; others start beside it
+DIRECTIONS_SHARE = 1 / 8  # of the free memory, that a process keeps directions in; others start beside it
 S = TypeVar("S", bound=SplitState)
 Move = Callable[[Tensor, int, PieceEstimates], None]
 """Takes local step q of x (d,) along minus an estimate, (x, q, estimate)."""
@@ -164,7 +164,7 @@ class UnsplitMethod(SplitMethod):
     def kept_steps(self) -> int:
         """How many steps' directions this process keeps, in a share of the memory that was free when it first asked."""
         on_gpu = torch.device(self.problem.device).type == "cuda"
-        free = max(0.0, SHARE * room(on_gpu) - self.point_bytes)
+        free = max(0.0, DIRECTIONS_SHARE * room(on_gpu) - self.point_bytes)
         return min(max(1, self.steps_alike), int(free / self.direction_bytes))
 
     @property

@@ -118,7 +118,7 @@ class Runner:
 def begin(grid: Grid, run: GridRun, launcher: Sequence[str], others: Sequence[IO[bytes]] = ()) -> Child | RunOutcome:
     """Starts or continues a run that is not complete; `others`: the logs of runs in progress."""
     word, sentence = state_of(grid, run)
-    if word not in IDLE:
+    if word not in NOTHING_TO_DO:
         with ExitStack() as unless_started:
             log = unless_started.enter_context(opened(run.log))
             try:
@@ -126,11 +126,11 @@ def begin(grid: Grid, run: GridRun, launcher: Sequence[str], others: Sequence[IO
                 word, sentence = judged(grid, run)  # another may have done it just now
             except BlockingIOError:
                 word, sentence = "running", f"another has the lock of {run.log}"
-            if word not in IDLE:
+            if word not in NOTHING_TO_DO:
                 child = _started(grid, run, word, launcher, log, others)
                 unless_started.pop_all()
                 return child
-    return RunOutcome(run, IDLE[word], sentence, int(word == "other"))
+    return RunOutcome(run, NOTHING_TO_DO[word], sentence, int(word == "other"))
 
 
 def opened(log: Path) -> IO[bytes]:
@@ -143,7 +143,7 @@ def opened(log: Path) -> IO[bytes]:
     return file
 
 
-IDLE = {"finished": "already", "running": "elsewhere", "other": "failed"}
+NOTHING_TO_DO = {"finished": "already", "running": "elsewhere", "other": "failed"}
 """Outcomes of runs in states in which there is nothing to do."""
 
 

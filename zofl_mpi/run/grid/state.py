@@ -12,7 +12,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags, records
 from zofl_mpi.run.grid.file import Grid, GridRun, arguments, resolved
 
-FREE = {"data_dir", "device", "checkpoint_every"}
+FREE_FLAGS = {"data_dir", "device", "checkpoint_every"}
 """Flags that a finished result may have otherwise: neither an iterate nor a column depends on them."""
 
 
@@ -42,7 +42,7 @@ def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
     before = result.config
     kept = {k: v for k, v in planned.items() if k in before or k in run.flags}  # a later 1.x may have more flags
     settled = str(result.attrs.get("settled", "")).split()  # what follows from a budget is no choice
-    free = FREE | {"rounds", *settled}
+    free = FREE_FLAGS | {"rounds", *settled}
     names = [k for k in {**before, **kept} if k not in free and before.get(k) != kept.get(k)]
     if names:
         return "other", _other(flags.changes(names, before, kept))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.messages import Bytes, Prepared
-from zofl_mpi.engine.staging import LEAST, Fetch, Staging
+from zofl_mpi.engine.staging import LEAST_PINNED_BYTES, Fetch, Staging
 
 UPLOAD, REPLY, FAILED = range(3)
 """Kinds of an item; the last two end their client's stream."""
@@ -149,7 +149,7 @@ class Outbox:
     def add(self, kind: int, message: Prepared) -> None:
         """Packs an item, for which there is room."""
         # for a copy from a GPU into memory that is not pinned the main thread would wait
-        least = LEAST if any(map(messages.is_remote, message.arrays)) else 0
+        least = LEAST_PINNED_BYTES if any(map(messages.is_remote, message.arrays)) else 0
         block = self._staging.empty(max(message.size, least))[: message.size]
         item = PackedItem(kind, block, self._staging.write(message, block))
         with self._changed:
