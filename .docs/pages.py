@@ -8,6 +8,7 @@ links to the notebook to the page made of it. On the site .docs/ and .github/ ar
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -184,20 +185,27 @@ def drawn_by(figure: Path, known: list[tuple[Path, str]]) -> tuple[Path, str] | 
     return best[1:] if best else None
 
 
+@cache
+def public() -> dict[str, str]:
+    """{name of `zofl_mpi.__all__`: where it is defined}."""
+    package = griffe.load("zofl_mpi", search_paths=[ROOT], resolve_aliases=True)
+    found = {str(name): package[str(name)] for name in package.exports or ()}
+    return {name: (target.final_target if target.is_alias else target).path for name, target in found.items()}
+
+
 def public_names() -> str:
     """`zofl_mpi.__all__`, each name where it is defined, from its docstring."""
-    package = griffe.load("zofl_mpi", search_paths=[ROOT], resolve_aliases=True)
-    parts = ["# Public names\n\n`from zofl_mpi import ...`"]
-    for name in sorted(package.exports or (), key=lambda n: str(n).lower()):
-        target = package[str(name)]
-        target = target.final_target if target.is_alias else target
-        parts.append(f"::: {target.path}")
-    return "\n\n".join(parts) + "\n"
+    entries = [f"::: {path}" for _, path in sorted(public().items(), key=lambda item: item[0].lower())]
+    return "\n\n".join(["# Public names\n\n`from zofl_mpi import ...`", *entries]) + "\n"
 
 
 def modules(package: str) -> str:
-    """Every module of a package with its public classes and functions."""
+    """Every module of a package with its classes and functions, but for those on the page of public names."""
     paths = sorted((ROOT / "zofl_mpi" / package).rglob("*.py"))
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
-    entries = [f"::: {name}\n    options: {{show_root_full_path: true}}" for name in names]
+    entries = []
+    for name in names:
+        elsewhere = [f'"!^{path.rpartition(".")[2]}$"' for path in public().values() if path.rpartition(".")[0] == name]
+        filters = ", ".join(['"!^_"', *elsewhere])
+        entries.append(f"::: {name}\n    options: {{show_root_full_path: true, filters: [{filters}]}}")
     return "\n\n".join([f"{LAST}# {package.capitalize()}", *entries]) + "\n"

@@ -3,6 +3,10 @@
 python -m zofl_mpi
 """
 
+import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterator
 from importlib import import_module
 
@@ -18,7 +22,15 @@ TOOLS = (
 @printing
 def main() -> None:
     """Prints a line for every command and every method."""
-    print("\n".join(lines()))
+    for line in lines():
+        print(fitted(line, shutil.get_terminal_size().columns) if sys.stdout.isatty() else line)
+
+
+def fitted(line: str, columns: int) -> str:
+    """The line in rows of a terminal, the later ones under what it says; commands stay whole."""
+    named = re.match(r" *(python -m \S+|--\w+ \S+)? *", line)
+    indent = " " * min(len(named[0]) if named else 0, columns // 2)
+    return textwrap.fill(line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def lines() -> Iterator[str]:

@@ -113,7 +113,8 @@ def fleet() -> float:
 def schedule() -> float:
     import numpy as np
 
-    seconds, _ = rounds("zofl_mpi.fedrzo --method fedrzo_bl --data digits --m 5 --rounds 6 --eval-every 1000")
+    words = "--method fedrzo_bl --data digits --m 5 --gamma 1e-5 --eta 0.005 --T-lower auto"
+    seconds, _ = rounds(f"zofl_mpi.fedrzo {words} --rounds 3 --eval-every 1000")
     return 1e3 * float(np.median(seconds))
 
 

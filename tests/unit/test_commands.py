@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from zofl_mpi.__main__ import TOOLS, lines, table
+from zofl_mpi.__main__ import TOOLS, fitted, lines, table
 from zofl_mpi.errors import SCRIPTS
 from zofl_mpi.run.family import FAMILIES
 
@@ -66,3 +66,15 @@ def test_the_console_scripts_are_known() -> None:
     """A new one would show a traceback at Ctrl-C."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert sorted(SCRIPTS) == sorted(project["scripts"])
+
+
+def test_the_list_fits_a_narrow_terminal() -> None:
+    """Rows of 60 columns, with every word in its order; what follows a name goes on under what it says. Mutations: a
+    word that is cut; later rows at the margin."""
+    for line in lines():
+        rows = fitted(line, 60).splitlines()
+        assert max(map(len, rows), default=0) <= 60 and " ".join(rows).split() == line.split()
+    assert fitted("python -m zofl_mpi.x  aaa bbb ccc", 28).splitlines() == [
+        "python -m zofl_mpi.x  aaa",
+        " " * 14 + "bbb ccc",
+    ]

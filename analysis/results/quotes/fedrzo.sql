@@ -32,7 +32,7 @@ select avg(c4), group_concat(c5 || ' ' || c6), group_concat(c9, ' '), group_conc
 from b_fig2_txt where c1 = 'fair' and c2 = 'objective_exact';
 -- The worst class's test loss with H = 10 falls to # ± #
 select c5, c6 from b_fig2_txt where c2 = 'test_worst_class_loss' and c3 = 'fair, H = 10';
--- ends at # ± #: not told
+-- ends at # ± #: no
 select c5, c6 from b_fig2_txt where c2 = 'test_worst_class_loss' and c3 = 'mean, H = 10';
 -- | | K 2^8..2^16 |
 with n(name, c1, K, m) as (values ('upper level (nn)', 'upper level', '3/4', '3/4'), ('Local SGD', 'Local SGD', '3/4', '7/4'),

@@ -100,7 +100,8 @@ class PiecewiseDirections:
 
     def rows(self, x: Tensor, part: slice, width: int, which: Tensor, p: int, mu: float) -> Tensor:
         """(k, width) the rows `which` (k,) of the matrix that a part of x + mu u_p is; NaN where it has no such row."""
-        found, memory = x.new_full((len(which), width), math.nan), x.new_empty(width + self._size + 16)
+        most = max(own.stop - own.start for _, own in self._pieces_of(part))
+        found, memory = x.new_full((len(which), width), math.nan), x.new_empty(width + most)
         first, left = 0, 0  # the row that comes next, and how many numbers of it are there
         for _, own in self._pieces_of(part):
             end = left + own.stop - own.start
