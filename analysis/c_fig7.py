@@ -33,7 +33,7 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.numerics.zo import Estimate
+from zofl_mpi.numerics.zo import EstimateWithError
 from zofl_mpi.run import records
 
 FAMILY = "zofl_mpi.heron_sfl"
@@ -81,10 +81,10 @@ class Found:
     model: Model
     loss: float
     spectrum: Any
-    trace: Estimate
+    trace: EstimateWithError
 
     @property
-    def rank(self) -> Estimate:
+    def rank(self) -> EstimateWithError:
         """tr(H)/|H|_2."""
         from shared.spectrum import effective_rank
 
@@ -230,10 +230,10 @@ def together(data: Sequence[Dataset]) -> Dataset:
 # --- words
 
 
-def positive(found: Found) -> Estimate:
+def positive(found: Found) -> EstimateWithError:
     """tr(H_+)/|H|_2 of the nearest matrix without negative eigenvalues; from the quadratures."""
     part, norm = found.spectrum.trace_of(lambda t: np.maximum(t, 0)), found.spectrum.norm.value
-    return Estimate(part.value / norm, part.error / norm) if norm else Estimate(math.nan, math.nan)
+    return EstimateWithError(part.value / norm, part.error / norm) if norm else EstimateWithError(math.nan, math.nan)
 
 
 def row(found: Found, given: argparse.Namespace) -> dict[str, Any]:
@@ -291,7 +291,7 @@ def words_of(found: Found) -> list[str]:
     ]
 
 
-def uncertain(estimate: Estimate) -> str:
+def uncertain(estimate: EstimateWithError) -> str:
     """A number as 12.3 ± 0.4: the error to two digits, the value to the same place; - for none."""
     value, error = estimate
     if not (math.isfinite(value) and math.isfinite(error) and error > 0):

@@ -156,7 +156,7 @@ def step_of(way: str, parts: Any, tokens: Any) -> tuple[Callable[[], Any], Calla
     from zofl_mpi.rounds.split import unsplit
     from zofl_mpi.rounds.split.unsplit import ModelBroadcast
 
-    unsplit.SHARE = 0.0  # the way with the least memory: directions are drawn again, not kept
+    unsplit.DIRECTIONS_SHARE = 0.0  # the way with the least memory: directions are drawn again, not kept
     problem, data, none = SplitLM(parts, TOKENS, TOKENS, 0.0), [0] * TEXTS, torch.zeros(0)
     setting = Setting(problem, Streams(1), (data,))
     training = Training(setting, batch=TEXTS, h=1, optimiser=Optimiser("sgd"), weights="uniform")

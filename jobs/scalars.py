@@ -17,7 +17,7 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Directions, Purpose, above, at_least, change, column, flag_group
 from zofl_mpi.clients.privacy import Privacy
 from zofl_mpi.problems import Smooth
-from zofl_mpi.rounds.base import X0, EstimatesCost, RoundCost, Sampling, Shares, shaped
+from zofl_mpi.rounds.base import X0, ClientWeights, EstimatesCost, RoundCost, Sampling, shaped
 from zofl_mpi.rounds.report import GlobalModel, Reporting, SmoothReport
 
 
@@ -84,7 +84,7 @@ class Scalars(EstimatesCost[Smooth]):
 
     def evaluate(self, state: State, r: int, clients: Clients) -> SmoothReport:
         """x on held-out samples and on the clients'."""
-        return self.reporting.report(state.x, r, clients, Shares(self.setting, "uniform"))
+        return self.reporting.report(state.x, r, clients, ClientWeights(self.setting, "uniform"))
 
     def directions(self, rounds: int) -> Directions:
         """K a round."""

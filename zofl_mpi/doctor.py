@@ -29,7 +29,7 @@ SIZES = (1, 7_840, 1_000_000)
 
 @final
 @dataclass(frozen=True)
-class Vector:
+class EchoedVector:
     """A vector on its way to a client and back."""
 
     a: np.ndarray[Any, np.dtype[np.float32]]
@@ -39,7 +39,7 @@ class Vector:
 class Echo:
     """The method of the exchange: clients send back what they get."""
 
-    def echo(self, client: Client, message: Vector) -> Vector:
+    def echo(self, client: Client, message: EchoedVector) -> EchoedVector:
         """Step: the message."""
         return message
 
@@ -115,7 +115,7 @@ def _exchange(world: World) -> None:
         return
     clients = MPIClients(world, m)
     for size in SIZES:
-        vector, best = Vector(np.arange(size, dtype=np.float32)), np.inf
+        vector, best = EchoedVector(np.arange(size, dtype=np.float32)), np.inf
         for _ in range(5):
             since = time.perf_counter()
             good = all(np.array_equal(reply.a, vector.a) for _, reply in clients.ask(method.echo, vector))

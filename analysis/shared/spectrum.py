@@ -24,7 +24,7 @@ from shared.groups import Array
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, demand
 from zofl_mpi.numerics import zo
-from zofl_mpi.numerics.zo import Estimate
+from zofl_mpi.numerics.zo import EstimateWithError
 from zofl_mpi.problems import Split
 
 Apply = Callable[[Tensor], Tensor]
@@ -63,7 +63,7 @@ class Spectrum:
     n: int
     ritz: tuple[Ritz, ...]
 
-    def trace_of(self, f: Callable[[Array], Array]) -> Estimate:
+    def trace_of(self, f: Callable[[Array], Array]) -> EstimateWithError:
         """tr f(H) = sum_j f(lambda_j), with its standard error over the starts; nan for the error of one.
 
         Unbiased where f is a polynomial of degree below twice the number of steps.
@@ -152,7 +152,7 @@ def _beside(entries: Sequence[float]) -> Array:
     return np.diag(entries, 1) + np.diag(entries, -1) if len(entries) else np.zeros((1, 1))
 
 
-def trace(apply: Apply, n: int, streams: Streams, probes: int, device: torch.device | str = "cpu") -> Estimate:
+def trace(apply: Apply, n: int, streams: Streams, probes: int, device: torch.device | str = "cpu") -> EstimateWithError:
     """tr H = E z'Hz for entries z_j = +-1 (Hutchinson), unbiased, with its standard error; a product a probe."""
     values = np.empty(probes)
     for i in range(probes):
@@ -162,16 +162,18 @@ def trace(apply: Apply, n: int, streams: Streams, probes: int, device: torch.dev
     return mean(values)
 
 
-def mean(values: Array) -> Estimate:
+def mean(values: Array) -> EstimateWithError:
     """Mean of independent values, with its standard error; nan where there are too few."""
     if len(values) < 2:
-        return Estimate(float(values.mean()) if len(values) else math.nan, math.nan)
-    return Estimate(float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values))))
+        return EstimateWithError(float(values.mean()) if len(values) else math.nan, math.nan)
+    return EstimateWithError(float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values))))
 
 
-def effective_rank(trace: Estimate, norm: Norm) -> Estimate:
+def effective_rank(trace: EstimateWithError, norm: Norm) -> EstimateWithError:
     """tr(H)/|H|_2, with the standard error that comes from the trace; nan for the operator 0."""
-    return Estimate(trace.value / norm.value, trace.error / norm.value) if norm.value else Estimate(math.nan, math.nan)
+    if not norm.value:
+        return EstimateWithError(math.nan, math.nan)
+    return EstimateWithError(trace.value / norm.value, trace.error / norm.value)
 
 
 # --- the Hessian of a client's local loss in split training

@@ -182,9 +182,9 @@ def test_the_figure_has_a_panel_a_model(made: Path, fig7: Any) -> None:
     [(12.345, 0.432, "12.35 ± 0.43"), (501.7, 83.2, "502 ± 83"), (3.0, math.nan, "3"), (math.nan, math.nan, "-")],
 )
 def test_numbers_end_where_their_errors_do(fig7: Any, value: float, error: float, expected: str) -> None:
-    from zofl_mpi.numerics.zo import Estimate
+    from zofl_mpi.numerics.zo import EstimateWithError
 
-    assert fig7.uncertain(Estimate(value, error)) == expected
+    assert fig7.uncertain(EstimateWithError(value, error)) == expected
 
 
 # --- refusals

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from tests.analysis.made import explicit_hessian
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.numerics.zo import Estimate
+from zofl_mpi.numerics.zo import EstimateWithError
 from zofl_mpi.problems.network import seeded
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_images import ResNet
@@ -260,8 +260,8 @@ def test_the_effective_rank_is_the_trace_over_the_norm() -> None:
     values = np.array([1.0] * 7 + [0.0] * 20)
     norm = spectrum(diagonal(values), 27, STREAMS).norm
     assert effective_rank(trace(diagonal(values), 27, STREAMS, 3), norm) == pytest.approx((7, 0), abs=1e-9)
-    assert effective_rank(Estimate(6.0, 0.5), Norm(2.0, 0.1, -1)) == (3.0, 0.25)
-    assert all(map(math.isnan, effective_rank(Estimate(0.0, 0.0), Norm(0.0, 0.0, 0))))
+    assert effective_rank(EstimateWithError(6.0, 0.5), Norm(2.0, 0.1, -1)) == (3.0, 0.25)
+    assert all(map(math.isnan, effective_rank(EstimateWithError(0.0, 0.0), Norm(0.0, 0.0, 0))))
 
 
 # --- Hessians

@@ -29,7 +29,7 @@ from tests.numerics.split_methods import (
 from zofl_mpi.data import Dataset
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.setting import Setting
-from zofl_mpi.engine.staging import LEAST, Staging
+from zofl_mpi.engine.staging import LEAST_PINNED_BYTES, Staging
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.decomfl import DeComFL
 from zofl_mpi.methods.fsl_sage import FSLSAGE
@@ -165,7 +165,7 @@ def brought_ahead(device: str) -> None:
     """What the server brings is right, from pinned memory that is used again, while the GPU is busy."""
     own, found = Staging(device), []
     for k in range(8):
-        block = own.empty(4 * LEAST)
+        block = own.empty(4 * LEAST_PINNED_BYTES)
         host = torch.from_numpy(block).view(torch.float32)
         host.fill_(k)
         if device != "cpu":
@@ -173,7 +173,7 @@ def brought_ahead(device: str) -> None:
         found.append(own.bring(host).sum())
         del block, host
     own.rest()
-    assert [float(each) for each in found] == [k * LEAST for k in range(8)]
+    assert [float(each) for each in found] == [k * LEAST_PINNED_BYTES for k in range(8)]
 
 
 def samples_of_the_host(device: str) -> None:

@@ -113,6 +113,6 @@ def test_a_continued_run_takes_the_file_only_where_it_is_named_again(capsys: Cap
     for rounds, out in ((2, "a.h5"), (4, "whole.h5")):
         assert here(FAMILY, *words, "--rounds", rounds, "--out", out) == 0
     told = refused(capsys, FAMILY, "--resume", "a.h5", "--rounds", "4", "--quiet")
-    assert "was made with --pretrained first.h5, somebody's own" in told
+    assert "was made with --pretrained first.h5, which is user-defined" in told
     assert here(FAMILY, "--resume", "a.h5", "--rounds", "4", "--quiet", "--pretrained", "first.h5") == 0
     assert differences(Path("a.h5"), Path("whole.h5")) == []

@@ -214,10 +214,10 @@ def test_auto_keeps_the_kernel_of_the_result_whatever_it_would_take_today(tmp_pa
     """However many rounds follow. Mutations: the kernel chosen anew; one that depends on the rounds."""
     pytest.importorskip("numba")
     for least, kernel in ((10**6, "numpy"), (1, "numba")):
-        monkeypatch.setattr("zofl_mpi.problems.kernels.softmax.LEAST", least)
+        monkeypatch.setattr("zofl_mpi.problems.kernels.softmax.COMPILED_FROM_N", least)
         out = tmp_path / f"{kernel}.h5"
         assert here(FAMILY, "--method", "fedavg", "--tau", 4, "--quiet", "--out", out, "--rounds", 2) == 0
-        monkeypatch.setattr("zofl_mpi.problems.kernels.softmax.LEAST", 10**6 + 1 - least)
+        monkeypatch.setattr("zofl_mpi.problems.kernels.softmax.COMPILED_FROM_N", 10**6 + 1 - least)
         assert resume(out, "--rounds", 4) == 0
         run = records.load(out)
         assert [s["kernel"] for s in json.loads(run.attrs["sessions"])] == [kernel, kernel]

@@ -103,7 +103,7 @@ def test_a_class_of_ones_own_is_imported_only_where_the_command_names_it(copy: P
     rewrite(checkpoint_path(copy), **{flag: "stranger_mod:C"})
     status, told = resume(capsys, copy)
     assert status == 2 and told.count("\n") == 1 and not Path("imported").exists()
-    assert f"--{flag} stranger_mod:C, somebody's own: used only where the command names it" in told
+    assert f"--{flag} stranger_mod:C, which is user-defined: used only where the command names it" in told
     assert told.endswith(
         f"if you trust it: python -m {FAMILY} --resume {copy} --rounds 4 --quiet --{flag} stranger_mod:C\n"
     )
@@ -141,7 +141,7 @@ def test_a_value_that_the_command_line_would_take_for_a_flag_is_refused(copy: Pa
     assert status == 2 and "its configuration has tau = '--" in told and victim.read_text() == "mine"
     rewrite(checkpoint_path(copy), tau=[3.0], data="~/texts")
     status, told = resume(capsys, copy)
-    assert status == 2 and "made with --data ~/texts, somebody's own" in told
+    assert status == 2 and "made with --data ~/texts, which is user-defined" in told
 
 
 def test_folders_do_not_come_from_a_file(copy: Path, capsys: Capsys) -> None:
@@ -194,11 +194,11 @@ def test_damaged_attributes_of_a_checkpoint_are_one_sentence(copy: Path, capsys:
 def test_an_analysis_imports_no_class_that_only_a_result_names(copy: Path) -> None:
     """Mutation: `setting_of` takes the result's configuration as it stands."""
     rewrite(copy, method="stranger_mod:C")
-    with pytest.raises(UserError, match=r"C, somebody's own: .* add --own stranger_mod:C"):
+    with pytest.raises(UserError, match=r"C, which is user-defined: .* add --own stranger_mod:C"):
         restore.setting_of(records.load(copy), FAMILY)
     assert not Path("imported").exists()
     rewrite(copy, method="zo_hfl", data="mine.npz")
-    with pytest.raises(UserError, match=r"mine\.npz, somebody's own"):
+    with pytest.raises(UserError, match=r"mine\.npz, which is user-defined"):
         restore.setting_of(records.load(copy), FAMILY)
     rewrite(copy, data="digits", out="victim.h5", data_dir="/nowhere")
     setting, method = restore.setting_of(records.load(copy), FAMILY)

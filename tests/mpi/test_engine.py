@@ -296,7 +296,7 @@ def test_memories_go_to_a_checkpoint_and_come_back(both: Both) -> None:
 
 
 def test_payloads_above_the_limit_travel_in_pieces(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, limit in (("LIMIT", 1000), ("SMALL", 3000), ("FRAME", 64)):
+    for name, limit in (("LIMIT", 1000), ("POLLED_BYTES", 3000), ("FRAME", 64)):
         monkeypatch.setattr(f"zofl_mpi.run.mpi.collectives.{name}", limit)
 
     def program(clients: Any) -> list[bytes]:

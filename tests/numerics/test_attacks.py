@@ -10,7 +10,7 @@ import torch
 
 from tests.numerics.first_order import toy
 from zofl_mpi.clients.robust import Robust
-from zofl_mpi.methods.scaffold import Update
+from zofl_mpi.methods.scaffold import ControlUpdate
 from zofl_mpi.methods.zo_hfl import Values
 from zofl_mpi.rounds.local_sgd import LocalModel
 from zofl_mpi.rounds.report import GlobalModel
@@ -21,7 +21,7 @@ D1, D2 = np.full(900, 0.5), np.full(900, 20.0)
 X = np.linspace(-1, 1, 900)
 FAMILIES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "local model": (LocalModel(X + D1), {"y": X}, {"y": D1}),
-    "SCAFFOLD": (Update(D1, D2), {"dy": 0.0, "dc": 0.0}, {"dy": D1, "dc": D2}),
+    "SCAFFOLD": (ControlUpdate(D1, D2), {"dy": 0.0, "dc": 0.0}, {"dy": D1, "dc": D2}),
     "scalars": (
         Uploaded(differences=D1[:10], buffers=torch.from_numpy(X), loss=None),
         {"differences": 0.0},

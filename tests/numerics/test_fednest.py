@@ -13,7 +13,7 @@ from zofl_mpi.engine.fields import reported
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.methods.fednest import FedNest, Vector
+from zofl_mpi.methods.fednest import FedNest, SentVector
 from zofl_mpi.numerics import projections
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Saddle
 from zofl_mpi.problems.hyperparameter import Hyperparameter
@@ -253,8 +253,8 @@ def test_outer_steps_are_their_formula(monkeypatch: pytest.MonkeyPatch, H: int) 
     of = from_flags(FedNest, setting, T=1, H=H, N=1, gamma=0.3, gamma_lower=0.0, batch=2, batch_lower=2)
     state = replace(of.start(), x=vector(), y=vector(1))
 
-    def hypergradient(self: FedNest, client: Any, message: Any) -> Vector:
-        return Vector(h)
+    def hypergradient(self: FedNest, client: Any, message: Any) -> SentVector:
+        return SentVector(h)
 
     monkeypatch.setattr(FedNest, "hypergradient", hypergradient)
     drawn, taken, of_all = [], list[bytes](), BilevelBowls.gradients_f

@@ -211,7 +211,7 @@ def test_every_iterate_is_drawn_alike() -> None:
 def test_the_drawn_iterate_is_the_mean_of_the_local_ones(monkeypatch: pytest.MonkeyPatch, bilevel: bool) -> None:
     """The same round with fewer local steps ends there, bit for bit. Mutations: place + 1; the wrong round's start;
     other batches or directions; drawn is x; counted bytes; equal weights for those of the clients."""
-    monkeypatch.setattr(Local, "shares", lambda self: {0: 0.5, 1: 0.3, 2: 0.2})
+    monkeypatch.setattr(Local, "client_weights", lambda self: {0: 0.5, 1: 0.3, 2: 0.2})
     H, seen = 4, set()
     for seed in range(12):
         streams = Streams(seed)

@@ -173,7 +173,7 @@ def whole_round(of: Any) -> int:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(type(of), "train", measured)
         patched.setattr(pieces, "AT_ONCE", 0)  # a device computes as a large network does, and draws again
-        patched.setattr(unsplit, "SHARE", 0)
+        patched.setattr(unsplit, "DIRECTIONS_SHARE", 0)
         run(of, 1)
     return max(found[1:])  # the first client of a process unpacks what all of them share
 

@@ -120,7 +120,7 @@ def test_a_step_never_holds_the_matrix_of_the_vocabulary(flags: Any, monkeypatch
     monkeypatch.setattr(pieces, "PIECE", 8192)
     monkeypatch.setattr(pieces, "AT_ONCE", 0)
     monkeypatch.setattr(lm, "COLUMNS", 50)
-    monkeypatch.setattr("zofl_mpi.problems.flat.SMALL", 512)
+    monkeypatch.setattr("zofl_mpi.problems.flat.SMALL_LAYERS", 512)
     tokens = torch.randint(0, 4000, (1, 5))
     of = whole.method_of(1, tokens, False, **flags)
     x, client = of.loss.flat.initial()[0], Client(0, of.setting.data[0])

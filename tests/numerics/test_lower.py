@@ -30,7 +30,7 @@ from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Coupled
 from zofl_mpi.problems.analytic.quadratic import Quadratic
 from zofl_mpi.problems.base import BilevelProblem
 from zofl_mpi.rounds import lower
-from zofl_mpi.rounds.lower import LowerSolver, Schedule, acceleration
+from zofl_mpi.rounds.lower import LowerSchedule, LowerSolver, acceleration
 from zofl_mpi.rounds.report import GlobalModel
 from zofl_mpi.run.flags import from_flags
 from zofl_mpi.run.local import LocalClients
@@ -88,13 +88,13 @@ def solver(problem: Any, clients: int, parts: tuple[Part, ...] = (), **flags: An
     return from_flags(LowerSolver, setting, **flags)
 
 
-def scheduled(problem: Any, clients: int, r: int = 0, **flags: Any) -> Schedule:
+def scheduled(problem: Any, clients: int, r: int = 0, **flags: Any) -> LowerSchedule:
     return solver(problem, clients, **flags).schedule(np.zeros(1), r)
 
 
 def solve(
     of: FedRZOBL, x: Array, r: int = 0, y: Array | None = None, shifted: bool = False
-) -> tuple[Array, Schedule, LocalClients]:
+) -> tuple[Array, LowerSchedule, LocalClients]:
     """A call of the solver as the method makes it, at x or x + eta v."""
     clients = clients_of(of)
     list(clients.ask(of.place, GlobalModel(x, r)))

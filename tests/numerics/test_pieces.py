@@ -264,7 +264,7 @@ def test_a_step_needs_the_memory_of_a_forward_pass_and_of_its_largest_layer(
     monkeypatch.setattr(unsplit, "room", lambda on_gpu: int(kept) * 10**9)
     monkeypatch.setattr(pieces, "PIECE", 4096)
     monkeypatch.setattr(pieces, "AT_ONCE", 0)
-    monkeypatch.setattr("zofl_mpi.problems.flat.SMALL", 512)
+    monkeypatch.setattr("zofl_mpi.problems.flat.SMALL_LAYERS", 512)
     plan = training(setting(wide), PLAIN, h=1)
     of = method(cls, plan, n_p=2, mu=1e-3, **flags)
     state = of.start()

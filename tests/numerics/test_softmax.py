@@ -229,7 +229,7 @@ def test_the_kernel_that_is_named_is_computed(monkeypatch):
     monkeypatch.setattr(kernels, "numba_installed", lambda: True)
     x = points(2, softmax().n)
     for least, name in ((10**9, "numpy"), (1, "numba")):
-        monkeypatch.setattr(kernels, "LEAST", least)
+        monkeypatch.setattr(kernels, "COMPILED_FROM_N", least)
         softmax().solve_client(0, UNIT, x, x, batches(1, 4), np.ones(1))
         assert softmax().kernel_name(4) == name == computed.pop()
     monkeypatch.setattr(kernels, "numba_installed", lambda: False)

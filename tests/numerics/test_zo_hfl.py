@@ -20,7 +20,7 @@ from zofl_mpi.engine.fields import described, reported
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import RunFailed, UserError
-from zofl_mpi.methods.zo_hfl import ZOHFL, HierarchicalReport, Solutions, Values, ZOHFLState
+from zofl_mpi.methods.zo_hfl import ZOHFL, HierarchicalReport, LocalSolutions, Values, ZOHFLState
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.quadratic import Quadratic, QuadraticData
 from zofl_mpi.rounds.report import GlobalModel
@@ -126,7 +126,7 @@ def test_g_local_solutions_stay_in_the_ball_around_the_point_they_were_asked_at(
     zohfl = method(toy(noise=1.0, radius=0.05), exchange="solutions", tau=(5.0,), schedule_h="constant")
     x = 3 + point()
     reply = zohfl.solve(Client(0, zohfl.setting.data[0]), GlobalModel(x, 0))
-    assert isinstance(reply, Solutions)
+    assert isinstance(reply, LocalSolutions)
     distances = np.linalg.norm(np.stack([reply.plus, reply.minus]) - zohfl.pair(x, zohfl.direction(0, 0)), axis=1)
     assert distances.max() <= 0.05 * (1 + 1e-14)
     assert distances.max() > 0.049

@@ -23,7 +23,7 @@ from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.mpi import gather, survival
 from zofl_mpi.run.mpi.client import ClientRank
 from zofl_mpi.run.mpi.collectives import Collectives, Question
-from zofl_mpi.run.mpi.communicator import RanksLost, Wrapped
+from zofl_mpi.run.mpi.communicator import RanksLost, WrappedCommunicator
 from zofl_mpi.run.mpi.server import MPIClients
 from zofl_mpi.run.mpi.world import MPIWorld
 
@@ -139,7 +139,7 @@ def test_a_question_that_is_asked_again_takes_one_collective_of_its_very_length(
             calls[name] += name != "Test"
             return call(*arguments)
 
-        comm = cast(Any, Wrapped(world.comm, make))
+        comm = cast(Any, WrappedCommunicator(world.comm, make))
         collectives = Collectives(comm, lambda: None, (), staging_of(None))
         for k in range(64):  # all remainders to the boundary on which a block begins
             question, block = Question("ask", "s" * (1100 + k)), np.full(2000 + k, k, np.uint8)

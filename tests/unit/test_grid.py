@@ -28,7 +28,7 @@ from zofl_mpi.run.grid import __main__ as grid_main
 from zofl_mpi.run.grid import file as grid_file
 from zofl_mpi.run.grid import runner as grid_runner
 from zofl_mpi.run.grid.file import OURS
-from zofl_mpi.run.grid.runner import Outcome, Runner, Screen
+from zofl_mpi.run.grid.runner import Runner, RunOutcome, Screen
 from zofl_mpi.run.grid.state import command, typed
 from zofl_mpi.run.records import Recorder, checkpoint_path, hdf5
 from zofl_mpi.run.records.hdf5 import set_attributes
@@ -117,8 +117,8 @@ def test_folder_and_name_have_defaults(tmp_path: Path, read: Callable[..., grid.
         ("axes = ", "is not TOML ("),
         ("modul = 'x'\n" + TOY, "unknown key 'modul'; the nearest is module; there are module, ranks, folder, name"),
         ("fixed = {}\naxes = { seed = [1] }\n", "the key module is missing"),
-        ("module = 'nowhere'\naxes = { seed = [1] }\n", 'module = "nowhere" is somebody\'s own'),
-        ("module = 'json'\naxes = { seed = [1] }\n", 'module = "json" is somebody\'s own'),
+        ("module = 'nowhere'\naxes = { seed = [1] }\n", 'module = "nowhere" is user-defined'),
+        ("module = 'json'\naxes = { seed = [1] }\n", 'module = "json" is user-defined'),
         ("ranks = '3'\n" + TOY, "ranks = '3': must be a whole number"),
         (TOY, "has no axes"),
         (TOY + "axes.seed = []\n", "axis seed has no entries"),
@@ -317,7 +317,7 @@ def test_a_list_imports_nothing_of_a_strangers(
     (tmp_path / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "theirs", raising=False)
-    assert "is somebody's own" in complaint(read, text) and not (tmp_path / "ran").exists()
+    assert "is user-defined" in complaint(read, text) and not (tmp_path / "ran").exists()
     complaint(read, text, trust=True)  # it has no such class
     assert (tmp_path / "ran").exists()
 
@@ -565,7 +565,7 @@ def test_a_log_that_is_no_file_starts_no_run(one: grid.Grid, tmp_path: Path, kin
 
 def test_names_of_a_grid_are_shown_plainly(one: grid.Grid, capsys: pytest.CaptureFixture[str]) -> None:
     screen, run = Screen(1), replace(one.runs[0], name="\x1b[31mred\nzofl_mpi: forged")
-    screen.ended([Outcome(run, "failed", "\x1b[2J", 1)])
+    screen.ended([RunOutcome(run, "failed", "\x1b[2J", 1)])
     said = capsys.readouterr().out
     assert "\x1b" not in said and said.count("\n") == 1
 
@@ -576,7 +576,11 @@ def test_lines_tell_how_many_failed_and_how_long_it_may_take(
     clock = iter([0.0, 60.0, 60.0, 90.0])
     monkeypatch.setattr(grid_runner, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # this module's alone
     screen, (run,) = Screen(6), one.runs
-    outcomes = [Outcome(run, "already"), Outcome(run, "failed", "why", 1), Outcome(run, "done", "it took 0:01:00")]
+    outcomes = [
+        RunOutcome(run, "already"),
+        RunOutcome(run, "failed", "why", 1),
+        RunOutcome(run, "done", "it took 0:01:00"),
+    ]
     screen.ended(outcomes[:1])
     screen.ended(outcomes)
     assert capsys.readouterr().out == "[3/6] run: done, it took 0:01:00; 1 failed, 0:03:00 left\n"
@@ -592,7 +596,7 @@ def test_a_narrow_screen_keeps_the_count_and_the_time(
     monkeypatch.setattr(grid_runner.sys.stdout, "isatty", lambda: True)
     child: Any = SimpleNamespace(run=replace(one.runs[0], name="fedavg-mnist-alpha-0.1-seed-0" * 2))
     with Screen(120) as screen:
-        screen.tick([Outcome(one.runs[0], "done", "")] * 17, [child, child])
+        screen.tick([RunOutcome(one.runs[0], "done", "")] * 17, [child, child])
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().out)
     line = re.split(r"[\r\n]", shown.strip())[-1]
     assert "run  17/120 " in line and "0 failed" in line and len(line) <= width

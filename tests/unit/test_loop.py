@@ -28,7 +28,7 @@ from zofl_mpi.run import loop, records
 from zofl_mpi.run.local import LocalClients
 from zofl_mpi.run.loop import Schedule
 from zofl_mpi.run.progress import Progress
-from zofl_mpi.run.saving import LOST, Saving
+from zofl_mpi.run.saving import LOST, CheckpointTimer
 from zofl_mpi.run.session import astray, closing
 from zofl_mpi.run.totals import Totals, note
 
@@ -141,7 +141,7 @@ def goes_on(path: Path, rounds: int, every: tuple[int, int] = (4, 0)) -> tuple[T
 @given(st.integers(1, 50), st.integers(1, 60), st.integers(0, 60))
 def test_checkpoints_come_every_so_many_rounds_and_last_or_never(rounds: int, eval_every: int, every: int) -> None:
     schedule = Schedule(rounds, eval_every, every)
-    saved = {done for done in range(1, rounds + 1) if Saving(every, rounds).is_due(done)}
+    saved = {done for done in range(1, rounds + 1) if CheckpointTimer(every, rounds).is_due(done)}
     assert saved == ({d for d in range(1, rounds + 1) if d % every == 0} | {rounds} if every else set())
     evaluated = {done for done in range(1, rounds + 1) if schedule.evaluates(done)}
     assert evaluated == {1, rounds} | {d for d in range(1, rounds + 1) if d % eval_every == 0}
@@ -312,8 +312,8 @@ def test_a_checkpoint_and_its_result_name_each_other(name: str, result: str) -> 
         ([2.0, math.nan], "the objective went from 2 after its first round to nan"),
         ([1e100, 1e100], "the objective went from 1e+100 after its first round to 1e+100"),
         ([3.0, *[2.0] * 5], ""),
-        ([3.0, *[2.0] * 6], "the objective is the same to the bit for the last 50 rounds"),
-        ([2.0] * 6, "the objective is the same to the bit for the last 50 rounds"),
+        ([3.0, *[2.0] * 6], "the objective is bit-identical in the last 50 rounds"),
+        ([2.0] * 6, "the objective is bit-identical in the last 50 rounds"),
         ([2.0] * 6 + [1.0], ""),
     ],
     ids=str,
@@ -414,7 +414,7 @@ def test_an_objective_of_nan_ends_the_run_though_the_state_is_finite(tmp_path: P
 def saved_at(seconds: float, cost: float, rounds: int) -> list[float]:
     """The times at which a run by the clock, whose rounds take so long each, has begun to write checkpoints."""
     now, found = 0.0, list[float]()
-    saving = Saving("auto", 10**9, clock=lambda: now)
+    saving = CheckpointTimer("auto", 10**9, clock=lambda: now)
 
     def write() -> None:
         nonlocal now
@@ -438,7 +438,7 @@ def test_checkpoints_by_the_clock_take_two_percent_and_lose_ten_minutes_at_most(
     times = saved_at(7.0, 60.0, 600)
     assert all(LOST <= b - a - 60 < LOST + 7 for a, b in pairwise(times)) and times[0] < LOST + 7
     assert saved_at(1000.0, 500.0, 3) == [1000, 2500, 4000]
-    last = Saving("auto", 5)
+    last = CheckpointTimer("auto", 5)
     assert last.is_due(5) and not last.is_due(4), "a run may be made longer"
 
 

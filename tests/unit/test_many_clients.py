@@ -9,7 +9,7 @@ import pytest
 from zofl_mpi import Client, UserError
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
-from zofl_mpi.rounds.base import Shares, scaled_to_one
+from zofl_mpi.rounds.base import ClientWeights, scaled_to_one
 from zofl_mpi.rounds.report import all_scores
 from zofl_mpi.run.client_memory import Acknowledged
 from zofl_mpi.run.local import LocalClients
@@ -37,7 +37,7 @@ def setting(**given: Any) -> Setting:
 def test_weights_are_size_over_total_to_the_bit(weights: str) -> None:
     """Mutations: a product with 1 / total; sizes for equal weights; a client that there is not."""
     sizes = SIZES if weights == "size" else (1,) * len(SIZES)
-    found = Shares(setting(), weights)
+    found = ClientWeights(setting(), weights)
     assert dict(found) == {i: size / sum(sizes) for i, size in enumerate(sizes)}
     assert scaled_to_one(found, range(len(SIZES))) is found
     total = math.fsum(found[i] for i in (1, 3))
@@ -51,7 +51,7 @@ def test_all_clients_are_counted_once_a_run_and_participants_in_their_rounds() -
     """Mutations: the total of each round; the weights of all clients."""
     of = setting()
     for _ in range(10):
-        found = Shares(of, "size")
+        found = ClientWeights(of, "size")
         assert found[1] + found[3] == 7 / 29 + 12 / 29
     assert [data.asked for data in of.data] == [1, 11, 1, 11, 1]
 

@@ -31,7 +31,7 @@ def federation() -> Federation:
 
 def test_components_are_those_of_the_training_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutations: all samples' mean or axes; the last axes; no mean; the scale left out; a chunk's end left out."""
-    monkeypatch.setattr("zofl_mpi.data.features.CHUNK", 7)
+    monkeypatch.setattr("zofl_mpi.data.features.ROWS_AT_ONCE", 7)
     made = projected(SingleProcess(), federation(), 3, "toy")
     x = 0.1 * INPUTS - 1
     mean = x[TRAINING].mean(axis=0)

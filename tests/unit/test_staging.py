@@ -194,7 +194,7 @@ def test_the_main_thread_goes_on_while_an_upload_is_on_its_way(gpu: Fake) -> Non
     before they are there; a wave that is held up by a rank that is not due."""
     outbox = Outbox(Staging("cuda:1"))
     outbox.add(UPLOAD, messages.prepare(Item(computed(gpu, 8, 3.0))))
-    assert gpu.pinned == [staging_module.LEAST] and not gpu.computing.done
+    assert gpu.pinned == [staging_module.LEAST_PINNED_BYTES] and not gpu.computing.done
     assert outbox.take(OPTIONAL) is gather.NOTHING_SENT
     sent = outbox.take(REQUIRED)
     [piece] = gather.pieces(sent.block, sent.items)
@@ -226,7 +226,7 @@ def test_a_run_whose_uploads_leave_a_gpu_has_the_same_bits(monkeypatch: Patch) -
     monkeypatch.setattr(Staging, "fetch", noting(Staging.fetch, "fetch", calls))
     monkeypatch.setattr(messages, "is_remote", lazy.is_tensor)
     monkeypatch.setattr(gather, "BOUND", 2000)  # smaller than an upload
-    monkeypatch.setattr(staging_module, "LEAST", 2000)
+    monkeypatch.setattr(staging_module, "LEAST_PINNED_BYTES", 2000)
 
     def program(world: Any) -> Any:
         mine = own[world.rank]

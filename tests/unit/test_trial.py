@@ -38,7 +38,7 @@ def test_the_second_round_is_measured_and_the_rest_follows() -> None:
 
 def test_a_round_of_minutes_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutation: no alarm, and --dry-run takes as long as the round."""
-    monkeypatch.setattr(trial, "LIMIT", 0.2)
+    monkeypatch.setattr(trial, "TRIAL_SECONDS", 0.2)
     monkeypatch.setattr(Slow, "start", lambda self: time.sleep(30))
     since = time.perf_counter()
     each, whole = lines(0.0)

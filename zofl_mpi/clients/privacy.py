@@ -39,7 +39,7 @@ LEAKS: Mapping[str, tuple[Any, str]] = {
 }
 """{flag of a method or of its parts: the only value under which no more than the reply leaves a client, and why}."""
 DELTA = f"a probability from {accounting.DELTA:g} to below 1 (auto is 1/m^1.1, for two clients or more)"
-NOISE = f"0, or from {accounting.LEAST:g} to 2^30: of other noise no account is computed"
+NOISE = f"0, or from {accounting.LEAST_NOISE:g} to 2^30: of other noise no account is computed"
 BUDGET = f"at most {LARGEST_EPSILON:,g}, beyond which nobody is protected and no account is computed; none: no budget"
 
 
@@ -164,7 +164,7 @@ class Privacy(Between):
             demand(accounting.DELTA <= self._delta < 1 or not (given or noised), "delta", self._delta, DELTA)
         demand(self.epsilon == NONE or float(self.epsilon) <= LARGEST_EPSILON, "epsilon", self.epsilon, BUDGET)
         z = self.noise_multiplier
-        demand(z == 0 or accounting.LEAST <= z <= 2**30, "noise_multiplier", z, NOISE)
+        demand(z == 0 or accounting.LEAST_NOISE <= z <= 2**30, "noise_multiplier", z, NOISE)
         if self.trust == LOCAL and not scalars:
             raise UserError("--trust nobody: this method's clients send vectors; it is for zo_hfl, decomfl and hiso")
         if self.active and self.setting.fleet is not None:

@@ -27,7 +27,7 @@ from zofl_mpi.errors import UserError
 
 FILTERS, SIZE, POOL = 256, 6, 2  # filters of SIZE x SIZE pixels, averaged over POOL x POOL cells of an image
 IMAGES_AT_ONCE = 16  # images that are filtered together: their responses stay in the cache, twice the speed of 64
-CHUNK = 4096  # rows that are looked at together
+ROWS_AT_ONCE = 4096  # rows that are looked at together
 SQUARED_NORM = 100.0  # mean of |input|^2; 102 for MNIST in [0, 1], which the papers' step sizes go with
 
 
@@ -159,7 +159,10 @@ def _components(samples: Dataset, rows: NDArray[np.int64], K: int) -> Array:
     """(N, K + 1) float32 of all N samples, fitted on `rows`. One thread: bits do not depend on how many a rank has."""
 
     def chunks(positions: NDArray[np.int64]) -> Iterator[Array]:
-        return (samples.take(own, np.float64)[0] for own in np.split(positions, range(CHUNK, len(positions), CHUNK)))
+        return (
+            samples.take(own, np.float64)[0]
+            for own in np.split(positions, range(ROWS_AT_ONCE, len(positions), ROWS_AT_ONCE))
+        )
 
     with threadpool_limits(1, "blas"):
         mean = sum(chunk.sum(axis=0) for chunk in chunks(rows)) / len(rows)

@@ -1,4 +1,4 @@
-"""Texts of one's own: a file of JSON objects, one a line.
+"""A user's texts: a file of JSON objects, one a line.
 
 Each has a context and a completion, `{"context": ..., "completion": ...}`, or is a choice, `{"context": ...,
 "completions": [...], "label": k}` with as many completions as every other; and may say whose it is (`"client"`) and of

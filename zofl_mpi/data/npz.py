@@ -1,4 +1,4 @@
-"""A data set of one's own: an .npz file with the arrays x and y, and maybe client."""
+"""A user's data set: an .npz file with the arrays x and y, and maybe client."""
 
 from pathlib import Path
 from typing import Any

@@ -20,7 +20,7 @@ from zofl_mpi.errors import UserError, demand
 
 BY_CLASS, BY_MIX, NATURAL, SHARDS, QUANTITY = "by_class", "by_mix", "natural", "shards", "quantity"
 REDRAWS = 10_000  # 40 us each; ten clients with one class each (alpha near 0, ten classes) come up 4 times
-CHUNK = 512  # rows at a time
+ROWS_AT_ONCE = 512  # rows at a time
 MOMENT_ROWS = 4096  # the same where columns are summed
 MIXED = 1000  # numbers of mixes that are computed together: as many take as long as the call itself
 
@@ -352,7 +352,7 @@ def _moments(raw: Raw, rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.floa
 def _sums(raw: Raw, rows: NDArray[np.int64], term: Callable[[int, NDArray[np.float64]], Any]) -> list[Any]:
     """Of each channel the sum of term(channel, values) over its values in these rows, a few rows at a time."""
     sums: list[Any] = [0] * raw.channels
-    for own in np.split(rows, range(CHUNK, len(rows), CHUNK)):
+    for own in np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE)):
         for channel, block in enumerate(np.split(raw.inputs[own].astype(np.float64), raw.channels, axis=1)):
             sums[channel] += term(channel, block.ravel())
     return sums

@@ -183,7 +183,7 @@ class Failure:
 
 
 def failure(item: int, exc: BaseException) -> Failure:
-    """The exception as a sentence, with its traceback unless the sentence is for users or about memory."""
+    """The exception as an error message, with its traceback unless the sentence is for users or about memory."""
     if isinstance(exc, UserError):
         return Failure(item, str(exc), "")
     sentence = memory.shortage(exc)

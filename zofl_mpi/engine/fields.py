@@ -58,7 +58,7 @@ def change(sentence: str, *, of: str = "", unit: str = "", memory: str = "", sca
 
 
 def without_warnings() -> np.errstate:
-    """Context in which NumPy does not warn of overflow: `check_finite` refuses its results in a sentence."""
+    """Context in which NumPy does not warn of overflow: `check_finite` refuses its results."""
     return np.errstate(over="ignore", invalid="ignore")
 
 

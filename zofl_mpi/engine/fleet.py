@@ -23,7 +23,7 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
 HELD_BYTES = "bytes that a client's device holds in a step, with its model, directions and moments"
-KEPT = 4
+KEPT_ROUNDS = 4
 """Rounds whose clients are kept: a round is asked for several times, one after the other."""
 
 
@@ -201,7 +201,7 @@ class Fleet:
         a round needs one.
         """
         if r not in self._rounds:
-            while len(self._rounds) >= KEPT:
+            while len(self._rounds) >= KEPT_ROUNDS:
                 del self._rounds[next(iter(self._rounds))]
             self._rounds[r] = self._taken(r, count)
         return self._rounds[r].counted

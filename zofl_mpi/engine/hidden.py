@@ -85,7 +85,7 @@ def _marks(method: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _numpy_state() -> Any:
-    _, words, *rest = np.random.get_state()  # noqa: NPY002  (somebody else may use it)
+    _, words, *rest = np.random.get_state()  # noqa: NPY002  (other code may use it)
     return checksum(np.asarray(words)), rest
 
 

@@ -16,7 +16,7 @@ from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.messages import Bytes, Prepared
 from zofl_mpi.engine.roles import program_of
 
-LEAST = 1 << 16  # bytes from which on a block of the host is pinned
+LEAST_PINNED_BYTES = 1 << 16  # bytes from which on a block of the host is pinned
 
 
 @final
@@ -52,7 +52,7 @@ class Staging:
 
     def empty(self, size: int) -> Bytes:
         """(size,) bytes of the host, pinned where there is a GPU and it is worth it."""
-        if self._on_host or size < LEAST:
+        if self._on_host or size < LEAST_PINNED_BYTES:
             return np.empty(size, np.uint8)
         pinned: Bytes = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
         return pinned

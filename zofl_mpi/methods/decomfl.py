@@ -36,7 +36,7 @@ class DeComFL(UnsplitMethod):
 
     All clients draw the same directions for local step q of round r from the seed, so the means of their loss
     differences give the round's step, at the server and at every client that gets them. A participant of a federation
-    gets the means of all rounds since its last one, by which it makes the server's model to the bit: these bytes are
+    gets the means of all rounds since its last one, by which it makes the server's model bit for bit: these bytes are
     booked. Here the server keeps no means, and each rank gets the model. A client's local steps are discarded.
 
     With another optimiser than the paper's SGD the moments are those of the means, as in the paper's code: local steps
@@ -127,7 +127,7 @@ class HiSo(DeComFL):
 
     After a round K <- nu K + (1 - nu) G^2, with G = (1/P) sum_p g_p z_p its last local step's estimate, g_p the
     participants' mean scalars. A client that was away replays the missed steps and updates of K in order, and so has
-    the server's x and K to the bit. nu = 1 is DeComFL. As in the paper's code nothing bounds K below: an entry that
+    the server's x and K bit for bit. nu = 1 is DeComFL. As in the paper's code nothing bounds K below: an entry that
     nothing moves goes to 0, and its directions grow.
 
     Attributes:

@@ -17,7 +17,7 @@ from zofl_mpi.rounds.report import GlobalModel
 @final
 @dataclass(frozen=True)
 class Ditto(FirstOrder):
-    """FedAvg's x, to the bit, and v_i <- v_i - gamma~_t (g_i(v_i) + lam_p (v_i - x)) at each participant.
+    """FedAvg's x, bit for bit, and v_i <- v_i - gamma~_t (g_i(v_i) + lam_p (v_i - x)) at each participant.
 
     v_i stays at the client, begins at the first x that it gets, and takes as many steps as FedAvg's local model, of the
     same sizes, on mini-batches of its own. y_i is v_i, or x before the client takes part. FedAvg's messages travel.

@@ -44,7 +44,7 @@ class FedAvg(FirstOrder):
 @final
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """FedAvg whose clients take their steps on F_i(y) + (mu/2) |y - x|^2. With mu = 0 it is FedAvg, to the bit.
+    """FedAvg whose clients take their steps on F_i(y) + (mu/2) |y - x|^2. With mu = 0 it is FedAvg, bit for bit.
 
     Attributes:
         mu: mu; [A] does not give it (0.01 here; the FedProx paper tunes over 0.001, 0.01, 0.1, 1).

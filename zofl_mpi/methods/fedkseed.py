@@ -30,7 +30,7 @@ class FedKSeed(UnsplitMethod):
     """The whole network along K fixed directions u_k, by forward passes: the model is x_0 - sum_k c_k u_k in any round.
 
     Each local step draws a seed k, and moves along u_k by the step size times the two-point estimate. A participant
-    gets the K numbers c_k, from which it makes the server's model to the bit, and sends its steps' differences of
+    gets the K numbers c_k, from which it makes the server's model bit for bit, and sends its steps' differences of
     losses times step sizes, summed by seed; the server adds their mean to c. Both sides send K numbers in the run's
     precision, however many rounds or steps there were. Only plain SGD's model depends on sums alone.
 

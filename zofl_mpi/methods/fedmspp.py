@@ -21,7 +21,7 @@ class FedMSPP(FirstOrder):
     """x <- the mean over S_r of y_i, y_i ~ argmin_y (1/b) sum over B_{i,r} of l(y; z) + (mu/2) |y - x|^2.
 
     B_{i,r} is ONE mini-batch a round, drawn without replacement. All local steps see it: they are the inner solver (our
-    choice), and --tau says how exactly it solves. With --batch 0 this is FedProx with full gradients, to the bit. The
+    choice), and --tau says how exactly it solves. With --batch 0 this is FedProx with full gradients, bit for bit. The
     paper's mean is --weights uniform; the default is the family's, so that all methods minimise the same sum.
 
     Attributes:

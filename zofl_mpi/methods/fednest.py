@@ -73,7 +73,7 @@ class FedNest(SecondOrderReports):
             y = clients.mean(self.inner, Correction(y, t, q)).v
         p, terms = self.inverse_product(clients, x, y, r)
         h = clients.mean(self.hypergradient, Term(p, terms)).v
-        new = clients.mean(self.outer, Vector(h)).v
+        new = clients.mean(self.outer, SentVector(h)).v
         new = self.projected(new)
         exchanges = self.exchanges(r)
         derivatives = sum(exchange.upper + exchange.lower for exchange in exchanges)
@@ -107,7 +107,7 @@ class FedNest(SecondOrderReports):
     def inverse_product(self, clients: Clients, x: Array, y: Array, r: int) -> tuple[Array, int]:
         """(n_lower,) about (grad_yy h)^{-1} grad_y f at x, y, and its number of products: Algorithm 4."""
         L = self.smoothness(x)
-        p = clients.mean(self.upper_slope, Vector(y)).v.astype(np.float64) / L
+        p = clients.mean(self.upper_slope, SentVector(y)).v.astype(np.float64) / L
         terms, total = self.products(r), p
         for t in range(terms):
             p = clients.mean(self.product, Term(p.astype(y.dtype), t)).v.astype(np.float64)
@@ -125,11 +125,11 @@ class FedNest(SecondOrderReports):
 
     # --- a client
 
-    def inner_slope(self, client: Client, message: LowerPoint) -> Vector:
+    def inner_slope(self, client: Client, message: LowerPoint) -> SentVector:
         """The gradient of h_i in y, line 3 of FedInn, on the mini-batch of the first local step."""
-        return Vector(self.slope(client, message.y, self.lower_batches(client, message.t, 1)[0]))
+        return SentVector(self.slope(client, message.y, self.lower_batches(client, message.t, 1)[0]))
 
-    def inner(self, client: Client, message: Correction) -> Vector:
+    def inner(self, client: Client, message: Correction) -> SentVector:
         """Takes the corrected local steps of FedInn."""
         batches = self.lower_batches(client, message.t, self.H_lower)
         L = self.smoothness(client.memory["x"])
@@ -140,24 +140,24 @@ class FedNest(SecondOrderReports):
 
         size = (self.gamma_lower or 1 / L) / self.H_lower
         y = descend(message.y, corrected, steps=self.H_lower, stepsize=lambda k: size)
-        return Vector(np.asarray(y, message.y.dtype))
+        return SentVector(np.asarray(y, message.y.dtype))
 
-    def upper_slope(self, client: Client, message: Vector) -> Vector:
+    def upper_slope(self, client: Client, message: SentVector) -> SentVector:
         """The gradient of f_i in y, from which the series begins; keeps y for the rest of the round."""
         client.memory["y"] = message.v
-        return Vector(self.gradients(client, client.memory["x"], self.upper_batches(client, 1)[0])[1])
+        return SentVector(self.gradients(client, client.memory["x"], self.upper_batches(client, 1)[0])[1])
 
-    def product(self, client: Client, message: Term) -> Vector:
+    def product(self, client: Client, message: Term) -> SentVector:
         """(I - grad_yy h_i / L_h) p, line 5 of FedIHGP."""
         Hp = self.derivative_times(client, message, self.problem.hessian_h)
         Hp = shaped(Hp, message.p.shape, "hessian_h(i, x, y, u, data, batch)")
-        return Vector(np.asarray(message.p - Hp / self.smoothness(client.memory["x"])))
+        return SentVector(np.asarray(message.p - Hp / self.smoothness(client.memory["x"])))
 
-    def hypergradient(self, client: Client, message: Term) -> Vector:
+    def hypergradient(self, client: Client, message: Term) -> SentVector:
         """grad_x f_i - grad_xy h_i p, line 3 of FedOut."""
         direct, _ = self.gradients(client, client.memory["x"], self.upper_batches(client, 1)[0])
         indirect = self.derivative_times(client, message, self.problem.cross_h)
-        return Vector(np.asarray(direct - shaped(indirect, direct.shape, "cross_h(i, x, y, u, data, batch)")))
+        return SentVector(np.asarray(direct - shaped(indirect, direct.shape, "cross_h(i, x, y, u, data, batch)")))
 
     def derivative_times(self, client: Client, message: Term, derivative: Callable[..., Array]) -> Array:
         """A second derivative of h_i, `hessian_h` or `cross_h`, times p."""
@@ -165,7 +165,7 @@ class FedNest(SecondOrderReports):
         batch = self.lower_batches(client, behind + message.t, 1)[0]
         return derivative(client.i, client.memory["x"], client.memory["y"], message.p, self.parts(client)[1], batch)
 
-    def outer(self, client: Client, message: Vector) -> Vector:
+    def outer(self, client: Client, message: SentVector) -> SentVector:
         """Takes the corrected local steps of FedOut."""
         first, batches = client.memory["x"], self.upper_batches(client, self.H)
 
@@ -174,7 +174,7 @@ class FedNest(SecondOrderReports):
             return np.asarray(here - there + message.v)
 
         x = descend(first, corrected, steps=self.H, stepsize=lambda k: self.gamma / self.H)
-        return Vector(np.asarray(x, first.dtype))
+        return SentVector(np.asarray(x, first.dtype))
 
     def slope(self, client: Client, y: Array, batch: Any) -> Array:
         """(n_lower,) the gradient of h_i in y on a mini-batch."""
@@ -200,13 +200,13 @@ class FedNest(SecondOrderReports):
             Exchange(GlobalModel(x, 0), Placed()),
             *self.T
             * [
-                Exchange(LowerPoint(y, 0), Vector(y), lower=1),
-                Exchange(Correction(y, 0, y), Vector(y), lower=2 * self.H_lower),
+                Exchange(LowerPoint(y, 0), SentVector(y), lower=1),
+                Exchange(Correction(y, 0, y), SentVector(y), lower=2 * self.H_lower),
             ],
-            Exchange(Vector(y), Vector(y), upper=1),
-            *self.products(r) * [Exchange(Term(y, 0), Vector(y), lower=1)],
-            Exchange(Term(y, 0), Vector(x), upper=1, lower=1),
-            Exchange(Vector(x), Vector(x), upper=2 * self.H),
+            Exchange(SentVector(y), SentVector(y), upper=1),
+            *self.products(r) * [Exchange(Term(y, 0), SentVector(y), lower=1)],
+            Exchange(Term(y, 0), SentVector(x), upper=1, lower=1),
+            Exchange(SentVector(x), SentVector(x), upper=2 * self.H),
         ]
 
 
@@ -234,7 +234,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Vector:
+class SentVector:
     """Client to server, and back: (n_lower,) or (n,)."""
 
     v: Array = finite("a derivative or a local iterate is not finite; smaller --gamma or --gamma-lower may help")

@@ -18,7 +18,7 @@ from zofl_mpi.rounds.zeroth_order import FedRZOState, Stepped, finite_losses
 
 
 @dataclass(frozen=True)
-class Solutions:
+class LowerSolutions:
     """Server to client, Algorithm 2, line 7: the two inexact lower solutions; x_r and v the client has."""
 
     y0: Array  # (n_lower,) at x_r
@@ -26,7 +26,7 @@ class Solutions:
 
 
 @dataclass(frozen=True)
-class Halfway(Solutions):
+class Halfway(LowerSolutions):
     """Server to client, outside the algorithm: asks for the iterate in the middle of a round."""
 
     steps: int
@@ -53,7 +53,7 @@ class FedRZOBL(BilevelReports):
         yv, calls = self.solver.solve(clients, self.lower, xv, y, r, shifted=True)
         y0, more = self.solver.solve(clients, self.lower, x, y, r)
         self.solver.watch_growth(self.first_schedule, max(calls, more, key=lambda call: call.T), r)
-        new = clients.mean(self.step, Solutions(y0, yv), weights=shares).x
+        new = clients.mean(self.step, LowerSolutions(y0, yv), weights=shares).x
 
         drawn, k = state.drawn, self.local.drawn_step(state.steps, r)
         if k is not None:
@@ -72,7 +72,7 @@ class FedRZOBL(BilevelReports):
         x = self.setting.first_model(self.local.x0)
         return BilevelState(x=x, drawn=x, y=self.first_lower())
 
-    def step(self, client: Client, message: Solutions) -> Stepped:
+    def step(self, client: Client, message: LowerSolutions) -> Stepped:
         """Takes the H local steps with the delayed solutions, or the first of them."""
         eta, x, r = self.local.eta, client.memory["x"], client.memory["r"]
         steps = message.steps if isinstance(message, Halfway) else self.local.steps()

@@ -12,7 +12,7 @@ import numpy as np
 from zofl_mpi import Array, Client, Clients, Purpose, UserError, above, at_least, column, flag_group, fraction
 from zofl_mpi.problems import Smooth
 from zofl_mpi.rounds import local_sgd
-from zofl_mpi.rounds.base import X0, EstimatesCost, RoundCost, Shares, descended
+from zofl_mpi.rounds.base import X0, ClientWeights, EstimatesCost, RoundCost, descended
 from zofl_mpi.rounds.local_sgd import LocalModel, minibatches
 from zofl_mpi.rounds.report import GlobalModel, Reporting, SmoothReport
 
@@ -94,7 +94,7 @@ class Scaffnew(EstimatesCost[Smooth]):
         return self.setting.m * sizes[i] / sum(sizes)
 
     def evaluate(self, state: ScaffnewState, r: int, clients: Clients) -> SmoothReport:
-        return self.reporting.report(state.x, r, clients, Shares(self.setting, self.weights))
+        return self.reporting.report(state.x, r, clients, ClientWeights(self.setting, self.weights))
 
     @property
     def round_cost(self) -> RoundCost:

@@ -26,7 +26,7 @@ class Controlled:
 
 
 @dataclass(frozen=True)
-class Update:
+class ControlUpdate:
     """Client to server: changes of the local model and of the client's control variate."""
 
     # (n,) y - x
@@ -72,12 +72,12 @@ class Scaffold(FirstOrder):
         """Samples clients and adds up their changes: Algorithm 1, lines 3, 4, 15 to 17."""
         S, shares = self.local.sampling(r), self.local.client_weights()
         message, zero = Controlled(state.x, state.c, r), np.zeros_like(state.x)
-        mean = clients.mean(self.train, message, to=S, weights=shares, nobody=Update(zero, zero))
+        mean = clients.mean(self.train, message, to=S, weights=shares, nobody=ControlUpdate(zero, zero))
         new = self.local.step(state, state.x + mean.dy, r, S, self.server_rule)
         share = self.local.sampling.share(shares, S)
         return SCAFFOLDState(**vars(new), c=(state.c + share * mean.dc.astype(np.float64)).astype(state.c.dtype))
 
-    def train(self, client: Client, message: Controlled) -> Update:
+    def train(self, client: Client, message: Controlled) -> ControlUpdate:
         """Takes the local steps and renews c_i: Algorithm 1, lines 7 to 13."""
         x, c, r = message.x, message.c, message.r
         c_i = client.memory.get("c_i", np.zeros_like(c))
@@ -88,10 +88,10 @@ class Scaffold(FirstOrder):
         else:
             new = (c_i - c + (x - y) / gammas.sum()).astype(c.dtype)
         client.memory["c_i"] = new
-        return Update(y - x, new - c_i)
+        return ControlUpdate(y - x, new - c_i)
 
     @property
     def round_cost(self) -> RoundCost:
         x = np.zeros(self.problem.n, self.setting.dtype)
         own = replace(super().round_cost, vectors=4, holds_x=True)  # x, c, c_i and c - c_i
-        return replace(own, down=Controlled(x, x, 0), up=Update(x, x), full_pass=self.option == "I")
+        return replace(own, down=Controlled(x, x, 0), up=ControlUpdate(x, x), full_pass=self.option == "I")

@@ -1,6 +1,6 @@
 """SGD on the server's own data: the control that measures how much of ZO-HFL's robustness is the server's iid share.
 
-ZO-HFL with lambda = 0 takes the same steps, to the bit.
+ZO-HFL with lambda = 0 takes the same steps, bit for bit.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import ClassVar, final
 
 from zofl_mpi import Clients, flag_group
 from zofl_mpi.problems import Smooth
-from zofl_mpi.rounds.base import EstimatesCost, RoundCost, ServerStep, Shares, demand_samples
+from zofl_mpi.rounds.base import ClientWeights, EstimatesCost, RoundCost, ServerStep, demand_samples
 from zofl_mpi.rounds.local_sgd import LocalSGDState
 from zofl_mpi.rounds.report import Reporting, SmoothReport
 
@@ -36,7 +36,7 @@ class ServerSGD(EstimatesCost[Smooth]):
         return LocalSGDState(self.server.step(state.x, self.server.gradient(state.x, r), r))
 
     def evaluate(self, state: LocalSGDState, r: int, clients: Clients) -> SmoothReport:
-        return self.reporting.report(state.x, r, clients, Shares(self.setting, "size"))
+        return self.reporting.report(state.x, r, clients, ClientWeights(self.setting, "size"))
 
     @property
     def round_cost(self) -> RoundCost:

@@ -69,18 +69,18 @@ class ZOHFL(EstimatesCost[Hierarchical]):
         steps = int(np.broadcast_to(self.steps(np.array(S, np.int64), r), len(S)).sum())
         return ZOHFLState(self.server.step(x, g1 + g2, r), float(np.linalg.norm(g1)), float(np.linalg.norm(g2)), steps)
 
-    def solve(self, client: Client, message: GlobalModel) -> Values | Solutions:
+    def solve(self, client: Client, message: GlobalModel) -> Values | LocalSolutions:
         """Algorithm 1, line 4: Algorithm 2 at x + eta v and at x - eta v."""
         v = self.direction(client.i, message.r)
         x = self.pair(message.x, v)
         y = self.local.solve(client, x, message.r)
         self.local.keep(client, y)
-        solutions = Solutions(y[0], y[1])
+        solutions = LocalSolutions(y[0], y[1])
         if self.exchange == "solutions":
             return solutions
         return self.values(client.i, x, solutions)
 
-    def estimate(self, i: int, message: GlobalModel, reply: Values | Solutions) -> Array:
+    def estimate(self, i: int, message: GlobalModel, reply: Values | LocalSolutions) -> Array:
         """Algorithm 1, line 5: (n,) client i's estimate n/(2 eta) (f+ - f-) v in float64."""
         v = self.direction(i, message.r)
         f = reply if isinstance(reply, Values) else self.values(i, self.pair(message.x, v), reply)
@@ -98,7 +98,7 @@ class ZOHFL(EstimatesCost[Hierarchical]):
         zo.demand_move(x, step, self.eta)
         return np.stack([x + step, x - step])
 
-    def values(self, i: int, x: Array, y: Solutions) -> Values:
+    def values(self, i: int, x: Array, y: LocalSolutions) -> Values:
         """f_{2,i}(x + eta v, y+) and f_{2,i}(x - eta v, y-), formed in float64."""
         plus, minus = self.problem.f2(i, x[0], y.plus), self.problem.f2(i, x[1], y.minus)
         return Values(*(float(shaped(f, (), "f2(i, x, y)")) for f in (plus, minus)))
@@ -146,7 +146,7 @@ class ZOHFL(EstimatesCost[Hierarchical]):
             steps=self.steps,
             batch=self.local.batch,
             down=GlobalModel(x, 0),
-            up=Values(0.0, 0.0) if self.exchange == "scalars" else Solutions(x, x),
+            up=Values(0.0, 0.0) if self.exchange == "scalars" else LocalSolutions(x, x),
             server_batch=self.server.server_batch,
             vectors=3 + (self.local.y0 == "last"),  # x + eta v, x - eta v, the other of both y; the last y
         )
@@ -167,7 +167,7 @@ class Values:
 
 
 @dataclass(frozen=True)
-class Solutions:
+class LocalSolutions:
     """Client to server, --exchange solutions, as the paper sends them."""
 
     plus: Array = finite(NOT_FINITE_SOLUTION)  # (n,) y+, the inexact solution at x + eta v

@@ -16,7 +16,7 @@ import numpy as np
 
 from zofl_mpi.errors import UserError
 
-LEAST = 0.04
+LEAST_NOISE = 0.04
 """The least z; with less noise one round in which a client takes part may cost more than `LARGEST_EPSILON`."""
 LARGEST_EPSILON = 1000.0
 """The largest epsilon; from a fraction of it on, nobody is protected."""
@@ -53,7 +53,7 @@ class Account:
 
     def epsilon(self, z: float, rounds: int) -> float:
         """Epsilon after so many rounds with noise z times the clipping norm; inf where it is not computed."""
-        if rounds == 0 or not LEAST <= z < math.inf or rounds > ROUNDS:
+        if rounds == 0 or not LEAST_NOISE <= z < math.inf or rounds > ROUNDS:
             return math.inf if rounds else 0.0
         alone, q = z if self.poisson else z / 2, self.asked / self.m
         if not self.delta:

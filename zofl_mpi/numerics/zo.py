@@ -81,14 +81,14 @@ def central(F: Loss, x: Vector, v: Vector, mu: float) -> Vector:
     return estimate(F(x + mu * v) - F(x - mu * v), v, 2 * mu)
 
 
-class Estimate(NamedTuple):
+class EstimateWithError(NamedTuple):
     """An estimate from random directions, with its standard error."""
 
     value: float
     error: float
 
 
-def gradient_squared(estimates: NDArray[np.float64], shift: NDArray[np.float64] | float = 0.0) -> Estimate:
+def gradient_squared(estimates: NDArray[np.float64], shift: NDArray[np.float64] | float = 0.0) -> EstimateWithError:
     """|E g + shift|^2 from independent copies g_1, ..., g_N (N, n) of a random vector g, and its standard error.
 
     The square of their mean would be too large by n |E g|^2 / N for zeroth-order estimates, so only products of
@@ -100,12 +100,12 @@ def gradient_squared(estimates: NDArray[np.float64], shift: NDArray[np.float64] 
     g = estimates + shift
     N = len(g)
     if N < 2:
-        return Estimate(math.nan, math.nan)
+        return EstimateWithError(math.nan, math.nan)
     total, squares = g.sum(axis=0), np.einsum("jn,jn->j", g, g)
     pairs = total @ total - squares.sum()
     value = float(pairs / (N * (N - 1)))
     if N < 3:
-        return Estimate(value, math.nan)
+        return EstimateWithError(value, math.nan)
     without = (pairs - 2 * (g @ total - squares)) / ((N - 1) * (N - 2))  # each value without its j-th copy
     error = math.sqrt((N - 1) / N * float(np.sum(np.square(without - without.mean()))))
-    return Estimate(value, error)
+    return EstimateWithError(value, error)

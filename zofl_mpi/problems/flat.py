@@ -17,7 +17,7 @@ from zofl_mpi.engine import device
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 EMBED = nn.functional.embedding
-SMALL = 2**16
+SMALL_LAYERS = 2**16
 """Numbers of small layers, as norms, that a pass keeps beside its largest one."""
 
 
@@ -178,7 +178,7 @@ class Substituted(TorchFunctionMode):
 
     def _value_of(self, parameter: Tensor) -> Tensor:
         key, kept = id(parameter), self._kept
-        self._room = max(self._room, self._sizes[key] + SMALL)
+        self._room = max(self._room, self._sizes[key] + SMALL_LAYERS)
         if key not in kept:
             while kept and sum(map(self._sizes.__getitem__, [*kept, key])) > self._room:
                 del kept[next(iter(kept))]

@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     figure.add_argument("--control", metavar="NAME", help=control)
     parts = parser.add_argument_group("grids and groups")
     parts.add_argument("--results", type=Path, metavar="DIR", help="where a grid's results are (default: its folder)")
-    parts.add_argument("--trust", action="store_true", help="read a grid with methods or problems of one's own")
+    parts.add_argument("--trust", action="store_true", help="read a grid with user-defined methods or problems")
     parts.add_argument("--only", action="append", default=[], metavar="AXIS=ENTRY[,ENTRY]", help="a part of a grid")
     parts.add_argument("--best", metavar="COLUMN", help="only the best steps by a column as validation_accuracy")
     over = "an axis of steps for --best (default: all that set step sizes alone)"

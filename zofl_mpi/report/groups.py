@@ -16,7 +16,7 @@ from zofl_mpi.report.wording import METHODS, label_of
 from zofl_mpi.run import grid
 from zofl_mpi.run.divergence import has_diverged
 from zofl_mpi.run.grid.file import selected_runs
-from zofl_mpi.run.grid.state import FREE
+from zofl_mpi.run.grid.state import FREE_FLAGS
 from zofl_mpi.run.records import Run
 
 IN_LABEL = 3
@@ -63,7 +63,7 @@ class Groups:
     Attributes:
         groups: those with results, in the grid's order.
         sets: {axis on which the groups differ: the flags that it sets}.
-        notes: a sentence for each run that is left out.
+        notes: a message for each run that is left out.
         files: what was read.
     """
 
@@ -102,7 +102,7 @@ def of_results(runs: Sequence[Run], whole: bool = True) -> Groups:
     Args:
         whole: whether runs that are not done, or have diverged, are left out where a mean over seeds is taken.
     """
-    untold, notes = UNTOLD | FREE | {"seed"}, list[str]()
+    untold, notes = UNTOLD | FREE_FLAGS | {"seed"}, list[str]()
     own = [{key: value for key, value in run.config.items() if key not in untold} for run in runs]
     method = [run.config.get("method", run.path.stem) for run in runs]
     told = [{"method": str(name), **config} for name, config in zip(method, own, strict=True)]
@@ -158,7 +158,7 @@ def split(items: Iterable[Any], key: Callable[[Any], str]) -> dict[str, list[Any
 
 
 def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Those of finished runs that have not diverged, and a sentence for each of the others."""
+    """Those of finished runs that have not diverged, and a message for each of the others."""
     usable, notes = [], []
     for run in runs:
         name = next((name for name in LOSSES if _evaluated(run, name).size > 1), None)

@@ -76,7 +76,7 @@ def quantity(groups: Sequence[Group], y: str | None) -> str:
 
 
 def curves(found: Groups, y: str, x: str) -> tuple[list[Curve], list[str]]:
-    """A curve for each group that has the numbers, and a sentence for each that has not (UserError: none has)."""
+    """A curve for each group that has the numbers, and a message for each that has not (UserError: none has)."""
     made, notes = [], []
     for group in found.groups:
         runs = [run for run in group.runs if y in run.rounds and AGAINST[x] in axes(run)]
@@ -92,7 +92,7 @@ def curves(found: Groups, y: str, x: str) -> tuple[list[Curve], list[str]]:
 
 
 def differences(made: Sequence[Curve], found: Groups, control: str) -> tuple[list[Curve], list[str]]:
-    """Each curve less that of its control, seed by seed and round by round, and a sentence for each without one.
+    """Each curve less that of its control, seed by seed and round by round, and a message for each without one.
 
     Args:
         control: a group's entries or its label; or one entry, which a curve's control has in place of its own.

@@ -148,7 +148,7 @@ def draw_batches(generator: np.random.Generator, size: int, steps: int, batch: i
 
 @final
 @dataclass(frozen=True, eq=False)
-class Shares(Mapping[int, float]):
+class ClientWeights(Mapping[int, float]):
     """{i: w_i} of all clients, summing to 1, each computed when it is asked for: a round needs those of S_r alone."""
 
     setting: Setting[Any]

@@ -16,7 +16,7 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.problems import Bilevel, SecondOrder
 from zofl_mpi.rounds import base
 from zofl_mpi.rounds.base import GRADIENT, EstimatesCost, OnProblem, RoundCost, eval_data, scaled_to_one, shaped
-from zofl_mpi.rounds.lower import Iterate, LowerSolver, Moved, Schedule
+from zofl_mpi.rounds.lower import Iterate, LowerSchedule, LowerSolver, Moved
 from zofl_mpi.rounds.report import GlobalModel, HeldOut, all_scores, by_column
 from zofl_mpi.rounds.zeroth_order import FedRZOReport, Local, Stepped, directions, report, schedule_lines
 
@@ -216,7 +216,7 @@ class BilevelReports(EstimatesCost[Bilevel], TwoLevels[Bilevel]):
         return self.work_of(self.loads().work, [*ends, *calls], clients)
 
     @cached_property
-    def first_schedule(self) -> Schedule:
+    def first_schedule(self) -> LowerSchedule:
         """The schedule of a lower-level call at x_0."""
         return self.solver.schedule(self.setting.first_model(self.local.x0), 0)
 

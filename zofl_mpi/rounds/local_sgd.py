@@ -16,7 +16,7 @@ from zofl_mpi import Array, Client, Clients, Purpose, Setting, Step, at_least, c
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.numerics.schedules import demand_tau, local_steps, parse_decay, stepsizes
 from zofl_mpi.problems import Hierarchical, Smooth
-from zofl_mpi.rounds.base import EstimatesCost, RoundCost, Sampling, ServerStep, Shares, demand_samples, shaped
+from zofl_mpi.rounds.base import ClientWeights, EstimatesCost, RoundCost, Sampling, ServerStep, demand_samples, shaped
 from zofl_mpi.rounds.report import GlobalModel, Measured, Reporting, SmoothReport
 
 
@@ -149,7 +149,7 @@ class LocalSGD:
 
     def client_weights(self) -> Mapping[int, float]:
         """{i: w_i} of all clients, summing to 1."""
-        return Shares(self.setting, self.weights)
+        return ClientWeights(self.setting, self.weights)
 
     def batches(self, client: Client, r: int) -> NDArray[np.int64]:
         """(H, batch) the client's mini-batches of round r, the same for every method."""
@@ -166,7 +166,7 @@ class LocalSGD:
     def step(self, state: LocalSGDState, y: Array, r: int, to: list[int], rule: ServerRule = SGD) -> LocalSGDState:
         """The rule's step from x along y - x, y the average of the models of `to`, and the server's own."""
         x = state.x
-        y = shaped(y, x.shape, "descend(data, y, batches, stepsizes)")  # a method of one's own may take it unchecked
+        y = shaped(y, x.shape, "descend(data, y, batches, stepsizes)")  # a user's method may take it unchecked
         new, moments = rule.step(x, y, self.eta_g, state.moments)
         if self.server.gamma:
             new = self.server.step(new, self.server.gradient(x, r), r)

@@ -42,7 +42,7 @@ class Moved:
 
 @final
 @dataclass(frozen=True)
-class Schedule:
+class LowerSchedule:
     """The steps of one call; a function of x and r, so every rank knows it."""
 
     T: int  # local steps in all
@@ -105,10 +105,10 @@ class LowerSolver:
         """Number of vectors that travel each way, s."""
         return 2 if self.lower.startswith("fedac") else 1
 
-    def schedule(self, x: Array, r: int) -> Schedule:
+    def schedule(self, x: Array, r: int) -> LowerSchedule:
         """Schedule of a solve at x (n,) in round r; refuses an h that is not strongly convex there, as FedAC may."""
         if self.lower == "exact":
-            return Schedule(0, 1, 0.0)
+            return LowerSchedule(0, 1, 0.0)
         mu, L = map(float, shaped(self.setting.problem.curvature(x), (2,), "curvature(x)"))
         if not 0 < mu <= L < math.inf:
             found = f"the lower level has mu_h = {mu:g}, L_h = {L:g}"
@@ -117,14 +117,14 @@ class LowerSolver:
         T = self._local_steps(kappa, r)
         H = self._interval(T)
         if self.lower == "lfd":
-            return Schedule(T, H, self.gamma_lower or 4 / mu, offset=max(H + 4, 4 * kappa), condition=kappa)
+            return LowerSchedule(T, H, self.gamma_lower or 4 / mu, offset=max(H + 4, 4 * kappa), condition=kappa)
         if self.sequences == 2:
             gamma = self.gamma_lower or 1 / L
-            return Schedule(T, H, gamma, acceleration=acceleration(self.lower, gamma, mu, L, H), condition=kappa)
+            return LowerSchedule(T, H, gamma, acceleration=acceleration(self.lower, gamma, mu, L, H), condition=kappa)
         if self.T_lower in ("auto", "alg3"):
-            return Schedule(T, H, self.gamma_lower or 1 / (mu * self._a(kappa, r)), condition=kappa)
+            return LowerSchedule(T, H, self.gamma_lower or 1 / (mu * self._a(kappa, r)), condition=kappa)
         gamma = self.gamma_lower or min(1 / L, 2 * math.log(T + 1) / (mu * max(T, 1)))
-        return Schedule(T, H, gamma, condition=kappa)
+        return LowerSchedule(T, H, gamma, condition=kappa)
 
     def _a(self, kappa: float, r: int) -> float:
         """Algorithm 3's a = max(m, 4 L_h/mu_h, r) + 1."""
@@ -158,7 +158,7 @@ class LowerSolver:
 
     # --- the server
 
-    def watch_growth(self, first: Schedule, now: Schedule, r: int) -> None:
+    def watch_growth(self, first: LowerSchedule, now: LowerSchedule, r: int) -> None:
         """Warns, once a process, where a worse L_h/mu_h than at x_0 makes T grow; round r + 1 alone would not.
 
         Args:
@@ -176,7 +176,7 @@ class LowerSolver:
 
     def solve(
         self, clients: Clients, step: Step, x: Array, y: Array, r: int, *, shifted: bool = False, counted: bool = True
-    ) -> tuple[Array, Schedule]:
+    ) -> tuple[Array, LowerSchedule]:
         """(n_lower,) about y(x), from the start y, and the call's schedule; `step` calls `local` on each client."""
         schedule = self.schedule(x, r)
         if self.lower == "exact":
@@ -196,7 +196,7 @@ class LowerSolver:
 
     # --- a client
 
-    def local(self, client: Client, data: Any, x: Array, r: int, schedule: Schedule, message: Iterate) -> Moved:
+    def local(self, client: Client, data: Any, x: Array, r: int, schedule: LowerSchedule, message: Iterate) -> Moved:
         """A client's local steps between two averagings of a call at x (n,), on `data`, the lower part of its own."""
         problem = self.setting.problem
         steps, first = schedule.steps(message.t), message.t * schedule.H

@@ -32,10 +32,10 @@ from zofl_mpi.numerics.zo import gradient_squared
 from zofl_mpi.problems import Bilevel, Lipschitz
 from zofl_mpi.rounds.base import (
     X0,
+    ClientWeights,
     EstimatesCost,
     RoundCost,
     Sampling,
-    Shares,
     draw_batches,
     eval_data,
     scaled_to_one,
@@ -114,7 +114,7 @@ class Local:
 
     def client_weights(self) -> Mapping[int, float]:
         """{i: w_i} of all clients, summing to 1."""
-        return Shares(self.setting, self.weights)
+        return ClientWeights(self.setting, self.weights)
 
     def _sets(self) -> Sequence[Any]:
         """X_0, ..., X_{m-1}, each with `project(x)`; refuses sets without a common point."""

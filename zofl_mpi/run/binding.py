@@ -63,7 +63,7 @@ def bind(world: World, requested: str, gpu: bool) -> list[RankPlacement]:
 
 
 def warnings_of(placements: Sequence[RankPlacement]) -> Iterator[str]:
-    """Yields a sentence for each node on which ranks share a GPU although it has one for each, or do not use it.
+    """Yields a warning for each node on which ranks share a GPU although it has one for each, or do not use it.
 
     The server's rank counts only where there are GPUs enough for it, too: it computes least while clients compute most.
     """

@@ -21,7 +21,7 @@ def imported(name: str, flag: str) -> type[Any]:
     try:
         found = getattr(importlib.import_module(module), cls)
         _tell_edited(sys.modules[module])
-    except (Exception, SystemExit) as exc:  # whatever a module of somebody's own raises
+    except (Exception, SystemExit) as exc:  # whatever a user's module raises
         if place_of(exc):
             raise UserError(f"{flag} {name}: {mistake(exc)}") from exc
         raise UserError(f"{flag} {name}: {exc}; it must be MODULE:CLASS, importable from this folder") from exc

@@ -36,7 +36,7 @@ from zofl_mpi.paths import user_path
 from zofl_mpi.run import records, unread
 from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
 from zofl_mpi.run.progress import Progress, with_progress
-from zofl_mpi.run.saving import Every, Saving
+from zofl_mpi.run.saving import CheckpointTimer, Every
 from zofl_mpi.run.totals import Totals, note
 
 
@@ -118,7 +118,7 @@ class Rounds:
         self.progress.begin(done, schedule.rounds)
         self.totals, since = Totals(done, start=self.age(), server_ranks=clients.sharing.ranks), time.perf_counter()
         recorder.begins(self.totals.start)
-        saving, stop = Saving(schedule.checkpoint_every, schedule.rounds), False
+        saving, stop = CheckpointTimer(schedule.checkpoint_every, schedule.rounds), False
         while done < schedule.rounds and not (stop or self.reason):
             try:
                 state, columns, (row, stop) = clients.retry_on_rank_loss(partial(self._round, state, done, parts))
@@ -138,7 +138,7 @@ class Rounds:
             columns = self._record(done, wall, row, columns)
             began = time.perf_counter()
             yield columns
-            since += time.perf_counter() - began  # what somebody does with a row counts for no round
+            since += time.perf_counter() - began  # what the caller does with a row counts for no round
             ends = stop or (bool(self.reason) and saving.every != 0)
             if saving.is_due(done) or (ends and done < schedule.rounds):
                 saving.save(partial(clients.retry_on_rank_loss, partial(self._save, done, state)))

@@ -312,7 +312,7 @@ HOOKS = {"plan": Mapping, "directions": Directions, "costs": Mapping, "work": Wo
 
 
 def check_hooks(method: Method[Any], plan: Plan) -> None:
-    """Refuses a class of one's own with a function that the engine would call, and that answers something else."""
+    """Refuses a user's class with a function that the engine would call, and that answers something else."""
     name, rounds = plan.values["method"], plan.values["rounds"]
     own = [base for base in type(method).__mro__ if base not in Method.__mro__]
     for hook, kind in HOOKS.items():
@@ -324,7 +324,7 @@ def check_hooks(method: Method[Any], plan: Plan) -> None:
             fault = "" if answer is None or isinstance(answer, kind) else f"gave a {type(answer).__name__}"
         except (UserError, MemoryError):
             raise
-        except Exception as exc:  # whatever a function of somebody's own raises
+        except Exception as exc:  # whatever a user's function raises
             fault = f"failed ({mistake(exc)})"
         if fault:
             wanted = f"a run calls {called} of a method and takes a {kind.__name__}, or None"

@@ -29,7 +29,7 @@ SHORT = 0.5
 """Seconds below which a step beside the rounds is not shown."""
 QUIET_SECONDS = 5.0
 """Most seconds of a start without a line, where its steps are not longer."""
-LONG = 600.0
+LONG_RUN_SECONDS = 600.0
 """Seconds from which on the first round says how long the run will take."""
 
 
@@ -71,9 +71,9 @@ class Progress:
         return f"{self._pace:.3f} s/round", f"{timedelta(seconds=round((self._rounds - done) * self._pace))} left"
 
     def long(self, done: int, seconds: float) -> str:
-        """After the first round of a session, of so many seconds: a sentence if the rest takes long; else ""."""
+        """After the first round of a session, of so many seconds: a notice if the rest takes long; else ""."""
         left = (self._rounds - done) * seconds
-        if done > self._before + 1 or left < LONG:
+        if done > self._before + 1 or left < LONG_RUN_SECONDS:
             return ""
         shorter = "a smaller --rounds or model, fewer local steps, or more ranks (mpirun -n) shorten it"
         return f"long      a round took {seconds:.1f} s, so the run takes about {left / 60:.0f} minutes: {shorter}"

@@ -7,20 +7,20 @@ from typing import Literal, final
 
 FIRST = 30.0
 """Seconds from the session's first round to its first checkpoint, and between two, at least."""
-SHARE = 0.02
+CHECKPOINT_SHARE = 0.02
 """Share of the elapsed time that checkpoints take at most, unless more than LOST would be lost."""
 LOST = 600.0
 """Seconds of work after which a checkpoint is written in any case."""
 LINE = (
-    f"checkpoints: after {FIRST:.0f} s, then every {FIRST:.0f} s to {LOST / 60:.0f} min, as often as {SHARE:.0%} of "
-    "the time allows, and when a signal ends the run; --checkpoint-every N: every N rounds"
+    f"checkpoints: after {FIRST:.0f} s, then every {FIRST:.0f} s to {LOST / 60:.0f} min, as often as "
+    f"{CHECKPOINT_SHARE:.0%} of the time allows, and when a signal ends the run; --checkpoint-every N: every N rounds"
 )
 Every = Literal["auto"] | int
 
 
 @final
 @dataclass
-class Saving:
+class CheckpointTimer:
     """Decides after each round whether a checkpoint is due; `every`: --checkpoint-every, of a run of `rounds`."""
 
     every: Every
@@ -37,7 +37,7 @@ class Saving:
         if self.every != "auto":
             return self.every > 0 and (done % self.every == 0 or done == self.rounds)
         now = self.clock()
-        since, affordable = now - self._saved, self._spent + self._longest <= SHARE * (now - self._began)
+        since, affordable = now - self._saved, self._spent + self._longest <= CHECKPOINT_SHARE * (now - self._began)
         return done == self.rounds or since >= LOST or (since >= FIRST and affordable)
 
     def save(self, write: Callable[[], None]) -> None:

@@ -169,7 +169,7 @@ def astray(course: Sequence[tuple[int, float]], called: str) -> str:
     if len(values) - since < STALLED_EVALUATIONS:
         return ""
     rounds = course[-1][0] - course[since][0]
-    return f"the {called} is the same to the bit for the last {rounds} rounds: larger steps, or --dtype float64?"
+    return f"the {called} is bit-identical in the last {rounds} rounds: larger steps, or --dtype float64?"
 
 
 def _spent(seconds: NDArray[np.float64]) -> str:

@@ -1,6 +1,6 @@
 """Configuration from the file of another run, without anything that a stranger could abuse.
 
-Results and checkpoints are files that people send each other. Their configuration may name a class of somebody's own
+Results and checkpoints are files that people send each other. Their configuration may name a user-defined class
 (module:Class), whose import would run the module, and places of the machine that they were made on. Neither is taken
 from a file: it counts only where the command itself names it.
 """
@@ -90,14 +90,14 @@ def safe_config(
     own: Mapping[str, str] = MappingProxyType({}),
     command: str = "add",
 ) -> dict[str, Any]:
-    """The part of a file's configuration that may be used: all but flags of one command and folders not one's own.
+    """The part of a file's configuration that may be used: all but flags of one command and folders of other users.
 
-    UserError: it names a class, file or folder of somebody's own that the command does not, or a value that would be
+    UserError: it names a user-defined class, file or folder that the command does not, or a value that would be
     read as a flag.
 
     Args:
         named: {flag: value} that the command itself gives.
-        by: the flag by which the command names what is somebody's own, if not the one of its value.
+        by: the flag by which the command names what is user-defined, if not the one of its value.
         own: folders that a run of this user named; those that are there still are used.
         command: as it was typed, to be completed in the advice.
     """
@@ -114,7 +114,7 @@ def safe_config(
             add.append(f"{by or '--' + flags.flag(name)} {value}")
     if made:
         advice = f"used only where the command names it, too; if you trust it: {command} {' '.join(add)}"
-        raise UserError(f"{source} was made with {' '.join(made)}, somebody's own: {advice}")
+        raise UserError(f"{source} was made with {' '.join(made)}, which is user-defined: {advice}")
     for name in PATH_FLAGS:
         if not config.get(name) or named.get(name):
             continue

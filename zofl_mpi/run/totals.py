@@ -49,7 +49,7 @@ class Totals:
         """Counts the run's directions; returns the result's attribute `directions_per_parameter`, if there are any."""
         try:
             self.directions = method.directions(self.round)
-        except Exception as exc:  # a report of somebody's own costs no run
+        except Exception as exc:  # a user's report costs no run
             warn(f"directions({self.round}) failed ({mistake(exc)}): the result does not have them")
         return {"directions_per_parameter": self.directions.per_parameter} if self.directions else {}
 

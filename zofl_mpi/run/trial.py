@@ -11,7 +11,7 @@ from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.setting import Method
 from zofl_mpi.run.local import LocalClients
 
-LIMIT = 5.0
+TRIAL_SECONDS = 5.0
 """Seconds that the measured rounds may take."""
 
 
@@ -43,7 +43,7 @@ def measured(method: Method[Any], rounds: int) -> dict[str, str]:
     clients, seconds = LocalClients(list(method.setting.data), method), list[float]()
     since = time.perf_counter()
     try:
-        with _limited(LIMIT), without_warnings():
+        with _limited(TRIAL_SECONDS), without_warnings():
             state = method.start()
             for r in range(min(2, rounds)):
                 since = time.perf_counter()

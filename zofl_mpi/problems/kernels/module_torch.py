@@ -7,9 +7,9 @@ alone, and is filled up with rows of zeros; each row begins on a line of 64 byte
 
 Whether a row's bits depend on the other rows is up to the libraries, the processor and the shapes (grouped convolutions
 of oneDNN do on some): `equal_bits` tries it, and a `Network` computes batched only what has passed. On a GPU local
-steps are replayed from CUDA graphs, of CHUNK steps and of a single one for the rest, since the number of steps grows
-with the rounds; so the tensors that they compute with stay where they are. Losses are not: each new batch size would
-cost a capture.
+steps are replayed from CUDA graphs, of REPLAYED_STEPS steps and of a single one for the rest, since the number of
+steps grows with the rounds; so the tensors that they compute with stay where they are. Losses are not: each new batch
+size would cost a capture.
 """
 
 from collections import OrderedDict
@@ -38,7 +38,7 @@ Request = TypeVar("Request")
 STEP_BYTES = 2**28  # bytes, about, that the steps of a block's rows may take together
 ROWS = 32  # of a block, at most
 CPU_ROWS = 8  # on a CPU, at most: more are no faster, and rows that hold nothing take as long
-CHUNK = 16  # steps of one replay
+REPLAYED_STEPS = 16  # steps of one replay
 LINE = 64  # bytes to whose multiples the parameters of a row are padded
 CACHED = 16  # blocks that are kept with their tensors, each for one shape of calls
 
@@ -296,11 +296,11 @@ class _StepBlock:
     """Local steps of one block of rows at a time, in tensors that stay where they are."""
 
     def __init__(self, key: BlockKey, data: Dataset) -> None:
-        self._key, self.rows = key, _Rows(key, data, CHUNK)
+        self._key, self.rows = key, _Rows(key, data, REPLAYED_STEPS)
         size = self.rows.size
         self._x, self._y, self._slope = (self.rows.zeros() for _ in range(3))
         self._shift = torch.zeros_like(self._x) if key.shifted else None
-        self._gammas, self._mu = self.rows.zeros(CHUNK, size, 1), self.rows.zeros(size, 1)
+        self._gammas, self._mu = self.rows.zeros(REPLAYED_STEPS, size, 1), self.rows.zeros(size, 1)
         self._radius = torch.zeros((size, 1), dtype=torch.float64, device=self.rows.device)
         self._slopes = functional.slopes(key.function)
         self._replays = dict[int, Callable[[], None]]()  # {steps: takes so many}
@@ -309,8 +309,8 @@ class _StepBlock:
         """(r, n) where the steps of these points of requests end, at most R; all have equally many."""
         taken = [request.steps for request, _ in rows]
         H = len(taken[0].stepsizes)
-        rest = H - H % CHUNK
-        replays = [*((t, CHUNK) for t in range(0, rest, CHUNK)), *((t, 1) for t in range(rest, H))]
+        rest = H - H % REPLAYED_STEPS
+        replays = [*((t, REPLAYED_STEPS) for t in range(0, rest, REPLAYED_STEPS)), *((t, 1) for t in range(rest, H))]
         with self.rows.bound():
             for _, steps in replays:  # before any tensor is filled: CUDA-graph capture executes the steps
                 if steps not in self._replays:

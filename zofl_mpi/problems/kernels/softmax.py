@@ -174,7 +174,7 @@ def numba_installed() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-LEAST = 4096
+COMPILED_FROM_N = 4096
 """Length n of a model from which on "auto" takes the compiled kernel. It saves 10 to 20 us a step at any smaller batch,
 and a process needs 0.6 CPU seconds to load it: short runs, those of small models, would only be slower."""
 WIDEST = 2048
@@ -193,6 +193,6 @@ def choose(kernel: str, classes: int, features: int) -> tuple[str, str]:
     if not numba_installed():
         return "numpy", "numpy: numba is not installed"
     size = f"n = {classes * features} and {features} inputs"
-    if classes * features >= LEAST and features <= WIDEST:
-        return "numba", f"numba, as for {size}: n is at least {LEAST}, inputs at most {WIDEST}"
-    return "numpy", f"numpy, as for {size}: numba takes n of at least {LEAST}, inputs of at most {WIDEST}"
+    if classes * features >= COMPILED_FROM_N and features <= WIDEST:
+        return "numba", f"numba, as for {size}: n is at least {COMPILED_FROM_N}, inputs at most {WIDEST}"
+    return "numpy", f"numpy, as for {size}: numba takes n of at least {COMPILED_FROM_N}, inputs of at most {WIDEST}"

@@ -24,10 +24,10 @@ from zofl_mpi.engine.streams import Streams, seed_torch
 from zofl_mpi.errors import warn
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.problems import Batch, Split
-from zofl_mpi.rounds.split.messages import Model, Network, Smashed, Trained
+from zofl_mpi.rounds.split.messages import Model, NetworkParts, Smashed, Trained
 from zofl_mpi.rounds.split.training import Training
 
-M = TypeVar("M", Model, Network)
+M = TypeVar("M", Model, NetworkParts)
 Draw = Literal["device", "host"]
 AHEAD = 2**15  # bytes of a client's directions drawn at once: many clients may wait in the middle of their steps
 _warned: list[bool] = []

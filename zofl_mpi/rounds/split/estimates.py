@@ -218,7 +218,7 @@ class Estimation:
             each layer; see `problems.signs`. A perturbed pass then takes each layer's products twice.
         exact_layers: the client's last N layers step along their gradient, by a backward pass through them alone:
             HERON's of the local loss (the head is exact too), HO-SFL's of the loss along lambda. N = all layers is
-            CSE-FSL or SFLV2 to the bit. A client then keeps the graph of so many layers.
+            CSE-FSL or SFLV2 bit for bit. A client then keeps the graph of so many layers.
         rest: the layers before these: estimated, or frozen.
         probe_gradient: evaluations also report the cosine of the clients' estimates with their gradients, computed by
             backpropagation, outside the ledger.

@@ -10,7 +10,7 @@ from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.rounds.split.client import Key, LocalSteps, with_own_part
 from zofl_mpi.rounds.split.estimates import Estimation
-from zofl_mpi.rounds.split.messages import Ask, Model, Network, Scalars, Smashed, SplitReport, SplitState, Update
+from zofl_mpi.rounds.split.messages import Ask, Model, NetworkParts, Scalars, Smashed, SplitReport, SplitState, Update
 from zofl_mpi.rounds.split.method import SplitMethod, with_head
 from zofl_mpi.rounds.split.server import Server
 
@@ -87,7 +87,7 @@ class EstimatingMethod(SplitMethod):
         head = math.fsum(reply.head for reply in replies) / len(replies)
         return replace(report, estimate_cosine=cosine, head_over_client=None if math.isnan(head) else head)
 
-    def probe(self, client: Client, message: Network) -> Compared:
+    def probe(self, client: Client, message: NetworkParts) -> Compared:
         """Compares a step's direction with the gradient, at a round's first mini-batch; moves nothing."""
         message = with_own_part(self.training, client, message)
         model, copy = Model(message.theta, message.buffers, message.r), Client(client.i, client.data)

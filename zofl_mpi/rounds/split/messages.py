@@ -88,7 +88,7 @@ class Scalars:
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkParts:
     """Server to client at an evaluation: all parts."""
 
     theta: Tensor
@@ -116,9 +116,9 @@ class SplitState:
     moments: dict[str, Any] = field(default_factory=dict)  # the clients', with --state average
     replayed: dict[str, Any] = field(default_factory=dict)  # {i: moments of client i}, where the server replays steps
 
-    def network(self, r: int) -> Network:
+    def network(self, r: int) -> NetworkParts:
         """The message with which clients score round r."""
-        return Network(self.theta, self.buffers, self.theta_s, self.buffers_s, r)
+        return NetworkParts(self.theta, self.buffers, self.theta_s, self.buffers_s, r)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from zofl_mpi.rounds.split.costs import (
 from zofl_mpi.rounds.split.messages import (
     Ask,
     Model,
-    Network,
+    NetworkParts,
     ServerPart,
     Smashed,
     SplitReport,
@@ -199,7 +199,7 @@ class SplitMethod(OnProblem[Split]):
         test |= self._metrics("validation", [reply.validation_seen for reply in replies.values()])
         return SplitReport(**by_column(SplitReport, test))
 
-    def score(self, client: Client, message: Network) -> Scored:
+    def score(self, client: Client, message: NetworkParts) -> Scored:
         """Sums over a client's share of the test samples, and of the validation samples."""
         problem, setting, message = self.problem, self.setting, with_own_part(self.training, client, message)
         theta, theta_s = (at_a_line(problem.to_device(t)) for t in (message.theta, message.theta_s))

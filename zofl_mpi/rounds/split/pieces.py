@@ -1,7 +1,7 @@
 """Forward passes at the memory of inference: directions that are drawn a piece at a time, and the estimate along them.
 
 A perturbed pass reads theta + mu u layer by layer: each layer's values are made when it computes, from pieces of u that
-are drawn for it, and are gone when it has. theta stays where it is, to the bit, and the losses are those of the whole
+are drawn for it, and are gone when it has. theta stays where it is, bit for bit, and the losses are those of the whole
 vector theta + mu u. A step draws the pieces once more, unless they are kept, and moves theta in place. Where they are
 kept, and in a small network, all layers are perturbed before the pass, in memory that serves again: to look for each
 among the functions' arguments, and new pages for it, take longer.

@@ -12,7 +12,7 @@ from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems import Batch, Split
 from zofl_mpi.problems.saving import Saving, saving_of
-from zofl_mpi.rounds.base import Sampling, Shares
+from zofl_mpi.rounds.base import ClientWeights, Sampling
 
 
 @final
@@ -120,7 +120,7 @@ class Training:
 
     def client_weights(self) -> Mapping[int, float]:
         """{i: w_i} of all clients, summing to 1."""
-        return Shares(self.setting, self.weights)
+        return ClientWeights(self.setting, self.weights)
 
     def loads(self) -> Loads:
         """The local steps of each client, whose uploads the server takes in turn."""

@@ -35,7 +35,7 @@ from zofl_mpi.rounds.split.pieces import Kept, PieceEstimates, Piecewise, Piecew
 from zofl_mpi.rounds.split.rules import GradientRule, Lines
 from zofl_mpi.rounds.split.training import Training
 
-SHARE = 1 / 8  # of the free memory, that a process keeps directions in; others start beside it
+DIRECTIONS_SHARE = 1 / 8  # of the free memory, that a process keeps directions in; others start beside it
 S = TypeVar("S", bound=SplitState)
 Move = Callable[[Tensor, int, PieceEstimates], None]
 """Takes local step q of x (d,) along minus an estimate, (x, q, estimate)."""
@@ -46,7 +46,7 @@ class ModelBroadcast:
     """Server to ranks: the model before the round.
 
     A client of a federation makes it of numbers, which are booked in its place. Here each rank gets one copy for all of
-    its clients, since every one of them would make the same, to the bit.
+    its clients, since every one of them would make the same, bit for bit.
     """
 
     x: Tensor  # (d,)
@@ -164,7 +164,7 @@ class UnsplitMethod(SplitMethod):
     def kept_steps(self) -> int:
         """How many steps' directions this process keeps, in a share of the memory that was free when it first asked."""
         on_gpu = torch.device(self.problem.device).type == "cuda"
-        free = max(0.0, SHARE * room(on_gpu) - self.point_bytes)
+        free = max(0.0, DIRECTIONS_SHARE * room(on_gpu) - self.point_bytes)
         return min(max(1, self.steps_alike), int(free / self.direction_bytes))
 
     @property

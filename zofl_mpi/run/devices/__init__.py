@@ -34,7 +34,7 @@ NAMES = ("phones", "sensors", "silos")
 CHOICES = ("share", "clients", "labels")
 POSITIVE = ("speed", "memory", "down", "up")
 MAX_CLASSES = 100  # classes
-LARGEST = 1e30
+LARGEST_NUMBER = 1e30
 """The largest number of a class: sums and products of these are numbers still."""
 
 
@@ -142,8 +142,8 @@ def _class(name: str, values: Any, where: str) -> DeviceClass:
 def _number(values: Mapping[str, Any], key: str, where: str, usual: float) -> float:
     value, positive = values.get(key, usual), key in POSITIVE
     fits = type(value) in (int, float) and value >= 0 and (value or not positive)
-    if not fits or (value > LARGEST and value != math.inf):
-        allowed = f"a number {'above' if positive else 'of at least'} 0, at most {LARGEST:g}"
+    if not fits or (value > LARGEST_NUMBER and value != math.inf):
+        allowed = f"a number {'above' if positive else 'of at least'} 0, at most {LARGEST_NUMBER:g}"
         raise UserError(f"{where}: {key} = {str(value)[:60]}; must be {allowed}")
     return float(value)
 

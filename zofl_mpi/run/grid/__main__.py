@@ -7,7 +7,7 @@
 The state of a run is read from its result alone: it is finished if its result is, with the configuration of the file.
 A result of another configuration is never touched. Any number of grid runners may work on one folder: who runs a run
 holds the lock of its log, and so does the run itself, should its grid runner be killed. A list imports no module or
-class of somebody's own, unless --trust is given; --run does.
+user-defined class, unless --trust is given; --run does.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from zofl_mpi.errors import UserError, demand, plain, printing, refused
 from zofl_mpi.run.grid.file import Grid, GridRun, known_flags, read, selected_runs
-from zofl_mpi.run.grid.runner import LABELS, Outcome, Runner, Screen, say
+from zofl_mpi.run.grid.runner import LABELS, Runner, RunOutcome, Screen, say
 from zofl_mpi.run.grid.state import command, state_of, typed
 from zofl_mpi.run.signals import STATUS
 
@@ -61,7 +61,7 @@ def perform(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str], jo
     return runner
 
 
-def report(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def report(outcomes: Sequence[RunOutcome]) -> Iterator[str]:
     """Yields a line per run that did not end well, then how many ended how."""
     for outcome in outcomes:
         if outcome.word in ("failed", "elsewhere", "stopped"):
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("file", type=Path, help="the grid, in TOML; see python -m pydoc zofl_mpi.run.grid.file")
     parser.add_argument("--run", action="store_true", help="run what is not done, and continue what was interrupted")
     parser.add_argument("--index", type=int, metavar="K", help="run only number K of the list, with its exit status")
-    parser.add_argument("--trust", action="store_true", help="list a grid with methods or problems of one's own")
+    parser.add_argument("--trust", action="store_true", help="list a grid with user-defined methods or problems")
     parser.add_argument("--only", action="append", default=[], metavar="AXIS=ENTRY[,ENTRY]", help="a part of the grid")
     parser.add_argument("--jobs", type=int, default=1, metavar="K", help="runs at the same time (default: 1)")
     parser.add_argument("--ranks", type=int, metavar="N", help="processes of a run (default: the file's)")

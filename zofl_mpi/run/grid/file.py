@@ -93,7 +93,7 @@ def read(path: str | Path, results: str | Path | None = None, *, trust: bool = F
     UserError: whatever is wrong with the file; it is named.
 
     Args:
-        trust: modules and classes of somebody's own that it names may be imported, which runs them.
+        trust: user-defined modules and classes that it names may be imported, which runs them.
     """
     table, path = flags.read_toml(path, ""), Path(path)
     try:
@@ -224,12 +224,12 @@ def _runs(module: str, folder: Path, table: Mapping[str, Any], axes: Axes, trust
 
 
 def _check_ours(module: str, given: Flags) -> None:
-    """Refuses what is somebody's own: its flags are known only to who imports it, which runs whatever it holds."""
+    """Refuses user-defined classes: reading their flags would import, and so run, them."""
     names = {"module": module} if module.partition(".")[0] != "zofl_mpi" else {}
     names |= {key: str(given[key]) for key in CLASSES if ":" in str(given.get(key))}
     if names:
         listed = " and ".join(f'{key} = "{value}"' for key, value in names.items())
-        raise UserError(f"{listed} is somebody's own, and reading its flags would run it: add --trust if you trust it")
+        raise UserError(f"{listed} is user-defined, and reading its flags would run it: add --trust if you trust it")
 
 
 def _name(table: Mapping[str, Any], where: Mapping[str, str]) -> str:

@@ -34,7 +34,7 @@ LABELS = {
 """Outcomes of a run: {word: as a user reads it}."""
 
 
-class Outcome(NamedTuple):
+class RunOutcome(NamedTuple):
     """Outcome of a run: one of LABELS, its last words, and its exit status (1 if it failed without one)."""
 
     run: GridRun
@@ -61,7 +61,7 @@ class Runner:
         self._grid, self._waiting, self._launcher, self._jobs = grid, list(runs), launcher, jobs
         self._children: list[Child] = []
         self._passed_on = 0
-        self.outcomes: list[Outcome] = []  # of all that have ended or were not to be begun
+        self.outcomes: list[RunOutcome] = []  # of all that have ended or were not to be begun
         self.heard: list[int] = []  # the signals so far
 
     def run(self, screen: Screen) -> None:
@@ -78,7 +78,7 @@ class Runner:
                 child.process.send_signal(signal.SIGUSR1)
             for child in self._children:
                 child.process.wait()
-        self.outcomes += [Outcome(run, "left") for run in self._waiting]
+        self.outcomes += [RunOutcome(run, "left") for run in self._waiting]
 
     def _begin_next(self, screen: Screen) -> None:
         while self._waiting and len(self._children) < self._jobs and not self.heard:
@@ -86,7 +86,7 @@ class Runner:
             try:
                 begun = begin(self._grid, run, self._launcher, [child.log for child in self._children])
             except (OSError, UserError) as exc:
-                begun = Outcome(run, "failed", f"cannot be started: {exc}", 1)
+                begun = RunOutcome(run, "failed", f"cannot be started: {exc}", 1)
             if isinstance(begun, Child):
                 self._children.append(begun)
                 screen.begun(begun)
@@ -110,15 +110,15 @@ class Runner:
                 self.heard.append(signal.SIGUSR1)
             self._note(outcome, screen)
 
-    def _note(self, outcome: Outcome, screen: Screen) -> None:
+    def _note(self, outcome: RunOutcome, screen: Screen) -> None:
         self.outcomes.append(outcome)
         screen.ended(self.outcomes)
 
 
-def begin(grid: Grid, run: GridRun, launcher: Sequence[str], others: Sequence[IO[bytes]] = ()) -> Child | Outcome:
+def begin(grid: Grid, run: GridRun, launcher: Sequence[str], others: Sequence[IO[bytes]] = ()) -> Child | RunOutcome:
     """Starts or continues a run that is not complete; `others`: the logs of runs in progress."""
     word, sentence = state_of(grid, run)
-    if word not in IDLE:
+    if word not in NOTHING_TO_DO:
         with ExitStack() as unless_started:
             log = unless_started.enter_context(opened(run.log))
             try:
@@ -126,11 +126,11 @@ def begin(grid: Grid, run: GridRun, launcher: Sequence[str], others: Sequence[IO
                 word, sentence = judged(grid, run)  # another may have done it just now
             except BlockingIOError:
                 word, sentence = "running", f"another has the lock of {run.log}"
-            if word not in IDLE:
+            if word not in NOTHING_TO_DO:
                 child = _started(grid, run, word, launcher, log, others)
                 unless_started.pop_all()
                 return child
-    return Outcome(run, IDLE[word], sentence, int(word == "other"))
+    return RunOutcome(run, NOTHING_TO_DO[word], sentence, int(word == "other"))
 
 
 def opened(log: Path) -> IO[bytes]:
@@ -143,7 +143,7 @@ def opened(log: Path) -> IO[bytes]:
     return file
 
 
-IDLE = {"finished": "already", "running": "elsewhere", "other": "failed"}
+NOTHING_TO_DO = {"finished": "already", "running": "elsewhere", "other": "failed"}
 """Outcomes of runs in states in which there is nothing to do."""
 
 
@@ -166,7 +166,7 @@ def _started(
     return Child(run, process, log, start, time.monotonic())
 
 
-def ended(grid: Grid, child: Child, stopping: bool) -> Outcome:
+def ended(grid: Grid, child: Child, stopping: bool) -> RunOutcome:
     """Outcome of a run whose process has ended; `stopping`: it was sent a signal."""
     run, status = child.run, child.process.wait()
     status = 128 - status if status < 0 else status
@@ -175,12 +175,12 @@ def ended(grid: Grid, child: Child, stopping: bool) -> Outcome:
         _let_ranks_end(run.out)
     word, sentence = judged(grid, run)
     if status == STATUS or (status and stopping and (not own or own.startswith("zofl_mpi: SIG"))):
-        return Outcome(run, "stopped", sentence, status)
+        return RunOutcome(run, "stopped", sentence, status)
     if status:
-        return Outcome(run, "failed", f"exit status {status}: {own or last} ({run.log})", status)
+        return RunOutcome(run, "failed", f"exit status {status}: {own or last} ({run.log})", status)
     if word != "finished":
-        return Outcome(run, "failed", f"exit status 0, but {sentence} ({run.log})", 1)
-    return Outcome(run, "done", f"it took {timedelta(seconds=round(time.monotonic() - child.since))}")
+        return RunOutcome(run, "failed", f"exit status 0, but {sentence} ({run.log})", 1)
+    return RunOutcome(run, "done", f"it took {timedelta(seconds=round(time.monotonic() - child.since))}")
 
 
 def _let_ranks_end(out: Path) -> None:
@@ -240,7 +240,7 @@ class Screen:
         if not self._draws:
             say(f"{child.run.name}: running, see {child.run.log}")
 
-    def ended(self, outcomes: Sequence[Outcome]) -> None:
+    def ended(self, outcomes: Sequence[RunOutcome]) -> None:
         """Shows the last of these, which has just come."""
         last, done = outcomes[-1], sum(outcome.word == "done" for outcome in outcomes)
         if done:
@@ -252,12 +252,12 @@ class Screen:
         elif not self._draws and last.word != "already":
             say(f"[{len(outcomes)}/{self._total}] {text}; {self._numbers(outcomes)}")
 
-    def tick(self, outcomes: Sequence[Outcome], children: Sequence[Child]) -> None:
+    def tick(self, outcomes: Sequence[RunOutcome], children: Sequence[Child]) -> None:
         """Draws the bar; called ten times a second."""
         note = f"{self._numbers(outcomes)}  {', '.join(child.run.name for child in children)}"
         self._bar.update(self._bar.task_ids[0], completed=len(outcomes), note=note, refresh=True)
 
-    def _numbers(self, outcomes: Sequence[Outcome]) -> str:
+    def _numbers(self, outcomes: Sequence[RunOutcome]) -> str:
         failed = sum(outcome.word == "failed" for outcome in outcomes)
         left = timedelta(seconds=round(max(0.0, self._end - time.monotonic())))
         return f"{failed} failed" + (f", {left} left" if self._end else "")

@@ -12,12 +12,12 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.run import flags, records
 from zofl_mpi.run.grid.file import Grid, GridRun, arguments, resolved
 
-FREE = {"data_dir", "device", "checkpoint_every"}
+FREE_FLAGS = {"data_dir", "device", "checkpoint_every"}
 """Flags that a finished result may have otherwise: neither an iterate nor a column depends on them."""
 
 
 def state_of(grid: Grid, run: GridRun) -> tuple[str, str]:
-    """State of a run, as a word and a sentence.
+    """State of a run, as a word and a message.
 
     missing; running; interrupted (it can be resumed); begun (it ended before its first checkpoint and begins anew);
     finished; broken (cut off while it was written: it begins anew, the file is renamed); other (it is left alone).
@@ -28,7 +28,7 @@ def state_of(grid: Grid, run: GridRun) -> tuple[str, str]:
 
 
 def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
-    """State of a run from its result alone, as a word and a sentence."""
+    """State of a run from its result alone, as a word and a message."""
     if not os.path.lexists(run.out):
         return "missing", f"there is no result {run.out}"
     try:
@@ -42,7 +42,7 @@ def judged(grid: Grid, run: GridRun) -> tuple[str, str]:
     before = result.config
     kept = {k: v for k, v in planned.items() if k in before or k in run.flags}  # a later 1.x may have more flags
     settled = str(result.attrs.get("settled", "")).split()  # what follows from a budget is no choice
-    free = FREE | {"rounds", *settled}
+    free = FREE_FLAGS | {"rounds", *settled}
     names = [k for k in {**before, **kept} if k not in free and before.get(k) != kept.get(k)]
     if names:
         return "other", _other(flags.changes(names, before, kept))
@@ -71,7 +71,7 @@ def _other(difference: str) -> str:
 
 
 def finished(grid: Grid, run: GridRun) -> records.Run | str:
-    """The result of a run of a grid, or a sentence that says why there is none."""
+    """The result of a run of a grid, or the reason why there is none."""
     try:
         word, sentence = state_of(grid, run)
         if word == "finished":

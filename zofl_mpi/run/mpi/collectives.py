@@ -49,7 +49,7 @@ LIMIT = 1 << 30  # bytes a collective moves at once: counts are 32-bit integers 
 FRAME = 1024
 """Bytes at least that go with the first collective of a question or an agreement; only what is longer needs a second
 one."""
-SMALL = 1 << 16
+POLLED_BYTES = 1 << 16
 """Bytes for which ranks poll. A library moves a part at each poll (MPICH 64 kB): more would take many sleeps."""
 
 
@@ -150,7 +150,7 @@ class Collectives:
 
     def _learn(self, key: tuple[str, ...], needed: int) -> None:
         """Notes the room that a collective needs next time, alike on all ranks."""
-        self._rooms[key] = max(FRAME, needed) if needed <= SMALL else FRAME
+        self._rooms[key] = max(FRAME, needed) if needed <= POLLED_BYTES else FRAME
 
     def bcast(self, block: Bytes) -> None:
         """Sends the server's block into every rank's block of the same size."""
@@ -164,7 +164,7 @@ class Collectives:
         server that waited inside Bcast would burn the core on which a sleeping rank is to wake (5 ms a round on two
         cores).
         """
-        if block.size <= SMALL:
+        if block.size <= POLLED_BYTES:
             self._wait(self.comm.Ibcast(block))
             return
         self._wait(self.comm.Ibarrier())

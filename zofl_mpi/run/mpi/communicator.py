@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
     Communicator = Request = Any  # anything with their methods can carry a run, as that of `tests.communicator`
 
-__all__ = ["Communicator", "RanksLost", "Request", "Wrapped", "wait", "wake_in_time"]
+__all__ = ["Communicator", "RanksLost", "Request", "WrappedCommunicator", "wait", "wake_in_time"]
 
 
 class RanksLost(Exception):
@@ -27,7 +27,7 @@ class RanksLost(Exception):
     """
 
 
-class Wrapped:
+class WrappedCommunicator:
     """A communicator and its requests and parts, whose calls are made by `make(name, call, arguments)`."""
 
     def __init__(self, inner: Any, make: Callable[[str, Callable[..., Any], Any], Any]) -> None:
@@ -39,7 +39,7 @@ class Wrapped:
 
         def made(*arguments: Any) -> Any:
             result = make(name, call, arguments)
-            return Wrapped(result, make) if hasattr(result, "Test") or name == "Split" else result
+            return WrappedCommunicator(result, make) if hasattr(result, "Test") or name == "Split" else result
 
         self.__dict__[name] = made
         return made

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.messages import Bytes, Prepared
-from zofl_mpi.engine.staging import LEAST, Fetch, Staging
+from zofl_mpi.engine.staging import LEAST_PINNED_BYTES, Fetch, Staging
 
 UPLOAD, REPLY, FAILED = range(3)
 """Kinds of an item; the last two end their client's stream."""
@@ -109,7 +109,7 @@ class Order:
         return turns
 
 
-class Item(NamedTuple):
+class PackedItem(NamedTuple):
     """A packed item, and its copies from a GPU that may still be in progress."""
 
     kind: int
@@ -127,7 +127,7 @@ class Outbox:
 
     def __init__(self, staging: Staging | None = None) -> None:
         self._staging, self._changed = staging or Staging(), threading.Condition()
-        self._items: list[Item] = []
+        self._items: list[PackedItem] = []
         self._full = self._finished = self._over = False
         self._first = True
 
@@ -149,9 +149,9 @@ class Outbox:
     def add(self, kind: int, message: Prepared) -> None:
         """Packs an item, for which there is room."""
         # for a copy from a GPU into memory that is not pinned the main thread would wait
-        least = LEAST if any(map(messages.is_remote, message.arrays)) else 0
+        least = LEAST_PINNED_BYTES if any(map(messages.is_remote, message.arrays)) else 0
         block = self._staging.empty(max(message.size, least))[: message.size]
-        item = Item(kind, block, self._staging.write(message, block))
+        item = PackedItem(kind, block, self._staging.write(message, block))
         with self._changed:
             self._items.append(item)
             self._changed.notify_all()
@@ -207,7 +207,7 @@ class Outbox:
             self._changed.wait_for(lambda: self._full or self._finished, max(0.0, more))
 
 
-def sent(items: Sequence[Item]) -> Sent:
+def sent(items: Sequence[PackedItem]) -> Sent:
     """The items as a part of a wave: one block, or several followed by the sizes of each (int64)."""
     if not items:
         return NOTHING_SENT

@@ -31,7 +31,7 @@ from zofl_mpi.engine.clients import Client, failure
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended, Faults
 from zofl_mpi.run.client_memory import Memory
-from zofl_mpi.run.mpi.communicator import Communicator, RanksLost, Wrapped
+from zofl_mpi.run.mpi.communicator import Communicator, RanksLost, WrappedCommunicator
 
 TIMEOUT = 20.0
 """Seconds for the rest to come together, and for the end, beyond those of the longest round: ranks may be computing."""
@@ -58,7 +58,7 @@ class Survival:
             except self.faults as exc:
                 raise RanksLost(f"{name}: {exc}") from exc
 
-        return cast(Communicator, Wrapped(self.comm, make))
+        return cast(Communicator, WrappedCommunicator(self.comm, make))
 
     def recover(self) -> list[int]:
         """Comes together with the ranks that are left; returns which are lost. Raises Ended if rank 0 is."""

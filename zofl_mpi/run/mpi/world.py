@@ -18,7 +18,7 @@ from zofl_mpi.engine.processes import Process, kill, stat
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import RANKS, Faults, SingleProcess, World, launched, refuse_singletons
 from zofl_mpi.errors import UserError, plain_lines
-from zofl_mpi.run.mpi.communicator import Communicator, Wrapped, wait, wake_in_time
+from zofl_mpi.run.mpi.communicator import Communicator, WrappedCommunicator, wait, wake_in_time
 from zofl_mpi.run.mpi.survival import Survival, end_all, end_stuck
 from zofl_mpi.run.progress import outermost_launcher
 
@@ -129,7 +129,7 @@ class MPIWorld:
                 return call(*arguments)
 
         if rank == 0:  # whose communication thread reads uploads while its main thread sends them on
-            comm = self.comm = cast(Communicator, Wrapped(comm, make))
+            comm = self.comm = cast(Communicator, WrappedCommunicator(comm, make))
         groups = [range(server_ranks), *((0, other) for other in range(1, server_ranks))]
         self.servers, *self.pairs = (comm.Split(int(rank in group), rank) for group in groups)
         self.clients = comm.Split(int(not 0 < rank < server_ranks), rank)

@@ -32,7 +32,7 @@ class Checkpoint:
 
     attrs: dict[str, Any]
     payload: dict[str, NDArray[np.uint8]]  # name -> packed message: the state, and one memory a client
-    newer: str = ""  # why this one is read in place of a newer one, in a sentence; "" if it is the newest
+    newer: str = ""  # why a newer one is not read; "" if there is none
 
 
 def checkpoint_path(out: FileName) -> Path:

@@ -38,7 +38,7 @@ class WriteError(UserError):
 
 
 class DamagedError(WriteError):
-    """A result that somebody else has changed while it was written."""
+    """A result that another process changed while it was written."""
 
 
 class LostError(UserError):

@@ -19,7 +19,7 @@ from zofl_mpi.run.records.rows import CLIENTS, RANK_TABLE, RANKS, TABLE
 
 ABSENT = 1 << 28
 """Most bytes that a file may claim and not store, as in rows that are lost: a reader fills them, in a second or two."""
-CHUNK = 25_000
+CHUNK_OVERHEAD = 25_000
 """Bytes that take as long to fill as a chunk of its own."""
 OBJECTS = 100_000
 """Most groups and data sets of a file."""
@@ -175,7 +175,7 @@ def _absent(data: Any, path: object, name: str) -> int:
     claimed: int = math.prod(data.shape) * data.dtype.itemsize
     absent: int = max(0, claimed - int(data.id.get_storage_size()))
     piece: int = math.prod(data.chunks or data.shape) * data.dtype.itemsize
-    return absent + absent // max(piece, 1) * CHUNK
+    return absent + absent // max(piece, 1) * CHUNK_OVERHEAD
 
 
 def _check_attributes(item: Any, path: object, name: str) -> None:

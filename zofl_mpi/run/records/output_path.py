@@ -1,4 +1,4 @@
-"""Where a result may be made: refused before the first round, in a sentence each."""
+"""Checks of --out before the first round."""
 
 import os
 import shutil
