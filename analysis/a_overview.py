@@ -27,12 +27,12 @@ from shared.wording import METHODS
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.paths import new_file
-from zofl_mpi.report.palette import BLUE, BYTES, GREEN, ORANGE, SECONDS, SKY
+from zofl_mpi.report.palette import BLUE, BYTES, GREEN, ORANGE, SECONDS
 from zofl_mpi.run import records
 
 NAMES = METHODS | {"server_sgd": "server alone"}
 LINES = ((BLUE, "-"), (ORANGE, "-"), ("0.35", ":"), (GREEN, "-."))
-PERSONAL = (SKY, "--")
+PERSONAL = (BLUE, "--")
 WAYS = {"down": "to the clients", "up": "to the server"}
 MIB = 2.0**20
 PARTS = {"compute": "computing", "wait": "waiting", "comm": "sending"}

@@ -24,6 +24,8 @@ from shared.groups import Group, ahead, mean_sd
 from shared.reading import read
 from shared.study import accuracy, counts, spread
 
+from zofl_mpi.report.groups import t_half_width
+
 STEPS = ("lam", "local", "server")
 PLACE = ("share", "n", "lacks")
 CONTROL = "server_sgd"
@@ -132,28 +134,33 @@ def table(best: Sequence[Row]) -> str:
 
 @figures.styled
 def draw(best: Sequence[Row]) -> Any:
-    """Draws the gain of ZO-HFL and of FedAvg over the server alone against the server's share, a colour per n."""
+    """Draws the gain of ZO-HFL and of FedAvg over the server alone against the server's share, a panel per model."""
     sizes = sorted({(r["lacks"], r["n"]) for r in best})
-    figure, ((panel,),) = figures.canvas(1, 1, figures.PAGE, 2.8)
-    for method, line, face in (("zo_hfl", "-", None), ("fedavg", ":", "white")):
-        for k, (lacks, n) in enumerate(sizes):
-            of = sorted(
-                (r for r in best if (r["method"], r["lacks"], r["n"]) == (method, lacks, n)),
-                key=lambda r: float(r["share"]),
-            )
-            lacking = f", server lacks {lacks:g} classes" if lacks else ""
+    figure, panels = figures.canvas(1, len(sizes), figures.PAGE, 2.2, sharex=True, sharey=True)
+    for panel, (lacks, n) in zip(panels.flat, sizes, strict=True):
+        for k, method in enumerate(("zo_hfl", "fedavg")):
+            of = sorted((r for r in best if (r["method"], r["lacks"], r["n"]) == (method, lacks, n)), key=share)
             panel.errorbar(
-                [100 * r["share"] * 1.04 ** (k - len(sizes) / 2) for r in of],
+                [100 * share(r) for r in of],
                 [r["gain_mean"] for r in of],
-                [r["gain_sd"] for r in of],
-                **figures.look(k) | {"linestyle": line, "markerfacecolor": face},
+                [float(t_half_width(r["gain_sd"], int(r["seeds"]))) for r in of],
+                **figures.look(k),
                 capsize=2,
-                label=f"{wording.method_name(method)}, n = {n:g}{lacking}",
+                label=wording.method_name(method),
             )
-    panel.axhline(0, color="0.5", linewidth=0.8)
-    panel.set(xscale="log", xlabel="server's share of the training data (%)", ylabel="gain over the server (points)")
-    figures.legend(figure, np.array([[panel]]), 2, "mean and deviation over seeds of the seed-by-seed difference")
+        panel.axhline(0, color="0.5", linewidth=0.8)
+        panel.set_title(f"n = {n:g}" + f"\nserver lacks {lacks:g} classes" * bool(lacks), loc="left")
+        panel.set_xscale("log")
+        panel.xaxis.set_major_formatter("{x:g}")
+    figure.supxlabel("server's share of the training data (%)", fontsize=8)
+    panels[0, 0].set_ylabel("gain over the server alone\n(points of test accuracy)")
+    figures.legend(figure, panels, 2, "mean over seeds of the difference seed by seed; bar: its 95 % t interval")
     return figure
+
+
+def share(row: Row) -> float:
+    """The server's share of the training data, of 1."""
+    return float(row["share"])
 
 
 if __name__ == "__main__":

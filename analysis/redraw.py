@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import a_budget
+import a_overview
+import a_shares
 import b_methods
 import c_budget
 import d_lean
@@ -27,6 +29,8 @@ from shared.lean import Place
 from shared.scaling import read
 
 KEPT = command.ANALYSIS / "results"
+SETTING = "MNIST, 10 clients, 50 % of them in a round, classes shared out by Dirichlet(0.1), 3 MPI ranks"
+"""Of a_overview, as its figure's head tells it."""
 STUDY = KEPT / "scaling/scaling.json"
 
 
@@ -65,9 +69,9 @@ def lean_map(data: str) -> Any:
 DRAWN: Mapping[str, Callable[[], Any]] = {
     "scaling/scaling": lambda: scaling.figure(read([STUDY])),
     "scaling/scaling_model": lambda: scaling_model.figure(*scaling_model.modelled(read([STUDY]), scaling_model.RATE)),
+    "a_shares": lambda: a_shares.draw([row for row in table("a_shares") if row["best"] == "True"]),
     "c_budget": lambda: c_budget.draw(table("c_budget")),
     "b_methods": lambda: b_methods.draw([row for row in table("b_methods") if row["best"] == "True"]),
-    "b_methods_cifar": lambda: b_methods.draw([row for row in table("b_methods_cifar") if row["best"] == "True"]),
     **{f"a_budget_{data}": partial(first_budget, data) for data in ("mnist", "fashion-mnist")},
     **{f"d_lean_map_{data}": partial(lean_map, data) for data in ("mnist", "fashion-mnist", "cifar10")},
 }
@@ -84,6 +88,14 @@ def main(words: list[str] | None = None) -> None:
         for name, draw in DRAWN.items():
             if Path(name).name.startswith(tuple(flags.name)):
                 files.keep(draw(), flags.out / name)
+        if "a_overview".startswith(tuple(flags.name)):
+            numbers = [
+                a_overview.Number(
+                    **{**row, "where": f"{row['where']:g}" if isinstance(row["where"], float) else row["where"]}
+                )
+                for row in table("a_overview")
+            ]
+            a_overview.keep(a_overview.drawn(numbers, SETTING), flags.out / "a_overview")  # PNG alone, in its own size
 
 
 if __name__ == "__main__":

@@ -109,7 +109,8 @@ submit() { # submit SCRIPT ARGUMENTS...: what starts a job like this one, as one
 }
 
 ended() { # ended NAME STATUS CHECKPOINT: after a run that did not end well, the one line that goes on from there
-    local name=$1 status=$2 checkpoint=$3
+    local name=$1 status=$2 checkpoint=$3 first=', after what the log tells is mended'
+    if [[ -n ${cancelled:-} ]]; then first=''; fi
     for _ in {1..10}; do # a cancelled mpirun leaves before its ranks, which may be writing a checkpoint
         if [[ ! -e ${checkpoint%.ckpt.h5}.lock ]]; then break; fi
         sleep 0.5
@@ -117,8 +118,7 @@ ended() { # ended NAME STATUS CHECKPOINT: after a run that did not end well, the
     if [[ -e $checkpoint ]]; then
         printf '%s: ended with status %d; continue on a login node: %s\n' "$name" "$status" "$ZOFL_RESUME"
     else
-        printf '%s: ended with status %d; on a login node, after what the log tells is mended: %s\n' \
-            "$name" "$status" "$ZOFL_BEGIN"
+        printf '%s: ended with status %d; on a login node%s: %s\n' "$name" "$status" "$first" "$ZOFL_BEGIN"
     fi
 }
 

@@ -118,8 +118,9 @@ def test_a_cancelled_job_ends_its_round_and_is_not_requeued(cluster: Cluster, pl
         assert job.stdout.readline() == "started\n"
         (place / "state").write_text("COMPLETING\n")  # what Slurm says after scancel
         os.killpg(job.pid, signal.SIGTERM)  # Slurm tells all processes of the job
-        assert job.wait(LIMIT) == 75
-    assert not (place / "asked").exists()
+        told, _ = job.communicate(timeout=LIMIT)
+    assert job.returncode == 75 and not (place / "asked").exists()
+    assert "ended with status 75; on a login node: sbatch --ntasks=3" in told  # nothing is to be mended
 
 
 ARRAY = {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"}

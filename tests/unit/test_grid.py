@@ -494,6 +494,16 @@ def test_a_failure_after_a_signal_is_still_a_failure(go: Callable[..., Runner]) 
     assert words(runner) == ["failed", "left", "left"]
 
 
+def test_a_launcher_that_leaves_before_its_ranks_has_no_failed_run(go: Callable[..., Runner], tmp_path: Path) -> None:
+    """As Slurm's scancel ends mpirun: the run has said which signal it heard, and still writes. Mutations: its sentence
+    is that of a failure; its state is looked at while it writes."""
+    ranks = "(until flock -n 9; do :; done; touch locked; sleep 0.5; rm $name.lock; touch saved-$name) 9>$name.lock &"
+    heard = "echo zofl_mpi: SIGTERM: the run ends after this round; until [[ -e locked ]]; do sleep 0.01; done; exit 1"
+    wait = "for i in {1..2000}; do sleep 0.05; done"
+    runner = go(f"trap '{ranks} {heard}' USR1; touch ready-$name; {wait}", signals=(signal.SIGTERM,))
+    assert words(runner) == ["stopped", "left", "left"] and (tmp_path / "saved-1").exists()
+
+
 def test_a_run_that_was_asked_to_stop_by_another_ends_all(go: Callable[..., Runner], tmp_path: Path) -> None:
     """A scheduler may signal the ranks and not this process; the others hear of it once."""
     others = "until [[ -e ready-1 && -e ready-2 ]]; do sleep 0.05; done"

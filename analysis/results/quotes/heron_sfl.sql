@@ -50,8 +50,7 @@ select m.*, p.ahead_mean, p.ahead_sd, p.ahead_by_seed, o.cosine as other_cosine,
 from c_pays_pairs p join stages m using (setting, method) join stages o on o.setting = p.setting and o.method = p.beside;
 -- | | CIFAR-10 | share | MiB |
 with n(method, name) as (values ('heron-frozen', 'frozen client'), ('heron', 'HERON'), ('heron-head', 'HERON, exact head'),
-    ('heron-head-8', 'the same, eight directions'), ('heron-head-jvp', 'the same, derivatives (`jvp`)'),
-    ('heron-sample', 'the same, per sample'), ('heron-sample-8', 'per sample, eight directions'), ('ho_sfl', 'HO-SFL'),
+    ('heron-head-8', 'the same, eight directions'), ('ho_sfl', 'HO-SFL'),
     ('heron-n2', 'last stage exact, the others frozen'),
     ('heron-n2-zo', 'the same, the others estimated'), ('heron-n4', 'last two stages exact'), ('cse_fsl', 'CSE-FSL, all stages'),
     ('sflv2', 'SFLV2'))

@@ -28,7 +28,8 @@ select nth(what, 'heron-head-8 none | cse_fsl none') as k, step_macs / 1e6 from 
 select way, m, s from (
     select way, place, mean as m, sd as s from lean_table where d = 1 union all
     select way, place + 0.5, lacked_mean_percent, lacked_sd_percent from lean_rows where d = 1 and place in (16, 19)
-) order by place;
+) where way not like 'DeComFL%' and way not like '%estimated head' and way not like 'HO-SFL%' and way not in ('SFLV2, left out', 'FedAvg, left out')
+order by place;
 -- from # on
 select half_apart(1, 1, 3);
 create view lean_apart as select *, nth(way, 'CSE-FSL, left out | CSE-FSL, uploads only | mixed, estimates | HERON, 8 directions | frozen client'

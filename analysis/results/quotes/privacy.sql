@@ -22,7 +22,7 @@ where nth(epsilon, 'e0.3 | e1 | e3 | e10 | inf') > 0 group by j, n.k;
 create view behind as
 select f.cell, f.epsilon, substr(s.method, 9) * 1 as K, f.accuracy_mean_percent - s.accuracy_mean_percent as points
 from private f join private s using (cell, epsilon) where f.method = 'fedavg-1' and s.method like 'scalars-%';
--- at ε = 0.1 to 10 they are # to # points behind one step of FedAvg, on MNIST # to #
+-- At ε = 0.1 to 10 they are # to # points behind one step of FedAvg, on MNIST # to #
 select min(case cell when 'fashion-170' then points end), max(case cell when 'fashion-170' then points end),
     min(case cell when 'mnist-170' then points end), max(case cell when 'mnist-170' then points end)
 from behind where K = 64 and epsilon like 'e%';
@@ -30,8 +30,8 @@ from behind where K = 64 and epsilon like 'e%';
 select max(abs(f.accuracy_mean_percent - s.accuracy_mean_percent) - half_apart(f.accuracy_sd_percent, s.accuracy_sd_percent, 3)) < 0 and min(f.seeds) = 3
 from private f join private s using (cell, epsilon) where f.method = 'fedavg-1' and s.method = 'scalars-64' and f.seeds = 3
     and cell in ('fashion-170', 'mnist-170') and epsilon like 'e%';
--- predicted**: at ε = 0.3 # scalars are predicted to make # % of first order's progress and make # ± #; predictions for 1 to 64
--- agree to a factor of #. - **Pure
+-- At ε = 0.3, K = # scalars are predicted to make # % of first order's progress and make # ± #. Predictions for 1 to 64
+-- agree to a factor of #.
 select max(case K when 16 then K end), max(case K when 16 then predicted_percent end), max(case K when 16 then measured_mean_percent end),
     max(case K when 16 then measured_sd_percent end), max(max(measured_mean_percent / predicted_percent, predicted_percent / measured_mean_percent))
 from p_privacy_shares;

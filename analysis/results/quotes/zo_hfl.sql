@@ -29,10 +29,11 @@ select -max(above), -min(above) from table1 where method = 'zo_hfl';
 select ceil(100 * points) / 100 from less_server;
 -- gamma_r sum to # over 500 rounds
 with recursive r(r) as (values (1) union all select r + 1 from r where r < 500) select sum(0.01 / sqrt(r)) from r;
--- SCAFFOLD ends at # ± # %, FedAvg + server at # ± #, the server alone at # ± #, ZO-HFL at # ± #, FedAvg at # ± #,
--- FedProx at # ± #.
-select nth(method, 'scaffold | fedavg+server | server_sgd | zo_hfl | fedavg | fedprox') as k, accuracy_mean_percent, accuracy_sd_percent
-from a_tuned where best;
+-- | MNIST, best constant steps |
+with n(k, method, name) as (values (1, 'scaffold', 'SCAFFOLD'), (2, 'fedavg+server', 'FedAvg + server'), (3, 'server_sgd', 'server SGD'),
+    (4, 'zo_hfl', 'ZO-HFL'), (5, 'fedavg', 'FedAvg'), (6, 'fedprox', 'FedProx'))
+select k, name, t.accuracy_mean_percent, t.accuracy_sd_percent, i.accuracy_mean_percent as im, i.accuracy_sd_percent as isd
+from n join a_tuned t using (method) join a_tuned_iid i using (method) where t.best and i.best;
 -- FedAdagrad ends at # ± # %, FedYogi at # ± #, FedAdam at # ± #, FedAvgM at # ± #, FedAvg with a tuned server step at # ± #
 select nth(method, 'FedAdagrad | FedYogi | FedAdam | FedAvgM | fedavg') as k, accuracy_mean_percent, accuracy_sd_percent
 from a_rules where best;
@@ -46,10 +47,6 @@ where method = 'zo_hfl' and d.reading = 'default'
     and nth(t.reading, 'batch-1 | batch-32 | batch-256 | mu-0.1 | mu-10 | lam-0.1 | tau-10');
 -- No reading brings FedAvg below # %
 select floor(min(accuracy_mean_percent)) from a_readings where method = 'fedavg';
--- ends at # ± # %, FedProx at # ± #, SCAFFOLD at # ± #, FedAvg + server at # ± #; the server alone at # ± #, ZO-HFL at # ± #.
--- **Pixel scaling**
-select nth(method, 'fedavg | fedprox | scaffold | fedavg+server | server_sgd | zo_hfl') as k, accuracy_mean_percent, accuracy_sd_percent
-from a_tuned_iid where best;
 create view shares as select z.*, z.gain_mean - half(z.gain_sd, z.seeds) as least, z.gain_mean + half(z.gain_sd, z.seeds) as most, s.accuracy_mean_percent as server_mean, s.accuracy_sd_percent as server_sd,
     f.accuracy_mean_percent as fedavg_mean, f.accuracy_sd_percent as fedavg_sd,
     s.accuracy_by_seed_percent as server_by_seed, z.lacks = 3 as lacking,
@@ -68,11 +65,11 @@ select avg(case n when 170 then f.bytes_up end), avg(case n when 850 then f.byte
 where z.best and f.best and z.method = 'zo_hfl' and f.method = 'fedavg';
 -- no gain's interval lies above 0
 select min(least <= 0) from shares where share >= 0.01 and not lacking;
--- ends at #, #, # nat for tau = 5, 20, 50
+-- for tau = 5, 20, 50 ends at #, #, # nat in
 select c4 from a_fig2_txt where c1 = 'fashion-mnist' and c2 = 'a1000-b0.9' and c3 in ('5', '20', '50');
--- at #, #, # in the second
+-- In the second it is #, #, #, in
 select c4 from a_fig2_txt where c1 = 'fashion-mnist' and c2 = 'a1-b0.5' and c3 in ('5', '20', '50');
--- at #, #, # in the third
+-- in the third #, #, # (deviations
 select c4 from a_fig2_txt where c1 = 'fashion-mnist' and c2 = 'a0.1-b0.1' and c3 in ('5', '20', '50');
 -- (deviations # to #). A
 select min(c5), max(c5) from a_fig2_txt where c1 = 'fashion-mnist';

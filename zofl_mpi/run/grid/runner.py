@@ -18,9 +18,9 @@ from typing import IO, NamedTuple, Self, final
 from zofl_mpi.errors import UserError, plain
 from zofl_mpi.run.grid.file import Grid, GridRun
 from zofl_mpi.run.grid.forked import Forked, forks
-from zofl_mpi.run.grid.state import command, judged, state_of, typed
+from zofl_mpi.run.grid.state import command, held, judged, state_of, typed
 from zofl_mpi.run.records import output_path
-from zofl_mpi.run.records.lock import lock
+from zofl_mpi.run.records.lock import lock, lock_path
 from zofl_mpi.run.signals import STATUS
 
 LABELS = {
@@ -171,14 +171,24 @@ def ended(grid: Grid, child: Child, stopping: bool) -> Outcome:
     run, status = child.run, child.process.wait()
     status = 128 - status if status < 0 else status
     own, last = _last_words(child)
+    if status and stopping:
+        _let_ranks_end(run.out)
     word, sentence = judged(grid, run)
-    if status == STATUS or (status and stopping and not own):
+    if status == STATUS or (status and stopping and (not own or own.startswith("zofl_mpi: SIG"))):
         return Outcome(run, "stopped", sentence, status)
     if status:
         return Outcome(run, "failed", f"exit status {status}: {own or last} ({run.log})", status)
     if word != "finished":
         return Outcome(run, "failed", f"exit status 0, but {sentence} ({run.log})", 1)
     return Outcome(run, "done", f"it took {timedelta(seconds=round(time.monotonic() - child.since))}")
+
+
+def _let_ranks_end(out: Path) -> None:
+    """Waits while a run's ranks write its checkpoint: a launcher that a signal ends may leave before them."""
+    for _ in range(50):
+        if not held(lock_path(out)):
+            return
+        time.sleep(0.1)
 
 
 def _last_words(child: Child) -> tuple[str, str]:

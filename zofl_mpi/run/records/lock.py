@@ -26,7 +26,7 @@ class WriterLock:
 
     def __init__(self, result: Path) -> None:
         """Takes the lock (UserError: another process has it; OSError: its file cannot be written)."""
-        self.path, self._number = result.with_name(result.name.removesuffix(".h5") + ".lock"), -1
+        self.path, self._number = lock_path(result), -1
         while self._number < 0:
             try:
                 self._number = create_exclusively(self.path)
@@ -55,6 +55,11 @@ class WriterLock:
             self.path.unlink(missing_ok=True)
         os.close(self._number)
         self._number = -1
+
+
+def lock_path(result: Path) -> Path:
+    """The lock's file beside a result."""
+    return result.with_name(result.name.removesuffix(".h5") + ".lock")
 
 
 def lock(number: int) -> bool:
