@@ -160,8 +160,8 @@ def method(cls: Any, plan: Training, **flags: Any) -> Any:
         flags = {"align_epochs": 3, **flags}
     names = {field.name for field in fields(cls)}
     if "estimation" in names:
-        own = {field.name for field in fields(Estimation)}
-        values = {name: flags.pop(name) for name in own & flags.keys()}
+        known = {field.name for field in fields(Estimation)}
+        values = {name: flags.pop(name) for name in known & flags.keys()}
         check_ranges(Estimation, values)
         flags["estimation"] = Estimation(**values)
     between, own = list[Any](), replace(plan.setting, context=RunContext())
@@ -182,10 +182,10 @@ def broadcast(of: Any, x: Tensor, moments: dict[str, Any], buffers: Tensor, r: i
 
 
 def run(of: Any, rounds: int, start: int = 0, clients: LocalClients | None = None, state: Any = None) -> Any:
-    clients = composed(clients or LocalClients(list(of.setting.data), method=of), of)
+    whole = composed(clients or LocalClients(list(of.setting.data), method=of), of)
     state = state or of.start()
     for r in range(start, start + rounds):
-        state = finite_round(of, state, r, clients)
+        state = finite_round(of, state, r, whole)
     return state
 
 
@@ -216,7 +216,7 @@ def statistics(module: nn.Module) -> Tensor:
 def put(module: nn.Module, theta: Tensor, buffers: Tensor) -> None:
     """The inverse of `flat` and `statistics`."""
     with torch.no_grad():
-        values = [*module.parameters()], [b for b in module.buffers() if b.is_floating_point()]
+        values: Any = [*module.parameters()], [b for b in module.buffers() if b.is_floating_point()]
         for tensors, vector in zip(values, (theta, buffers), strict=True):
             for tensor, piece in zip(tensors, vector.split([t.numel() for t in tensors]), strict=True):
                 tensor.copy_(piece.view(tensor.shape))
@@ -244,7 +244,7 @@ def fedavg(plan: Training, make: Make, rounds: int, clients: Sequence[int]) -> n
     """FedAvg on the whole network, by hand; own optimiser states by `plan.state`. One network is plain training."""
     nets = {i: whole_of(make) for i in clients}
     rules = {i: torchs(net.parameters(), plan.optimiser, 0.05) for i, net in nets.items()}
-    average = flat(nets[clients[0]]), statistics(nets[clients[0]])
+    average: Any = flat(nets[clients[0]]), statistics(nets[clients[0]])
     sizes = {i: len(plan.setting.data[i]) for i in clients}
     moments: list[dict[str, Tensor]] = []  # of each parameter, the mean
     for r in range(rounds):

@@ -183,10 +183,10 @@ def test_the_printed_bounds_are_those_of_the_paper() -> None:
         "eta/(4 L_0 n)": pytest.approx(eta / (4 * L0 * n)),
         "eta/(12 sqrt(3) B_2 (L_0 n + 1) H), B_2 = 1": pytest.approx(eta / (12 * 3**0.5 * (L0 * n + 1) * 7)),
     }
-    of = links(H=7)
-    object.__setattr__(of.problem, "lipschitz", 3.0)
+    linked = links(H=7)
+    object.__setattr__(linked.problem, "lipschitz", 3.0)
     head = "Theorem 1 asks for gamma at most "
-    lines = {name.removeprefix(head): line for name, line in of.plan(1).items() if " asks for " in name}
+    lines = {name.removeprefix(head): line for name, line in linked.plan(1).items() if " asks for " in name}
     assert lines == {"1/(8H)": pytest.approx(1 / 56), "eta/(24 (L_0 n + 1))": pytest.approx(eta / (24 * (3 * n + 1)))}
 
 
@@ -359,7 +359,7 @@ def test_it_is_algorithm_2_written_out(y0: Any) -> None:
             for b in STREAMS(Purpose.BATCH, r=r, i=i).integers(SAMPLES, size=(H, 2)):
                 drift = up.noise[b].mean(axis=0)
                 f = [(w - up.a) @ up.A @ (w - up.a) / 2 + drift @ w + s @ s / 2 for w, s in ((yv, z + eta * v), (y, z))]
-                pull = z * max(0.0, 1 - 0.5 / np.linalg.norm(z)) / eta
+                pull = z * max(0.0, 1 - 0.5 / float(np.linalg.norm(z))) / eta
                 z = z - 0.05 * (n / eta * (f[0] - f[1]) * v + pull)
             ends.append(z)
         x = np.mean(ends, axis=0)

@@ -111,7 +111,7 @@ def test_the_newest_uploads_are_kept(monkeypatch: pytest.MonkeyPatch, start: int
 
     monkeypatch.setattr(Server, "step", seen)
     clients = LocalClients(list(own.data), method=of)
-    state, labels = None, [[], [], []]
+    state, labels = None, list[Any]([[], [], []])
     for r in (start, start + 1):
         state = run(of, 1, r, clients, state)
         for i, data in enumerate(own.data):

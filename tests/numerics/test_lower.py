@@ -122,7 +122,7 @@ def test_three_steps_by_hand() -> None:
     ):
         alpha, beta, gamma_l = acceleration(which, 0.25, 1.0, 4.0, 1)
         for count, end in enumerate(ends, 1):
-            close(steps_of(2.0, (1.0, 1.0), count, 0.25, alpha, beta, gamma_l), [float(Fraction(e)) for e in end])
+            close(steps_of(2.0, (1.0, 1.0), count, 0.25, alpha, beta, gamma_l), [float(Fraction(str(e))) for e in end])
         found, _, _ = solve(line(Part(2.0), lower=which, T_lower="3"), np.zeros(1))
         close(found, [float(Fraction(ends[2][1]))])
 
@@ -366,17 +366,17 @@ def test_steps_that_curvature_multiplies_are_told_once(
         assert now.condition == kappa
         of.watch_growth(of.schedule(np.zeros(1), 0), now, r)
         assert capsys.readouterr().err == ""
-    of = from_flags(
+    whole = from_flags(
         FedRZOBL,
         Setting(Sloping(), STREAMS, (Part(1.0),) * 3, dtype=np.float64),
         eta=eta,
         batch_lower=0,
         T_lower="auto",
     )
-    state = replace(of.start(), x=np.ones(1))
-    clients = clients_of(of)
+    state = replace(whole.start(), x=np.ones(1))
+    clients = clients_of(whole)
     for r in (5, 6):
-        state = of.round(replace(state, x=np.ones(1)), r, clients)
+        state = whole.round(replace(state, x=np.ones(1)), r, clients)
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and "x of round 6 " in told and ", at x_0 4: --T-lower auto takes " in told
     a = {k: 4 * k + 1 for k in (4, 14 + 10 * abs(eta))}  # 1 + eta v, v = 1 or -1

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -95,7 +95,7 @@ def test_lora_begins_as_nothing_on_one_tensor_of_frozen_weights() -> None:
         close(own.parts.auxiliary(smashed, every), head(text[None]).logits[0])
     assert (theta.reshape(-1, RANK * WIDTH)[1::2] == 0).all() and (theta.reshape(-1, RANK * WIDTH)[::2] != 0).all()
     own = problem()
-    client, auxiliary, server = own.parts[:3]
+    client, auxiliary, server = cast(Any, own.parts[:3])
     assert client.body.wte.weight is auxiliary.last.unembedding.weight is server.last.unembedding.weight
     assert auxiliary.last.behind[0].weight is server.last.behind[0].weight
     assert auxiliary.segment.blocks[0].mlp.c_fc.weight is server.segment.blocks[0].mlp.c_fc.weight

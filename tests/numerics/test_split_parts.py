@@ -115,7 +115,7 @@ def test_views_of_a_vector_are_made_once_and_go_with_it(monkeypatch: pytest.Monk
 
 def test_frozen_parameters_are_constants() -> None:
     """Mutations: frozen ones in theta; a gradient that is missing where nothing depends on theta."""
-    client = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    client: Any = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     client[0].requires_grad_(False)
     weight, found = client[0].weight.detach().clone(), Flat([client])
     theta, buffers = found.initial()

@@ -166,6 +166,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--number", type=int, default=20, help="mutants of a module")
     parser.add_argument("--every", action="store_true", help="all mutants")
     parser.add_argument("--seed", type=int, default=1, help="which ones")
+    parser.add_argument("--files", type=int, help="meet so many files of tests at most, the module's own first")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds of a mutant")
     flags = parser.parse_args(words)
     os.chdir(ROOT)
@@ -177,7 +178,7 @@ def main(words: list[str]) -> int:
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             parts = path.relative_to(ROOT).with_suffix("").parts
             module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            files, tree = tests_of(module), ast.parse(path.read_text())
+            files, tree = tests_of(module)[: flags.files], ast.parse(path.read_text())
             every = faults(tree)
             if not files or not every or meet(module, None, files, flags.limit) != "survived":
                 why = "the tests fail as it is" if files and every else "none tried"

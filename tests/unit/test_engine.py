@@ -27,7 +27,7 @@ from zofl_mpi.run.mpi.communicator import RanksLost, WrappedCommunicator
 from zofl_mpi.run.mpi.server import MPIClients
 from zofl_mpi.run.mpi.world import MPIWorld
 
-pytestmark: list[Any] = []  # not those of the imported tests, which need mpirun
+pytestmark = []  # type: ignore[assignment]  # not those of the imported tests, which need mpirun
 del test_the_seconds_of_a_round_add_up_on_every_rank  # noqa: F821  (threads wait for the interpreter, too)
 
 

@@ -69,10 +69,10 @@ def test_the_virtual_seconds_of_three_clients_by_hand() -> None:
 def test_a_method_that_is_bound_later_begins_at_zero() -> None:
     """Mutation: the seconds, joules and rounds of the method before it."""
     fleet, asks = bound(FAST, SLOW, of=[0, 1], method={"beta": 0.5})
-    fleet.spent(3)
+    fleet.columns(3)
     fleet.bind(replace(asks, beta=1.0), [Needs(12.0)])
     fresh, _ = bound(FAST, SLOW, of=[0, 1], needs=Needs(12.0))
-    assert fleet.spent(3) == fresh.spent(3)
+    assert fleet.columns(3) == fresh.columns(3)
     assert all(np.array_equal(each, fresh.by_client(3)[name]) for name, each in fleet.by_client(3).items())
 
 
@@ -185,7 +185,7 @@ def test_a_method_that_asks_all_clients_cannot_leave_any_out() -> None:
     assert "asks all clients in every round, and there is --over-select" in complaint(fleet.bind, method, [Needs(1.0)])
     unlimited = Fleet([FAST, SLOW], np.array([0, 1]), Streams(1))
     unlimited.bind(method, [Needs(6.0)])
-    assert unlimited.spent(1).virtual_seconds == 16.0
+    assert unlimited.columns(1).virtual_seconds == 16.0
 
 
 def test_a_problem_without_known_operations_is_refused() -> None:

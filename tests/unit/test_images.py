@@ -397,7 +397,7 @@ def test_no_damage_ends_in_anything_but_a_data_set_or_one_sentence(tmp_path_fact
 
     @settings(max_examples=40, deadline=None, derandomize=True, database=None)
     @given(st.data())
-    def damage(choice) -> None:
+    def damage(choice):
         data = bytearray(good)
         near = st.one_of(st.integers(0, min(400, len(good) - 1)), st.integers(0, len(good) - 1))
         for _ in range(choice.draw(st.integers(1, 6))):

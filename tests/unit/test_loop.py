@@ -286,8 +286,8 @@ NO_DATACLASS = r"round 1: TypeError: evaluate returned a \w+: it must return a d
     ],
 )
 def test_a_mistake_in_a_report_is_told_with_its_round(tmp_path: Path, report: Any, words: str) -> None:
-    method = Counting()
-    method.evaluate = lambda *_: report()  # type: ignore[method-assign]
+    method: Any = Counting()
+    method.evaluate = lambda *_: report()
     with pytest.raises(RunFailed, match=words) as caught:
         run(tmp_path / "a.h5", method)
     assert "ZeroDiv" not in words or "Traceback" in caught.value.trace
