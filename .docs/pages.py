@@ -20,7 +20,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 from zofl_mpi.__main__ import FAMILIES
-from zofl_mpi.run import flags, plan
+from zofl_mpi.run.command import flags, plan
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "analysis/results"

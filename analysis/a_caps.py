@@ -23,8 +23,8 @@ from zofl_mpi.engine.streams import Streams
 from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.numerics.schedules import stepsize
 from zofl_mpi.problems.analytic.caps import Caps
-from zofl_mpi.run.flags import from_flags
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.command.flags import from_flags
+from zofl_mpi.run.loop.local import LocalClients
 
 CAPS = Caps()
 START = 2.5  # beyond all wishes: no constraint binds

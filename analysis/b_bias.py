@@ -22,8 +22,8 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls
-from zofl_mpi.run.flags import from_flags
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.command.flags import from_flags
+from zofl_mpi.run.loop.local import LocalClients
 
 SOLVERS: dict[str, dict[str, Any]] = {
     "Local SGD, H = T/m": {"lower": "local_sgd", "T_lower": "60", "H_lower": "paper", "batch_lower": 0},

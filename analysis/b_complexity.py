@@ -26,8 +26,8 @@ from zofl_mpi.problems.analytic.bilevel import BilevelBowls
 from zofl_mpi.problems.analytic.nonsmooth import Bowls
 from zofl_mpi.rounds.lower import LowerSolver
 from zofl_mpi.rounds.zeroth_order import theorem1
-from zofl_mpi.run.flags import from_flags
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.command.flags import from_flags
+from zofl_mpi.run.loop.local import LocalClients
 
 METHODS: dict[str, tuple[dict[str, Any] | None, float, float]] = {
     "upper level": (None, 3 / 4, 3 / 4),

@@ -25,7 +25,7 @@ from shared.restore import OWN
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError, demand
-from zofl_mpi.run import evaluation
+from zofl_mpi.run.loop import evaluation
 from zofl_mpi.settings.split_lm import LM
 from zofl_mpi.settings.texts import Corpus, Texts
 

@@ -35,8 +35,8 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.rounds.split.client import NetworkLoss
-from zofl_mpi.run import build, plan
-from zofl_mpi.run.family import family_of
+from zofl_mpi.run.command import build, plan
+from zofl_mpi.run.command.family import family_of
 
 FOLDER = "results/l_lm"
 WEIGHTS = ("pretrained", "tuned", "random")

@@ -412,8 +412,8 @@ def run(kinds: list[str], every: int, folder: Path) -> dict[str, tuple[int, list
     (made / "g.toml").write_text(GRID)
     import zofl_mpi.report.figure
     import zofl_mpi.report.page
-    import zofl_mpi.run.cli
-    import zofl_mpi.run.session
+    import zofl_mpi.run.command.cli
+    import zofl_mpi.run.loop.session
     import zofl_mpi.zo_hfl  # noqa: F401  (imported once, before the forks)
 
     found = {}

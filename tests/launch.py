@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from threadpoolctl import ThreadpoolController
 
 from zofl_mpi.engine.device import THREADS
-from zofl_mpi.run import cli
+from zofl_mpi.run.command import cli
 from zofl_mpi.run.records import checkpoint_path
 
 Command = tuple[str, Sequence[object]]

@@ -26,12 +26,12 @@ from tests.communicator import Communicator
 from tests.fates import Aborted, Fate, Group, Killed, Mismatch, RankLost, Ranks, Revoked, Stuck, Vanished
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.run import cli
+from zofl_mpi.run.command import cli
+from zofl_mpi.run.loop.signals import Stop
 from zofl_mpi.run.mpi.client import ClientRank
 from zofl_mpi.run.mpi.server import MPIClients
 from zofl_mpi.run.mpi.world import MPIWorld
 from zofl_mpi.run.records import Recorder
-from zofl_mpi.run.signals import Stop
 
 PATIENCE = 60.0
 """Seconds without any movement after which the ranks are stuck."""

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from zofl_mpi.data import Dataset, Federation
     from zofl_mpi.problems.base import BilevelProblem, Problem
     from zofl_mpi.run import records
-    from zofl_mpi.run.tracking import TensorBoard
+    from zofl_mpi.run.loop.tracking import TensorBoard
     from zofl_mpi.settings.heron_sfl import SplitProblem
     from zofl_mpi.settings.networks import TorchProblem
 
@@ -113,7 +113,7 @@ LAZY = {
     "lead": "zofl_mpi.api.ranks",
     "EarlyStopping": "zofl_mpi.api.callbacks",
     "OptunaPruning": "zofl_mpi.api.callbacks",
-    "TensorBoard": "zofl_mpi.run.tracking",
+    "TensorBoard": "zofl_mpi.run.loop.tracking",
     "check_method": "zofl_mpi.api.checking",
     "SplitProblem": "zofl_mpi.settings.heron_sfl",
     "TorchProblem": "zofl_mpi.settings.networks",

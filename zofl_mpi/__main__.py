@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from importlib import import_module
 
 from zofl_mpi.errors import printing
-from zofl_mpi.run.family import FAMILIES
+from zofl_mpi.run.command.family import FAMILIES
 
 TOOLS = (
     *("zofl_mpi.run.grid", "zofl_mpi.report", "zofl_mpi.report.same"),

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from zofl_mpi.errors import UserError, plain, printing, refused
-from zofl_mpi.run import flags
+from zofl_mpi.run.command import flags
 
 
 @printing

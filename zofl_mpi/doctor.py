@@ -20,7 +20,7 @@ from zofl_mpi.engine import device
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.world import World, speaks_first
 from zofl_mpi.errors import UserError, output_fails, plain, plain_lines, printing, refused
-from zofl_mpi.run import binding
+from zofl_mpi.run.mpi import binding
 from zofl_mpi.run.mpi.world import MPIWorld, connect
 
 SIZES = (1, 7_840, 1_000_000)

@@ -37,7 +37,7 @@ OWN_PROBLEM = partial(own_problem, samples=ClientSamples)
 
 def main() -> None:
     """Runs the command line; also the console script `fedrzo`."""
-    from zofl_mpi.run.cli import main as run
+    from zofl_mpi.run.command.cli import main as run
 
     run("zofl_mpi.fedrzo")
 

@@ -45,7 +45,7 @@ PAPER_PROBLEM = "split_resnet"  # with --paper; what is run where no problem is 
 
 def main() -> None:
     """Runs the command line; also the console script `heron-sfl`."""
-    from zofl_mpi.run.cli import main as run
+    from zofl_mpi.run.command.cli import main as run
 
     run("zofl_mpi.heron_sfl")
 

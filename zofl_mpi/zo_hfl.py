@@ -35,7 +35,7 @@ OWN_PROBLEM = own_problem
 
 def main() -> None:
     """Runs the command line; also the console script `zo-hfl`."""
-    from zofl_mpi.run.cli import main as run
+    from zofl_mpi.run.command.cli import main as run
 
     run("zofl_mpi.zo_hfl")
 

@@ -10,8 +10,9 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError
 from zofl_mpi.report.facts import resumed_by
-from zofl_mpi.run import build, flags, plan, records, stored
-from zofl_mpi.run.family import family_of
+from zofl_mpi.run import records
+from zofl_mpi.run.command import build, flags, plan, stored
+from zofl_mpi.run.command.family import family_of
 
 OWN = "a class (module:Class), file or folder of your own that a result names; it is used only if it is named here"
 """Help of a script's flag --own."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from zofl_mpi.engine.ledger import SERVER
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
-from zofl_mpi.run.loop import Schedule
+from zofl_mpi.run.loop.rounds import Schedule
 
 WARM_UP = 1
 """Rounds in which torch and the page cache wake up."""

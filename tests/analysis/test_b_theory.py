@@ -12,8 +12,8 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.methods.fedrzo_nn import FedRZONN
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
-from zofl_mpi.run.flags import from_flags
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.command.flags import from_flags
+from zofl_mpi.run.loop.local import LocalClients
 
 
 @pytest.mark.parametrize("name", ["bowls", "kinks"])

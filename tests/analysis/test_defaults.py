@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from zofl_mpi.run.command.plan import CHANGEABLE
 from zofl_mpi.run.grid import file
-from zofl_mpi.run.plan import CHANGEABLE
 
 KNOWN = ROOT / "tests/analysis/defaults.json"
 GRIDS = sorted(path.name for path in (ROOT / "jobs").glob("*.toml"))

@@ -159,7 +159,7 @@ def test_the_grids_of_c_in_the_repository_are_those_of_the_scripts(script: Any) 
 
 ALL = """
 import os, runpy, sys
-import h5py, matplotlib.pyplot, numpy, scipy.optimize, torch, zofl_mpi.run.cli, zofl_mpi.run.grid
+import h5py, matplotlib.pyplot, numpy, scipy.optimize, torch, zofl_mpi.run.command.cli, zofl_mpi.run.grid
 import zofl_mpi.methods, zofl_mpi.heron_sfl, zofl_mpi.problems.split_images, zofl_mpi.settings.split_lm
 import zofl_mpi.rounds.split.costs
 paths, children = sys.argv[1:], {}

@@ -14,7 +14,7 @@ from shared.timing import Timing, timing
 from tests.analysis.scaling_made import result
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop.local import LocalClients
 
 
 def test_medians_leave_out_the_first_round_and_the_evaluated_ones(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from tests.launch import here
 from zofl_mpi import Federation, RunFailed, UserError
 from zofl_mpi.api import isolation
 from zofl_mpi.run import records
-from zofl_mpi.run.signals import Stop
+from zofl_mpi.run.loop.signals import Stop
 
 
 def softmax(method: Any, data: Any, out: Path, **flags: Any) -> zofl.Result:

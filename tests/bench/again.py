@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from zofl_mpi.run import records, stored
-from zofl_mpi.run.result import attributes_of
+from zofl_mpi.run import records
+from zofl_mpi.run.command import stored
+from zofl_mpi.run.command.result import attributes_of
 
 
 def made(path: Path, rounds: int, m: int, payload: int) -> None:

@@ -34,8 +34,8 @@ from zofl_mpi.problems.models import CNN, MLP
 from zofl_mpi.problems.network import Network, seeded
 from zofl_mpi.problems.terms import ProximalSteps, ProximalTerms
 from zofl_mpi.rounds.report import GlobalModel
-from zofl_mpi.run.flags import from_flags
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.command.flags import from_flags
+from zofl_mpi.run.loop.local import LocalClients
 
 Array = np.ndarray[Any, Any]
 STREAMS = Streams(5)

@@ -48,7 +48,7 @@ def status(name: str) -> int:
 def one(m: int, n: int) -> None:
     """Measures, in the ranks that are there; rank 0 prints."""
     from tests.threads import serve_or_ask
-    from zofl_mpi.run.local import LocalClients
+    from zofl_mpi.run.loop.local import LocalClients
     from zofl_mpi.run.mpi.world import MPIWorld
 
     world, steps, repeats, seconds = MPIWorld.connect(), Steps(n), max(10, 10**8 // (m * n)), list[float]()

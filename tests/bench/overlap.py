@@ -189,7 +189,7 @@ def best(out: Path) -> Round:
 
 SEVERAL = f"""
 import json, os, sys
-from zofl_mpi.run import cli
+from zofl_mpi.run.command import cli
 
 for naps, arguments in json.loads(sys.argv[1]):
     os.environ["{NAPS}"] = naps
@@ -220,7 +220,7 @@ def measured(cases: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, str, R
 SHARED = """
 import os, sys, time
 from pathlib import Path
-from zofl_mpi.run import cli
+from zofl_mpi.run.command import cli
 
 before = 0.0
 for rounds in ("1", *sys.argv[2:4]):

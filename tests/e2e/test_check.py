@@ -16,8 +16,8 @@ from zofl_mpi.api.checking import check_all, check_method
 from zofl_mpi.api.findings import Checked
 from zofl_mpi.api.processes import Call
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import flags
-from zofl_mpi.run.plan import groups_of, role_of
+from zofl_mpi.run.command import flags
+from zofl_mpi.run.command.plan import groups_of, role_of
 
 PROBLEMS = {"Bilevel": "bilevel_bowls", "SecondOrder": "saddle", "Split": "split_mlp", "Lipschitz": "bowls"}
 """{role: the smallest problem that plays it}; else the family's own."""

@@ -14,8 +14,9 @@ from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.problems.relu_net import ReLUNet
 from zofl_mpi.report.same import differences
-from zofl_mpi.run import flags, records
-from zofl_mpi.run.plan import groups_of
+from zofl_mpi.run import records
+from zofl_mpi.run.command import flags
+from zofl_mpi.run.command.plan import groups_of
 from zofl_mpi.settings.samples import Samples
 
 FAMILY, ROUNDS = "zofl_mpi.fedrzo", 3

@@ -13,9 +13,10 @@ from zofl_mpi import zo_hfl
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.report.same import differences
-from zofl_mpi.run import flags, records
+from zofl_mpi.run import records
+from zofl_mpi.run.command import flags
+from zofl_mpi.run.command.plan import groups_of
 from zofl_mpi.run.mpi.placement import place_clients
-from zofl_mpi.run.plan import groups_of
 
 FAMILY = "zofl_mpi.zo_hfl"
 METHODS = list(zo_hfl.METHODS)

@@ -17,7 +17,7 @@ from zofl_mpi.clients.privacy import Privacy
 from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
 from zofl_mpi.run.grid import __main__ as grid
-from zofl_mpi.run.signals import STATUS
+from zofl_mpi.run.loop.signals import STATUS
 
 FAMILY = "zofl_mpi.zo_hfl"
 FEDAVG = ["--method", "fedavg", "--weights", "uniform"]

@@ -23,10 +23,11 @@ from tests.tools import sentences
 from zofl_mpi.data import npz, partition
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.report.same import differences
-from zofl_mpi.run import flags, records
+from zofl_mpi.run import records
+from zofl_mpi.run.command import flags
+from zofl_mpi.run.command.plan import groups_of, parse_plan
 from zofl_mpi.run.grid import __main__ as grid_runner
 from zofl_mpi.run.grid import read
-from zofl_mpi.run.plan import groups_of, parse_plan
 
 SUMMARY = "analysis/results/README.md"
 PAGES = [str(path.relative_to(ROOT)) for room in (".docs", ".github") for path in sorted((ROOT / room).rglob("*.md"))]

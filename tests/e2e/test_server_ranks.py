@@ -252,7 +252,7 @@ KILLED = """
 import functools, os, signal, sys
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.rounds.split.method import SplitMethod
-from zofl_mpi.run import cli
+from zofl_mpi.run.command import cli
 
 passes, seen = SplitMethod.server_pass, []
 

@@ -17,7 +17,7 @@ from zofl_mpi.engine import messages
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.zo_hfl import ZOHFLState
 from zofl_mpi.run import records
-from zofl_mpi.run.client_memory import Memory
+from zofl_mpi.run.loop.client_memory import Memory
 from zofl_mpi.run.records import checkpoint_path
 from zofl_mpi.run.records.hdf5 import set_attributes
 

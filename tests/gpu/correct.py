@@ -19,8 +19,8 @@ from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.rounds.split import estimates
 from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.messages import Model
-from zofl_mpi.run.flags import from_flags
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.command.flags import from_flags
+from zofl_mpi.run.loop.local import LocalClients
 
 Vector = NDArray[np.float64]
 Solve = Callable[[str, str], Vector]

@@ -24,8 +24,8 @@ from zofl_mpi.rounds.split.costs import peak_bytes
 from zofl_mpi.rounds.split.estimates import TwoPoint
 from zofl_mpi.rounds.split.messages import Model as SplitModel
 from zofl_mpi.rounds.split.rules import Backprop
-from zofl_mpi.run.flags import from_flags
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.command.flags import from_flags
+from zofl_mpi.run.loop.local import LocalClients
 
 Work = Callable[[], Any]
 MIB = 2**20

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.threads import serve_or_ask
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop.local import LocalClients
 from zofl_mpi.run.mpi.world import MPIWorld
 
 

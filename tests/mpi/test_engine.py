@@ -12,7 +12,7 @@ import pytest
 
 from zofl_mpi.engine import mean
 from zofl_mpi.engine.clients import Client, ClientError
-from zofl_mpi.run.client_memory import STEPS, Acknowledged
+from zofl_mpi.run.loop.client_memory import STEPS, Acknowledged
 
 pytestmark = pytest.mark.mpi(min_size=2)
 Both = Callable[..., tuple[Any, Any] | None]

@@ -16,10 +16,10 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.problems.analytic.quadratic import Quadratic, QuadraticData
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.terms import ProximalTerms
-from zofl_mpi.run.client_memory import STEPS, Acknowledged
-from zofl_mpi.run.flags import from_flags
-from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.loop import finite_round
+from zofl_mpi.run.command.flags import from_flags
+from zofl_mpi.run.loop.client_memory import STEPS, Acknowledged
+from zofl_mpi.run.loop.local import LocalClients
+from zofl_mpi.run.loop.rounds import finite_round
 
 Array = np.ndarray[Any, Any]
 STREAMS = Streams(7)

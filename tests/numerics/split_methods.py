@@ -37,8 +37,8 @@ from zofl_mpi.rounds.split.method import LockstepMethod
 from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.rounds.split.unsplit import ModelBroadcast, UnsplitMethod
-from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.loop import finite_round
+from zofl_mpi.run.loop.local import LocalClients
+from zofl_mpi.run.loop.rounds import finite_round
 
 STREAMS = Streams(7)
 SIDE, C = 8, 3

@@ -39,7 +39,7 @@ from zofl_mpi.problems.kernels import functional, module_torch
 from zofl_mpi.problems.models import MLP
 from zofl_mpi.problems.module import Function
 from zofl_mpi.problems.network import Network
-from zofl_mpi.run.plan import parse_plan
+from zofl_mpi.run.command.plan import parse_plan
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -16,7 +16,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems.analytic.black_boxes import CVaR, Shares
 from zofl_mpi.problems.analytic.caps import Caps
-from zofl_mpi.run.flags import from_flags
+from zofl_mpi.run.command.flags import from_flags
 from zofl_mpi.settings.fedrzo import PROBLEMS
 
 CLASSES = {"cvar": CVaR, "shares": Shares}

@@ -17,9 +17,9 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls
 from zofl_mpi.problems.analytic.nonsmooth import Bowls
 from zofl_mpi.problems.analytic.quadratic import Quadratic
-from zofl_mpi.run.family import FAMILIES
-from zofl_mpi.run.flags import from_flags, leaves
-from zofl_mpi.run.plan import role_of
+from zofl_mpi.run.command.family import FAMILIES
+from zofl_mpi.run.command.flags import from_flags, leaves
+from zofl_mpi.run.command.plan import role_of
 
 METHODS = {
     f"{family.rpartition('.')[2]} {name}": made

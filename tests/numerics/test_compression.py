@@ -17,7 +17,7 @@ from zofl_mpi.methods.pfedme import PFedMe
 from zofl_mpi.methods.scaffold import Controlled, Scaffold
 from zofl_mpi.rounds.local_sgd import LocalModel
 from zofl_mpi.rounds.report import GlobalModel
-from zofl_mpi.run.loop import finite_round
+from zofl_mpi.run.loop.rounds import finite_round
 
 ERROR = "compression_error_y"
 

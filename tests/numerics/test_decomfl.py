@@ -45,10 +45,10 @@ from zofl_mpi.rounds.split.client import drawn
 from zofl_mpi.rounds.split.estimating import check_arithmetic
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.rounds.split.unsplit import ModelBroadcast
-from zofl_mpi.run import flags
-from zofl_mpi.run.client_memory import Acknowledged, recall
-from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.loop import finite_round
+from zofl_mpi.run.command import flags
+from zofl_mpi.run.loop.client_memory import Acknowledged, recall
+from zofl_mpi.run.loop.local import LocalClients
+from zofl_mpi.run.loop.rounds import finite_round
 
 PLAIN = Optimiser("sgd")
 RULES = pytest.mark.parametrize("rule", [PLAIN, SGD, Optimiser("adamw", weight_decay=0.1)], ids=["sgd", "m", "adamw"])

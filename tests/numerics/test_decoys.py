@@ -11,11 +11,11 @@ from zofl_mpi.engine import messages
 from zofl_mpi.engine.between import composed
 from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.world import SingleProcess
-from zofl_mpi.run import flags, plan
-from zofl_mpi.run.build import build_setting
-from zofl_mpi.run.family import family_of
-from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.loop import finite_round
+from zofl_mpi.run.command import flags, plan
+from zofl_mpi.run.command.build import build_setting
+from zofl_mpi.run.command.family import family_of
+from zofl_mpi.run.loop.local import LocalClients
+from zofl_mpi.run.loop.rounds import finite_round
 
 ROUNDS = 3
 COMMANDS = {

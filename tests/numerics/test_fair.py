@@ -15,7 +15,7 @@ from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.fair import Fair, FairSoftmax
 from zofl_mpi.problems.relu_net import ReLUNet
-from zofl_mpi.run.family import Site
+from zofl_mpi.run.command.family import Site
 from zofl_mpi.settings.fedrzo import PROBLEMS
 from zofl_mpi.settings.given import problem_on
 

@@ -40,7 +40,7 @@ from zofl_mpi.methods.server_sgd import ServerSGD
 from zofl_mpi.methods.zo_hfl import ZOHFL, ZOHFLState
 from zofl_mpi.rounds.base import Sampling
 from zofl_mpi.rounds.local_sgd import LocalSGDState
-from zofl_mpi.run.flags import from_flags
+from zofl_mpi.run.command.flags import from_flags
 
 
 @WEIGHTS

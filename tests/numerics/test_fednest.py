@@ -18,7 +18,7 @@ from zofl_mpi.numerics import projections
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Saddle
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 from zofl_mpi.rounds.report import GlobalModel
-from zofl_mpi.run.flags import from_flags
+from zofl_mpi.run.command.flags import from_flags
 
 ALL = {"batch": 0, "batch_lower": 0}
 

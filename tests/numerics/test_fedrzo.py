@@ -25,7 +25,7 @@ from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls
 from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
 from zofl_mpi.rounds.zeroth_order import FedRZOReport, Local, directions
-from zofl_mpi.run.flags import from_flags
+from zofl_mpi.run.command.flags import from_flags
 
 STREAMS = Streams(11)
 n, m, eta, SAMPLES = 4, 3, 0.5, 12

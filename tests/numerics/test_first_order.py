@@ -49,7 +49,7 @@ from zofl_mpi.problems import Smooth
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.rounds.local_sgd import FirstOrder
 from zofl_mpi.rounds.report import Reporting
-from zofl_mpi.run.flags import from_flags
+from zofl_mpi.run.command.flags import from_flags
 
 # --- what travels
 

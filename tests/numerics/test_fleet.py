@@ -47,7 +47,7 @@ from zofl_mpi.problems.sensors import SENSORS
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.rounds.split.messages import SplitReport
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop.local import LocalClients
 from zofl_mpi.settings.adaptation import Adaptation
 
 SEEN = ("invert", "gain", "blur")

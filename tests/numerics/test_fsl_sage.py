@@ -38,7 +38,7 @@ from zofl_mpi.rounds.split.messages import Model
 from zofl_mpi.rounds.split.rules import Backprop
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop.local import LocalClients
 
 
 def sage(plan: Training, **flags: Any) -> FSLSAGE:

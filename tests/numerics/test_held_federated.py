@@ -28,8 +28,8 @@ from zofl_mpi.problems.hyperparameter import Hyperparameter
 from zofl_mpi.problems.relu_net import ReLUNet
 from zofl_mpi.problems.softmax import Softmax
 from zofl_mpi.problems.terms import ProximalTerms
-from zofl_mpi.run.flags import from_flags
-from zofl_mpi.run.loop import finite_round
+from zofl_mpi.run.command.flags import from_flags
+from zofl_mpi.run.loop.rounds import finite_round
 
 WIDE, CLASSES = 500, 10
 CASES: dict[str, tuple[Any, dict[str, Any], str, int]] = {

@@ -42,8 +42,8 @@ from zofl_mpi.rounds.split.client import Gradient, Key, LocalSteps, Point
 from zofl_mpi.rounds.split.estimates import Estimation, ForwardMode, TwoPoint
 from zofl_mpi.rounds.split.messages import Scalars
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule
-from zofl_mpi.run.client_memory import Acknowledged, recall
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop.client_memory import Acknowledged, recall
+from zofl_mpi.run.loop.local import LocalClients
 
 
 def errors(monkeypatch: Patch, frame: Tensor, n_p: int, **flags: Any) -> float:

@@ -13,7 +13,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
 from zofl_mpi.problems import hyperparameter
 from zofl_mpi.problems.hyperparameter import Hyperparameter
-from zofl_mpi.run.flags import from_flags
+from zofl_mpi.run.command.flags import from_flags
 
 STREAMS = Streams(23)
 m, p, C = 3, 6, 4

@@ -32,8 +32,8 @@ from zofl_mpi.problems.base import BilevelProblem
 from zofl_mpi.rounds import lower
 from zofl_mpi.rounds.lower import LowerSchedule, LowerSolver, acceleration
 from zofl_mpi.rounds.report import GlobalModel
-from zofl_mpi.run.flags import from_flags
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.command.flags import from_flags
+from zofl_mpi.run.loop.local import LocalClients
 
 SOLVERS = ["local_sgd", "fedac1", "fedac2", "lfd"]
 

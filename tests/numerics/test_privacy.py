@@ -25,8 +25,8 @@ from zofl_mpi.numerics import accounting
 from zofl_mpi.numerics.accounting import Account, _renyi
 from zofl_mpi.rounds.base import Sampling
 from zofl_mpi.rounds.report import GlobalModel
-from zofl_mpi.run.flags import from_flags
-from zofl_mpi.run.loop import finite_round
+from zofl_mpi.run.command.flags import from_flags
+from zofl_mpi.run.loop.rounds import finite_round
 
 CLIP = {"clip": 0.05, "participation": "poisson"}
 

@@ -41,8 +41,8 @@ from zofl_mpi.methods.zo_hfl import ZOHFL, Values
 from zofl_mpi.numerics import zo
 from zofl_mpi.rounds.local_sgd import LocalModel
 from zofl_mpi.rounds.report import GlobalModel
-from zofl_mpi.run.flags import from_flags
-from zofl_mpi.run.loop import finite_round
+from zofl_mpi.run.command.flags import from_flags
+from zofl_mpi.run.loop.rounds import finite_round
 
 THREE = toy(noise=1.0, clients=3)
 

@@ -46,9 +46,9 @@ from zofl_mpi.methods.scaffnew import Scaffnew
 from zofl_mpi.methods.scaffold import Controlled, Scaffold, SCAFFOLDState
 from zofl_mpi.problems.analytic.quadratic import Quadratic
 from zofl_mpi.problems.network import Network
-from zofl_mpi.run.client_memory import STEPS, Memory
-from zofl_mpi.run.flags import from_flags
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.command.flags import from_flags
+from zofl_mpi.run.loop.client_memory import STEPS, Memory
+from zofl_mpi.run.loop.local import LocalClients
 
 
 @WEIGHTS

@@ -12,7 +12,7 @@ from tests.numerics.first_order import STREAMS, close, gradient, n, one, point, 
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.rounds.report import GlobalModel
-from zofl_mpi.run.flags import from_flags
+from zofl_mpi.run.command.flags import from_flags
 
 USUAL = {"n_p": 3, "step": 0.2}
 

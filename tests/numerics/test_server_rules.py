@@ -26,7 +26,7 @@ from zofl_mpi.methods.fedavg import FedAvg, FedProx
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.numerics.optimisers import ServerRule
 from zofl_mpi.rounds import local_sgd
-from zofl_mpi.run.loop import finite_round
+from zofl_mpi.run.loop.rounds import finite_round
 
 ETA, TAU = 0.3, 0.05
 RULES = ("sgd", "momentum", "adagrad", "adam", "yogi")

@@ -28,7 +28,7 @@ from zofl_mpi.methods.decomfl import DeComFL
 from zofl_mpi.problems import device_cache, layers, split, split_lm
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.rounds.split.client import LocalSteps, drawn
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop.local import LocalClients
 
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2"}
 """Operations whose result the host must know."""

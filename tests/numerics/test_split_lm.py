@@ -36,7 +36,7 @@ from zofl_mpi.problems.saving import recomputing
 from zofl_mpi.problems.split_lm import SplitLM
 from zofl_mpi.rounds.split import method as split_method
 from zofl_mpi.rounds.split.costs import _counted, _trial, macs, peak_bytes, step_macs
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop.local import LocalClients
 
 BLOCK = 4 * RANK * WIDTH
 """Numbers of LoRA in a block: q and v, A and B."""

@@ -34,7 +34,7 @@ from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.split import SplitNetwork
 from zofl_mpi.problems.split_images import ConvNet, ResNet, SplitMLP
-from zofl_mpi.run.flags import instantiate, leaves
+from zofl_mpi.run.command.flags import instantiate, leaves
 
 
 def test_flat_vectors_hold_the_modules_in_their_own_order_and_go_round() -> None:

@@ -46,8 +46,8 @@ from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.split import crop_flip
 from zofl_mpi.rounds.split.messages import Ask, Model
 from zofl_mpi.rounds.split.server import Server
-from zofl_mpi.run.client_memory import STEPS, Acknowledged
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop.client_memory import STEPS, Acknowledged
+from zofl_mpi.run.loop.local import LocalClients
 
 
 def test_each_pass_takes_every_sample_once_and_the_next_in_another_order() -> None:

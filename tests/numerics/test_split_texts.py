@@ -24,7 +24,7 @@ from zofl_mpi.problems import Split
 from zofl_mpi.problems.flat import Flat
 from zofl_mpi.rounds.split.messages import Smashed
 from zofl_mpi.rounds.split.server import RecentUploads, in_order
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop.local import LocalClients
 
 WORDS, WIDTH, LONGEST, NONE = 11, 4, 9, -100
 SIZES, TEST = (6, 10, 15), 7

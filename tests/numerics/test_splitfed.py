@@ -39,7 +39,7 @@ from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems.flat import gradients
 from zofl_mpi.rounds.split.client import CutLoss, Point
 from zofl_mpi.rounds.split.training import Training
-from zofl_mpi.run import flags
+from zofl_mpi.run.command import flags
 
 
 def returning() -> Streams:

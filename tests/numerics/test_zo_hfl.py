@@ -24,9 +24,10 @@ from zofl_mpi.methods.zo_hfl import ZOHFL, HierarchicalReport, LocalSolutions, V
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.analytic.quadratic import Quadratic, QuadraticData
 from zofl_mpi.rounds.report import GlobalModel
-from zofl_mpi.run import loop, records
-from zofl_mpi.run.flags import from_flags
-from zofl_mpi.run.progress import Progress
+from zofl_mpi.run import records
+from zofl_mpi.run.command.flags import from_flags
+from zofl_mpi.run.loop import rounds as loop
+from zofl_mpi.run.loop.progress import Progress
 
 STREAMS = Streams(7)
 n, m, lam, eta = 5, 3, 1.7, 0.4

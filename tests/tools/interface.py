@@ -17,9 +17,9 @@ from zofl_mpi.engine.fields import described
 from zofl_mpi.engine.fleet import FleetColumns
 from zofl_mpi.engine.setting import Method
 from zofl_mpi.rounds.local_sgd import LocalSGDState
-from zofl_mpi.run import flags
-from zofl_mpi.run.family import FAMILIES
-from zofl_mpi.run.plan import HOOKS, groups_of
+from zofl_mpi.run.command import flags
+from zofl_mpi.run.command.family import FAMILIES
+from zofl_mpi.run.command.plan import HOOKS, groups_of
 from zofl_mpi.run.records import layout
 from zofl_mpi.run.records.hdf5 import FORMAT
 

@@ -10,8 +10,9 @@ import pytest
 from tests.conftest import Patch
 from zofl_mpi import zo_hfl
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import again, progress, stored
-from zofl_mpi.run.plan import parse_plan
+from zofl_mpi.run.command import again, stored
+from zofl_mpi.run.command.plan import parse_plan
+from zofl_mpi.run.loop import progress
 
 
 def commands(monkeypatch: Patch, started: list[str] | None, *arguments: str, ranks: int = 3) -> list[list[str]]:

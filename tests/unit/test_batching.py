@@ -16,7 +16,7 @@ from zofl_mpi.engine.roles import Backend, ClientProgram
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop.local import LocalClients
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from tests.threads import run_module, run_ranks
 from zofl_mpi.doctor import slurm
 from zofl_mpi.engine import device
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import binding, records
-from zofl_mpi.run.binding import RankPlacement
+from zofl_mpi.run import records
+from zofl_mpi.run.mpi import binding
+from zofl_mpi.run.mpi.binding import RankPlacement
 
 A, B, C = "GPU-a", "GPU-b", "GPU-c"
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from zofl_mpi.engine.clients import Client, ClientError
 from zofl_mpi.engine.ledger import SERVER
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.run.client_memory import STEPS, Memory
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop.client_memory import STEPS, Memory
+from zofl_mpi.run.loop.local import LocalClients
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import ROOT
 from zofl_mpi.__main__ import TOOLS, fitted, lines, table
 from zofl_mpi.errors import SCRIPTS
-from zofl_mpi.run.family import FAMILIES
+from zofl_mpi.run.command.family import FAMILIES
 
 PACKAGE = ROOT / "zofl_mpi"
 

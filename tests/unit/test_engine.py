@@ -19,7 +19,7 @@ from zofl_mpi.engine.clients import Client, ClientError
 from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop.local import LocalClients
 from zofl_mpi.run.mpi import gather, survival
 from zofl_mpi.run.mpi.client import ClientRank
 from zofl_mpi.run.mpi.collectives import Collectives, Question

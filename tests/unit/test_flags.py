@@ -17,9 +17,9 @@ from zofl_mpi import above, at_least, fedrzo, finite, flag_group, fraction, hero
 from zofl_mpi.engine.fields import check_finite
 from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import flags
-from zofl_mpi.run.family import FAMILIES, family_of
-from zofl_mpi.run.plan import RunFlags, groups_of, parse_plan
+from zofl_mpi.run.command import flags
+from zofl_mpi.run.command.family import FAMILIES, family_of
+from zofl_mpi.run.command.plan import RunFlags, groups_of, parse_plan
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.clients import Client, ClientError
 from zofl_mpi.engine.setting import Loads
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop.local import LocalClients
 from zofl_mpi.run.mpi import collectives, gather
 from zofl_mpi.run.mpi.gather import REPLY, REQUIRED, UPLOAD, Order, Outbox, Sent, Turn
 from zofl_mpi.run.mpi.placement import place_clients

@@ -18,11 +18,12 @@ from zofl_mpi.engine.fields import column
 from zofl_mpi.engine.hidden import Unchanged
 from zofl_mpi.engine.setting import Method
 from zofl_mpi.errors import RunFailed
-from zofl_mpi.run import loop, records
-from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.loop import Schedule
-from zofl_mpi.run.progress import Progress
-from zofl_mpi.run.totals import Totals
+from zofl_mpi.run import records
+from zofl_mpi.run.loop import rounds as loop
+from zofl_mpi.run.loop.local import LocalClients
+from zofl_mpi.run.loop.progress import Progress
+from zofl_mpi.run.loop.rounds import Schedule
+from zofl_mpi.run.loop.totals import Totals
 
 M = 4
 COUNT = 0

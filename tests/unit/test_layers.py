@@ -221,17 +221,17 @@ def test_no_file_breaks_a_rule(rule: Callable[[Source], list[str]]) -> None:
 @pytest.mark.parametrize(
     ("rule", "file", "line"),
     [
-        (relative_imports, "run/loop.py", "from . import plan"),
+        (relative_imports, "run/loop/rounds.py", "from . import plan"),
         (imports_upwards, "engine/clients.py", "from zofl_mpi.run.mpi.collectives import Collectives"),
-        (imports_upwards, "problems/softmax.py", "import zofl_mpi.run.local"),
+        (imports_upwards, "problems/softmax.py", "import zofl_mpi.run.loop.local"),
         (imports_upwards, "methods/fedavg.py", "from zofl_mpi.methods import scaffold"),
         (imports_upwards, "numerics/zo.py", "def f():\n    from zofl_mpi.problems.flat import Flat"),
         (imports_upwards, "methods/fedavg.py", "from zofl_mpi.zo_hfl import METHODS"),
         (imports_upwards, "methods/fedavg.py", "from zofl_mpi import records"),
         (libraries_elsewhere, "run/mpi/collectives.py", "def f():\n    from mpi4py import MPI"),
-        (libraries_elsewhere, "run/loop.py", "import h5py"),
+        (libraries_elsewhere, "run/loop/rounds.py", "import h5py"),
         (cuda_elsewhere, "engine/memory.py", "torch.cuda.synchronize()"),
-        (torch_at_top, "run/loop.py", "from torch import nn"),
+        (torch_at_top, "run/loop/rounds.py", "from torch import nn"),
         (global_generators, "numerics/zo.py", "np.random.normal()"),
         (global_generators, "numerics/zo.py", "import random"),
         (global_generators, "numerics/zo.py", "torch.manual_seed(1)"),
@@ -261,7 +261,7 @@ def test_there_is_no_circle() -> None:
 @pytest.mark.parametrize(
     ("code", "spared"),
     [
-        ("zofl_mpi.run.questions, zofl_mpi.problems.softmax", {"zofl_mpi.engine.coroutines"}),
+        ("zofl_mpi.run.loop.questions, zofl_mpi.problems.softmax", {"zofl_mpi.engine.coroutines"}),
         (
             "zofl_mpi.data.images, zofl_mpi.data.partition",
             {"sklearn", "pooch", "torch", "mpi4py", "h5py", "tarfile", "requests"},

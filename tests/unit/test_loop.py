@@ -24,13 +24,14 @@ from zofl_mpi.engine.ledger import Row
 from zofl_mpi.engine.setting import Method
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import RunFailed, UserError
-from zofl_mpi.run import loop, records
-from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.loop import Schedule
-from zofl_mpi.run.progress import Progress
-from zofl_mpi.run.saving import LOST, CheckpointTimer
-from zofl_mpi.run.session import astray, closing
-from zofl_mpi.run.totals import Totals, note
+from zofl_mpi.run import records
+from zofl_mpi.run.loop import rounds as loop
+from zofl_mpi.run.loop.local import LocalClients
+from zofl_mpi.run.loop.progress import Progress
+from zofl_mpi.run.loop.rounds import Schedule
+from zofl_mpi.run.loop.saving import LOST, CheckpointTimer
+from zofl_mpi.run.loop.session import astray, closing
+from zofl_mpi.run.loop.totals import Totals, note
 
 M = 3
 

@@ -11,9 +11,9 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.rounds.base import ClientWeights, scaled_to_one
 from zofl_mpi.rounds.report import all_scores
-from zofl_mpi.run.client_memory import Acknowledged
-from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.questions import forget_scratch
+from zofl_mpi.run.loop.client_memory import Acknowledged
+from zofl_mpi.run.loop.local import LocalClients
+from zofl_mpi.run.loop.questions import forget_scratch
 
 SIZES = (3, 7, 1, 12, 6)
 

@@ -9,8 +9,8 @@ from tests.conftest import Patch
 from tests.numerics.split_methods import LOCAL, method, setting, small, training
 from zofl_mpi.rounds.split.messages import Smashed
 from zofl_mpi.rounds.split.server import Server
-from zofl_mpi.run import local
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop import local
+from zofl_mpi.run.loop.local import LocalClients
 
 H, M = 20, 2
 

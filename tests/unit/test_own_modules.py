@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Patch
 from zofl_mpi.engine.fields import scalar_fields
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.imported import imported
+from zofl_mpi.run.command.imported import imported
 
 
 @pytest.mark.parametrize(

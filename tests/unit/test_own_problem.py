@@ -18,7 +18,7 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.problems.terms import ProximalTerms
 from zofl_mpi.report.same import differences
 from zofl_mpi.run import records
-from zofl_mpi.run.plan import parse_plan, problem_of
+from zofl_mpi.run.command.plan import parse_plan, problem_of
 
 HEAD = '''
 """Least squares on one-hot labels."""

@@ -16,7 +16,7 @@ from zofl_mpi.engine.lazy import is_tensor
 from zofl_mpi.engine.ownership import Shared, checksum, own_memory, own_state
 from zofl_mpi.engine.roles import Backend, ClientProgram
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop.local import LocalClients
 
 M = 40  # above `mean.SUM_ON_RANKS_FROM`: ranks add up the terms of a sum
 

@@ -16,8 +16,9 @@ from zofl_mpi.data import cache, download, published, sources
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.report.__main__ import main as report
-from zofl_mpi.run import flags, loop
+from zofl_mpi.run.command import flags
 from zofl_mpi.run.grid import file as grid
+from zofl_mpi.run.loop import rounds as loop
 from zofl_mpi.settings.samples import Samples
 
 GRID = 'module = "zofl_mpi.zo_hfl"\nfolder = "FOLDER"\n[axes]\nseed = [1]\n'

@@ -27,9 +27,9 @@ from zofl_mpi.methods.scaffnew import Scaffnew
 from zofl_mpi.methods.scaffold import Scaffold
 from zofl_mpi.methods.splitfed import SFLV2
 from zofl_mpi.methods.zo_hfl import ZOHFL
-from zofl_mpi.run.flags import from_flags
+from zofl_mpi.run.command.flags import from_flags
+from zofl_mpi.run.command.plan import loads_of
 from zofl_mpi.run.mpi.placement import dealt, packed, place_clients
-from zofl_mpi.run.plan import loads_of
 
 WORK = st.lists(st.integers(0, 40), max_size=40)
 RANKS = st.integers(1, 7)

@@ -21,7 +21,8 @@ from zofl_mpi.errors import LONGEST, UserError, plain, refused, warn
 from zofl_mpi.problems.lm_models import SIZES
 from zofl_mpi.report import charts, facts, watch
 from zofl_mpi.report.groups import Group
-from zofl_mpi.run import devices, stored
+from zofl_mpi.run import devices
+from zofl_mpi.run.command import stored
 from zofl_mpi.run.records import Run
 
 FORGED = "\x1b[2J\x1b]0;title\x07 done\nzofl_mpi: all is well\r\u202e\u2028\ud800"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import Capsys, Hands, Patch, Terminal, environment
-from zofl_mpi.run import progress
-from zofl_mpi.run.progress import Bar, Lines, Progress, with_progress
+from zofl_mpi.run.loop import progress
+from zofl_mpi.run.loop.progress import Bar, Lines, Progress, with_progress
 
 CLOCKED = progress
 

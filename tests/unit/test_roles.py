@@ -19,7 +19,7 @@ from zofl_mpi.engine.streams import Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Bilevel, Hierarchical, Lipschitz, SecondOrder, Smooth
 from zofl_mpi.problems.base import BilevelProblem, Problem
-from zofl_mpi.run.plan import loads_of, method_of, problem_of, role_of, work_of
+from zofl_mpi.run.command.plan import loads_of, method_of, problem_of, role_of, work_of
 from zofl_mpi.settings.given import lacking, roles_of
 
 PACKAGE = ROOT / "zofl_mpi"
@@ -215,9 +215,9 @@ ALLOWED = {
     "rounds/split/server.py": {"double"},  # tensors and numbers
     "run/mpi/communicator.py": {"rank", "size", "Test"},  # communicators and requests
     "api/checking.py": {"__dict__"},  # of anybody's class
-    "run/flags.py": {"USED_WITH"},  # of a class of flags
-    "run/imported.py": {"choice"},  # an object of a user's module
-    "run/questions.py": {"__self__"},  # the object of a bound method
+    "run/command/flags.py": {"USED_WITH"},  # of a class of flags
+    "run/command/imported.py": {"choice"},  # an object of a user's module
+    "run/loop/questions.py": {"__self__"},  # the object of a bound method
     "settings/split_lm.py": {"trained_on"},  # a model's configuration, maybe of others
 }
 """Names that are looked up on objects of Python, of libraries or of the system; none on a problem or a method."""

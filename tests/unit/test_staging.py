@@ -27,7 +27,7 @@ from zofl_mpi.engine import device, lazy, messages
 from zofl_mpi.engine import staging as staging_module
 from zofl_mpi.engine.staging import Staging, staging
 from zofl_mpi.methods.heron import HERON
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop.local import LocalClients
 from zofl_mpi.run.mpi import client, gather, server
 from zofl_mpi.run.mpi.gather import OPTIONAL, REQUIRED, UPLOAD, Outbox
 

@@ -16,7 +16,7 @@ from zofl_mpi.data.texts import NONE, training_rows
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess, World
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.flags import flags_of
+from zofl_mpi.run.command.flags import flags_of
 from zofl_mpi.settings.texts import Corpus, Texts
 
 END = 9

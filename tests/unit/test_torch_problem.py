@@ -311,8 +311,8 @@ def test_problems_in_memory_make_their_setting() -> None:
     from zofl_mpi.data import Dataset
     from zofl_mpi.engine.streams import Streams
     from zofl_mpi.engine.world import SingleProcess
-    from zofl_mpi.run.family import Site
-    from zofl_mpi.run.flags import flags_of
+    from zofl_mpi.run.command.family import Site
+    from zofl_mpi.run.command.flags import flags_of
 
     y = np.stack([X[:, 0] > 0, X[:, 1] > 0], axis=1).astype(np.float32)
     whole = Dataset(X, np.zeros(N, np.int64), 1, targets=y)

@@ -13,8 +13,8 @@ from tests.tally import tallied
 from tests.threads import run_ranks, serve_or_ask
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.run.client_memory import STEPS, Acknowledged
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop.client_memory import STEPS, Acknowledged
+from zofl_mpi.run.loop.local import LocalClients
 from zofl_mpi.run.mpi import collectives
 from zofl_mpi.run.mpi.client import ClientRank
 from zofl_mpi.run.mpi.server import MPIClients

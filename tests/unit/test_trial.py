@@ -9,7 +9,7 @@ import pytest
 
 from zofl_mpi import Setting
 from zofl_mpi.engine.streams import Streams
-from zofl_mpi.run import trial
+from zofl_mpi.run.command import trial
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from zofl_mpi.methods.zo_hfl import ZOHFL
 from zofl_mpi.rounds.base import scaled_to_one
 from zofl_mpi.rounds.report import GlobalModel, all_scores
 from zofl_mpi.run import records
-from zofl_mpi.run.flags import from_flags
+from zofl_mpi.run.command.flags import from_flags
 
 
 def evaluated(cls: Any, setting: Any) -> dict[str, float]:

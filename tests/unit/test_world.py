@@ -18,7 +18,7 @@ from tests.threads import run_ranks
 from tests.unit.made import complaint
 from zofl_mpi.engine.world import SingleProcess, World, launched, refuse_singletons, run_or_fail_all, speaks_first
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import cli
+from zofl_mpi.run.command import cli
 from zofl_mpi.run.mpi import world
 from zofl_mpi.run.mpi.communicator import LATE, wake_in_time
 from zofl_mpi.run.mpi.world import MPIWorld, connect

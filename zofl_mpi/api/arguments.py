@@ -12,10 +12,10 @@ import numpy as np
 
 from zofl_mpi.data import Federation
 from zofl_mpi.errors import UserError, nearest
-from zofl_mpi.run import flags
-from zofl_mpi.run import plan as plans
-from zofl_mpi.run.family import FAMILIES, Choice, Family, Site, family_of
-from zofl_mpi.run.plan import Plan
+from zofl_mpi.run.command import flags
+from zofl_mpi.run.command import plan as plans
+from zofl_mpi.run.command.family import FAMILIES, Choice, Family, Site, family_of
+from zofl_mpi.run.command.plan import Plan
 from zofl_mpi.settings.samples import Samples
 
 PACKAGE = "zofl_mpi."

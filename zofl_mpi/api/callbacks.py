@@ -1,4 +1,4 @@
-"""Callbacks that end a run: early stopping, Optuna's pruning. That for TensorBoard: zofl_mpi/run/tracking.py."""
+"""Callbacks that end a run: early stopping, Optuna's pruning. That for TensorBoard: zofl_mpi/run/loop/tracking.py."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from zofl_mpi.api.result import is_smaller_better
 from zofl_mpi.errors import UserError, nearest
-from zofl_mpi.run.loop import Schedule
-from zofl_mpi.run.tracking import library
+from zofl_mpi.run.loop.rounds import Schedule
+from zofl_mpi.run.loop.tracking import library
 
 if TYPE_CHECKING:
     from zofl_mpi.api.simulation import Simulation

@@ -29,11 +29,11 @@ from zofl_mpi.engine.setting import Method
 from zofl_mpi.engine.world import launched
 from zofl_mpi.errors import ChangedInPlace, HiddenState, RunFailed, UserError, mistake, place_of
 from zofl_mpi.report.same import ELSEWHERE, compared
-from zofl_mpi.run import flags as flagged
-from zofl_mpi.run import loop
-from zofl_mpi.run.family import FAMILIES
-from zofl_mpi.run.local import LocalClients
-from zofl_mpi.run.plan import method_of, problem_of, role_of
+from zofl_mpi.run.command import flags as flagged
+from zofl_mpi.run.command.family import FAMILIES
+from zofl_mpi.run.command.plan import method_of, problem_of, role_of
+from zofl_mpi.run.loop import rounds as loop
+from zofl_mpi.run.loop.local import LocalClients
 from zofl_mpi.run.records import Run, checkpoint_path, load
 
 ROUNDS, CUT, RANKS, MANY_CLIENTS, TIMEOUT = 4, 2, 3, 1000, 120.0

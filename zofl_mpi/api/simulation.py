@@ -15,13 +15,13 @@ from zofl_mpi.api.arguments import Arguments
 from zofl_mpi.api.result import Result
 from zofl_mpi.engine.world import World, at_server, run_or_fail_all
 from zofl_mpi.errors import RunFailed, UserError
-from zofl_mpi.run import plan as plans
-from zofl_mpi.run.build import Built, build, compile_kernel, opened
-from zofl_mpi.run.progress import Progress, progress
-from zofl_mpi.run.signals import Stop
+from zofl_mpi.run.command import plan as plans
+from zofl_mpi.run.command.build import Built, build, compile_kernel, opened
+from zofl_mpi.run.loop.progress import Progress, progress
+from zofl_mpi.run.loop.signals import Stop
 
 if TYPE_CHECKING:
-    from zofl_mpi.run.session import Session
+    from zofl_mpi.run.loop.session import Session
 
 REFUSED = {
     "dry_run": "call zofl_mpi.plan",
@@ -122,7 +122,7 @@ class Simulation:
                 at_a_failure.callback(stop.restore)
                 self._job = opened(built, bar, stop)
                 if self._job.recorder is not None:
-                    from zofl_mpi.run.session import Session  # HDF5 is for rank 0 only
+                    from zofl_mpi.run.loop.session import Session  # HDF5 is for rank 0 only
 
                     self._session = Session(self._job, lambda: time.perf_counter() - since)
                     self._rows = self._session.rows()

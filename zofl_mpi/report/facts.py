@@ -10,7 +10,7 @@ import numpy as np
 
 from zofl_mpi.engine.ledger import bytes_in_words
 from zofl_mpi.errors import plain
-from zofl_mpi.run.family import FAMILIES
+from zofl_mpi.run.command.family import FAMILIES
 from zofl_mpi.run.grid.state import held
 from zofl_mpi.run.records import Run, checkpoint_path
 

@@ -14,9 +14,9 @@ from zofl_mpi.errors import UserError, plain
 from zofl_mpi.report.facts import CELL, LOSSES, UNTOLD
 from zofl_mpi.report.wording import METHODS, label_of
 from zofl_mpi.run import grid
-from zofl_mpi.run.divergence import has_diverged
 from zofl_mpi.run.grid.file import selected_runs
 from zofl_mpi.run.grid.state import FREE_FLAGS
+from zofl_mpi.run.loop.divergence import has_diverged
 from zofl_mpi.run.records import Run
 
 IN_LABEL = 3

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, plain, printing, refused
-from zofl_mpi.run.flags import changes
+from zofl_mpi.run.command.flags import changes
 from zofl_mpi.run.records import Run, load
 
 CLOCKS = {"seconds"}

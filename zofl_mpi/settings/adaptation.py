@@ -12,8 +12,8 @@ import numpy as np
 from zofl_mpi.engine.lazy import torch
 from zofl_mpi.errors import UserError
 from zofl_mpi.paths import user_path
-from zofl_mpi.run import flags
-from zofl_mpi.run.family import Site
+from zofl_mpi.run.command import flags
+from zofl_mpi.run.command.family import Site
 from zofl_mpi.settings.samples import Samples
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from zofl_mpi.problems.analytic.nonsmooth import Bowls, MaxAffine
 from zofl_mpi.problems.fair import Fair, FairSoftmax
 from zofl_mpi.problems.hyperparameter import Hyperparameter
 from zofl_mpi.problems.relu_net import ReLUNet
-from zofl_mpi.run.family import Site
-from zofl_mpi.run.flags import leaves
+from zofl_mpi.run.command.family import Site
+from zofl_mpi.run.command.flags import leaves
 from zofl_mpi.settings.given import on_samples, random_problem, without_data
 from zofl_mpi.settings.networks import CNN, MLP
 from zofl_mpi.settings.samples import ClientSamples

@@ -15,8 +15,8 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.problems import Bilevel, Hierarchical, Lipschitz, SecondOrder, Smooth
 from zofl_mpi.problems.base import BilevelProblem, Problem
 from zofl_mpi.problems.terms import ProximalTerms
-from zofl_mpi.run.family import Choice, Site
-from zofl_mpi.run.flags import Groups, instantiate
+from zofl_mpi.run.command.family import Choice, Site
+from zofl_mpi.run.command.flags import Groups, instantiate
 from zofl_mpi.settings.samples import Samples, setting_on
 
 P = TypeVar("P")

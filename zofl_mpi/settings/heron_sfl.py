@@ -13,8 +13,8 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.split_images import ConvNet, ResNet, SplitMLP
-from zofl_mpi.run.family import Choice, Site
-from zofl_mpi.run.flags import Groups
+from zofl_mpi.run.command.family import Choice, Site
+from zofl_mpi.run.command.flags import Groups
 from zofl_mpi.settings import split_lm
 from zofl_mpi.settings.adaptation import Adaptation
 from zofl_mpi.settings.calls import Constructor, flag_group

@@ -17,8 +17,8 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.problems.split_images import demand_images
-from zofl_mpi.run.family import Choice, Site
-from zofl_mpi.run.flags import Groups
+from zofl_mpi.run.command.family import Choice, Site
+from zofl_mpi.run.command.flags import Groups
 from zofl_mpi.settings.calls import Constructor, flag_group, is_module_class
 from zofl_mpi.settings.given import GIVEN, HIERARCHY, base_of, given_to, lacking, on_samples, terms_of
 from zofl_mpi.settings.samples import Samples, setting_on

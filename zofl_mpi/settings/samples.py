@@ -18,7 +18,7 @@ from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import World, once_a_node, run_or_fail_all
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.paths import user_path
-from zofl_mpi.run.family import Site
+from zofl_mpi.run.command.family import Site
 
 P = TypeVar("P")
 Derive = Callable[[Sources], Sources]

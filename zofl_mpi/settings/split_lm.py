@@ -13,8 +13,8 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.engine.world import run_or_fail_all
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.family import Site
-from zofl_mpi.run.flags import flag
+from zofl_mpi.run.command.family import Site
+from zofl_mpi.run.command.flags import flag
 from zofl_mpi.settings.networks import fingerprint_of
 from zofl_mpi.settings.samples import setting_on
 from zofl_mpi.settings.texts import Texts

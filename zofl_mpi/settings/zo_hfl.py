@@ -11,7 +11,7 @@ from zofl_mpi.errors import UserError, demand
 from zofl_mpi.problems.analytic.caps import Caps
 from zofl_mpi.problems.analytic.quadratic import Corner, Quadratic
 from zofl_mpi.problems.softmax import Softmax
-from zofl_mpi.run.family import Site
+from zofl_mpi.run.command.family import Site
 from zofl_mpi.settings.given import on_samples, problem_on, random_problem, without_data
 from zofl_mpi.settings.networks import CNN, MLP
 from zofl_mpi.settings.samples import Samples, setting_on

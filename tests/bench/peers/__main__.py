@@ -38,8 +38,9 @@ from tests.bench.tables import processor
 from tests.conftest import ROOT
 from zofl_mpi.engine import device
 from zofl_mpi.engine.world import SingleProcess
-from zofl_mpi.run import build, plan, records
-from zofl_mpi.run.family import family_of
+from zofl_mpi.run import records
+from zofl_mpi.run.command import build, plan
+from zofl_mpi.run.command.family import family_of
 
 FAMILY = "zofl_mpi.zo_hfl"
 TOLERANCE = {"softmax": 1.0, "cnn": 4.0}

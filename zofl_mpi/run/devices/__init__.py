@@ -26,7 +26,7 @@ from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.engine.world import World, at_server, run_or_fail_all
 from zofl_mpi.errors import UserError, check_one_of, demand, nearest, warn
-from zofl_mpi.run.flags import read_toml
+from zofl_mpi.run.command.flags import read_toml
 
 FOLDER = Path(__file__).parent
 NAMES = ("phones", "sensors", "silos")

@@ -24,7 +24,7 @@ from zofl_mpi.errors import UserError, demand, plain, printing, refused
 from zofl_mpi.run.grid.file import Grid, GridRun, known_flags, read, selected_runs
 from zofl_mpi.run.grid.runner import LABELS, Runner, RunOutcome, Screen, say
 from zofl_mpi.run.grid.state import command, state_of, typed
-from zofl_mpi.run.signals import STATUS
+from zofl_mpi.run.loop.signals import STATUS
 
 
 def listing(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str]) -> Iterator[str]:

@@ -40,9 +40,9 @@ from typing import Any, final
 
 from zofl_mpi.errors import UserError, check_one_of
 from zofl_mpi.paths import user_path
-from zofl_mpi.run import flags, plan
-from zofl_mpi.run.family import family_of
-from zofl_mpi.run.stored import CLASSES
+from zofl_mpi.run.command import flags, plan
+from zofl_mpi.run.command.family import family_of
+from zofl_mpi.run.command.stored import CLASSES
 
 Flags = dict[str, Any]
 """{field name: value}, as in a file for --config."""

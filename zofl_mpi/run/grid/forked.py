@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from typing import IO, final
 
 from zofl_mpi.engine.device import may_have_gpu
-from zofl_mpi.run.cli import main
+from zofl_mpi.run.command.cli import main
 from zofl_mpi.run.records import provenance
 
 SIGNALS = signal.SIGTERM, signal.SIGUSR1, signal.SIGINT
@@ -61,7 +61,7 @@ class Forked:
 
 def _import() -> None:
     """Imports what the runs have in common; notes the commit, since their code is that of now."""
-    import zofl_mpi.run.session  # noqa: F401
+    import zofl_mpi.run.loop.session  # noqa: F401
 
     for name, used in zip(HEAVY, USED[:], strict=True):
         if used:

@@ -19,9 +19,9 @@ from zofl_mpi.errors import UserError, plain
 from zofl_mpi.run.grid.file import Grid, GridRun
 from zofl_mpi.run.grid.forked import Forked, forks
 from zofl_mpi.run.grid.state import command, held, judged, state_of, typed
+from zofl_mpi.run.loop.signals import STATUS
 from zofl_mpi.run.records import output_path
 from zofl_mpi.run.records.lock import lock, lock_path
-from zofl_mpi.run.signals import STATUS
 
 LABELS = {
     "already": "finished before",

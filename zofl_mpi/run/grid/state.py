@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import flags, records
+from zofl_mpi.run import records
+from zofl_mpi.run.command import flags
 from zofl_mpi.run.grid.file import Grid, GridRun, arguments, resolved
 
 FREE_FLAGS = {"data_dir", "device", "checkpoint_every"}

@@ -20,14 +20,14 @@ from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.run import unread
-from zofl_mpi.run.client_memory import STEPS
+from zofl_mpi.run.command import unread
+from zofl_mpi.run.loop.client_memory import STEPS
+from zofl_mpi.run.loop.questions import forget_scratch, received, round_robin
 from zofl_mpi.run.mpi.collectives import Collectives, Question, make_collectives
 from zofl_mpi.run.mpi.gather import FAILED, REPLY, UPLOAD, Outbox
 from zofl_mpi.run.mpi.server_ranks import serve_step
 from zofl_mpi.run.mpi.survival import Survival, changed
 from zofl_mpi.run.mpi.world import MPIWorld
-from zofl_mpi.run.questions import forget_scratch, received, round_robin
 
 
 @final

@@ -21,7 +21,8 @@ from zofl_mpi.engine.sharing import SharedServerStep
 from zofl_mpi.engine.staging import staging_of
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.client_memory import STEPS, Memory
+from zofl_mpi.run.loop.client_memory import STEPS, Memory
+from zofl_mpi.run.loop.questions import Questions, participants
 from zofl_mpi.run.mpi.collectives import Arrived, Question, make_collectives
 from zofl_mpi.run.mpi.communicator import RanksLost
 from zofl_mpi.run.mpi.gather import FAILED, NOTHING_SENT, REPLY, Sent
@@ -29,7 +30,6 @@ from zofl_mpi.run.mpi.server_ranks import ServerRanks
 from zofl_mpi.run.mpi.survival import Survival
 from zofl_mpi.run.mpi.transport import Counts
 from zofl_mpi.run.mpi.world import MPIWorld
-from zofl_mpi.run.questions import Questions, participants
 
 T = TypeVar("T")
 DEPTH = 2  # waves at the server: one being read, one arriving

@@ -30,7 +30,7 @@ from zofl_mpi.engine import messages
 from zofl_mpi.engine.clients import Client, failure
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import Ended, Faults
-from zofl_mpi.run.client_memory import Memory
+from zofl_mpi.run.loop.client_memory import Memory
 from zofl_mpi.run.mpi.communicator import Communicator, RanksLost, WrappedCommunicator
 
 TIMEOUT = 20.0

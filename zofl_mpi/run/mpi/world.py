@@ -18,9 +18,9 @@ from zofl_mpi.engine.processes import Process, kill, stat
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import RANKS, Faults, SingleProcess, World, launched, refuse_singletons
 from zofl_mpi.errors import UserError, plain_lines
+from zofl_mpi.run.loop.progress import outermost_launcher
 from zofl_mpi.run.mpi.communicator import Communicator, WrappedCommunicator, wait, wake_in_time
 from zofl_mpi.run.mpi.survival import Survival, end_all, end_stuck
-from zofl_mpi.run.progress import outermost_launcher
 
 FT = "mpirun --with-ft ulfm"  # command that starts ranks that may survive others
 FT_ENABLED = "OMPI_MCA_mpi_ft_enable"  # set to 1 by it

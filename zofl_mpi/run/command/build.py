@@ -17,17 +17,19 @@ from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.engine.world import World, at_server, run_or_fail_all
 from zofl_mpi.errors import UserError, warn
-from zofl_mpi.run import again, devices, evaluation, flags, saving, trial
-from zofl_mpi.run import plan as plans
-from zofl_mpi.run.binding import RankPlacement, bind, listed, warnings_of
-from zofl_mpi.run.family import Family, Site
+from zofl_mpi.run import devices
+from zofl_mpi.run.command import again, flags, trial
+from zofl_mpi.run.command import plan as plans
+from zofl_mpi.run.command.family import Family, Site
+from zofl_mpi.run.command.plan import Plan
+from zofl_mpi.run.loop import evaluation, saving
+from zofl_mpi.run.loop.progress import Progress
+from zofl_mpi.run.loop.signals import Stop
+from zofl_mpi.run.mpi.binding import RankPlacement, bind, listed, warnings_of
 from zofl_mpi.run.mpi.placement import place_clients
-from zofl_mpi.run.plan import Plan
-from zofl_mpi.run.progress import Progress
-from zofl_mpi.run.signals import Stop
 
 if TYPE_CHECKING:
-    from zofl_mpi.run.loop import Restored
+    from zofl_mpi.run.loop.rounds import Restored
     from zofl_mpi.run.records import Recorder
 
 RANKS_LISTED = 512
@@ -139,7 +141,7 @@ def opened(built: Built, bar: Progress, stop: Stop) -> Job:
         print(saving.LINE, flush=True)
 
     def result() -> tuple[Recorder, Restored | None]:
-        from zofl_mpi.run.result import opened as file  # HDF5 is for rank 0 only
+        from zofl_mpi.run.command.result import opened as file  # HDF5 is for rank 0 only
 
         costs = plans.costs_of(method)
         return file(world, method, plan, {**attrs, "costs": costs} if costs else attrs, rows)

@@ -20,13 +20,13 @@ from zofl_mpi.engine import memory
 from zofl_mpi.engine.world import Ended, World, at_server, launched, speaks_first
 from zofl_mpi.errors import UserError, output_fails, refused
 from zofl_mpi.run import devices
-from zofl_mpi.run import plan as plans
-from zofl_mpi.run.build import Built, Job, build, compile_kernel, opened
-from zofl_mpi.run.family import Family, family_of
+from zofl_mpi.run.command import plan as plans
+from zofl_mpi.run.command.build import Built, Job, build, compile_kernel, opened
+from zofl_mpi.run.command.family import Family, family_of
+from zofl_mpi.run.command.plan import Plan
+from zofl_mpi.run.loop.progress import announce, progress, say
+from zofl_mpi.run.loop.signals import Stop
 from zofl_mpi.run.mpi.world import connect
-from zofl_mpi.run.plan import Plan
-from zofl_mpi.run.progress import announce, progress, say
-from zofl_mpi.run.signals import Stop
 
 
 def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
@@ -125,7 +125,7 @@ def _print_plan(built: Built) -> None:
 def _run(job: Job) -> int:
     """Leads the run at rank 0, serves it elsewhere; returns the exit status."""
     if job.recorder is not None:
-        from zofl_mpi.run.session import lead  # HDF5 is for rank 0 only
+        from zofl_mpi.run.loop.session import lead  # HDF5 is for rank 0 only
 
         status = lead(job)
     else:

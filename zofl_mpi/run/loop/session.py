@@ -13,14 +13,15 @@ from zofl_mpi.engine.between import composed
 from zofl_mpi.engine.clients import Clients
 from zofl_mpi.engine.ledger import bytes_in_words
 from zofl_mpi.errors import RunFailed, UserError
-from zofl_mpi.run import loop, records
-from zofl_mpi.run.build import Job
-from zofl_mpi.run.divergence import has_diverged
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run import records
+from zofl_mpi.run.command.build import Job
+from zofl_mpi.run.loop import rounds as loop
+from zofl_mpi.run.loop.divergence import has_diverged
+from zofl_mpi.run.loop.local import LocalClients
+from zofl_mpi.run.loop.signals import STATUS
+from zofl_mpi.run.loop.totals import Totals, short
+from zofl_mpi.run.loop.tracking import tracker
 from zofl_mpi.run.mpi.world import MPIWorld
-from zofl_mpi.run.signals import STATUS
-from zofl_mpi.run.totals import Totals, short
-from zofl_mpi.run.tracking import tracker
 
 NOTABLE = 0.1
 """Share of a run from which on the closing lines tell that the server waited for one rank, or of evaluations."""

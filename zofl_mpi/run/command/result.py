@@ -11,8 +11,10 @@ from zofl_mpi.engine.setting import Method
 from zofl_mpi.engine.world import World
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.paths import user_path
-from zofl_mpi.run import loop, records, stored
-from zofl_mpi.run.plan import Plan
+from zofl_mpi.run import records
+from zofl_mpi.run.command import stored
+from zofl_mpi.run.command.plan import Plan
+from zofl_mpi.run.loop import rounds as loop
 from zofl_mpi.run.records import output_path
 from zofl_mpi.run.records.hdf5 import Attributes
 

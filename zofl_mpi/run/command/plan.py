@@ -16,13 +16,13 @@ from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.setting import Directions, Loads, Method, PlansLoads, PlansWork, Work
 from zofl_mpi.engine.world import launched
 from zofl_mpi.errors import UserError, mistake, nearest, plain
-from zofl_mpi.run import flags, stored
-from zofl_mpi.run.family import Choice, Family
-from zofl_mpi.run.imported import imported
-from zofl_mpi.run.progress import launcher_words
-from zofl_mpi.run.saving import Every
-from zofl_mpi.run.stored import UNSTORED_FLAGS
-from zofl_mpi.run.tracking import tracker
+from zofl_mpi.run.command import flags, stored
+from zofl_mpi.run.command.family import Choice, Family
+from zofl_mpi.run.command.imported import imported
+from zofl_mpi.run.command.stored import UNSTORED_FLAGS
+from zofl_mpi.run.loop.progress import launcher_words
+from zofl_mpi.run.loop.saving import Every
+from zofl_mpi.run.loop.tracking import tracker
 
 T = TypeVar("T")
 Values = Mapping[str, Any]  # {flag: value}

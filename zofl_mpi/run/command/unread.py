@@ -14,8 +14,8 @@ from typing import Any
 from zofl_mpi.engine.clients import Client, Clients
 from zofl_mpi.engine.fields import is_flag, parts_of
 from zofl_mpi.errors import UserError
-from zofl_mpi.run import flags
-from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
+from zofl_mpi.run.command import flags
+from zofl_mpi.run.loop.client_memory import STEPS, Acknowledged, Memory
 
 Unusual = Mapping[type[Any], Mapping[str, Any]]
 """{class of a part: its flags whose values are not the defaults}"""

@@ -9,7 +9,7 @@ from typing import Any
 
 from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.setting import Method
-from zofl_mpi.run.local import LocalClients
+from zofl_mpi.run.loop.local import LocalClients
 
 TRIAL_SECONDS = 5.0
 """Seconds that the measured rounds may take."""

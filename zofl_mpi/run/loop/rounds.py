@@ -33,11 +33,12 @@ from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.setting import Method
 from zofl_mpi.errors import RunFailed, UserError
 from zofl_mpi.paths import user_path
-from zofl_mpi.run import records, unread
-from zofl_mpi.run.client_memory import STEPS, Acknowledged, Memory
-from zofl_mpi.run.progress import Progress, with_progress
-from zofl_mpi.run.saving import CheckpointTimer, Every
-from zofl_mpi.run.totals import Totals, note
+from zofl_mpi.run import records
+from zofl_mpi.run.command import unread
+from zofl_mpi.run.loop.client_memory import STEPS, Acknowledged, Memory
+from zofl_mpi.run.loop.progress import Progress, with_progress
+from zofl_mpi.run.loop.saving import CheckpointTimer, Every
+from zofl_mpi.run.loop.totals import Totals, note
 
 
 @final

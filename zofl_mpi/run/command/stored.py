@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from zofl_mpi.errors import UserError, warn
-from zofl_mpi.run import flags
+from zofl_mpi.run.command import flags
 
 UNSTORED_FLAGS = {
     "out",
@@ -55,7 +55,8 @@ def config_of(path: str) -> tuple[dict[str, Any], dict[str, str], str]:
 
     UserError: it cannot be read.
     """
-    from zofl_mpi.run import loop, records
+    from zofl_mpi.run import records
+    from zofl_mpi.run.loop import rounds as loop
 
     result = loop.result_of(path)
     try:

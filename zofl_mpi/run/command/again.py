@@ -4,9 +4,9 @@ import os
 import shlex
 from typing import NamedTuple, final
 
-from zofl_mpi.run import flags, stored
-from zofl_mpi.run.plan import Plan, RunFlags
-from zofl_mpi.run.progress import launcher_words
+from zofl_mpi.run.command import flags, stored
+from zofl_mpi.run.command.plan import Plan, RunFlags
+from zofl_mpi.run.loop.progress import launcher_words
 
 RESUME, BEGIN = "ZOFL_RESUME", "ZOFL_BEGIN"
 """Variables in which a job script says by which commands its run is continued, and begun again."""

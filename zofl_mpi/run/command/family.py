@@ -10,7 +10,7 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import World
 from zofl_mpi.errors import UserError
-from zofl_mpi.run.flags import Groups, instantiate
+from zofl_mpi.run.command.flags import Groups, instantiate
 
 T = TypeVar("T")
 FAMILIES = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl")

@@ -11,7 +11,7 @@ from zofl_mpi.engine.ledger import Row
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.sharing import SharedServerStep
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.run.questions import Questions, forget_scratch, participants, round_robin
+from zofl_mpi.run.loop.questions import Questions, forget_scratch, participants, round_robin
 
 
 @final

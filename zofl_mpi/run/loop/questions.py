@@ -16,7 +16,7 @@ from zofl_mpi.engine.fields import check_finite, without_warnings
 from zofl_mpi.engine.ledger import SERVER, Clock, Costs, Ledger, Row
 from zofl_mpi.engine.ownership import Shared, own_memory
 from zofl_mpi.engine.watch import Watch
-from zofl_mpi.run.client_memory import STEPS
+from zofl_mpi.run.loop.client_memory import STEPS
 
 
 class Item(NamedTuple):

@@ -1,0 +1,1 @@
+"""The rounds of a run: asked, evaluated, recorded, shown, checkpointed, ended."""
