@@ -37,13 +37,16 @@ WITHIN = {
         ("setting",),
     ),
     "run": (
-        ("signals", "progress", "client_memory", "evaluation", "saving", "divergence", "imported", "tracking"),
-        ("records", "binding", "questions", "flags", "family", "unread"),
-        ("local", "mpi"),
-        ("devices", "plan", "loop", "stored", "trial", "totals"),
-        ("again", "result"),
-        ("build",),
-        ("session", "cli", "grid"),
+        (
+            *("loop.signals", "loop.progress", "loop.client_memory", "loop.evaluation", "loop.saving"),
+            *("loop.divergence", "loop.tracking", "command.imported"),
+        ),
+        ("records", "mpi.binding", "loop.questions", "command.flags", "command.family", "command.unread"),
+        ("loop.local", "mpi"),
+        ("devices", "command.plan", "loop.rounds", "command.stored", "command.trial", "loop.totals"),
+        ("command.again", "command.result"),
+        ("command.build",),
+        ("loop.session", "command.cli", "grid"),
     ),
 }
 """The rooms and files of `engine` and `run`, likewise; those of one floor may import each other, but in no circle."""
@@ -139,8 +142,9 @@ def imported_files(source: Source) -> set[str]:
 
 def place(name: str, floors: tuple[tuple[str, ...], ...], depth: int) -> int:
     """The floor of a module's room, `depth` names into its path."""
-    room = name.split(".")[depth]
-    return next(k for k, rooms in enumerate(floors) if room in rooms)
+    words = name.split(".")[depth : depth + 2]
+    known = {room: k for k, rooms in enumerate(floors) for room in rooms}
+    return known[".".join(words)] if ".".join(words) in known else known[words[0]]
 
 
 def relative_imports(source: Source) -> list[str]:
