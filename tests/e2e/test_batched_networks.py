@@ -60,7 +60,9 @@ def test_where_company_matters_on_any_rank_all_compute_one_client_after_the_othe
     told = capsys.readouterr().err
     assert "--kernel torch: on this machine" in told and COMPANY in told and told.count("\n") == 1
     assert not (tmp_path / "none.h5").exists()
-    as_on_a_gpu: Any = property(lambda self: self.kernel == "torch" or (self.kernel == "auto" and not self.obstacle))
+    as_on_a_gpu: Any = property(
+        lambda self: self.kernel == "torch" or (self.kernel == "auto" and not self.why_not_batchable)
+    )
     monkeypatch.setattr(network.Network, "uses_torch", as_on_a_gpu)
     assert run_module(ranks, FAMILY, *SMALL, "--rounds", 2, "--out", out) == 0
     found = records.load(out).attrs

@@ -158,7 +158,8 @@ def test_counting_does_not_load_torch_s_compiler() -> None:
         "p = SplitNetwork(*ResNet(2, (1, 1)).parts((1, 8, 8), 10), (1, 8, 8), 10)\n"
         "from zofl_mpi.rounds.split.estimates import TwoPoint\nfrom zofl_mpi.rounds.split.client import HeadLoss\n"
         "from zofl_mpi.rounds.split.estimates import ForwardMode\nfrom zofl_mpi.rounds.split.rules import Backprop\n"
-        "costs.macs(p)\nfor r in (TwoPoint, Backprop): costs.peak_bytes(HeadLoss(p), r(slice(0, p.local.n)), 64)\n"
+        "costs.macs(p)\n"
+        "for r in (TwoPoint, Backprop): costs.peak_bytes(HeadLoss(p), r(slice(0, p.client_side.n)), 64)\n"
         "costs.peak_bytes(HeadLoss(p), ForwardMode(slice(0, p.n_client)), 64)\n"
         "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])\n"
     )

@@ -1,6 +1,5 @@
 """Where ranks compute: proven by an allocation, told to all, kept in the result; GPUs left idle are noticed."""
 
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +59,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[RankPlaceme
             get_device_properties=lambda k: SimpleNamespace(uuid=uuids()[k]),
             set_device=set_device,
         )
-        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, zeros=zeros, **BUILD))
+        monkeypatch.setattr(device, "torch", SimpleNamespace(cuda=cuda, zeros=zeros, **BUILD))
         monkeypatch.setattr(device, "NODES", ("/",))
         monkeypatch.setattr(device, "limit_threads", lambda n: None)
         monkeypatch.setattr(device, "reproducible", lambda: told.append(threading.current_thread().name))
