@@ -1,6 +1,7 @@
 """What a client's device holds in a step: the count, and the bytes that torch's allocator gives out in a real one."""
 
 import functools
+import gc
 import itertools
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
@@ -63,8 +64,13 @@ T, TARGETS = lm_toy.CONTEXT - 2, 9
 
 def allocated(work: Callable[[], object], ignored: Collection[int]) -> int:
     """The most bytes that torch's allocator has given out at once in `work`, those of some sizes not counted."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        work()
+    gc.collect()  # garbage of other tests, freed meanwhile, would count as memory given back
+    gc.disable()
+    try:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+            work()
+    finally:
+        gc.enable()
     assert seen.profiler is not None
     events = (event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]")
     sizes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
