@@ -100,7 +100,8 @@ fedrzo fedrzo_nn-private* {NN} {DATA} --clip 0.1 {PRIVATE}
 fedrzo fedrzo_nn-bowls {NN} --problem bowls {KNOWN} --estimate central --beta 0.6 --x-set box:-1:1 ball:2 ball:3 all all
 fedrzo fedrzo_nn-max_affine {NN} --problem max_affine {KNOWN} --weights size --schedule sqrt --probe 3
 fedrzo fedrzo_bl* --method fedrzo_bl {BL} {DATA} --mu 0.06
-fedrzo fedrzo_bl-exact --method fedrzo_bl --x0 random --H 2 --eta 0.03 {DATA} --gamma 0.002 --mu 0.06 --lower exact --exact
+fedrzo fedrzo_bl-exact --method fedrzo_bl --x0 random --H 2 --eta 0.03 {DATA} --gamma 0.002 --mu 0.06 --lower exact \
+  --exact
 fedrzo fedrzo_bl-fedac1 --method fedrzo_bl {BL} {DATA} --problem fair --gamma 1e-4 --lower fedac1 --exact --probe 3
 fedrzo fedrzo_bl-simplex --method fedrzo_bl {BL} {DATA} --problem fair --y-set simplex
 fedrzo fedrzo_bl-softmax --method fedrzo_bl {BL} {DATA} --problem fair_softmax --gamma 3e-4
