@@ -47,7 +47,7 @@ class Group:
     @property
     def entries(self) -> str:
         """Its entries as the grid spells them."""
-        return ", ".join(self.where.values())
+        return ", ".join(filter(None, self.where.values()))
 
     @property
     def seeds(self) -> dict[Any, Run]:
