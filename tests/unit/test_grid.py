@@ -202,6 +202,23 @@ def test_folder_and_name_have_defaults(tmp_path: Path, read: Callable[..., grid.
             (TOY + f"axes.a.b = {{ {key} = 'x' }}\n", f"axis a, entry 'b' sets --{key}, which the grid runner sets")
             for key in (each.replace("_", "-") for each in OURS)
         ),
+        *(
+            (
+                HEAD
+                + "tune = { over = ['tau'], by = 'validation_accuracy', seed = 1, then = [1] }\n".replace(*given)
+                + f"axes = {{ tau = [1]{more} }}\n",
+                words,
+            )
+            for given, more, words in (
+                (("over", "ovr"), "", "tune: unknown key 'ovr'; the nearest is over"),
+                (("['tau']", "[]"), "", "tune: over = []: must be a list of axes of steps"),
+                (("['tau']", "['taus']"), "", "tune: over: unknown axis 'taus'; the nearest is tau"),
+                (("validation_", "test_"), "", "tune: by = 'test_accuracy': must be a column of the validation part"),
+                (("seed = 1", "seed = true"), "", "tune: seed = True, then = [1]: must be a whole number and a list"),
+                (("then = [1]", "then = 1"), "", "tune: seed = 1, then = 1: must be a whole number and a list"),
+                (("", ""), ", seed = [1]", "tune: [tune] gives the seeds; remove the axis seed"),
+            )
+        ),
         (TOY + "axes.seed = [1]\nwhen.sed = { seed = 1 }\n", "when: unknown axis 'sed'; the nearest is seed"),
         (
             TOY + "axes.seed = [1]\naxes.tau = [5]\nwhen.tau = { seed = 2 }\n",

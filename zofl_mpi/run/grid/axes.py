@@ -4,7 +4,8 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 from zofl_mpi.errors import UserError, check_one_of
 from zofl_mpi.run.command import flags
@@ -149,3 +150,32 @@ def _within(part: Entries, axes: Axes, when: Mapping[str, Sequence[Entries]]) ->
 def _check_count(runs: int) -> None:
     if runs > MAX_RUNS:
         raise UserError(f"its axes have {runs} runs, at most {MAX_RUNS} make a grid: divide it into several")
+
+
+@final
+@dataclass(frozen=True)
+class Tune:
+    """Steps to be chosen: see `run.grid.tune`."""
+
+    over: tuple[str, ...]
+    by: str
+    seed: str
+    then: tuple[str, ...]
+
+
+def tune_of(given: Any, axes: Mapping[str, Iterable[str]]) -> Tune:
+    """What stands under [tune] (UserError: a key is wrong, or is missing)."""
+    for key in given:
+        check_one_of(("over", "by", "seed", "then"), key, "key", "tune: ")
+    over, by, seed, then = (given.get(key) for key in ("over", "by", "seed", "then"))
+    if "seed" in axes:
+        raise UserError("tune: [tune] gives the seeds; remove the axis seed")
+    if not isinstance(over, list) or not over:
+        raise UserError(f"tune: over = {over!r}: must be a list of axes of steps")
+    for axis in over:
+        check_one_of(axes, str(axis), "axis", "tune: over: ")
+    if not isinstance(by, str) or not by.startswith("validation_"):
+        raise UserError(f"tune: by = {by!r}: must be a column of the validation part, as validation_accuracy")
+    if type(seed) is not int or not isinstance(then, list) or any(type(each) is not int for each in then):
+        raise UserError(f"tune: seed = {seed!r}, then = {then!r}: must be a whole number and a list of whole numbers")
+    return Tune(tuple(over), by, str(seed), tuple(map(str, then)))

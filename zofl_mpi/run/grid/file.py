@@ -34,6 +34,8 @@ seed = 1
 [[set]]                               # flags of the runs with all of these entries, in place of their axes' own
 cell = "a0.1-b0.5"
 flags = { gamma = 0.3 }
+
+[tune]                                # steps are chosen by results: see python -m pydoc zofl_mpi.run.grid.tune
 """
 
 import functools
@@ -57,15 +59,17 @@ from zofl_mpi.run.grid.axes import (
     Axes,
     Entries,
     Flags,
+    Tune,
     among,
     axis_of,
     combinations,
     conditions,
     entries,
     flags_in,
+    tune_of,
 )
 
-KEYS = ("module", "ranks", "folder", "name", "optional", "fixed", "axes", "when", "skip", "only", "set")
+KEYS = ("module", "ranks", "folder", "name", "optional", "fixed", "axes", "when", "skip", "only", "set", "tune")
 MAX_RANKS = 65_536
 """Most processes of a run: more is a mistake, or a stranger's file that would start them here."""
 LONGEST = 200
@@ -99,6 +103,7 @@ class Grid:
     axes: dict[str, tuple[str, ...]]  # {axis: names of its entries}
     runs: tuple[GridRun, ...]
     sets: dict[str, frozenset[str]]  # {axis: the flags that its entries set}
+    tune: Tune | None = None  # of a study, whose runs with further seeds depend on results: see `run.grid.tune`
 
 
 def read(path: str | Path, results: str | Path | None = None, *, trust: bool = False) -> Grid:
@@ -148,6 +153,10 @@ def _grid(table: Mapping[str, Any], stem: str, results: str | Path | None, trust
     axes = {axis: axis_of(axis, given) for axis, given in _value(table, "axes", dict, {}).items()}
     if not axes:
         raise UserError("has no axes; name at least one under [axes], as seed = [1, 2, 3]")
+    tune = tune_of(_value(table, "tune", dict, {}), axes) if "tune" in table else None
+    if tune:
+        seeds = dict.fromkeys((tune.seed, *tune.then))
+        axes = {"seed": {seed: Flags(seed=int(seed)) for seed in seeds}} | axes
     when = conditions(_value(table, "when", dict, {}), axes)
     axes = {axis: {NO_ENTRY: Flags()} | given if axis in when else given for axis, given in axes.items()}
     own = _value(table, "folder", str, f"results/{stem}")
@@ -157,7 +166,7 @@ def _grid(table: Mapping[str, Any], stem: str, results: str | Path | None, trust
     _check_names(runs)
     names = {axis: tuple(given) for axis, given in axes.items()}
     sets = {axis: frozenset(name for given in axes[axis].values() for name in given) for axis in axes}
-    return Grid(module, ranks, folder, names, runs, sets)
+    return Grid(module, ranks, folder, names, runs, sets, tune)
 
 
 def _value(table: Mapping[str, Any], key: str, kind: type[Any], default: Any) -> Any:
