@@ -1,4 +1,4 @@
-"""Base of classes that are `Clients` around another."""
+"""Base class of the wrappers of `Clients`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Wrapped(Clients):
-    """The clients as they are; subclasses replace what they change, and hand on what they do not read of a question."""
+    """Clients unchanged; subclasses override what they change and pass everything else through."""
 
     def __init__(self, inner: Clients, method: Any) -> None:
         self.inner, self.method = inner, method
@@ -46,7 +46,7 @@ class Wrapped(Clients):
         self.inner.close(status)
 
     def refuse(self, counted: bool, step: Step, flag: str, verb: str) -> None:
-        """Refuses a question of a round whose replies do not say what they change."""
+        """Refuse a question whose replies declare no change."""
         if counted:
             name = f"{type(self.method).__name__} asks for step {step.__name__!r} by {verb}"
             raise UserError(

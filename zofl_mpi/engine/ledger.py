@@ -22,15 +22,15 @@ Counts = dict[tuple[str, str], dict[int, int]]  # {(step, kind of count): {clien
 
 SERVER = "server"
 """The pseudo step under which rank 0's own computing is counted: all its time but waiting and communicating."""
-KINDS = ("compute", "wait", "comm", "staging")
+TIME_KINDS = ("compute", "wait", "comm", "staging")
 
 
 def costs_type(steps: int) -> np.dtype[np.void]:
     """The costs of a rank in a round of so many steps, of a size that all ranks know.
 
-    Fields: `seconds` (steps, 4) by KINDS; `peak_bytes`; `stops`, whether a signal asked the rank to end the run.
+    Fields: `seconds` (steps, 4) by TIME_KINDS; `peak_bytes`; `stops`, whether a signal asked the rank to end the run.
     """
-    return np.dtype([("seconds", np.float64, (steps, len(KINDS))), ("peak_bytes", np.int64), ("stops", np.bool_)])
+    return np.dtype([("seconds", np.float64, (steps, len(TIME_KINDS))), ("peak_bytes", np.int64), ("stops", np.bool_)])
 
 
 @final
@@ -75,7 +75,7 @@ class CostReport(NamedTuple):
         """(1,) the report as a rank's costs, of these steps."""
         costs = np.empty(1, costs_type(len(steps)))
         for k, step in enumerate(steps):
-            costs["seconds"][0, k] = [self.seconds.get((step, kind), 0.0) for kind in KINDS]
+            costs["seconds"][0, k] = [self.seconds.get((step, kind), 0.0) for kind in TIME_KINDS]
         costs["peak_bytes"], costs["stops"] = self.peak, self.stops
         return costs
 
@@ -93,7 +93,7 @@ class Row:
     bytes_down: NDArray[np.int64]  # (steps, m) protocol bytes by `messages.size`, server to client
     bytes_up: NDArray[np.int64]  # the same, client to server
     messages: NDArray[np.int64]  # (steps, m) items that a client sent
-    seconds: NDArray[np.float64]  # (steps, P + 1, 4) of each rank by KINDS
+    seconds: NDArray[np.float64]  # (steps, P + 1, 4) of each rank by TIME_KINDS
     # (steps, P + 1) most memory a rank has used so far, host and GPU; alike for all steps
     peak_bytes: NDArray[np.int64]
     # (steps, P + 1) what a rank handed to the collectives of this run for other ranks, and got of theirs

@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ GRACE = 2.0  # seconds in which waiting ranks report, once a round takes too lon
 TURN, NEXT, LAST = 1.0, 3.0, 3
 """Rank 0 then ends the run. Where it is seen to be stopped, the next rank of its node does so TURN seconds later; where
 it cannot be seen, rank 1 after NEXT seconds, rank 2 after one more, and all after LAST more."""
+FRAMES = 8  # innermost calls that a late rank prints
 IDLE = 0.01  # share of CPU time below which this process counts as having been stopped meanwhile
 
 
@@ -48,6 +50,7 @@ class Watch:
         self._waiting: set[int] = set()
         self._said = self._ended = False
         self._thread: threading.Thread | None = None
+        self._computes = 0
 
     def begins(self, following: bool = True) -> None:
         """Notes that a round begins: the following one, or the same one repeated."""
@@ -58,6 +61,7 @@ class Watch:
         self._waiting.clear()
         self.round += int(following)
         if self.limit and self._thread is None:
+            self._computes = threading.get_ident()
             self._thread = threading.Thread(target=self._look, daemon=True)
             self._thread.start()
 
@@ -101,7 +105,8 @@ class Watch:
         """Reports this rank's step, since the round takes `seconds` too long, and ends the run if it is its turn."""
         doing = self.clock.doing
         if not self._said and self.rank and doing is not None and doing[1] == "compute":
-            print(f"zofl_mpi: {self._named(self.rank)} is late: {self._busy()}", file=sys.stderr, flush=True)
+            line = f"zofl_mpi: {self._named(self.rank)} is late: {self._busy()}, at this point of its code:"
+            print(f"{line}\n{self._stack()}", file=sys.stderr, flush=True)
         self._said = True
         if seconds <= GRACE:
             return
@@ -155,6 +160,11 @@ class Watch:
         step, what, since = doing
         words = {"compute": "computing", "wait": "waiting in", "comm": "sending in"}[what]
         return f"{words} step {step!r} since {time.perf_counter() - since:.1f} s"
+
+    def _stack(self) -> str:
+        """The innermost calls of the thread whose rounds these are."""
+        frame = sys._current_frames().get(self._computes)
+        return "".join(traceback.format_stack(frame, FRAMES) if frame else [])
 
     def _named(self, rank: int) -> str:
         return f"rank {rank} on {self.hosts[rank]}" if rank < len(self.hosts) else f"rank {rank}"
