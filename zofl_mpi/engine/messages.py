@@ -103,8 +103,7 @@ def unpack(block: Bytes) -> Any:
     """Read the message in a block that `pack` made on a rank of this job; blocks of files: see `read`.
 
     Its arrays are views with the block's lifetime and writability. Tensors of a read-only block are copies: torch has
-    no
-    read-only tensors.
+    no read-only tensors.
     """
     module, name, values = _opened(block)
     return _class(module, name)(**values)

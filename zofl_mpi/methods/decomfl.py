@@ -36,9 +36,8 @@ class DeComFL(UnsplitMethod):
 
     All clients draw the same directions for local step q of round r from the seed. The means of their loss differences
     hence determine the round's step, at the server and at each client. A participant of a federation receives the means
-    of
-    all rounds since its last one and rebuilds the server's model exactly; these bytes are booked. Here the server keeps
-    no means and each rank receives the model. A client's local steps are discarded.
+    of all rounds since its last one and rebuilds the server's model exactly; these bytes are booked. Here the server
+    keeps no means and each rank receives the model. A client's local steps are discarded.
 
     With an optimiser other than the paper's SGD the moments are those of the means, as in the paper's code: local steps
     start from them and do not change them. The step size changes with r h + q.
@@ -128,8 +127,7 @@ class HiSo(DeComFL):
 
     After a round K <- nu K + (1 - nu) G^2, with G = (1/P) sum_p g_p z_p the estimate of its last local step and g_p the
     participants' mean scalars. A client that was away replays the missed steps and updates of K in order, which gives
-    it
-    the server's x and K exactly. nu = 1 is DeComFL. As in the paper's code K has no lower bound: an entry without
+    it the server's x and K exactly. nu = 1 is DeComFL. As in the paper's code K has no lower bound: an entry without
     gradient tends to 0, and its directions grow.
 
     Attributes:

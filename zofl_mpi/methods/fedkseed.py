@@ -31,10 +31,9 @@ class FedKSeed(UnsplitMethod):
 
     Each local step draws a seed k and moves along u_k by the step size times the two-point estimate. A participant
     receives the K numbers c_k, from which it rebuilds the server's model exactly. It sends, summed by seed, its steps'
-    loss
-    differences times step sizes; the server adds their mean to c. Either side sends K numbers in the run's precision,
-    for
-    any number of rounds and steps. The optimiser must be plain SGD: only its model is a function of these sums.
+    loss differences times step sizes; the server adds their mean to c. Either side sends K numbers in the run's
+    precision, for any number of rounds and steps. The optimiser must be plain SGD: only its model is a function of
+    these sums.
 
     Attributes:
         seeds: K; the model is rebuilt from x_0 in one pass over the seeds used so far.
