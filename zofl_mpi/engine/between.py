@@ -49,7 +49,7 @@ class Between:
 
     @property
     def reads_change(self) -> bool:
-        """Whether a client computes its reply's change, for which it holds the model that it got."""
+        """True if a client computes its reply's change, for which it holds the model that it got."""
         return False
 
     @property
