@@ -212,11 +212,16 @@ def local_mean(own: Contribution) -> Any:
 
 
 def combined(contributions: Sequence[Contribution], own: Contribution, add: Add) -> Any:
-    """The mean, or the sum, at the server, whose contribution is `own`; raises TypeError where shapes differ."""
+    """The mean, or the sum, at the server, whose contribution is `own`; raises TypeError where shapes differ.
+
+    None: the first participant's reply is missing, which no question but one into a `Reduction` lets happen.
+    """
     means = field_means(fields_of(contributions), own, add)
     if isinstance(own, Sum):
         return means[()]
-    first = next(c.template for c in contributions if c.template is not None)
+    first = next((c.template for c in contributions if c.template is not None), None)
+    if first is None:
+        return None
     each = {i: values for c in contributions for i, values in c.each.items()}
     return with_each(messages.replace_arrays(messages.unpack(first), means), each)
 
