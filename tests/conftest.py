@@ -34,6 +34,9 @@ UNDER_MPI = any(name in os.environ for name in LAUNCHED)
 """Started by mpirun or srun. Importing mpi4py to find out would start MPI in a process that may then start mpirun."""
 # Files of tests run side by side, and threads that wait for each other starve them; read by libraries when they load.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Compiled modules are kept, as they are for users: else each of the suite's thousands of processes compiles them anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # A secret of the tests' own in place of the user's: see run/command/stored.py.
 os.environ["XDG_STATE_HOME"] = str(Path(tempfile.gettempdir()) / f"zofl-tests-{os.getuid()}")
 for terminal in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from zofl_mpi import errors
 from zofl_mpi.errors import RunFailed, UserError, demand
 
-errors.end_quietly_when_interrupted()  # before the imports that take long
+errors.begin_command()  # before the imports that take long
 if sys.platform == "win32":  # whose Python has no fcntl and no resource
     raise UserError("zofl_mpi runs on Linux: on Windows start it within WSL (wsl --install, then pip install there)")
 

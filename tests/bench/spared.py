@@ -127,7 +127,16 @@ def evaluation() -> float:
     return 1e3 * float(np.median(seconds[evaluated]) - np.median(seconds[~evaluated]))
 
 
-CASES = {case.__name__: case for case in (listing, shares, fleet, schedule, evaluation)}
+def stored() -> float:
+    import h5py
+
+    with h5py.File(
+        run("zofl_mpi.heron_sfl --method decomfl --problem split_resnet --width 8 --m 3 --rounds 1")
+    ) as file:
+        return sum(value.nbytes for value in file["final"].values()) / 1e3
+
+
+CASES = {case.__name__: case for case in (listing, shares, fleet, schedule, evaluation, stored)}
 
 
 def measured(checkout: Path, case: str) -> float:

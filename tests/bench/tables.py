@@ -30,6 +30,7 @@ def machine() -> list[str]:
 
 def write(path: Path, lines: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes PATH.txt, the lines under those of the machine, and PATH.csv, the rows."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".txt").write_text("\n".join([*machine(), "", *lines]) + "\n")
     with path.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")

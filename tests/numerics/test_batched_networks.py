@@ -185,7 +185,7 @@ def test_a_block_follows_from_a_rows_step(monkeypatch: Patch) -> None:
     assert least < functional.step_bytes(function, 16) < 4 * least
     assert functional.step_bytes(function, 64) > functional.step_bytes(function, 16) + 48 * 4 * 784
     asked = requests("mlp", "float32", "cpu", 1)
-    monkeypatch.setattr(module_torch, "CPU_ROWS", 16)
+    monkeypatch.setattr(module_torch, "MAX_CPU_ROWS", 16)
     for rows, limit in ((16, 32), (8, 15), (4, 4), (1, 0.5)):
         monkeypatch.setattr(module_torch, "STEP_BYTES", int(limit * functional.step_bytes(function, 16)))
         assert module_torch._StepBlock(asked[0].key, asked[0].data).rows.size == rows

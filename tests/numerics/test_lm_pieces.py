@@ -49,7 +49,7 @@ def test_a_loss_layer_by_layer_is_that_of_the_whole_vector(
     """At theta + mu u, in float64, logits of a few tokens of the vocabulary at a time. Mutations: a norm, a bias or the
     embedding's factor at theta; a tied matrix at another point than the embedding; K left out; a token that is
     counted in two columns' parts, or in none; smoothing by the last part alone."""
-    monkeypatch.setattr(pieces, "PIECE", 64)
+    monkeypatch.setattr(pieces, "CPU_PIECE", 64)
     monkeypatch.setattr(pieces, "AT_ONCE", 0)
     of = method(cls, plan, mu=0.1, **CLASSES[cls])
     x, buffers = of.loss.flat.initial()
@@ -62,12 +62,12 @@ def test_a_loss_layer_by_layer_is_that_of_the_whole_vector(
         rule = replace(rule, K=1 + torch.rand(len(x), generator=torch.Generator().manual_seed(2), dtype=x.dtype))
     _, inputs, labels = next(iter(local))
     us = rule.draw_pieces(x, of.key(1) if cls is FedKSeed else of.key(0, 0))
-    columns = lm.COLUMNS
+    columns = lm.TOKEN_BLOCK
     for mu in (0.1, -0.2):
         expected = local.perturbed(inputs, labels, joined(us, 0), mu)
-        monkeypatch.setattr(lm, "COLUMNS", 7)
+        monkeypatch.setattr(lm, "TOKEN_BLOCK", 7)
         close(rule._shifted_loss(local, inputs, labels, us, 0, mu), expected)
-        monkeypatch.setattr(lm, "COLUMNS", columns)
+        monkeypatch.setattr(lm, "TOKEN_BLOCK", columns)
         assert expected != local.perturbed(inputs, labels, joined(us, 0), 0.0)
 
 
@@ -86,7 +86,7 @@ def test_steps_are_those_of_the_whole_vector(plan: Any, cls: Any, train: str, mo
         g: Any = sum(rule.term(difference, joined(us, p)) for p, difference in enumerate(differences))
         yield slice(0, len(g)), g
 
-    monkeypatch.setattr(pieces, "PIECE", 64)
+    monkeypatch.setattr(pieces, "CPU_PIECE", 64)
     found.append(run(of, 2))
     monkeypatch.setattr(Piecewise, "_shifted_loss", staticmethod(loss))
     monkeypatch.setattr(Piecewise, "estimate", estimate)
@@ -117,9 +117,9 @@ def test_a_step_never_holds_the_matrix_of_the_vocabulary(flags: Any, monkeypatch
     """Tied, most of a small GPT-2: of it a pass makes the rows of its tokens, and then those of some tokens' logits.
     Mutations: an embedding in the whole matrix; logits by a part of the whole one."""
     monkeypatch.setitem(whole.SIZES, 1, (4000, 64, 3, 2))
-    monkeypatch.setattr(pieces, "PIECE", 8192)
+    monkeypatch.setattr(pieces, "CPU_PIECE", 8192)
     monkeypatch.setattr(pieces, "AT_ONCE", 0)
-    monkeypatch.setattr(lm, "COLUMNS", 50)
+    monkeypatch.setattr(lm, "TOKEN_BLOCK", 50)
     monkeypatch.setattr("zofl_mpi.problems.flat.SMALL_LAYERS", 512)
     tokens = torch.randint(0, 4000, (1, 5))
     of = whole.method_of(1, tokens, False, **flags)

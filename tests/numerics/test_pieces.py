@@ -54,7 +54,7 @@ def test_directions_by_pieces_are_those_of_whole_draws(
     """To the bit, in any order of reading; on a sphere to the rounding of a norm that is summed by pieces. Mutations: a
     last piece of fewer than 16 numbers; a state that a piece was not drawn from; the next direction from the end of a
     piece; a piece of another direction that is taken for this one."""
-    monkeypatch.setattr(pieces, "PIECE", 64)
+    monkeypatch.setattr(pieces, "CPU_PIECE", 64)
     whole = list(drawn(STREAMS(Purpose.DIRECTION), torch.zeros(d, dtype=dtype), 3, distribution))
     us = PiecewiseDirections(STREAMS(Purpose.DIRECTION), torch.zeros(d, dtype=dtype), distribution)
     assert us.parts[0].start == 0 and us.parts[-1].stop == d and all(a.stop == b.start for a, b in pairwise(us.parts))
@@ -91,7 +91,7 @@ def test_a_layer_that_is_perturbed_where_it_computes_gives_the_loss_of_the_pertu
 ) -> None:
     """And theta and the running statistics stay, to the bit. Mutations: a bias that stays; a weight's second use, or
     its transpose, at theta; a part of another layer; the client's part alone; mu for -mu; statistics that move."""
-    monkeypatch.setattr(pieces, "PIECE", 32)
+    monkeypatch.setattr(pieces, "CPU_PIECE", 32)
     monkeypatch.setattr(pieces, "AT_ONCE", 0)
     plan = training(setting(make), h=1)
     of = method(DeComFL, plan, n_p=2, mu=0.1)
@@ -116,7 +116,7 @@ def test_some_rows_of_a_matrix_have_the_bits_that_they_have_in_it(
     """In float32, of a matrix that begins within a piece, wherever rows and pieces end. Mutations: a row in two pieces,
     half of it another one's; the next piece's rows a row too far; one that there is not, of memory that nobody wrote;
     where a sum's last numbers are added by other instructions, sums of the rows alone."""
-    monkeypatch.setattr(pieces, "PIECE", 128)
+    monkeypatch.setattr(pieces, "CPU_PIECE", 128)
     d, matrix = 100 + 23 * width + 50, slice(100, 100 + 23 * width)
     x = torch.randn(d, generator=torch.Generator().manual_seed(1))
     us = pieces.PiecewiseDirections(STREAMS(Purpose.DIRECTION), x, distribution)
@@ -145,7 +145,7 @@ class BiasFirst(nn.Module):
 def test_a_pass_draws_each_piece_once(monkeypatch: Patch) -> None:
     """However many layers it lies in, and however a function orders them. Mutations: values made in the order of a
     function's arguments; a piece that is not kept for the next layer."""
-    monkeypatch.setattr(pieces, "PIECE", 512)
+    monkeypatch.setattr(pieces, "CPU_PIECE", 512)
     monkeypatch.setattr(pieces, "AT_ONCE", 0)
     monkeypatch.setattr(unsplit, "room", lambda on_gpu: 0)
     drawn_pieces, draw = list[tuple[int, int]](), PiecewiseDirections._drawn
@@ -172,7 +172,7 @@ def test_directions_are_kept_where_there_is_room_to_the_same_bits(
     """Three clients, two steps a round, two rounds, of several pieces. In DeComFL each piece is drawn once a step for
     all clients and the server; in FedKSeed once for a step's passes and the step. Mutations: pieces of another step,
     round or seed; a kept piece that is scaled or moved in place; K in what is kept; room that is never given back."""
-    monkeypatch.setattr(pieces, "PIECE", 64)
+    monkeypatch.setattr(pieces, "CPU_PIECE", 64)
     plan = training(setting(mlp), PLAIN, h=2, lr_client=0.05)
     drawn_pieces, draw = list[tuple[int, int]](), PiecewiseDirections._drawn
 
@@ -211,7 +211,7 @@ def test_a_small_network_is_perturbed_at_once_to_the_same_loss(monkeypatch: Patc
     x, buffers = of.loss.flat.initial()
     local = of.local(Client(0, plan.setting.data[0]), broadcast(of, x, {}, buffers))
     _, inputs, labels = next(iter(local))
-    monkeypatch.setattr(pieces, "PIECE", 64)
+    monkeypatch.setattr(pieces, "CPU_PIECE", 64)
     us, whole = of.rule.draw_pieces(x, of.key(0, 0)), list(of.rule.directions(x, of.key(0, 0)))
     with monkeypatch.context() as patch:
         patch.setattr(flat_module, "Substituted", None)
@@ -239,7 +239,7 @@ def test_a_run_does_not_depend_on_the_size_of_a_piece(monkeypatch: Patch, cls: A
     }
     plan, found = training(setting(mlp), rule, h=3, lr_client=0.05), []
     for size in (2**18, 48):
-        monkeypatch.setattr(pieces, "PIECE", size)
+        monkeypatch.setattr(pieces, "CPU_PIECE", size)
         found.append(run(method(cls, plan, **flags[cls]), 3))
     for name, tensor in vectors(found[0]).items():
         close(tensor, vectors(found[1])[name], 1e-10)
@@ -262,7 +262,7 @@ def test_a_step_needs_the_memory_of_a_forward_pass_and_of_its_largest_layer(
     some pieces; where directions are kept, these and a perturbed point. d is 8 layers. Mutations: a copy of theta; a
     whole direction, or one more than are kept; two perturbed points; layers that live on; an estimate as a whole."""
     monkeypatch.setattr(unsplit, "room", lambda on_gpu: int(kept) * 10**9)
-    monkeypatch.setattr(pieces, "PIECE", 4096)
+    monkeypatch.setattr(pieces, "CPU_PIECE", 4096)
     monkeypatch.setattr(pieces, "AT_ONCE", 0)
     monkeypatch.setattr("zofl_mpi.problems.flat.SMALL_LAYERS", 512)
     plan = training(setting(wide), PLAIN, h=1)

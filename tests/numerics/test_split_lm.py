@@ -145,7 +145,7 @@ def test_perplexities(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks of 8 and logits of 4 texts at once. Mutations: smoothing in reports; a mean over texts; batches of other
     sizes, of each client's own texts, or cut by a block; a last text that nobody scores; validation scored as test."""
     monkeypatch.setattr(split_method, "EVALUATION_SAMPLES", 8)
-    monkeypatch.setattr(split_lm, "ROWS", 4)
+    monkeypatch.setattr(split_lm, "REPORTED_AT_ONCE", 4)
     of = method(HERON, training(replace(setting(), test=texts(37, 8))))
     own = of.setting.problem
     state = run(of, 1)

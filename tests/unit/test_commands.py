@@ -16,6 +16,17 @@ from zofl_mpi.errors import SCRIPTS
 from zofl_mpi.run.command.family import FAMILIES
 
 PACKAGE = ROOT / "zofl_mpi"
+METHOD = """
+import gc
+from zofl_mpi.methods.fedavg import FedAvg
+
+print("while imported", gc.isenabled())
+
+class Collecting(FedAvg):
+    def round(self, *given):
+        print("in a round", gc.isenabled())
+        return super().round(*given)
+"""
 
 
 def test_every_command_method_and_problem_has_its_place() -> None:
@@ -60,6 +71,17 @@ def test_ctrl_c_while_modules_are_imported_ends_a_command_without_a_traceback(co
         done = subprocess.run([sys.executable, *words], env=where, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == -signal.SIGINT
         assert ("Traceback" not in done.stderr) == is_quiet
+
+
+def test_garbage_is_left_alone_during_a_start_and_in_no_script(tmp_path: Path) -> None:
+    """Mutations: it is never collected again; a command imports with it; a script of a user's is changed."""
+    (tmp_path / "collecting.py").write_text(METHOD)
+    command = [sys.executable, "-m", "zofl_mpi.zo_hfl", "--method", "collecting:Collecting", "--problem", "softmax"]
+    run = subprocess.run([*command, "--rounds", "1", "--m", "2"], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "while imported False" in run.stdout and "in a round True" in run.stdout
+    script = "import gc, zofl_mpi.zo_hfl; print(gc.isenabled())"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "True\n"
 
 
 def test_the_console_scripts_are_known() -> None:

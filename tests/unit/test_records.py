@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from tests.unit.made import complaint
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import records
 from zofl_mpi.run.records import Recorder, WriteError, output_path, rows
-from zofl_mpi.run.records.provenance import _git
+from zofl_mpi.run.records.provenance import PACKAGES, _git
 from zofl_mpi.run.records.staged import StagedFile
 
 M, RANKS = 4, 3
@@ -434,7 +436,12 @@ def test_a_checkpoint_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_provenance_names_commit_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     found = records.provenance()
-    assert {"numpy", "h5py", "python"} <= set(found["versions"])
+    known = {}
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            known[name] = metadata.version(name)
+    assert {"numpy", "h5py"} <= set(known)
+    assert found["versions"] == {"python": sys.version.split()[0], **known}
     assert len(found["git_commit"]) in (0, 40) and isinstance(found["git_dirty"], bool)
     monkeypatch.setenv("PATH", "")  # without git
     assert _git.__wrapped__(Path(records.__file__).parents[3]) == ("", False)

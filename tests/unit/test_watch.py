@@ -53,6 +53,22 @@ def test_a_round_that_never_ends_is_ended_by_every_rank_and_told_by_the_first(ha
     assert ends.text == (told.format(late[rank]) if rank in late else "")
 
 
+def test_a_late_rank_prints_where_it_is(hands: Hands, capsys: pytest.CaptureFixture[str]) -> None:
+    """Mutations: it prints nothing; the stack of its own thread; that of a rank that waits."""
+
+    def computes_for_ever() -> None:
+        assert ends.called.wait(200)
+
+    ends = Ends()
+    watched = Watch(1, 3, 5, ends, ["a", "b", "c"])
+    watched.begins()
+    with watched.clock.time("solve", "compute"):
+        hands.now += 5 + watch.GRACE + watch.NEXT + 1
+        computes_for_ever()
+    told = capsys.readouterr().err
+    assert "rank 1 on b is late: computing step 'solve'" in told and "in computes_for_ever" in told
+
+
 @pytest.fixture
 def held() -> Iterator[processes.Process]:
     """A process that is stopped."""

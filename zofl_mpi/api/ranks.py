@@ -19,7 +19,7 @@ from zofl_mpi.errors import RunFailed, UserError
 from zofl_mpi.run.mpi import world as mpi
 
 T = TypeVar("T")
-SHARED, PIECE = "/dev/shm", 1 << 24
+SHARED, SENT_BYTES = "/dev/shm", 1 << 24
 """Folder of files in memory, and bytes that travel at once."""
 _LEADING: list[World] = []
 """The world of a `lead` in progress, at rank 0."""
@@ -73,8 +73,8 @@ def spread(world: World, value: Any) -> Any:
     with tempfile.TemporaryFile(dir=SHARED if os.path.isdir(SHARED) else None) as own:
         _, (path, *_) = world.neighbours(f"/proc/{os.getpid()}/fd/{own.fileno()}")
         for k, size in enumerate(sizes):
-            for low in range(0, size, PIECE):
-                piece = world.bcast(buffers[k].raw()[low : low + PIECE].tobytes() if world.rank == 0 else None)
+            for low in range(0, size, SENT_BYTES):
+                piece = world.bcast(buffers[k].raw()[low : low + SENT_BYTES].tobytes() if world.rank == 0 else None)
                 if place == 0:
                     own.write(piece)
         own.flush()

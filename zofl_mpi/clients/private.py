@@ -1,4 +1,4 @@
-"""Clients whose replies are clipped and noised, as the server's program sees them."""
+"""Clients with clipped and noised replies, as the server's program sees them."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, final
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @final
 class PrivateClients(Wrapped):
-    """Clients whose replies are clipped where they are made, and noised; each answers one question a round."""
+    """Clients whose replies are clipped on their own rank; each answers one question a round."""
 
     def __init__(self, inner: Clients, method: Any, privacy: Any) -> None:
         super().__init__(inner, method)
@@ -32,7 +32,7 @@ class PrivateClients(Wrapped):
         nobody: Any = None,
         **how: Any,
     ) -> Any:
-        """The sum of the replies' changes, noised, over the number of participants that is expected."""
+        """The noised sum of the replies' changes, divided by the expected number of participants."""
         kind, privacy = changes.reply_of(step), self.privacy
         if kind is None:
             self.refuse(counted, step, "clients.mean")
@@ -60,7 +60,7 @@ class PrivateClients(Wrapped):
         nobody: Any = None,
         **how: Any,
     ) -> Callable[[], Any]:
-        """The sum of the terms, `stretch` times as long as the replies' changes, noised."""
+        """The noised sum of the terms; a term is `stretch` times as long as the reply's change."""
         kind, privacy = changes.reply_of(step), self.privacy
         if kind is None or not changes.along(kind):
             self.refuse(True, step, "clients.sum")
@@ -79,13 +79,13 @@ class PrivateClients(Wrapped):
 
     def retry_on_rank_loss(self, work: Callable[[], T]) -> T:
         def again() -> T:
-            self._answered = -1  # a round that is begun again gives the same noise to the same question
+            self._answered = -1  # a repeated round must add the same noise to the same question
             return work()
 
         return self.inner.retry_on_rank_loss(again)
 
     def _one_reply(self, step: Step, message: Any, to: Participants) -> list[int]:
-        """The participants, who are those that the account knows, and have not been asked in this round."""
+        """Refuse a second question in a round, or one to other clients than the account's participants."""
         chosen, r = list(range(self.m)) if to is None else [int(i) for i in to], message.r
         if r == self._answered:
             again = f"step {step.__name__!r} asks for a second reply in round {r + 1}"

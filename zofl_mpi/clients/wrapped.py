@@ -1,4 +1,4 @@
-"""Base of classes that are `Clients` around another."""
+"""Base class of the wrappers of `Clients`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Wrapped(Clients):
-    """The clients as they are, but for what is asked of each; subclasses replace how replies are averaged and added."""
+    """Clients that refuse questions to each; subclasses override how replies are averaged and added."""
 
     flag: str
     """The flag and its value that wrap them, for errors."""
@@ -51,7 +51,7 @@ class Wrapped(Clients):
         self.inner.close(status)
 
     def refuse(self, counted: bool, step: Step, verb: str) -> None:
-        """Refuses a question of a round whose replies do not say what they change."""
+        """Refuse a question whose replies declare no change."""
         if counted:
             name = f"{type(self.method).__name__} asks for step {step.__name__!r} by {verb}"
             raise UserError(

@@ -27,7 +27,7 @@ FILES = ("trainset.csv", "devset.csv", "testset_w_refs.csv")  # training, valida
 TOKENISERS = (tokenisers.moses, tokenisers.moses, tokenisers.spacy)  # of each part, under `tokenised`
 RULES = {"official": "", "tokenised": ", texts by Moses's rules, those of the test part by spaCy's"}
 """How the texts are written, for the record of a run."""
-COLUMNS = ("mr", "ref")
+E2E_COLUMNS = ("mr", "ref")
 SLOT = re.compile(r"\s*([^\[\],]+?)\s*\[([^\]]*)\]\s*")
 RENAMED = {"eatType": "Type", "priceRange": "price", "familyFriendly": "family friendly"}
 """Names of slots in the tokenised texts; the others keep theirs."""
@@ -39,10 +39,10 @@ def read(path: Path, pipeline: Pipeline, part: int) -> list[Text]:
     Raises:
         UserError: it cannot be read, is no such file, or has a line without slots or without a text.
     """
-    advice = f"it must be a CSV file (UTF-8) with the columns {' and '.join(COLUMNS)}, as E2E's are"
+    advice = f"it must be a CSV file (UTF-8) with the columns {' and '.join(E2E_COLUMNS)}, as E2E's are"
     with reading_file(path, advice), path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, strict=True)
-        lacking = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+        lacking = [column for column in E2E_COLUMNS if column not in (reader.fieldnames or ())]
         if lacking:
             found = ", ".join(reader.fieldnames or ()) or "nothing"
             raise UserError(f"{path} has no column {lacking[0]} but {found}: {advice}")
@@ -58,7 +58,7 @@ def contexts(samples: Iterable[Text]) -> dict[str, list[str]]:
 
 
 def _text(row: Mapping[str, str | None], pipeline: Pipeline, part: int, path: Path, line: int) -> Text:
-    context, text = ((row[column] or "").strip() for column in COLUMNS)
+    context, text = ((row[column] or "").strip() for column in E2E_COLUMNS)
     slots: list[tuple[str, str]] = SLOT.findall(context)
     if not slots or SLOT.sub("", context).replace(",", ""):
         fault = f"{path}, line {line}: mr is {context!r}"

@@ -44,7 +44,7 @@ class Reduction:
         self._untold = dict(self.shares)
 
     def begin(self, number: int, read: Callable[["Reduction"], Any], counted: bool) -> None:
-        """Binds the clients that were asked: `read` gives the mean."""
+        """Bind the clients that were asked: `read` gives the mean."""
         self.adder.number, self.counted = number, counted
         self.mean = lambda: read(self)
 
@@ -53,7 +53,7 @@ class Reduction:
         return {i: self._untold.pop(i) for i in to if i in self._untold}
 
     def check(self, replied: Iterable[int]) -> None:
-        """Refuses a mean of fewer clients than it is to be of (TypeError)."""
+        """Refuse a mean of fewer clients than it is to be of (TypeError)."""
         if missing := sorted(self.shares.keys() - set(replied)):
             raise TypeError(f"no reduced part came from {len(missing)} clients, of which the first is {missing[0]}")
 
@@ -72,7 +72,7 @@ class Adder:
     own: Contribution = field(default_factory=Contribution)
 
     def take(self, i: int, reply: Any, size: Callable[[Any], int]) -> Any:
-        """Adds the reduced part of client i's reply, if it has one; returns what the server reads."""
+        """Add the reduced part of client i's reply, if it has one; return what the server reads."""
         if not isinstance(reply, Reply):
             return reply
         if i not in self.shares or i in self.own.sizes:

@@ -7,7 +7,6 @@ computed is infinite.
 """
 
 import functools
-import logging
 import math
 from dataclasses import dataclass
 from typing import Any, final
@@ -91,6 +90,8 @@ def _cell(epsilon: float, alone: float) -> int:
 
 
 def _library() -> Any:
+    import logging  # 2 ms, which a run without privacy does not pay
+
     logging.getLogger("absl").setLevel(logging.ERROR)  # rounding below 0 is dealt with in `_renyi`
     try:
         import dp_accounting

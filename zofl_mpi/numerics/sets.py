@@ -95,8 +95,8 @@ def parse(text: str, n: int) -> ConvexSet:
     """The set in R^n that `text` describes, see the module's docstring (UserError: none)."""
     described = _Description(text, n)
     name, *words = (word.strip() for word in text.split(":"))
-    described.demand(name in KINDS, f"one of {', '.join(form for form, _, _ in KINDS.values())}")
-    form, counts, make = KINDS[name]
+    described.demand(name in SETS, f"one of {', '.join(form for form, _, _ in SETS.values())}")
+    form, counts, make = SETS[name]
     described.demand(len(words) in counts, f"of the form {form}")
     return make(words, described)
 
@@ -127,7 +127,7 @@ def _ball(words: list[str], described: _Description) -> ConvexSet:
     return All() if radius == math.inf else Rounded(partial(projections.ball, centre=centre, radius=radius))
 
 
-KINDS: dict[str, tuple[str, tuple[int, ...], Callable[[list[str], _Description], ConvexSet]]] = {
+SETS: dict[str, tuple[str, tuple[int, ...], Callable[[list[str], _Description], ConvexSet]]] = {
     "all": ("all", (0,), lambda *_: All()),
     "box": ("box:LOW:HIGH", (2,), _box),
     "ball": ("ball:RADIUS[:CENTRE]", (1, 2), _ball),

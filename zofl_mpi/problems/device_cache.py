@@ -16,7 +16,7 @@ from zofl_mpi.problems import Batch
 
 MAX_BYTES_ON_GPU = 2**32
 """Bytes of the inputs of a data set that lie on a GPU; of a larger one each mini-batch is gathered on the host."""
-KINDS = {"uint8", "int32", "int64", "float32", "float64"}  # inputs and labels that torch gathers
+GATHERED_DTYPES = {"uint8", "int32", "int64", "float32", "float64"}  # inputs and labels that torch gathers
 
 
 @lru_cache(maxsize=16)
@@ -39,7 +39,7 @@ def on_device(values: Array, device: str) -> Tensor:
     """All of an array on the device: copied there once for the process, and dropped with the array."""
     key = (id(values), device)
     if key not in _PLACED:
-        stored = values if values.dtype.name in KINDS else values.astype(np.int64)
+        stored = values if values.dtype.name in GATHERED_DTYPES else values.astype(np.int64)
         _PLACED[key] = torch.tensor(np.asarray(stored), device=device)  # a copy, on the CPU too: it keeps no array
         weakref.finalize(values, _PLACED.pop, key, None)
     return _PLACED[key]
@@ -55,7 +55,7 @@ def samples_on(device: str, data: Dataset, positions: Batch, dtype: str) -> tupl
     `Dataset.take`, gathered on a GPU itself.
     """
     stored = data.labels if data.targets is None else data.targets
-    if is_host(device) or not fits(data) or not {data.inputs.dtype.name, stored.dtype.name} <= KINDS:
+    if is_host(device) or not fits(data) or not {data.inputs.dtype.name, stored.dtype.name} <= GATHERED_DTYPES:
         inputs, answers = data.take(positions, np.dtype(dtype))[0], data.answers(positions, np.dtype(dtype))
         return to_device(torch.from_numpy(inputs), device), to_device(torch.from_numpy(answers), device)
     at = to_device(torch.from_numpy(np.asarray(data.rows_of(positions), np.int64)), device)

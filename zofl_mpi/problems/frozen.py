@@ -11,7 +11,7 @@ from torch import Tensor
 from zofl_mpi.engine.world import World
 
 MEMORY = "/dev/shm"  # Linux's file system in memory
-LINE = 64  # bytes; products may round by the address modulo these
+CACHE_LINE = 64  # bytes; products may round by the address modulo these
 
 
 def once_a_node(world: World, parameters: Iterable[Tensor]) -> None:
@@ -20,8 +20,8 @@ def once_a_node(world: World, parameters: Iterable[Tensor]) -> None:
     All ranks call it. Those in a mapped file stay where they are; all do where memory has no room for one more copy.
     """
     # what torch allocates begins at a line, what a safetensors file maps hardly ever
-    own = [p for p in dict.fromkeys(parameters) if not (p.requires_grad or p.is_cuda or p.data_ptr() % LINE)]
-    ends = torch.tensor([0, *(-(-p.nbytes // LINE) * LINE for p in own)]).cumsum(0).tolist()
+    own = [p for p in dict.fromkeys(parameters) if not (p.requires_grad or p.is_cuda or p.data_ptr() % CACHE_LINE)]
+    ends = torch.tensor([0, *(-(-p.nbytes // CACHE_LINE) * CACHE_LINE for p in own)]).cumsum(0).tolist()
     number, ranks = world.neighbours(None)
     if len(ranks) == 1 or not own:
         return

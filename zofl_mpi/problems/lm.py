@@ -21,9 +21,9 @@ from zofl_mpi.problems.adapters import mark_untied
 from zofl_mpi.problems.lm_checks import Own, why_not_equal
 from zofl_mpi.problems.split import widened
 
-COLUMNS = 1 << 12  # tokens of the vocabulary whose logits are computed at once in passes that never have a graph
+TOKEN_BLOCK = 1 << 12  # tokens of the vocabulary whose logits are computed at once in passes without a graph
 LOGITS = 1 << 22  # logits that are computed at once: 16 MiB in float32, 83 positions of GPT-2
-PROBE = 8  # tokens of the pass that finds a model's layers
+TRACED_TOKENS = 8  # tokens of the pass that finds a model's layers
 EXACT = 1e-6  # largest error of the halves' logits there, relative to the largest logit
 CAUSAL = "causal"  # the attention without masks, by a name of its own among those of `transformers`
 
@@ -50,7 +50,7 @@ def outline(model: Any, name: str = "") -> Outline:
     where = f"--model {name or model.config.name_or_path}: a {type(model).__name__} cannot be cut after a block"
     try:
         found = _traced(model)
-        tokens = torch.arange(2 * PROBE).view(2, -1) % model.config.get_text_config().vocab_size
+        tokens = torch.arange(2 * TRACED_TOKENS).view(2, -1) % model.config.get_text_config().vocab_size
         with torch.no_grad():
             whole = model(tokens, use_cache=False).logits.flatten(0, 1)
             client, back = Segment(model, found, 0, 1), LastBlocks(model, found, 1, len(found.of(model)))
@@ -88,7 +88,7 @@ def _traced(model: Any) -> Outline:
     ]
     try:
         with torch.no_grad():
-            model(torch.arange(PROBE)[None] % model.config.get_text_config().vocab_size, use_cache=False)
+            model(torch.arange(TRACED_TOKENS)[None] % model.config.get_text_config().vocab_size, use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()
@@ -179,7 +179,11 @@ class LastBlocks(nn.Module):
     def losses(self, x: Tensor, at: Tensor, targets: Tensor, smoothing: float, forward_only: bool = False) -> Tensor:
         """(k,) cross-entropies at the positions `at` (k,), of B T, where `targets` (k,) come; see `Unembedding`."""
         rows = self._before(x, at)
-        if forward_only and type(self.last.unembedding) is nn.Linear and self.last.unembedding.out_features > COLUMNS:
+        if (
+            forward_only
+            and type(self.last.unembedding) is nn.Linear
+            and self.last.unembedding.out_features > TOKEN_BLOCK
+        ):
             return self.last.by_columns(rows, targets, smoothing)
         count = self.pieces or self.pieces_of(len(at))
         pieces = zip(rows.tensor_split(count), targets.tensor_split(count), strict=True)
@@ -217,7 +221,7 @@ class Unembedding(nn.Module):
         return cross_entropy(widened(self.logits(x)), targets, label_smoothing=smoothing, reduction="none")
 
     def by_columns(self, x: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        """(k,) the same in float64, without a graph, from the logits of `COLUMNS` tokens after those of others.
+        """(k,) the same in float64, without a graph, from the logits of `TOKEN_BLOCK` tokens after those of others.
 
         So all positions meet a part of the matrix while caches hold it: GPT-2's take three quarters of the time of a
         single product, and half that of products of a few positions each.
@@ -225,8 +229,8 @@ class Unembedding(nn.Module):
         x, weight, bias = self.behind(x), self.unembedding.weight, self.unembedding.bias
         vocabulary = self.unembedding.out_features
         total, own, sums = x.new_zeros(len(x), dtype=torch.float64), x.new_zeros(len(x), dtype=torch.float64), []
-        for first in range(0, vocabulary, COLUMNS):
-            count = min(COLUMNS, vocabulary - first)
+        for first in range(0, vocabulary, TOKEN_BLOCK):
+            count = min(TOKEN_BLOCK, vocabulary - first)
             part = None if bias is None else bias[first : first + count]
             logits = widened(linear(x, weight.narrow(0, first, count), part))
             sums.append(logits.logsumexp(dim=1).double())

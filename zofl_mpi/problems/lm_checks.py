@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zofl_mpi.data.bpe import in_one_sentence
 
-PROBE = 8  # tokens of the shorter text
+SHORT_TEXT = 8  # tokens of the shorter text
 POSITIONS = 16  # whose logits are compared of the longer one
 EQUAL = 1e-4  # largest difference, relative to the largest logit
 """Rounding in float32 is some 1e-6 of it at 12 blocks and grows with their number; a lost mask changes 1e-3 or more."""
@@ -32,7 +32,7 @@ class Own(NamedTuple):
 def own_logits(model: Any, longest: int, name: str) -> list[Own]:
     """The logits of a model as it was read, on the CPU, of a short text and of the longest (UserError: it has none)."""
     found = []
-    for length in sorted({min(PROBE, longest), longest}):
+    for length in sorted({min(SHORT_TEXT, longest), longest}):
         known = model.config.get_text_config().vocab_size
         tokens = torch.arange(3, 3 + 7 * length, 7) % known
         at = torch.linspace(0, length - 1, min(length, POSITIONS)).round().long()
@@ -61,7 +61,7 @@ def why_not_equal(logits: Pass, own: Iterable[Own]) -> str:
     for tokens, others, at, expected in own:
         length, at_all = len(tokens), torch.arange(len(tokens), device=tokens.device)
         # of the short text every token, of the long one those of its second half are exchanged for others
-        changes = range(1, length) if length <= PROBE else [length // 2]
+        changes = range(1, length) if length <= SHORT_TEXT else [length // 2]
         rows = torch.stack([tokens, *(others.where(at_all >= k, tokens) for k in changes)])
         where = torch.cat([at + k * length for k in range(len(rows))])
         with torch.no_grad():

@@ -28,7 +28,7 @@ from zofl_mpi.problems.lm import CAUSAL, LastBlocks, SplitModel, narrow_frozen
 from zofl_mpi.problems.split import TorchSplit
 
 NONE = texts.NONE  # the label of a position that predicts nothing: of contexts and padding
-ROWS = 32  # texts of a report whose logits are computed at once
+REPORTED_AT_ONCE = 32  # texts of a report whose logits are computed at once
 
 
 @final
@@ -165,7 +165,7 @@ class SplitLM(TorchSplit):
         """Completion tokens, the sum of their cross-entropies, how many are the likeliest one; batches of
         `report_batch` texts, and the sum of their means; of a choice the texts, and how many are chosen rightly.
         """
-        parts = zip(torch.split(inputs, ROWS), torch.split(labels, ROWS), strict=True)
+        parts = zip(torch.split(inputs, REPORTED_AT_ONCE), torch.split(labels, REPORTED_AT_ONCE), strict=True)
         whole = torch.cat([self._rows(*part) for part in parts], dim=1)
         each = whole[:, :: self.choices]  # the right ones
         tokens, nats, hits = each.sum(dim=1).tolist()

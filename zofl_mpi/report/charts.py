@@ -19,7 +19,7 @@ POINTS = 2000
 """A curve has no more points; of longer runs every k-th round is drawn, and the last."""
 BARS = 64
 """Bars of ranks or clients; of more, consecutive ones share a bar: their mean."""
-KINDS = {"compute": "computing", "wait": "waiting", "comm": "sending", "staging": "copying to and from the GPU"}
+TIME_LABELS = {"compute": "computing", "wait": "waiting", "comm": "sending", "staging": "copying to and from the GPU"}
 
 
 def curves(groups: Sequence[Group]) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def rank_seconds(run: Run) -> Chart:
     names, starts = groups(run.ranks["seconds_compute"].shape[2])
     data = [
         _bars(word, names, means(run.ranks[f"seconds_{kind}"].sum((0, 1)), starts), SECONDS[kind])
-        for kind, word in KINDS.items()
+        for kind, word in TIME_LABELS.items()
         if f"seconds_{kind}" in run.ranks and (kind != "staging" or run.ranks["seconds_staging"].any())
     ]
     return chart(data, x="rank", y="seconds of the run", barmode="stack")

@@ -186,7 +186,7 @@ def eval_data(setting: Setting[Any], data: Any, i: int | None = None) -> Any:
 # --- expected costs
 
 GRADIENT = 3  # passes that a gradient counts: forward, and a backward pass that costs two of these
-PROBE = 64  # samples whose operations a plan counts where a batch is all of a client's, maybe too many to compute
+PLANNED_SAMPLES = 64  # samples whose operations a plan counts where a batch is all of a client's samples
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ class EstimatesCost(OnProblem[P], ABC):
         """MACs of a sample in a step (half of its FLOPs), of its gradient at the server, and the bytes of a step."""
         cost, problem = self.round_cost, cast(Any, self.problem)
         size = cost.server_batch
-        server = problem.flops(min(size, PROBE)) / min(size, PROBE) / 2 if size else 0.0
+        server = problem.flops(min(size, PLANNED_SAMPLES)) / min(size, PLANNED_SAMPLES) / 2 if size else 0.0
         held = problem.client_bytes(self._largest(), not cost.points) if cost.batch or cost.up is not None else 0
         vectors = cost.vectors + vectors_between(self, cost.holds_x)
         held += bool(held) * vectors * problem.n * np.dtype(self.setting.dtype).itemsize
@@ -320,7 +320,7 @@ class EstimatesCost(OnProblem[P], ABC):
 
     def _flops(self) -> float:
         """FLOPs of a sample's loss where a step evaluates losses, else of its gradient; a network computes a step."""
-        problem, probe = cast(Any, self.problem), self.round_cost.batch or min(self._largest(), PROBE)
+        problem, probe = cast(Any, self.problem), self.round_cost.batch or min(self._largest(), PLANNED_SAMPLES)
         return float((problem.flops_evaluation(probe) if self.round_cost.points else problem.flops(probe)) / probe)
 
     def _largest(self) -> int:

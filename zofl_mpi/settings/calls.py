@@ -13,7 +13,7 @@ from zofl_mpi.errors import UserError, mistake
 
 SIZES = ("shape", "classes")
 """Names of the arguments that the data give: the shape of an input, and the number of classes."""
-KINDS = (int, float, str, bool)
+FLAG_TYPES = (int, float, str, bool)
 
 
 @final
@@ -126,14 +126,14 @@ def _documented(texts: Sequence[str]) -> str:
 
 def _kind(hint: Any, default: Any) -> Any:
     """The type of a flag with this annotation and default; None: it is none."""
-    if hint in KINDS or get_origin(hint) is Literal:
+    if hint in FLAG_TYPES or get_origin(hint) is Literal:
         return hint
     if isinstance(default, tuple):
         inner = (
             get_args(hint)[0] if get_origin(hint) is tuple and get_args(hint) else type(default[0]) if default else None
         )
-        return tuple[inner, ...] if inner in KINDS else None  # type: ignore[valid-type]
-    return type(default) if hint in (None, typing.Any) and type(default) in KINDS else None
+        return tuple[inner, ...] if inner in FLAG_TYPES else None  # type: ignore[valid-type]
+    return type(default) if hint in (None, typing.Any) and type(default) in FLAG_TYPES else None
 
 
 def _is_module(value: Any) -> bool:

@@ -14,6 +14,7 @@ Numbers: those that train. Where the embedding and the unembedding are one matri
 
 import argparse
 import ast
+import ctypes
 import json
 import subprocess
 import sys
@@ -208,6 +209,7 @@ def measured(name: str, options: Namespace) -> dict[str, Any]:
     else:
         step, numbers = ways(options)[name](options.size, tokens)
     two()  # what is made once is made now
+    ctypes.CDLL(None).malloc_trim(0)  # else what the C library keeps for later hides some of the step's own
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
     for _ in range(2):

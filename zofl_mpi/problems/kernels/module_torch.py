@@ -36,10 +36,10 @@ from zofl_mpi.problems.terms import ProximalSteps
 Request = TypeVar("Request")
 
 STEP_BYTES = 2**28  # bytes, about, that the steps of a block's rows may take together
-ROWS = 32  # of a block, at most
-CPU_ROWS = 8  # on a CPU, at most: more are no faster, and rows that hold nothing take as long
+MAX_ROWS = 32  # of a block, at most
+MAX_CPU_ROWS = 8  # on a CPU, at most: more are no faster, and rows that hold nothing take as long
 REPLAYED_STEPS = 16  # steps of one replay
-LINE = 64  # bytes to whose multiples the parameters of a row are padded
+CACHE_LINE = 64  # bytes to whose multiples the parameters of a row are padded
 CACHED = 16  # blocks that are kept with their tensors, each for one shape of calls
 
 _BLOCKS: OrderedDict[Hashable, Any] = OrderedDict()
@@ -175,8 +175,8 @@ class Part(NamedTuple):
 
 
 def rows_of(each: int, limit: int) -> int:
-    """Rows of a block whose steps take `each` bytes: ROWS, or the power of 2 that `limit` allows."""
-    most = max(1, min(ROWS, limit // max(1, each)))
+    """Rows of a block whose steps take `each` bytes: MAX_ROWS, or the power of 2 that `limit` allows."""
+    most = max(1, min(MAX_ROWS, limit // max(1, each)))
     return 1 << most.bit_length() - 1
 
 
@@ -201,7 +201,7 @@ class _Rows:
         self.device = str(function.device)
         self._dtype: torch.dtype = getattr(torch, key.dtype)
         size = rows_of(functional.step_bytes(function, key.batch), STEP_BYTES)
-        self.size = min(size, CPU_ROWS) if self.device == "cpu" else size
+        self.size = min(size, MAX_CPU_ROWS) if self.device == "cpu" else size
         answers = data.labels if data.targets is None else data.targets
         self._stored, self._answers = on_device(data.inputs, self.device), on_device(answers, self.device)
         self._kind: torch.dtype = getattr(torch, answer_dtype(data, key.dtype))
@@ -220,7 +220,7 @@ class _Rows:
 
     def _padded(self, count: int) -> int:
         """Length of so many numbers after padding to whole lines."""
-        each = LINE // self._dtype.itemsize
+        each = CACHE_LINE // self._dtype.itemsize
         return -(-count // each) * each
 
     def zeros(self, *shape: int) -> Tensor:

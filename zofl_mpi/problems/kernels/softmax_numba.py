@@ -13,7 +13,7 @@ import numpy as np
 
 from zofl_mpi.arrays import Array
 
-PIECE = 32  # samples fetched at once: 784 inputs each are 100 KB of float32, inside a second-level cache
+FETCHED_SAMPLES = 32  # samples fetched at once: 784 inputs each are 100 KB of float32, inside a second-level cache
 
 # Sums may be reordered into vector lanes and products fused; NaN and infinity keep their meaning, they are how a run
 # that diverges is found. The GIL is released, so a communication thread runs meanwhile.
@@ -189,7 +189,7 @@ def advance(
     B = rows.shape[1]
     centre, moved, point = x.reshape(k * C, p), d.reshape(k * C, p), y.reshape(k * C, p)
     against = shift.reshape(shift.shape[0] * C, p)
-    piece = min(B, PIECE)
+    piece = min(B, FETCHED_SAMPLES)
     ready = np.empty((piece, p), d.dtype)
     g, row = np.empty((k * C, piece), d.dtype), np.empty(piece, d.dtype)
     for t in range(rows.shape[0]):

@@ -312,7 +312,7 @@ class LocalSteps:
         return float(self.total) / self.count if self.count else None
 
     def done(self) -> Trained | Reply[Trained, Update]:
-        """Ends the round: a client's own part stays in its memory, else the model goes up, or scalars in its place."""
+        """End the round: a client's own part stays in its memory, else the model goes up, or scalars in its place."""
         loss, theta, memory = self.mean_loss(), self.theta[: self.loss.travels], self.client.memory
         if self.training.own_parts:
             memory.update(theta=theta.clone(), buffers=self.buffers)

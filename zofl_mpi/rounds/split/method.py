@@ -362,7 +362,7 @@ class LockstepMethod(SplitMethod):
     def exchange(
         self, state: SplitState, r: int, clients: Clients, servers: Mapping[int, Server], models: Reduction | None
     ) -> Trainings:
-        """Exchanges all mini-batches with {i: client i's server part}; the clients' replies; adds up their models."""
+        """Exchange all mini-batches with {i: client i's server part}; the clients' replies; adds up their models."""
         ended = Trainings()
         for group in self.training.groups(r):
             items = clients.ask(self.begin, self.begin_round(state, r), to=group)

@@ -29,9 +29,9 @@ PieceEstimates = Iterator[tuple[slice, Tensor]]
 """An estimate, part by part of theta."""
 Kept = dict[tuple[int, int], Tensor]
 """{(p, j): piece j of u_p as the generator gives it}."""
-PIECE = 2**18  # numbers that a CPU draws at once, which its caches hold; a multiple of 64, the signs of one word
+CPU_PIECE = 2**18  # numbers that a CPU draws at once, which its caches hold; a multiple of 64, the signs of one word
 AT_ONCE = 2**22  # numbers of a network that is perturbed as a whole
-PIECE_OF_A_GPU = 2**24  # likewise of a GPU, whose numbers depend on how many are drawn at once
+GPU_PIECE = 2**24  # likewise of a GPU, whose numbers depend on how many are drawn at once
 
 
 @final
@@ -57,7 +57,7 @@ class PiecewiseDirections:
         self._like, self._distribution, self._K, self._kept = like, distribution, K, kept
         self.are_kept = kept is not None
         self._generator = generator_of(seed, like, draw)
-        d, size = len(like), PIECE if self._generator.device.type == "cpu" else PIECE_OF_A_GPU
+        d, size = len(like), CPU_PIECE if self._generator.device.type == "cpu" else GPU_PIECE
         starts = [j * size for j in range(max(1, -(-(d - 15) // size)))]  # torch draws the last 16 numbers together
         self._size = size
         self.parts = [slice(*ends) for ends in zip(starts, [*starts[1:], d], strict=True)]

@@ -138,7 +138,7 @@ def opened(built: Built, bar: Progress, stop: Stop) -> Job:
     if values["verbose"] and world.rank == 0:
         print(listed(rows))
     if values["checkpoint_every"] == "auto" and world.rank == 0 and not values["quiet"]:
-        print(saving.LINE, flush=True)
+        print(saving.ANNOUNCEMENT, flush=True)
 
     def result() -> tuple[Recorder, Restored | None]:
         from zofl_mpi.run.command.result import opened as file  # HDF5 is for rank 0 only

@@ -18,7 +18,7 @@ from typing import NoReturn, cast
 
 from zofl_mpi.engine import memory
 from zofl_mpi.engine.world import Ended, World, at_server, launched, speaks_first
-from zofl_mpi.errors import UserError, output_fails, refused
+from zofl_mpi.errors import UserError, end_start, output_fails, refused
 from zofl_mpi.run import devices
 from zofl_mpi.run.command import plan as plans
 from zofl_mpi.run.command.build import Built, Job, build, compile_kernel, opened
@@ -124,6 +124,7 @@ def _print_plan(built: Built) -> None:
 
 def _run(job: Job) -> int:
     """Leads the run at rank 0, serves it elsewhere; returns the exit status."""
+    end_start()
     if job.recorder is not None:
         from zofl_mpi.run.loop.session import lead  # HDF5 is for rank 0 only
 

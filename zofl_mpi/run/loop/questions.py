@@ -117,7 +117,7 @@ class Questions:
         return name
 
     def book(self, into: Reduction, sizes: Mapping[int, int]) -> None:
-        """Counts the reduced parts of replies, {client: bytes} (TypeError: some are missing)."""
+        """Count the reduced parts of replies, {client: bytes} (TypeError: some are missing)."""
         for i in sorted(sizes) if into.counted else ():
             self.ledger.received(REDUCED, i, sizes[i], items=0)
         into.check(sizes)

@@ -27,7 +27,7 @@ from zofl_mpi.engine.fields import (
 from zofl_mpi.engine.fleet import BY_CLIENT
 from zofl_mpi.engine.hidden import Unchanged
 from zofl_mpi.engine.lazy import is_tensor
-from zofl_mpi.engine.ledger import KINDS, Row
+from zofl_mpi.engine.ledger import TIME_KINDS, Row
 from zofl_mpi.engine.ownership import own_state
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.setting import Method
@@ -155,7 +155,7 @@ class Rounds:
         self.totals.add(row, wall, columns)
         columns = {"round": float(done), "seconds": wall, **columns}
         tables = {name: value for name, value in vars(row).items() if name != "seconds"}
-        tables |= {f"seconds_{kind}": row.seconds[:, :, k] for k, kind in enumerate(KINDS)}
+        tables |= {f"seconds_{kind}": row.seconds[:, :, k] for k, kind in enumerate(TIME_KINDS)}
         self.recorder.append(columns, **tables)
         self._survived(repeated=True)
         self.progress.update(done, note(self.totals), wall)

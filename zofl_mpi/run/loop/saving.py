@@ -11,7 +11,7 @@ CHECKPOINT_SHARE = 0.02
 """Share of the elapsed time that checkpoints take at most, unless more than LOST would be lost."""
 LOST = 600.0
 """Seconds of work after which a checkpoint is written in any case."""
-LINE = (
+ANNOUNCEMENT = (
     f"checkpoints: after {FIRST:.0f} s, then every {FIRST:.0f} s to {LOST / 60:.0f} min, as often as "
     f"{CHECKPOINT_SHARE:.0%} of the time allows, and when a signal ends the run; --checkpoint-every N: every N rounds"
 )

@@ -193,7 +193,7 @@ class ClientRank:
             raise lost[0]
 
     def _contribute(self, question: Question, inbox: dict[int, Any]) -> None:
-        """Serves `mean` and `sum`."""
+        """Serve `mean` and `sum`."""
         own, shares = mean.Contribution(), question.shares or {}
         if question.kind == "sum":
             term: Any = adding(self._method, step_of(self._method, question.term))
@@ -216,7 +216,7 @@ class ClientRank:
         self._add_up(own)
 
     def _add_up(self, own: mean.Contribution) -> None:
-        """Adds this rank's part to a mean or a sum, if every rank's clients succeeded and it exists."""
+        """Add this rank's part to a mean or a sum, if every rank's clients succeeded and it exists."""
         own.report = self._clock.report(self._watch.stop())
         self._watch.begins(following=False)  # the server may count this report as the round's account
         contributions = self._collectives.allgather_objects(own.without_arrays())

@@ -253,7 +253,7 @@ class MPIClients(Clients):
         return result
 
     def _book(self, name: str, message: Any, sizes: Mapping[int, int], booked: Booked) -> None:
-        """Counts a message, and the replies by {client: bytes}."""
+        """Count a message, and the replies by {client: bytes}."""
         down = messages.size(message)
         for i, size in sizes.items():
             self.ledger.sent(name, i, booked[i] if booked else down)

@@ -67,7 +67,7 @@ FURTHER = {
     "versions": {},
 }
 """Attributes that a file may lack; one that is not named here is any text or number."""
-KINDS: dict[Any, Any] = {int: (int, np.integer), float: (float, np.floating), bool: (bool, np.bool_), str: str}
+ACCEPTED_TYPES: dict[Any, Any] = {int: (int, np.integer), float: (float, np.floating), bool: (bool, np.bool_), str: str}
 
 
 def check_result(file: Any, path: object) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def _check_attributes(item: Any, path: object, name: str) -> None:
 def _fits(value: Any, like: Any, stored: bool = False) -> bool:
     """True if a value has a type, or its entries those of a list or dictionary; stored ones are JSON."""
     if isinstance(like, type):
-        return isinstance(value, KINDS[like])
+        return isinstance(value, ACCEPTED_TYPES[like])
     if stored:
         if not isinstance(value, str):
             return False

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +32,19 @@ def now() -> str:
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    """Versions from the installed packages' metadata: importing torch to ask it costs a second."""
-    versions = {}
-    for name in PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    return versions
+    """Versions from the names of the installed packages' folders: importing torch to ask it costs a second.
+
+    `importlib.metadata` reads the same from the files inside, for 25 ms of each start.
+    """
+    wanted = {name.replace("-", "_"): name for name in PACKAGES}
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        with suppress(OSError):
+            for entry in sorted(os.listdir(folder or ".")):
+                name, _, version = entry.removesuffix(".dist-info").partition("-")
+                if entry.endswith(".dist-info") and name.lower() in wanted:
+                    found.setdefault(wanted[name.lower()], version)
+    return {name: found[name] for name in PACKAGES if name in found}
 
 
 @functools.cache

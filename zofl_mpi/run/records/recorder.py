@@ -29,7 +29,7 @@ from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
 ORIGIN = ("run", "config", "folders", "data", "kernel", "blas")
 """Attributes of a result that its checkpoints have, too, for the run that continues from them."""
-COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}
+FIRST_COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}
 """Unit and description of the columns of every result."""
 EVERY = 0.25
 """Seconds from one write of rows to the next: a row takes 0.6 ms to write alone, longer than fast rounds take."""
@@ -67,7 +67,7 @@ class Recorder:
 
         UserError: another process writes it; OSError: it cannot be made, opened or written.
         """
-        self.path, self.rounds, self._planned, self._columns = path, rounds, planned, dict(COLUMNS)
+        self.path, self.rounds, self._planned, self._columns = path, rounds, planned, dict(FIRST_COLUMNS)
         self._writer, self._failed = WriterLock(path), False
         self._waiting, self._most, self._written = list[_Row](), 1, -math.inf
         self._lock, self._late = threading.RLock(), list[WriteError]()

@@ -10,24 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.arrays import Array
-from zofl_mpi.engine.ledger import KINDS
+from zofl_mpi.engine.ledger import TIME_KINDS
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.records.hdf5 import FORMAT, Attributes, attributes_of, plain, set_attributes, text, texts
 from zofl_mpi.run.records.provenance import now
 
 CLIENTS = {"bytes_down": "bytes", "bytes_up": "bytes", "messages": "1"}
 _BYTES = ("peak_bytes", "transport_sent", "transport_received")
-RANKS = {**{f"seconds_{kind}": "s" for kind in KINDS}, **dict.fromkeys(_BYTES, "bytes")}
+RANKS = {**{f"seconds_{kind}": "s" for kind in TIME_KINDS}, **dict.fromkeys(_BYTES, "bytes")}
 RANK_TABLE = "ranks/table"
 _NAME, _LIST = h5py.string_dtype("utf-8", 64), h5py.string_dtype("utf-8", 256)  # longer ones are cut off
 _TEXTS = {"host": _LIST, "device": _NAME, "uuid": _NAME, "cores": _LIST, "role": _NAME}
-_COLUMNS = ("from_round", "rank", "host", "device", "uuid", "gpus", "cores", "threads", "clients", "role")
-TABLE = np.dtype([(name, _TEXTS.get(name, np.int64)) for name in _COLUMNS])
+_RANK_COLUMNS = ("from_round", "rank", "host", "device", "uuid", "gpus", "cores", "threads", "clients", "role")
+TABLE = np.dtype([(name, _TEXTS.get(name, np.int64)) for name in _RANK_COLUMNS])
 """Type of a row of the table of ranks."""
 CHUNK_BYTES = 131_072
 LISTED = 1000
 """Most clients with a column each. Of more, consecutive ones share a column, so that a file does not grow with them."""
-COLUMNS = 100
+SUMS = 100
 """Columns of a result with more than LISTED clients."""
 SESSIONS = 200
 """Most starts of a run that the attribute `sessions` names: the first one and the last ones."""
@@ -91,7 +91,7 @@ def lay_out(m: int, ranks: int, rounds: int, missing: int, attrs: Attributes, fi
             set_attributes(growing(file, f"{group}/{name}", (missing, 0, width), kind, rounds, 0), {"unit": unit})
     file.create_dataset(RANK_TABLE, (0,), TABLE, chunks=(64,), maxshape=(None,))
     if len(first) < m:
-        meaning = f"sums over clients: column k of {COLUMNS} has those from first_clients[k] to that of the next column"
+        meaning = f"sums over clients: column k of {SUMS} has those from first_clients[k] to that of the next column"
         set_attributes(file["clients"], {"aggregated": meaning, "clients": m})
         file["clients"].attrs["first_clients"] = first
     own = {"schema": FORMAT, "status": "running", "ranks": ranks, "sessions": [session(missing, ranks, attrs)]}
@@ -134,7 +134,7 @@ def session(start: int, ranks: int, attrs: Attributes) -> dict[str, Any]:
 
 def first_clients(m: int) -> NDArray[np.int64]:
     """The first client of each column of a result with m clients."""
-    return np.arange(m) if m <= LISTED else np.arange(COLUMNS) * m // COLUMNS
+    return np.arange(m) if m <= LISTED else np.arange(SUMS) * m // SUMS
 
 
 def by_round(file: Any, group: str) -> list[tuple[str, Any]]:
@@ -147,7 +147,7 @@ def add_placements(file: Any, start: int, places: Sequence[Mapping[str, int | st
     table = file[RANK_TABLE]
     table.resize(len(table) + len(places), axis=0)
     given = ({"from_round": start, **place} for place in places)
-    rows = [tuple(v.encode() if isinstance(v := place[name], str) else v for name in _COLUMNS) for place in given]
+    rows = [tuple(v.encode() if isinstance(v := place[name], str) else v for name in _RANK_COLUMNS) for place in given]
     table[len(table) - len(rows) :] = np.array(rows, TABLE)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import final
 
 MAGIC = b"zofl-jrn"
-PIECE, TRAILER = struct.Struct("<QQ"), struct.Struct("<8sQQI")
+PIECE_HEADER, TRAILER = struct.Struct("<QQ"), struct.Struct("<8sQQI")
 JOURNAL_ALIGNMENT = 4096
 """The journal's space is a multiple of it: rows of nearly equal sizes then need no more."""
 Writes = list[tuple[int, bytes]]
@@ -100,7 +100,7 @@ class StagedFile:
             raise self._failure
         if not self._waiting and self._end == self._committed:
             return
-        body = b"".join(part for at, data in self._waiting for part in (PIECE.pack(at, len(data)), data))
+        body = b"".join(part for at, data in self._waiting for part in (PIECE_HEADER.pack(at, len(data)), data))
         block = body + TRAILER.pack(MAGIC, len(body), self._end, _checksum(body, self._end))
         size = max(self._size, -(-(self._end + max(len(block), self._room)) // JOURNAL_ALIGNMENT) * JOURNAL_ALIGNMENT)
         try:
@@ -143,14 +143,14 @@ def journal(number: int, size: int) -> tuple[Writes, int]:
         return [], size
     pieces, at = [], 0
     while at < length:
-        offset, count = PIECE.unpack_from(body, at)
-        pieces.append((offset, body[at + PIECE.size : at + PIECE.size + count]))
-        at += PIECE.size + count
+        offset, count = PIECE_HEADER.unpack_from(body, at)
+        pieces.append((offset, body[at + PIECE_HEADER.size : at + PIECE_HEADER.size + count]))
+        at += PIECE_HEADER.size + count
     return pieces, end
 
 
 def _checksum(body: bytes, end: int) -> int:
-    return zlib.crc32(body, zlib.crc32(PIECE.pack(len(body), end)))
+    return zlib.crc32(body, zlib.crc32(PIECE_HEADER.pack(len(body), end)))
 
 
 def create_exclusively(path: Path) -> int:
