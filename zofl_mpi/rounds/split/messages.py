@@ -52,7 +52,7 @@ class Passed:
 
 @dataclass(frozen=True)
 class Trained:
-    """Client to server: the local steps are done; the model stays until it is asked for."""
+    """Client to server: the local steps are done."""
 
     loss: float | None  # mean over the local steps of the local loss; None where no step computes it
 
@@ -64,13 +64,8 @@ def mean_loss(losses: Iterable[float | None]) -> float:
 
 
 @dataclass(frozen=True)
-class Ask:
-    """Server to client: send the model."""
-
-
-@dataclass(frozen=True)
 class Update:
-    """Client to server."""
+    """Client to server, of which it gets the mean: the model after the local steps."""
 
     theta: Tensor  # what of theta_l is averaged
     buffers: Tensor  # (b_l,)
@@ -78,7 +73,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Scalars:
+class Scalars(Trained):
     """Client to server, with --uplink seeds: a model as the steps that lead to it."""
 
     differences: NDArray[np.float64]  # (h, n_p) of the losses of each step's perturbed passes
