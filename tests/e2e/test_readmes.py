@@ -308,6 +308,7 @@ def test_the_grid_of_the_page_on_tuning_runs_and_is_drawn(here: Path, capsys: An
     done = run_process([sys.executable, "-m", "zofl_mpi.report", *several[2]], cwd=here)
     assert done.returncode == 0 and "the best of 4 by validation_accuracy" in done.stderr
     assert (here / "tune.pdf").is_file() and ",3," in (here / "tune.csv").read_text()
+    assert re.search(r"^fedavg .* 3 of 3$", (here / "tune_table.txt").read_text(), re.M)
 
 
 @pytest.mark.slow
