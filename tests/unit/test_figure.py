@@ -14,6 +14,7 @@ from tests.conftest import Capsys
 from tests.launch import here
 from zofl_mpi.report import charts, figure, groups, means
 from zofl_mpi.report.__main__ import main
+from zofl_mpi.report.best import best
 from zofl_mpi.report.wording import label_of, latex
 from zofl_mpi.run import grid, records
 from zofl_mpi.run.grid.file import arguments
@@ -125,6 +126,21 @@ def test_steps_are_chosen_on_validation_samples_and_an_edge_is_told(small: Path,
     assert {row["at_edge"] for row in rows} == {"local"}
     assert "the best of 2 by validation_accuracy" in told and "at an edge of local" in told
     assert float(rows[0]["best_validation_accuracy"]) == pytest.approx(max(score.values()))
+
+
+def test_the_best_of_two_methods_are_compared_whatever_their_steps(small: Path) -> None:
+    """Mutation: the chosen step tells a group from its control."""
+    own = [(method, local, tuple(runs_of(small, local))) for method, local in (("fedavg", "0.01"), ("scaffold", "0.1"))]
+    made = [
+        groups.Group({"method": method, "local": local}, f"{method}, {local}", 3, runs, {"gamma_local": float(local)})
+        for method, local, runs in own
+    ]
+    sets = {"method": frozenset(["method"]), "local": frozenset(["gamma_local"])}
+    chosen = best(groups.Groups(tuple(made), sets, (), ()), "validation_accuracy")
+    (less,), _ = means.differences(means.curves(chosen, "test_loss", "rounds")[0], chosen, "fedavg")
+    assert (less.group.label, less.group.told["local"]) == ("scaffold, 0.1", "0.1")
+    ends = [np.array([run.rounds["test_loss"][3] for run in runs]) for *_, runs in own]
+    assert less.mean[-1] == pytest.approx((ends[1] - ends[0]).mean())
 
 
 def test_runs_that_are_missing_unfinished_or_diverged_are_told_and_in_no_mean(small: Path, capsys: Capsys) -> None:
