@@ -15,9 +15,7 @@ GROUPS: dict[str, type[Between]] = {"compression": Compression, "robust means": 
 
 
 def groups_for(method: type[Any]) -> dict[str, type[Between]]:
-    """{title: flag group} of the wrappers that fit a method's replies and whose flags the method does not define
-    itself.
-    """
+    """{title: flag group} of the wrappers that fit a method's replies and do not repeat its own flags."""
     kinds = changes.steps(method).values() if Method in method.__mro__ and is_dataclass(method) else ()
     if not kinds:
         return {}

@@ -133,7 +133,7 @@ class Privacy(Between):
 
     @property
     def _known(self) -> dict[str, Any]:
-        """Participants of the current round, their number of questions, and the share of clipped replies."""
+        """Cached values of this group: the sampling, kinds of replies, and the last round's clipping."""
         return self.setting.context.of(self)
 
     def check(self, method: Any) -> None:
@@ -239,9 +239,7 @@ class Privacy(Between):
         return added
 
     def with_clip_count(self, values: Array, reply: Clipped) -> Vector:
-        """(n + 1,) the values, then C if the reply was clipped: an entry of their size, so the sum counts clipped
-        replies.
-        """
+        """(n + 1,) the values, then C if the reply was clipped: the sum then counts clipped replies, at their scale."""
         return np.append(np.asarray(values, np.float64), self.C * reply.was_clipped)
 
     def add_noise(
@@ -258,8 +256,7 @@ class Privacy(Between):
         return sorted(self._known["sampling"](r))
 
     def denominator(self, asked: int) -> float:
-        """Divisor of the sum: the number asked, or its expectation beta m, since Poisson sampling's number is private.
-        """
+        """Divisor of the sum: the number asked, or beta m under Poisson sampling, whose number is private."""
         return float(self._known["sampling"].expected) if self.poisson else asked
 
     def _noise(self, i: int, r: int, n: int, scalars: bool) -> Vector:
@@ -301,8 +298,7 @@ class Privacy(Between):
         return most[rounds] if self.trust == LOCAL else rounds
 
     def derived_flags(self, rounds: int, before: int) -> dict[str, Any]:
-        """z, and the number of rounds if fewer, from a budget; UserError if both are given or dp_accounting is missing.
-        """
+        """z, and the number of rounds if fewer, from a budget; UserError if both are given."""
         z, budget = self.noise_multiplier, math.inf if self.epsilon == NONE else float(self.epsilon)
         if not z and budget == math.inf:
             return {}

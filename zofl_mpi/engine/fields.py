@@ -41,8 +41,7 @@ def column(unit: str, meaning: str, default: Any = dataclasses.MISSING, *, finit
 
 
 def finite(sentence: str) -> Any:
-    """Field of a message whose value must be finite; otherwise the run ends with this sentence and the client's number.
-    """
+    """Field of a message that must be finite; otherwise the run ends with this sentence and the client's number."""
     return dataclasses.field(metadata={"finite": sentence})
 
 

@@ -47,8 +47,7 @@ class DeviceClass:
 
 
 class Needs(NamedTuple):
-    """Cost of one way to take a client's step, measured once: multiply-accumulates of a sample (server's too), bytes.
-    """
+    """Cost of one way to take a client's step, measured once: multiply-accumulates of a sample, and bytes."""
 
     macs: float
     server_macs: float = 0.0
@@ -80,8 +79,7 @@ class RoundTimes(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A round's outcome: clients asked with their seconds, clients that count (ascending), and the last one's end.
-    """
+    """A round's outcome: clients asked with their seconds, clients that count (ascending), and the last one's end."""
 
     asked: NDArray[np.int64]
     counted: list[int]

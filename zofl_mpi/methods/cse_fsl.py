@@ -19,7 +19,7 @@ class CSEFSL(SplitMethod):
     """Clients step along the gradient of their auxiliary loss; the server trains on their uploads."""
 
     def make_loss_and_rule(self) -> tuple[Loss, GradientRule]:
-        """The auxiliary head's loss, by a backward pass through the head and the client's own layers."""
+        """The auxiliary head's loss, with a backward pass through the head and the client's layers."""
         self.training.check_local()
         loss = HeadLoss(self.problem)
         return loss, backprop(self.training, loss)

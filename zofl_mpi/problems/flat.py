@@ -28,8 +28,7 @@ class Flat:
     theta holds their parameters with requires_grad in the modules' own order, buffers their floating-point buffers
     (running means and variances; not the constants that a module keeps out of its state). Within `bound_to` both are
     views of the caller's vectors: a step in place on theta moves the modules, a forward pass in training mode moves
-    buffers.
-    Outside `bound_to` the parameters are empty, so that several clients may share the modules.
+    buffers. Outside `bound_to` the parameters are empty, so that several clients may share the modules.
 
     Vectors must lie in memory that torch allocated: a matrix product may round differently at an address that is not a
     multiple of 64, and NumPy's arrays start anywhere.
