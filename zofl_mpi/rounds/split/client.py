@@ -1,9 +1,8 @@
 """`LocalSteps`: a client's model during its local steps of a round, with its loss and its estimate's directions.
 
-A loss is a function of the smashed samples and a target: the labels, or, if it is `at_cut`, lambda (B, *smashed_shape),
-/ the gradient at the cut that the server returns. Its value () is summed in float64 when no gradient is needed. Each
-loss knows the split network (`problem`), the modules with parameters theta (`flat`), and how many of theta's first
-entries travel (`travels`) and are held by a client (`held`).
+A loss is a function of the smashed samples and a target: the labels, or, if it is `at_cut`, lambda, the gradient at the
+cut that the server returns. Its value () is summed in float64 when no gradient is needed. It knows the split network,
+the modules with parameters theta (`flat`), and how many of theta's first entries travel and are `held` by a client.
 """
 
 from __future__ import annotations
@@ -191,7 +190,7 @@ class LocalSteps:
     """A client's model during its local steps of a round; updated in place.
 
     The modules keep nothing between calls: clients of one process take turns. Losses stay on their device until the
-    round ends, because a transfer for each would leave a GPU idle.
+    round ends: a transfer for each would stall a GPU.
     """
 
     def __init__(
