@@ -131,6 +131,11 @@ def step(group: Group, axes: Iterable[str], without: str = "") -> str:
     return " ".join(word for word in words if not word.endswith("none")) or without
 
 
+def named_step(group: Group, axes: Iterable[str]) -> str:
+    """A group's steps, each after its axis: lam-30 local-0.03."""
+    return " ".join(f"{axis}-{group.where[axis]}" for axis in axes if axis in group.where)
+
+
 def size(entry: str) -> float:
     """How long a step is, or how large a weight, from its name in the grid: local-0.03, lam-5."""
     return float(entry.rpartition("-")[2])

@@ -34,14 +34,14 @@ LATEX = {
 
 
 def label_of(where: Mapping[str, str], flags: Mapping[str, Any]) -> str:
-    """A group's name from its {axis: entry}; a number stands beside its axis, and "none" says nothing."""
+    """A group's name from its {axis: entry}; a number stands beside its axis; "none" and no entry say nothing."""
     words = []
     for axis, entry in where.items():
         if axis == "cell" and {"alpha", "beta"} <= flags.keys():
             words.append(f"α {flags['alpha']}, β {flags['beta']}")
         elif entry.lstrip("+-.")[:1].isdigit() or entry in ("true", "false"):
             words.append(f"{SYMBOLS.get(axis, axis)} {entry}")
-        elif entry != "none" and not entry.endswith("-none"):
+        elif entry not in ("", "none") and not entry.endswith("-none"):
             words.append(METHODS.get(entry, DATA.get(entry, entry)))
     return plain(", ".join(words) or "all runs", CELL)
 
