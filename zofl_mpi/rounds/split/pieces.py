@@ -1,10 +1,9 @@
 """Forward passes with the memory of inference: directions drawn piece by piece, and the estimate along them.
 
-A perturbed pass reads theta + mu u layer by layer. Each layer's values exist only while it computes, from pieces of u /
+A perturbed pass reads theta + mu u layer by layer. Each layer's values exist only while it computes, from pieces of u
 drawn for it. theta stays unchanged, and the losses are bit-identical to those of the whole vector theta + mu u. A step
-/ draws the pieces once more, unless they are kept, and moves theta in place. If they are kept, and in a small network,
-all layers are perturbed before the pass, in reused memory: intercepting each function's arguments, and fresh pages,
-cost more.
+draws the pieces once more, unless they are kept, and moves theta in place. If they are kept, and in a small network,
+all layers are perturbed before the pass, in reused memory: intercepting each function's arguments costs more.
 """
 
 from __future__ import annotations
