@@ -131,7 +131,7 @@ def has_samples(setting: Setting) -> bool:
 def demand_samples(setting: Setting, flags: str) -> None:
     """Refuse `flags` that need samples at the server if it has none."""
     if not has_samples(setting):
-        raise UserError(f"--server-fraction 0: the server has no samples, which {flags} needs")
+        raise UserError(f"--server-fraction 0: the server has no samples for {flags}")
 
 
 def step_samples(setting: Setting[Any], batch: int) -> list[int]:

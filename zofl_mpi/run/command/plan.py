@@ -35,32 +35,34 @@ class RunFlags:
 
     Attributes:
         rounds: R, the number of rounds.
-        seed: the run's seed; all random numbers follow from it.
+        seed: seed of all random numbers.
         dtype: floating-point type of all vectors.
-        device: auto (a GPU where there is one and the problem can use it), cpu or cuda.
-        out: result file; else results/METHOD-PROBLEM-DATA-sSEED.h5 (no PROBLEM that is usual), numbered if that exists.
+        device: auto (a GPU if there is one and the problem can use it), cpu or cuda.
+        out: result file; default: results/METHOD-PROBLEM-DATA-sSEED.h5 (without the default problem's name), numbered
+            if that exists.
         force: overwrite the result file if it exists.
-        checkpoint_every: rounds between checkpoints; 0: only when a signal ends the run; auto: by the clock, after
-            30 s, then as often as 2 % of the time allows, and every ten minutes at least.
-        resume: a result file or its checkpoint: continue that run, with its configuration.
+        checkpoint_every: rounds between checkpoints; 0: only when a signal ends the run; auto: the first after 30 s,
+            then at most 2 % of the time, but at least one every ten minutes.
+        resume: a result file or its checkpoint: continue that run with its configuration.
         eval_every: rounds between evaluations; the first and the last round are always evaluated.
-        eval_clients: most clients that an evaluation asks, drawn anew each time where there are more; 0: all.
-        eval_samples: most samples that an evaluation reads of each part (the test part, the validation part, each
-            client's and the server's own), drawn once by --seed; 0: all.
-        devices: of the clients: phones, sensors, silos or a TOML file of classes; adds virtual seconds and joules, and
-            leaves out clients whose device cannot hold a step.
-        deadline: virtual seconds after which a client of a round is dropped; 0: none.
-        over_select: clients that a round asks for each that it needs; the first ones count.
-        server_ranks: S: the first S ranks are the server and share out the G uploads of its steps (--merge G, S <= G);
-            the others hold the clients. No bit depends on S. Bytes between the server's ranks are not counted.
-        survive: continue with the same bits when client ranks are lost; needs mpirun --with-ft ulfm (Open MPI 5).
-        round_timeout: seconds; a round that takes longer ends the job and names the late ranks; 0 for no limit.
-        config: a TOML file with flags as keys; flags on the command line come first.
-        paper: take the paper's values of all flags that are not given, where the defaults are others.
-        dry_run: print the configuration and the expected cost, and run nothing.
+        eval_clients: maximum number of clients in an evaluation, drawn anew each time; 0: all.
+        eval_samples: maximum number of samples in an evaluation, for each of: test part, validation part, each client,
+            server. Drawn once, by --seed; 0: all.
+        devices: simulated devices of the clients: phones, sensors, silos or a TOML file of classes. Adds virtual
+            seconds and joules; excludes clients with too little memory for a step.
+        deadline: virtual seconds after which a round drops a client; 0: none.
+        over_select: clients asked per client needed; a round counts the fastest.
+        server_ranks: S: the first S ranks are the server and share the G uploads of its steps (--merge G, S <= G); the
+            others hold the clients. Results are bit-identical for any S. Bytes between the server's ranks are not
+            counted.
+        survive: continue, bit-identically, when client ranks are lost; needs mpirun --with-ft ulfm (Open MPI 5).
+        round_timeout: maximum seconds of a round; a longer round ends the job and names the late ranks; 0: no limit.
+        config: a TOML file with flags as keys; flags on the command line override it.
+        paper: use the paper's values for all flags not given.
+        dry_run: print configuration and expected cost without running.
         quiet: print only the last lines.
-        track: tensorboard, or tensorboard:FOLDER: write the columns there, else beside the result, as they come.
-        verbose: print the table of ranks first: host, device, cores, threads and clients of each.
+        track: write the columns for TensorBoard: tensorboard (a folder beside the result) or tensorboard:FOLDER.
+        verbose: first print the table of ranks: host, device, cores, threads and clients of each.
     """
 
     rounds: int = between(1, 10**9, 100)
@@ -97,7 +99,7 @@ CHANGEABLE = UNSTORED_FLAGS | {
     "device",
     "kernel",
 }
-"""Flags that may differ between a run and its continuation: no iterate depends on them (a kernel must be the same)."""
+"""Flags that may differ between a run and its continuation: no iterate depends on them (the kernel must be equal)."""
 
 
 @final
