@@ -1,4 +1,4 @@
-"""All clients in this process: the reference that every other transport must equal."""
+"""All clients in this process: the reference for every other transport."""
 
 import functools
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from zofl_mpi.run.loop.questions import Questions, forget_scratch, participants,
 
 @final
 class LocalClients(Clients):
-    """All clients in this process, one after the other: the reference that every other transport must equal."""
+    """All clients in this process, one after another: the reference for every other transport."""
 
     def __init__(self, data: list[Any], method: Any = None, watch: Watch | None = None) -> None:
         self.m, self.survives, self.lost = len(data), False, list[list[int]]()
@@ -24,7 +24,7 @@ class LocalClients(Clients):
         self._questions = Questions(self.m, method, watch or Watch())
         self.ledger = self._questions.ledger
         self._clients = {i: Client(i, d) for i, d in enumerate(data)}
-        self._asked: set[int] = set()  # in this round: no other client has scratch
+        self._asked: set[int] = set()  # in this round: other clients have no scratch
         self._batched = program_of(method).backend.batched_clients
         self._answering = functools.partial(answering, method)
         self._bytes_up = functools.partial(bytes_up, method)
@@ -33,7 +33,9 @@ class LocalClients(Clients):
         self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None
     ) -> Replies:
         items = self._ask(step, dict.fromkeys(participants(to, self.m), message), counted, booked)
-        return ((i, messages.copy(item)) for i, item in items)  # which clients may overwrite; the server keeps them
+        return (
+            (i, messages.copy(item)) for i, item in items
+        )  # clients may overwrite them; the server keeps the originals
 
     def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
         items = self._ask(step, {i: each[i] for i in participants(each, self.m)}, counted)
@@ -90,7 +92,7 @@ class LocalClients(Clients):
         return self._replies(step, name, inbox, counted)
 
     def _replies(self, step: Step, name: str, inbox: dict[int, Any], counted: bool) -> Replies:
-        """Yields the items as the clients made them, without copies."""
+        """Yield the items as the clients made them, without copies."""
         taken = self._answering(step) if counted else step
         for item in round_robin(taken, self._clients, inbox, self._questions.clock, name, self._batched):
             if item.failed:
