@@ -27,7 +27,7 @@ class Optimiser:
     Adam: Kingma, Ba, ICLR 2015. AdamW: Loshchilov, Hutter, ICLR 2019.
 
     Attributes:
-        optimiser: adam (betas 0.9, 0.999, eps 1e-8), adamw (the same, its decay apart from the moments),
+        optimiser: adam (betas 0.9, 0.999, eps 1e-8), adamw (the same, with decoupled decay),
             adamw_transformers (the AdamW that transformers had until its version 4, as the codes of LoRA and SplitLoRA
             use it: eps 1e-6 added to the root of the second moment before its bias is corrected, the decay after the
             step) or sgd.
