@@ -6,13 +6,11 @@ python analysis/a_personal.py [--grid jobs/a_personal.toml jobs/a_personal_tuned
 ZO-HFL's y_i, and those of the methods that train none, are made by Algorithm 2 of [A] from the method's x, on the
 client's own data; Ditto's and pFedMe's are their own. The control "x_0" does so from x_0: no federation at all. A
 personal accuracy is that of y_i on held-out samples weighted to client i's classes, mean over the clients; a global
-one that of x on all test samples. An axis `setting` tells several coordinates in one, those that the grid has no axis
-for: data set, cell, method, and steps, as mnist+a1-b0.5+zo_hfl or fedavg+local-0.03+own-0.01. Of a grid with steps the
-best in a cell are those of the highest personal accuracy on the validation part after the last round, over the seeds
-that all of a method's steps there have; ! where they are at an edge of the grid. A grid with a validation part and
-without steps among its coordinates has these, on more seeds. Prints a table per data set, for printed and for tuned
-steps, where ZO-HFL is ahead of FedAvg with fine-tuning, seed by seed, and the steps that were chosen; writes NAME.txt,
-NAME.csv (with all that were tried), NAME.pdf and NAME.png.
+one that of x on all test samples. Of a grid with axes of steps the best in a cell are those of the highest personal
+accuracy on the validation part after the last round, over the seeds that all of a method's steps there have; ! where
+they are at an edge of the grid. A grid with a validation part and without axes of steps has these, on more seeds.
+Prints a table per data set, for printed and for tuned steps, where ZO-HFL is ahead of FedAvg with fine-tuning, seed by
+seed, and the steps that were chosen; writes NAME.txt, NAME.csv (with all that were tried), NAME.pdf and NAME.png.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from shared import choosing, command, edges, figures, files, wording
-from shared.choosing import Choice, size, step
+from shared.choosing import Choice, named_step, size
 from shared.groups import Group, ahead, entries, series
 from shared.reading import read
 from shared.study import counts, spread
@@ -35,7 +33,7 @@ from zofl_mpi.run import records
 GRIDS = ["a_personal.toml", "a_personal_tuned.toml", "a_personal_steps.toml"]
 STEPS = ("local", "server", "own", "lam", "copy")
 PLACE = ("data", "cell", "method")
-AXES = ("data", "cell", "setting", "method", *STEPS)
+AXES = (*PLACE, *STEPS)
 PERSONAL, VALIDATION = "personal_accuracy", "validation_personal_accuracy"
 RIVAL, OURS = "fedavg", "zo_hfl"
 FLAGS = (
@@ -61,29 +59,12 @@ def main(words: list[str] | None = None) -> None:
     """Print and write the tables, draw the figure; exit status 2 if a result is missing."""
     flags = command.parser("a_personal", __doc__, GRIDS).parse_args(words)
     with command.refusals("a_personal"):
-        groups = [placed(group) for group in read("a_personal", flags, AXES)]
+        groups = read("a_personal", flags, AXES, PLACE)
         rows = rows_of(groups)
         files.publish(flags.out, tables(rows), note(groups), rows, draw(groups))
 
 
 # --- the choice of steps
-
-
-def placed(group: Group) -> Group:
-    """A group with the coordinates that its axis `setting` tells as coordinates of their own.
-
-    Raises:
-        UserError: they are not the ones that the grid has no axis for.
-    """
-    where = {axis: entry for axis, entry in group.where.items() if axis != "setting"}
-    words = group.where.get("setting", "").split("+") if "setting" in group.where else []
-    steps = {axis: word for word in words if (axis := word.partition("-")[0]) in STEPS}
-    others = [word for word in words if word not in steps.values()]
-    missing = [axis for axis in PLACE if axis not in where]
-    if len(others) != len(missing) or steps.keys() & where.keys():
-        told = ", ".join(f"{axis} {entry}" for axis, entry in group.where.items())
-        raise UserError(f"{told}: give the grid the axes data, cell, method, or setting with those that it lacks, by +")
-    return replace(group, where=where | dict(zip(missing, others, strict=True)) | steps)
 
 
 def kind(group: Group) -> str:
@@ -122,7 +103,7 @@ def check_steps(group: Group, best: Group) -> None:
     """
     if differing := [key for key in FLAGS if group.config.get(key) != best.config.get(key)]:
         raise UserError(
-            f"{' '.join(whose(group))}: the best of the steps that were tried are {step(best, STEPS)}, "
+            f"{' '.join(whose(group))}: the best of the steps that were tried are {named_step(best, STEPS)}, "
             f"and the grid of tuned steps has another {', '.join(differing)}"
         )
 
@@ -156,7 +137,7 @@ def row(group: Group, choice: Choice | None, best: Group | None, rival: Group | 
         "data": group.entry("data"),
         "cell": group.entry("cell"),
         "method": group.entry("method"),
-        "step": step(has_step, STEPS) if has_step else "printed",
+        "step": named_step(has_step, STEPS) if has_step else "printed",
         **spread("personal", 100 * group.last(PERSONAL), "_percent"),
         **spread("global", 100 * group.last("test_accuracy"), "_percent"),
         **spread("less_fedavg", less),

@@ -2,12 +2,11 @@
 
 python analysis/a_shares.py [--grid jobs/a_shares.toml] [--results DIR] [--out NAME] [--partial]
 
-An axis `setting` tells the server's share, n, the classes that the server lacks, the method and its steps, as
-share-0.01+n-170+lacks-3+zo_hfl+lam-30+local-0.03+server-0.03. The best steps of a method in a cell are those of the
-highest accuracy on the validation part, mean of the last evaluations, over the seeds that all that were tried have.
-A gain is the test accuracy less that of the server alone, seed by seed, both with their best steps; deviations are
-those of this difference over seeds. Prints a row per cell and method; writes NAME.txt, NAME.csv (with all steps that
-were tried), NAME.pdf and NAME.png.
+An axis `cell` tells the server's share, n and the classes that the server lacks, as share-0.01+n-170+lacks-3. The best
+steps of a method in a cell are those of the highest accuracy on the validation part, mean of the last evaluations, over
+the seeds that all that were tried have. A gain is the test accuracy less that of the server alone, seed by seed, both
+with their best steps; deviations are those of this difference over seeds. Prints a row per cell and method; writes
+NAME.txt, NAME.csv (with all steps that were tried), NAME.pdf and NAME.png.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from shared import choosing, command, edges, figures, files, wording
-from shared.choosing import Choice, size, step
+from shared.choosing import Choice, named_step, size
 from shared.groups import Group, ahead, mean_sd
 from shared.reading import read
 from shared.study import accuracy, counts, spread
@@ -36,7 +35,7 @@ def main(words: list[str] | None = None) -> None:
     """Print and write the table, draw the figure; exit status 2 if a result is missing."""
     flags = command.parser("a_shares", __doc__, ["a_shares.toml"]).parse_args(words)
     with command.refusals("a_shares"):
-        rows = rows_of(placed(read("a_shares", flags, ["setting"], ["setting"])))
+        rows = rows_of(placed(read("a_shares", flags, ("cell", "method", *STEPS), ("cell", "method"))))
         best = [row for row in rows if row["best"]]
         marked = [f"{wording.method_name(r['method'])} ({cell(r)}: {r['step']})" for r in best if r["at_edge"]]
         files.publish(flags.out, f"{table(best)}\n\n{edges.told(marked)}", NOTE, rows, draw(best))
@@ -53,13 +52,12 @@ NOTE = (
 
 
 def placed(groups: Sequence[Group]) -> list[Group]:
-    """The groups with results, with what their axis `setting` tells as coordinates of their own."""
+    """The groups with results, with what their axis `cell` tells as coordinates of their own."""
     found = []
     for group in groups:
-        words = group.where["setting"].split("+")
-        told = {axis: word for word in words if (axis := word.partition("-")[0]) in (*PLACE, *STEPS)}
-        (method,) = (word for word in words if word not in told.values())
-        where = {"lacks": "lacks-0", **told, "method": method.replace("-", "+")}  # fedavg-server
+        told = {word.partition("-")[0]: word for word in group.where["cell"].split("+")}
+        method = group.where["method"].replace("-", "+")  # fedavg-server
+        where = {"lacks": "lacks-0"} | group.where | told | {"method": method}
         found += [replace(group, where=where)] if group.runs else []
     return found
 
@@ -91,7 +89,7 @@ def row(choice: Choice, control: Group) -> Row:
     return {
         **{axis: size(group.where[axis]) for axis in PLACE},
         "method": group.where["method"],
-        "step": step(group, STEPS),
+        "step": named_step(group, STEPS),
         **accuracy(group),
         "accuracy_by_seed_percent": " ".join(f"{a:.4f}" for a in 100 * group.last("test_accuracy")),
         **spread("gain", gains),

@@ -50,7 +50,7 @@ def _check_axes(path: Path, study: grid.Grid, known: Sequence[str], needed: Sequ
 
 def _position(study: grid.Grid, group: Group, axes: Sequence[str]) -> list[int]:
     """The sort key of a group: its place by the first of these axes, then by the next; entries in the grid's order."""
-    return [study.axes[axis].index(group.where[axis]) for axis in axes if axis in study.axes]
+    return [study.axes[axis].index(group.where.get(axis, "")) for axis in axes if axis in study.axes]
 
 
 def _collect(study: grid.Grid) -> tuple[list[Group], list[str]]:
@@ -64,6 +64,6 @@ def _collect(study: grid.Grid) -> tuple[list[Group], list[str]]:
         found = [grid.finished(study, member) for member in members]
         runs = tuple(run for run in found if isinstance(run, records.Run))
         troubles += [sentence for sentence in found if isinstance(sentence, str)]
-        where = {axis: entry for axis, entry in members[0].coordinates.items() if axis != "seed"}
+        where = {axis: entry for axis, entry in members[0].coordinates.items() if entry and axis != "seed"}
         groups.append(Group(where, len(members), runs[0].config if runs else members[0].flags, runs))
     return groups, troubles

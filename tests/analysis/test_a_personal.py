@@ -60,7 +60,8 @@ def test_steps_are_chosen_on_validation_samples(made: Grids, script: Any, wrote:
         means = {}
         here = [r for r in rows if (r["cell"], r["method"]) == (cell, method)]
         for row in [r for r in here if r["steps"] == "tried"]:
-            (means[row["step"]],) = values(groups, VALIDATION, cell=cell, setting=f"{method}+{row['step']}")
+            axis, _, size = row["step"].partition("-")
+            (means[row["step"]],) = values(groups, VALIDATION, cell=cell, method=method, **{axis: size})
             assert float(row["chosen_by_percent"]) == pytest.approx(means[row["step"]])
             assert row["at_edge"] == (row["step"].split("-")[0] if row["best"] == "True" else "")
         ordered = sorted(means, key=lambda step: means[step])
@@ -76,7 +77,6 @@ def test_tuned_steps_that_were_not_chosen_are_refused(made: Grids, script: Any) 
     """Mutation: no check of the kind of steps that the method has."""
     module = script("a_personal")
     groups = made("a_personal").groups(*module.AXES, names=NAMES)
-    groups = list(map(module.placed, groups))
     (tuned,) = [g for g in groups if module.kind(g) == "tuned" and module.whose(g)[1:] == ("a1000-b0.9", "zo_hfl")]
     module.rows_of(groups)
     for step in (0.2, 0.1):  # 0.1 is the other cell's
@@ -85,19 +85,6 @@ def test_tuned_steps_that_were_not_chosen_are_refused(made: Grids, script: Any) 
             UserError, match=r"zo_hfl: the best of the steps that were tried are local-0\.3, .* gamma_local"
         ):
             module.rows_of([other if g is tuned else g for g in groups])
-
-
-def test_an_axis_tells_the_coordinates_that_the_grid_has_no_axis_for(script: Any) -> None:
-    """Mutations: another order of words; the method of the flags, which is server_sgd for x_0; a step of both kinds."""
-    placed = script("a_personal").placed
-    place = {"data": "fashion-mnist", "cell": "a1-b0.5", "method": "zo_hfl"}
-    assert placed(group_of([0.5], where={"setting": "fashion-mnist+a1-b0.5+zo_hfl"})).where == place
-    where = {"setting": "zo_hfl+local-0.1+server-3", "data": "fashion-mnist", "cell": "a1-b0.5"}
-    assert placed(group_of([0.5], where=where)).where == place | {"local": "local-0.1", "server": "server-3"}
-    twice = place | {"setting": "local-0.1", "local": "local-1"}
-    for where in ({"setting": "mnist+fedavg"}, {"cell": "a1-b0.5"}, {"setting": "a+b+c+d"}, twice):
-        with pytest.raises(UserError, match=r"give the grid the axes data, cell, method, or setting"):
-            placed(group_of([0.5], where=where))
 
 
 def tried(own: dict[str, float]) -> list[Any]:
@@ -110,10 +97,10 @@ def tried(own: dict[str, float]) -> list[Any]:
 @pytest.mark.parametrize(
     ("own", "at_edge"),
     [
-        ({"own-0": 0.9, "own-0.1": 0.8}, []),
-        ({"own-0.01": 0.9, "own-0.1": 0.8}, ["own"]),
-        ({"own-0": 0.7, "own-0.1": 0.8}, ["own"]),
-        ({"own-0": 0.7, "own-0.1": 0.8, "own-1": 0.6}, []),
+        ({"0": 0.9, "0.1": 0.8}, []),
+        ({"0.01": 0.9, "0.1": 0.8}, ["own"]),
+        ({"0": 0.7, "0.1": 0.8}, ["own"]),
+        ({"0": 0.7, "0.1": 0.8, "1": 0.6}, []),
     ],
 )
 def test_no_step_at_all_is_no_edge(own: dict[str, float], at_edge: list[str], script: Any) -> None:
@@ -123,7 +110,7 @@ def test_no_step_at_all_is_no_edge(own: dict[str, float], at_edge: list[str], sc
     ((best, ends),) = [(c.group, c.at_edge) for c in module.choices(groups) if c.best]
     assert list(ends) == at_edge
     rows = module.rows_of(tried(own))
-    assert ("Nothing lies below" in module.tables(rows)) == (best.where["own"] == "own-0")
+    assert ("Nothing lies below" in module.tables(rows)) == (best.where["own"] == "0")
     assert "Nothing else was tried" not in module.tables(rows)
     assert "Nothing else was tried for FedAvg, fine-tuned on digits, a1-b0.5." in module.tables(
         module.rows_of(tried(dict([*own.items()][:1])))

@@ -11,13 +11,15 @@ CELL = "share-0.01+n-170+lacks-3"
 
 
 def group(setting: str, accuracies: list[float], validation: float = 0.5) -> Any:
-    """A group of the axis `setting` with these test accuracies of seeds 1, 2, ..., and a validation accuracy."""
+    """A group of this method and steps with these test accuracies of seeds 1, 2, ..., and a validation accuracy."""
+    method, *steps = setting.split("+")
+    where = {"cell": CELL, "method": method} | {axis: size for axis, _, size in (word.partition("-") for word in steps)}
     also = {"validation_accuracy": [validation] * 2, "personal_accuracy": [0.5] * 2}
-    return group_of(*[[0.1, accuracy] for accuracy in accuracies], where={"setting": setting}, also=also)
+    return group_of(*[[0.1, accuracy] for accuracy in accuracies], where=where, also=also)
 
 
 def rows_of(script: Any) -> list[dict[str, Any]]:
-    zo, server = f"{CELL}+zo_hfl+lam-30+local-0.1+server", f"{CELL}+server_sgd+server"
+    zo, server = "zo_hfl+lam-30+local-0.1+server", "server_sgd+server"
     groups = [
         group(f"{zo}-0.003", [0.95], 0.8),
         group(f"{zo}-0.03", [0.7, 0.73, 0.71], 0.8),
@@ -25,7 +27,7 @@ def rows_of(script: Any) -> list[dict[str, Any]]:
         group(f"{zo}-0.01", [0.9], 0.7),
         group(f"{server}-0.3", [0.6], 0.5),
         group(f"{server}-0.03", [0.6], 0.5),
-        group(f"{CELL}+fedavg-server+local-0.3+server-0.1", [0.8], 0.5),
+        group("fedavg-server+local-0.3+server-0.1", [0.8], 0.5),
     ]
     shares = script("a_shares")
     return list(shares.rows_of(shares.placed(groups)))

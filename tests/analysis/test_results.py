@@ -12,6 +12,7 @@ from tests.analysis import quotes
 from tests.analysis.made import group_of, table_of
 from tests.analysis.quotes import KEPT, NUMBER, QUOTES, Quote, compared, is_table, numbers, rounds_to, rows_of
 from tests.conftest import ROOT
+from zofl_mpi.run.grid import read
 
 SUMMARY = "analysis/results/README.md"
 PAGES = [str(path.relative_to(ROOT)) for path in KEPT.glob("*.md") if path != ROOT / SUMMARY]
@@ -148,18 +149,20 @@ def test_the_tuned_personal_models_have_the_steps_that_were_chosen(script: Any) 
     """In the grid, as flags. Mutations: another method's steps; MNIST's on Fashion-MNIST; another cell's."""
     module = script("a_personal")
     best = {
-        tuple(row[axis] for axis in module.PLACE): row["step"]
+        (*(row[axis] for axis in module.PLACE), row["step"])
         for row in table_of(KEPT / "a_personal.csv")
         if row["best"] == "True"
     }
     assert len(best) == 2 * 3 * 8
-    tried, tuned = (
-        tomllib.loads((ROOT / f"jobs/a_personal_{name}.toml").read_text(encoding="utf-8"))
-        for name in ("steps", "tuned")
-    )
-    assert tuned["fixed"] == tried["fixed"] and len(tuned["axes"]["seed"]) == 3
-    cells, settings = tried["axes"]["cell"], tried["axes"]["setting"]
-    assert tuned["axes"]["setting"] == {
-        f"{data}+{cell}+{method}": {"data": data} | cells[cell] | settings["+".join([method, *step.split()])]
-        for (data, cell, method), step in best.items()
-    }
+    tried, tuned = (read(ROOT / f"jobs/a_personal_{name}.toml") for name in ("steps", "tuned"))
+    place, steps = module.PLACE, module.STEPS
+    flags = {}
+    for run in tried.runs:
+        at = run.coordinates
+        step = " ".join(f"{axis}-{at[axis]}" for axis in steps if at[axis])
+        key = tuple(at[axis] for axis in place)
+        if (*key, step) in best:
+            flags[key] = run.flags
+    assert len(tuned.runs) == 3 * len(best) == 3 * len(flags)
+    for run in tuned.runs:
+        assert {**run.flags, "seed": 1} == flags[tuple(run.coordinates[axis] for axis in place)]

@@ -110,7 +110,7 @@ def test_what_is_wrong_is_named(clients: Any, test: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("problem", "flags", "words"),
     [
-        ("features", {}, "--problem features makes its inputs of a data set's images"),
+        ("features", {}, "--problem features needs a data set of images"),
         ("toy", {}, "takes texts or no data, not data in memory"),
         ("split_lm", {}, "takes texts or no data, not data in memory"),
         ("softmax", {"m": 3}, "--m is no flag of this method on this problem"),

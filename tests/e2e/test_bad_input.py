@@ -105,45 +105,6 @@ def test_a_smoothing_radius_that_moves_nothing_is_refused(capsys: Capsys, family
     assert "--eta 1e-30: x + eta v = x in float" in one_line(capsys.readouterr().err)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("--dtype float16", "--dtype float16: must be one of float32, float64"),
-        ("--beta 0", "--beta 0.0: must be a fraction of the clients, above 0 and at most 1"),
-        ("--alpha 0", "--alpha 0.0: must be a Dirichlet concentration above 0"),
-        ("--server-fraction 0", "--server-fraction 0: the server has no samples of its own, needed for --method"),
-        ("--tau 1 2", "must be one number, or 10, one for each client (--m)"),
-        ("--tau 1e18", "--tau 1e+18: must be a number of local steps, at least 0 and at most 1e9"),
-        ("--personal --personal-tau 1e18 --method ditto", "must be a number of local steps, at least 0 and"),
-        ("--batch 1000000000000", "--batch 1000000000000: the samples of one step take "),
-        ("--method fedavg --server-batch 1000000000000 --gamma 1", "--server-batch 1000000000000: the samples"),
-        ("--mu -1", "mu -1.0: must be a number, at least 0"),
-        ("--lam -2", "lam -2.0: must be a number, at least 0"),
-        ("--eta 0", "--eta 0.0: must be a smoothing radius above 0"),
-        ("--gamma -1", "--gamma -1.0: must be a step size, at least 0"),
-        ("--gamma-local nan", "--gamma-local nan: must be a step size, at least 0"),
-        ("--batch 0", "--batch 0: must be a whole number, at least 1"),
-        ("--server-batch 0", "--server-batch 0: must be a whole number, at least 1"),
-        ("--schedule fast", "--schedule 'fast': allowed are constant, sqrt, harmonic"),
-        ("--schedule-h harmonic", "--schedule-h harmonic: must be one of sqrt, constant"),
-        ("--exchange all", "--exchange all: must be one of scalars, solutions"),
-        ("--balance", "unknown flag --balance"),
-        (f"--rounds {'9' * 30}", f"--rounds {'9' * 30}: must be a whole number"),
-        ("--rounds 1000000001", "--rounds 1000000001: must be a whole number, at least 1 and at most 1000000000"),
-        (f"--m {'9' * 5000}", f"--m {'9' * 60}...: must be a whole number"),
-        ("--problem features --pixels raw", "--pixels raw: must be unit"),
-        ("--problem mlp --hidden 5 0", "--hidden 5 0: must be whole numbers, at least 1"),
-        ("--problem toy --m 0", "--m 0: must be a whole number, at least 1"),
-        ("--problem toy --n 0", "--n 0: must be a whole number, at least 1"),
-        ("--data digit", "digit"),
-        ("--data synthetic --synthetic-samples 0", "--synthetic-samples 0: must be a whole number, at least 1"),
-        ("--data synthetic --synthetic-classes 1", "--synthetic-classes 1: must be a whole number, at least 2"),
-    ],
-)
-def test_a_wrong_flag_or_value_is_told_with_what_is_allowed(refused: Refused, arguments: str, words: str) -> None:
-    assert words in refused(*arguments.split())
-
-
 def test_cuda_is_refused_where_there_is_none(refused: Refused) -> None:
     if device.visible("auto"):
         pytest.skip("there is a CUDA device here")

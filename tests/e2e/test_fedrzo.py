@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import Capsys
-from tests.launch import Runs, here, refused
+from tests.launch import Runs, here
 from zofl_mpi import fedrzo
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.engine.world import SingleProcess
@@ -160,21 +160,6 @@ def test_a_run_goes_on_as_if_never_interrupted(tmp_path: Path, case: str, before
     runs = Runs(tmp_path, {case: (FAMILY, [*command(case), "--eval-every", 4, "--rounds", 6])})
     assert differences(runs(case, 0), runs.continued(case, before, after, (4, 6))) == []
     assert records.load(runs(case, 0)).length == 6
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("--x-set ball:1 ball:2", "one set for all, or one for each of the 5 clients, not 2"),
-        ("--problem fair", "--method fedrzo_nn needs a Lipschitz problem; --problem fair offers Bilevel"),
-        ("--method fedrzo_bl --problem fair --lower fedac2", "gamma_l mu_h = 1, it must be below 1"),
-        ("--method fedrzo_bl --problem bilevel_bowls --lower fedac2 --gamma-lower 100", "FedAC needs at most 1/L_h"),
-        ("--method fedrzo_bl --lower newton", "--lower newton: must be one of local_sgd, fedac1, fedac2, lfd, exact"),
-        ("--method fedrzo_bl --problem fair --probe 3", "--probe 3: must be 0 without --exact"),
-    ],
-)
-def test_mistakes_are_told_in_one_sentence(capsys: Capsys, arguments: str, words: str) -> None:
-    assert words in refused(capsys, FAMILY, *arguments.split())
 
 
 def test_a_validation_part_is_scored_as_the_test_part_is(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.conftest import LIMIT, Completed, Terminal, environment, run_process
@@ -160,6 +161,41 @@ def test_a_run_under_mpirun_is_told_in_the_way_it_understands(folder: Path, mpir
     found = records.load("out/1-all.h5")
     assert found.attrs["status"] == "interrupted"
     assert int(records.load_checkpoint("out/1-all.ckpt.h5").attrs["round"]) == found.length
+
+
+STUDY = """module = "zofl_mpi.zo_hfl"
+folder = "out"
+ranks = 2
+fixed = { data = "digits", m = 4, rounds = 4, eval-every = 2, validation = 0.2, tau = 5, method = "fedavg" }
+axes.gamma-local = [0.001, 0.1, 1e200]
+tune = { over = ["gamma-local"], by = "validation_accuracy", seed = 1, then = [1, 2] }
+"""
+
+
+def test_a_study_chooses_its_steps_and_runs_the_best_with_further_seeds(folder: Path, mpirun: object) -> None:
+    """On two ranks, in one command, resumed. Mutations: the lowest accuracy; a choice before all steps are tried;
+    further seeds of all steps; a run that fails ends the study; edges in no word."""
+    (folder / "toy.toml").write_text(STUDY)
+    waits = "all runs: {} of 3 runs with seed 1 are finished; then the best has further seeds"
+    assert inside().stdout.splitlines()[-2:] == ["3 runs: 0 finished, 0 to resume, 3 to do", waits.format(0)]
+    assert inside("--run", "--only", "gamma-local=0.001").stdout.splitlines()[-1] == waits.format(1)
+    assert "none of these runs is chosen yet" in sentence_of("--only", "seed=2")
+
+    done = inside("--run", "--jobs", 2)
+    assert done.returncode == 1 and "4 runs: 1 finished before, 2 done, 1 failed" in done.stdout
+    ended = {name: records.load(f"out/1-{name}.h5").rounds["validation_accuracy"] for name in ("0.001", "0.1")}
+    worse, best = (float(np.nanmean(values)) for values in ended.values())
+    assert worse < best and {path.name for path in Path("out").glob("2-*.log")} == {"2-0.1.log"}
+    told = f"all runs: gamma-local 0.1 is the best of 3 by validation_accuracy, {best:.4g}; 1 of them did not finish"
+    assert done.stdout.splitlines()[-1] == told
+
+    (folder / "toy.toml").write_text(STUDY.replace(", 1e200", ""))
+    again = inside("--run").stdout.splitlines()
+    assert again[0] == "3 runs: 3 finished before" and "at an edge of gamma-local" in again[1]
+    assert re.search(r"^3 +finished +mpirun -n 2 .*--seed 2 .*--gamma-local 0.1", inside("--only", "seed=2").stdout)
+    figure = run_process([sys.executable, "-m", "zofl_mpi.report", "toy.toml", "--out", "all.svg"])
+    assert figure.returncode == 0 and "is the best of 2" in figure.stderr
+    assert "% mean and 95 % t interval, n = 2 seeds" in Path("all.tex").read_text()
 
 
 def test_a_run_outlives_its_grid_runner_and_nobody_begins_it_again(folder: Path) -> None:

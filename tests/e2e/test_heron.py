@@ -280,7 +280,6 @@ def own(tmp_path: Path) -> Iterator[str]:
 
 
 TINY = ["--data", "digits", "--m", "3", "--batch", "64", "--rounds", "1", "--quiet", "--out", "a.h5"]
-RESNET = ["--problem", "split_resnet", "--width", "2", "--stages", "1", "1"]
 
 
 @pytest.mark.parametrize(
@@ -306,36 +305,6 @@ def test_an_own_split_of_three_parts_runs(own: str, method: str, cls: str) -> No
 )
 def test_an_own_split_that_does_not_do_is_told_in_a_sentence(own: str, capsys: Capsys, cls: str, words: str) -> None:
     assert words in refused(capsys, FAMILY, *TINY, "--problem", f"{own}:{cls}")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("--batch 600", "--batch 600: must be at most 539, the samples of the smallest client"),
-        ("--stages 1 1 1 1 --batch 1", "--batch 1: every batch has one sample, which BatchNorm cannot normalise"),
-        ("--stages 1 1 1 1 1", "--stages: 5 stages need images of at least 16 pixels a side, not 8"),
-        ("--mu 0", "--mu 0.0: must be a smoothing radius above 0"),
-        ("--k 0", "--k 0: must be a whole number, at least 1"),
-        ("--lr-client -1", "--lr-client -1.0: must be a step size, at least 0"),
-        ("--method sflv1 --k 2", "--k 2: must be 1: the server answers every mini-batch"),
-        ("--method decomfl --h 0", "--h 0: must be at least 1: the scalars of equally many steps are averaged"),
-        (
-            "--method fedkseed --optimiser adam",
-            "--optimiser adam: must be sgd: the model is made from sums of plain SGD",
-        ),
-        ("--method fedkseed --momentum 0.5", "--momentum 0.5: must be 0: the model is made from sums of plain SGD's"),
-        ("--method fedkseed --weight-decay 0.5", "--weight-decay 0.5: must be 0: the model is made from sums of plain"),
-        ("--method fedkseed --seeds 0", "--seeds 0: must be a whole number of seeds, at least 1"),
-        ("--method fsl_sage --stages 1 1 1 1 --buffer 1", "--buffer 1: must be at least 2: BatchNorm"),
-        (
-            "--problem softmax",
-            "--problem softmax: must be one of split_cnn, split_resnet, split_mlp, split_lm, or module:Class",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused_in_one_sentence(capsys: Capsys, arguments: str, words: str) -> None:
-    given = arguments.split()
-    assert words in refused(capsys, FAMILY, *TINY, *([] if "softmax" in given else RESNET), *given)
 
 
 def test_features_that_are_no_images_are_taken_and_not_cropped(own: str, capsys: Capsys) -> None:

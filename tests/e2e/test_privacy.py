@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Capsys, Patch
 from tests.fates import Death, Fate
-from tests.launch import here, refused
+from tests.launch import here
 from tests.threads import run_module
 from zofl_mpi.clients.privacy import Privacy
 from zofl_mpi.report.same import differences
@@ -137,76 +137,3 @@ def test_rounds_without_clients_are_rounds(tmp_path: Path) -> None:
     found = records.load(tmp_path / "ranks.h5")
     nobody = found.clients["messages"].sum(axis=(1, 2)) == 0
     assert nobody.any() and not nobody.all() and np.array_equal(np.isnan(found.rounds["clipped"]), nobody)
-
-
-UNIFORM = "--method fedavg --weights uniform --clip 1"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (f"{UNIFORM} --epsilon 0", "--epsilon 0.0: must be none or a number above 0"),
-        (f"{UNIFORM} --epsilon nan", "--epsilon nan: must be none or a number above 0"),
-        (f"{UNIFORM} --epsilon 1 --delta 1", "--delta 1.0: must be a probability from 1e-12 to below 1"),
-        (
-            f"{UNIFORM} --epsilon 1 --m 1",
-            "--delta 1.0: must be a probability from 1e-12 to below 1 (auto is 1/m^1.1, for two clients",
-        ),
-        (f"{UNIFORM} --delta 0", "--delta 0.0: must be auto or a probability above 0"),
-        ("--clip 0", "--clip 0.0: must be none or a norm above 0"),
-        ("--clip inf", "--clip inf: must be none or a norm above 0"),
-        (f"{UNIFORM} --noise-multiplier -1", "--noise-multiplier -1.0: must be a noise multiplier, at least 0"),
-        (f"{UNIFORM} --noise-multiplier 1 --epsilon 1", "one follows from the other; give one"),
-        ("--epsilon 1", "--epsilon 1.0: must be none without --clip C, a norm"),
-        ("--participation poisson", "--participation poisson: must be fixed without --clip C, a norm"),
-        ("--method fedavg --clip 1", "--weights size: must be uniform with --clip: a client's weight tells how"),
-        (f"{UNIFORM} --compress topk:0.1", "--compress topk:0.1: must be none with --clip: what error"),
-        (f"{UNIFORM} --trust nobody", "it is for zo_hfl, decomfl and hiso"),
-        (f"{UNIFORM} --aggregate median", "--aggregate median: must be mean with --clip: the account is that"),
-        (
-            f"{UNIFORM} --attackers 0.2",
-            "--attackers 0.2: must be 0 with --clip: the account is that of a sum of honest",
-        ),
-        ("--clip 1 --exchange solutions", "--exchange solutions: must be scalars with --clip: a client's solutions"),
-        ("--clip 1 --mechanism laplace --delta 0.1", "--delta 0.1: must be left out: --mechanism laplace has no delta"),
-        ("--clip 1 --devices phones", "--devices with --clip: who is off, late or too small depends on a client"),
-        (
-            "--method server_sgd --clip 1",
-            "--clip is no flag of this method on this problem; it belongs to --method zo_hfl",
-        ),
-        ("--compress topk:0.1", "of ZOHFL's clients are scalars, or counted from one another: no vectors to compress"),
-    ],
-)
-def test_what_does_not_protect_is_refused_in_one_sentence(capsys: Capsys, arguments: str, words: str) -> None:
-    assert words in refused(capsys, FAMILY, *arguments.split())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("--method fedrzo_bl --clip 1", "--method scaffnew; replies leave this method's clients as they are"),
-        ("--method scaffnew --clip 1", "--clip 1: the account needs who takes part, and Scaffnew has no `sampling:"),
-    ],
-)
-def test_other_families_say_why_not(capsys: Capsys, arguments: str, words: str) -> None:
-    """Mutations: a flag that such a method takes and does not read; an account of all clients."""
-    assert words in refused(capsys, "zofl_mpi.fedrzo", *arguments.split())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            "--method sflv2 --clip 1",
-            "--method fedkseed; smashed activations and labels leave this method's clients as they",
-        ),
-        (
-            "--problem split_resnet --width 2 --method decomfl --clip 1",
-            "--clip: BatchNorm's running statistics leave a client; take --norm group",
-        ),
-        ("--method decomfl --clip 1 --norm group --weights size", "--weights size: must be uniform with --clip"),
-        ("--method decomfl --compress topk:0.1", "unknown flag --compress"),  # which no method of the family has
-    ],
-)
-def test_split_learning_says_what_leaves_its_clients(capsys: Capsys, arguments: str, words: str) -> None:
-    assert words in refused(capsys, "zofl_mpi.heron_sfl", *arguments.split())

@@ -38,9 +38,8 @@ def test_what_cannot_be_tracked_is_refused_before_the_first_round(
 ) -> None:
     (tmp_path / "file").touch()
     out = ["--out", str(tmp_path / "a.h5")]
-    cases = {"mlflow": "must be tensorboard or", "tensorboard:": "must be", f"tensorboard:{tmp_path}/file": "is a file"}
-    for track, told in cases.items():
-        assert told in refused(capsys, "zofl_mpi.zo_hfl", *WORDS, *out, "--track", track)
+    told = refused(capsys, "zofl_mpi.zo_hfl", *WORDS, *out, "--track", f"tensorboard:{tmp_path}/file")
+    assert "is a file" in told
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     assert "pip install 'zofl_mpi[tensorboard]'" in refused(
         capsys, "zofl_mpi.zo_hfl", *WORDS, *out, "--track", "tensorboard"

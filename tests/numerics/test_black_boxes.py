@@ -10,7 +10,6 @@ import pytest
 
 from tests.launch import launch
 from tests.numerics.first_order import STREAMS, Array, close, m, n, vector
-from zofl_mpi.engine.fields import check_ranges
 from zofl_mpi.engine.setting import Setting
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.fedrzo_bl import FedRZOBL
@@ -165,9 +164,3 @@ def test_the_surrogates_limit_is_no_stationary_point_and_algorithm_2_stays_below
         y = problem.solve_client(i, None, x, x, np.zeros((60, 1), np.int64), np.full(60, 0.5))
         assert (y <= x).all()
         np.testing.assert_allclose(y, problem.solution(i, None, x), atol=1e-12)
-
-
-@pytest.mark.parametrize(("flag", "value"), [("m", 0), ("n", 0), ("cost", 0.0), ("level", 1.5)])
-def test_values_out_of_range_are_refused(flag: str, value: float) -> None:
-    with pytest.raises(UserError, match=f"--{flag} "):
-        check_ranges(Caps, {flag: value})

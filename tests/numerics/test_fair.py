@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from zofl_mpi.data import Dataset, Federation
-from zofl_mpi.engine.fields import check_ranges
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.engine.world import SingleProcess
-from zofl_mpi.errors import UserError
 from zofl_mpi.problems.fair import Fair, FairSoftmax
 from zofl_mpi.problems.relu_net import ReLUNet
 from zofl_mpi.run.command.family import Site
@@ -262,15 +260,3 @@ def test_the_run_gives_the_counts_of_all_clients(model):
     np.testing.assert_allclose(own.solution(x, CLIENTS), average(model, x) / 0.5, rtol=1e-12)
     assert PROBLEMS[model].groups["problem"] is MODELS[model]
     assert list(PROBLEMS[model].roles) == ["Bilevel"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"lam": 0.0}, "--lam 0.0: must be a number above 0"),
-        ({"hidden": 0}, "--hidden 0: must be a whole number, at least 1"),
-    ],
-)
-def test_bad_arguments_are_refused(settings, sentence):
-    with pytest.raises(UserError, match=sentence):
-        check_ranges(Fair, settings)

@@ -27,7 +27,7 @@ from zofl_mpi.run import grid, records
 from zofl_mpi.run.grid import __main__ as grid_main
 from zofl_mpi.run.grid import file as grid_file
 from zofl_mpi.run.grid import runner as grid_runner
-from zofl_mpi.run.grid.file import OURS
+from zofl_mpi.run.grid.axes import OURS
 from zofl_mpi.run.grid.runner import Runner, RunOutcome, Screen
 from zofl_mpi.run.grid.state import command, typed
 from zofl_mpi.run.records import Recorder, checkpoint_path, hdf5
@@ -79,6 +79,51 @@ def test_combinations_are_skipped_by_all_given_entries_a_list_means_any(read: Ca
     found = read(TOY + "[axes]\nseed = [1, 2, 3]\ntau = [5, 6]\n[[skip]]\nseed = [1, 3]\ntau = 6\n[[skip]]\nseed = 2\n")
     assert [run.name for run in found.runs] == ["1-5", "3-5"]
     assert found.axes["seed"] == ("1", "2", "3")
+
+
+STEPS = """
+[axes.method]
+zo_hfl = { method = "zo_hfl" }
+fedavg = { method = "fedavg" }
+server_sgd = { method = "server_sgd" }
+[axes.local]
+gamma-local = [0.1, 1]
+[axes.server]
+gamma = [0.5, 2.0]
+[when]
+local = { method = ["zo_hfl", "fedavg"] }
+server = { "method seed" = [["zo_hfl", 1], ["zo_hfl", 2], ["server_sgd", 2]] }
+"""
+"""Axes that some runs alone have."""
+
+
+def test_an_axis_that_a_run_does_not_have_sets_nothing_and_is_left_out_of_its_name(
+    read: Callable[..., grid.Grid],
+) -> None:
+    """Mutations: a product with all entries; the text before an axis kept; the last condition alone."""
+    text = (
+        'name = "{method}+local-{local}+server-{server}-s{seed}"\noptional = ["tau"]\n' + TOY + "axes.seed = [1, 2]\n"
+    )
+    found = read(text + STEPS)
+    assert [run.name for run in found.runs if run.coordinates["seed"] == "1"] == [
+        *(f"zo_hfl+local-{local}+server-{server}-s1" for local in ("0.1", "1") for server in ("0.5", "2.0")),
+        "fedavg+local-0.1-s1",
+        "fedavg+local-1-s1",
+        "server_sgd-s1",
+    ]
+    alone = [run for run in found.runs if run.coordinates["method"] == "server_sgd"]
+    assert [run.name for run in alone] == ["server_sgd-s1", "server_sgd+server-0.5-s2", "server_sgd+server-2.0-s2"]
+    assert alone[0].coordinates == {"seed": "1", "method": "server_sgd", "local": "", "server": ""}
+    assert alone[1].flags == {"problem": "toy", "rounds": 6, "seed": 2, "method": "server_sgd", "gamma": 0.5}
+    assert found.axes["local"] == ("", "0.1", "1")
+
+
+def test_only_keeps_the_runs_of_any_of_its_tables_in_the_grids_order(read: Callable[..., grid.Grid]) -> None:
+    """Mutations: all of its tables; their order; a run twice; every combination of the entries on several axes."""
+    axes = "axes = { seed = [1, 2, 3], tau = [5, 6, 7], beta = [0.1, 0.2] }\n"
+    only = '[[only]]\nseed = 2\n"beta tau" = [[0.2, 7], [0.1, 5]]\n[[only]]\nseed = [1, 2]\ntau = 5\n'
+    found = read(TOY + axes + only + "[[skip]]\nseed = 1\nbeta = 0.2\n")
+    assert [run.name for run in found.runs] == ["1-5-0.1", "2-5-0.1", "2-5-0.2", "2-7-0.2"]
 
 
 def test_flags_of_chosen_runs_come_before_their_axes_own_and_a_later_table_before_an_earlier(
@@ -151,11 +196,58 @@ def test_folder_and_name_have_defaults(tmp_path: Path, read: Callable[..., grid.
             TOY + "axes.seed = [1]\n[[set]]\nseed = 1\nflags = { ta = 1 }\n",
             "run 1: unknown flag --ta; the nearest is --tau",
         ),
-        ("set = [1]\n" + TOY + "axes.seed = [1]\n", "set = 1: must be a table of axes and entries, under [[set]]"),
+        ("set = [1]\n" + TOY + "axes.seed = [1]\n", "set = 1: must be a table of axes and entries"),
         ("optional = ['bta']\n" + TOY + "axes.beta = [1]\n", "optional: no run has and sets the flag --bta"),
         *(
             (TOY + f"axes.a.b = {{ {key} = 'x' }}\n", f"axis a, entry 'b' sets --{key}, which the grid runner sets")
             for key in (each.replace("_", "-") for each in OURS)
+        ),
+        *(
+            (
+                HEAD
+                + "tune = { over = ['tau'], by = 'validation_accuracy', seed = 1, then = [1] }\n".replace(*given)
+                + f"axes = {{ tau = [1]{more} }}\n",
+                words,
+            )
+            for given, more, words in (
+                (("over", "ovr"), "", "tune: unknown key 'ovr'; the nearest is over"),
+                (("['tau']", "[]"), "", "tune: over = []: must be a list of axes of steps"),
+                (("['tau']", "['taus']"), "", "tune: over: unknown axis 'taus'; the nearest is tau"),
+                (("validation_", "test_"), "", "tune: by = 'test_accuracy': must be a column of the validation part"),
+                (("seed = 1", "seed = true"), "", "tune: seed = True, then = [1]: must be a whole number and a list"),
+                (("then = [1]", "then = 1"), "", "tune: seed = 1, then = 1: must be a whole number and a list"),
+                (("", ""), ", seed = [1]", "tune: [tune] gives the seeds; remove the axis seed"),
+            )
+        ),
+        (TOY + "axes.seed = [1]\nwhen.sed = { seed = 1 }\n", "when: unknown axis 'sed'; the nearest is seed"),
+        (
+            TOY + "axes.seed = [1]\naxes.tau = [5]\nwhen.tau = { seed = 2 }\n",
+            "when: unknown entry of the axis seed '2'",
+        ),
+        (TOY + "axes.seed = [1]\naxes.tau = [5]\nwhen.tau = 3\n", "when = 3: must be a table of axes and entries"),
+        (
+            TOY + "axes = { seed = [1], tau = [5], beta = [1] }\nwhen = { tau = { seed = 1 }, beta = { tau = 5 } }\n",
+            "when: beta depends on tau, which only some runs have; name axes that all have",
+        ),
+        (TOY + "axes = { seed = [1], x0.'' = { tau = 1 } }\n", "axis x0 has an entry without a name; give it one"),
+        (
+            TOY + "axes = { seed = [1, 2], tau = [5] }\nwhen.tau = { seed = 1 }\nonly = [{ seed = 2, tau = 5 }]\n",
+            "only = {'seed': 2, 'tau': 5}: no run has all of these; correct or remove it",
+        ),
+        (TOY + "axes.seed = [1]\n[[only]]\n'seed sed' = [[1, 1]]\n", "only: unknown axis 'sed'; the nearest is seed"),
+        (
+            TOY + "axes = { seed = [1], tau = [5] }\n[[only]]\n'seed tau' = [[1]]\n",
+            "only: seed tau: has [1]; each of its values must be a list of 2 entries",
+        ),
+        (
+            TOY + "axes = { seed = [1], tau = [5] }\n[[only]]\n'seed tau' = [[1, 5]]\nseed = 1\n",
+            "only: names the axis seed twice; remove one",
+        ),
+        (
+            f"only = [{{ 'seed tau' = {[[1, 5]] * 150}, 'beta m' = {[[1, 4]] * 150} }}]\n"
+            + TOY
+            + "axes = { seed = [1], tau = [5], beta = [1], m = [4] }\n",
+            "its axes have 22500 runs, at most 20000",
         ),
         (HEAD + "fixed = { out = 'x' }\naxes.seed = [1]\n", "fixed sets --out, which the grid runner sets itself"),
     ],

@@ -11,11 +11,11 @@ from zofl_mpi.engine.between import Between
 from zofl_mpi.engine.setting import Method
 
 GROUPS: dict[str, type[Between]] = {"compression": Compression, "robust means": Robust, "privacy": Privacy}
-"""{title: flags}, the innermost first."""
+"""{title: flag group}, the innermost wrapper first."""
 
 
 def groups_for(method: type[Any]) -> dict[str, type[Between]]:
-    """{title: flags} of those that fit the changes a method's clients reply; it has no flag of such a name itself."""
+    """{title: flag group} of the wrappers that fit a method's replies and do not repeat its own flags."""
     kinds = changes.steps(method).values() if Method in method.__mro__ and is_dataclass(method) else ()
     if not kinds:
         return {}
@@ -25,7 +25,7 @@ def groups_for(method: type[Any]) -> dict[str, type[Between]]:
 
 
 def why_without(method: type[Any], flag: str, own: bool) -> list[str]:
-    """Why a method has not such a flag, in words, if it is one of these; `own`: of a method of the user's own."""
+    """Reason why a method lacks one of the wrappers' flags; `own`: the user wrote the method."""
     group = next((cls for cls in GROUPS.values() if flag in (f.name for f in fields(cls))), None)
     if group is None:
         return []

@@ -1,8 +1,9 @@
-"""Changes that clients report, as the fields of a reply declare them (`zofl_mpi.change`)."""
+"""Read a client's change from its reply, as the reply's fields declare it (`zofl_mpi.change`)."""
 
+import functools
 import inspect
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from types import UnionType
@@ -10,7 +11,7 @@ from typing import Any, get_args, get_origin
 
 import numpy as np
 
-from zofl_mpi import Array, UserError
+from zofl_mpi import Array, Client, Reply, Step, UserError
 from zofl_mpi.engine import messages
 
 
@@ -26,7 +27,7 @@ class Change:
 
 
 def of(cls: Any) -> tuple[Change, ...]:
-    """The fields of a class of replies that are changes."""
+    """The fields of a reply class that are changes."""
     return _of(cls)
 
 
@@ -37,7 +38,7 @@ def _of(cls: Any) -> tuple[Change, ...]:
 
 
 def others(kind: Any) -> tuple[str, ...]:
-    """Fields of a class of replies that are no change, of which none is counted, and that have a mean."""
+    """Fields of a reply class that have a mean, are no change, and are no reference point of one."""
     return _others(kind)
 
 
@@ -48,27 +49,27 @@ def _others(kind: Any) -> tuple[str, ...]:
 
 
 def within_reply(kind: type[Any], change: Change) -> bool:
-    """Whether a change is counted from another field of the reply itself."""
+    """True if a change is counted from another field of the reply itself."""
     return change.of != change.name and change.of in kind.__dataclass_fields__
 
 
 def along(kind: type[Any]) -> bool:
-    """Whether replies are lengths along directions of the clients' own, of which none has the same."""
+    """True if replies are lengths along directions, and each client draws its own."""
     return all(within_reply(kind, c) for c in of(kind))
 
 
 def base(kind: type[Any], change: Change, message: Any) -> Any:
-    """From where the change is counted in a reply that is `alone`; None: from 0."""
+    """The point from which a change is counted, for a reply from `alone`; None: from 0."""
     return getattr(message, change.of) if change.of and not within_reply(kind, change) else None
 
 
 def unit(message: Any, change: Change) -> float:
-    """How many times the change the field is."""
+    """The factor between the field and the change that it stands for."""
     return float(getattr(message, change.unit)) if change.unit else 1.0
 
 
 def alone(reply: Any) -> Any:
-    """The reply with its changes from its own fields in place of two numbers each."""
+    """The reply with each pair (field, reference field) replaced by their difference."""
     kind = type(reply)
     pairs = [(c.name, c.of) for c in of(kind) if within_reply(kind, c)]
     differences = {name: getattr(reply, name) - getattr(reply, of) for name, of in pairs}
@@ -76,13 +77,13 @@ def alone(reply: Any) -> Any:
 
 
 def bases(reply: Any, message: Any) -> Mapping[str, Any]:
-    """{field: from where its change is counted} of a reply that is `alone`."""
+    """{field: the point from which its change is counted}, for a reply from `alone`."""
     found = {c.name: base(type(reply), c, message) for c in of(type(reply))}
     return {name: 0.0 if x is None else messages.as_array(x) for name, x in found.items()}
 
 
 def changed(reply: Any, message: Any) -> Array:
-    """(k,) all changes of a reply, one after the other."""
+    """(k,) all changes of a reply, concatenated."""
     single, found = alone(reply), list[Array]()
     for c in of(type(reply)):
         x, start = messages.as_array(value := getattr(single, c.name)), base(type(reply), c, message)
@@ -93,7 +94,7 @@ def changed(reply: Any, message: Any) -> Array:
 
 
 def applied(reply: Any, message: Any, D: Array) -> Any:
-    """A reply like this one, with these changes (k,) in place of its own."""
+    """A copy of the reply with its changes replaced by D (k,)."""
     new, start = dict[str, Any](), 0
     for c in of(type(reply)):
         value = getattr(reply, c.name)
@@ -110,8 +111,32 @@ def applied(reply: Any, message: Any, D: Array) -> Any:
     return replace(reply, **new)
 
 
+def with_replies(step: Step, change: Callable[[Client, Any, Any, dict[str, Any]], Any]) -> Step:
+    """The step with change(client, message, reply, memory before it) in place of its reply, or of its reduced part.
+
+    A step that streams stays one.
+    """
+
+    def changed(client: Client, message: Any, reply: Any, before: dict[str, Any]) -> Any:
+        if isinstance(reply, Reply):
+            return replace(reply, reduced=change(client, message, reply.reduced, before))
+        return change(client, message, reply, before)
+
+    @functools.wraps(step)
+    def answer(client: Client, message: Any) -> Any:
+        before = dict(client.memory)
+        return changed(client, message, step(client, message), before)
+
+    @functools.wraps(step)
+    def stream(client: Client, message: Any) -> Any:
+        before = dict(client.memory)
+        return changed(client, message, (yield from step(client, message)), before)
+
+    return stream if inspect.isgeneratorfunction(step) else answer
+
+
 def example(kind: type[Any], message: Any) -> Any:
-    """A reply that changes nothing, of changes from fields of the message (UserError: there are others)."""
+    """A reply without any change; UserError if a change is counted from something outside the message."""
     starts = {c.name: base(kind, c, message) for c in of(kind)}
     for name in (name for name, start in starts.items() if start is None):
         allowed = "clients.mean needs nobody=, the reply that changes nothing: its shape is not the message's"
@@ -120,29 +145,27 @@ def example(kind: type[Any], message: Any) -> Any:
 
 
 def steps(method: Any) -> dict[str, type[Any]]:
-    """{step: class of its replies} of a class's steps whose replies are changes of their messages, by annotations."""
+    """{step: reply class} of the steps of a method class that reply with changes, by their annotations."""
     found = ((name, _reply_of(method, name)) for name in dir(method))
     return {name: kind for name, kind in found if kind is not None}
 
 
 def reply_of(step: Any) -> type[Any] | None:
-    """The class of a step's replies that are changes, by its annotations; None: it says of none."""
+    """The reply class of a step if its fields include changes, by its annotations; None: not annotated."""
     owner: Any = type(step.__self__) if inspect.ismethod(step) else None
     return None if owner is None else _reply_of(owner, step.__name__)
 
 
 @lru_cache(maxsize=4096)
 def _reply_of(cls: Any, name: str) -> type[Any] | None:
-    """By the first class of the method that annotates the step: one that replaces a base's has the base's types."""
+    """Annotation of the first class of the method that has one: an override without types inherits the base's."""
     members = (vars(base).get(name) for base in cls.__mro__)
     steps = (step for step in members if inspect.isfunction(step) and len(inspect.signature(step).parameters) == 3)
     try:
         hints = next((hints for step in steps if (hints := typing.get_type_hints(step))), {})
     except (NameError, TypeError):  # a name that only type checkers import
         return None
-    told = hints.pop("return", None)
-    answers = get_args(told) if get_origin(told) in (typing.Union, UnionType) else (told,)
-    kind = next((each for each in answers if isinstance(each, type) and of(each)), None)
+    kind = next((each for each in _classes(hints.pop("return", None)) if isinstance(each, type) and of(each)), None)
     asked = next((each for each in reversed(hints.values()) if is_dataclass(each)), None)
     if kind is None or asked is None:
         return None
@@ -151,7 +174,17 @@ def _reply_of(cls: Any, name: str) -> type[Any] | None:
     return kind if fits and "r" in names else None
 
 
+def _classes(told: Any) -> Iterator[Any]:
+    """Classes of the replies, and of their reduced parts, that an annotation names."""
+    among = {typing.Union: 0, UnionType: 0, Generator: 2, Reply: 0}  # the first argument that is of a reply
+    if get_origin(told) not in among:
+        yield told
+        return
+    for each in get_args(told)[among[get_origin(told)] :]:
+        yield from _classes(each)
+
+
 def size(value: Any) -> int:
-    """How many numbers a field has."""
+    """Number of entries of a field."""
     array = messages.as_array(value)
     return 1 if array is None else array.size

@@ -1,6 +1,5 @@
 """Compression of what clients upload, with error feedback."""
 
-import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ NONE, TOPK, QUANTISE = "none", "topk", "quantise"
 @final
 @dataclass(frozen=True)
 class Compression(Between):
-    """Compression C of what a client uploads, with error feedback (Seide et al. 2014).
+    """Compression C of clients' uploads, with error feedback (Seide et al. 2014).
 
     With e_i = 0 at the start, client i sends q = C(a) of a = e_i + D_i and keeps e_i <- a - q, D_i its change of the
     model. Of a change that moves the client's memory, as SCAFFOLD's of c_i, the memory moves by q alone and there is no
@@ -60,31 +59,28 @@ class Compression(Between):
         return int(self.active)  # e_i
 
     def answering(self, step: Step) -> Step:
-        """The step, of whose reply the changes are as the server restores them."""
+        """Wrap a step: its reply has the changes that the server decompresses."""
+        return changes.with_replies(step, self._compressed)
 
-        @functools.wraps(step)
-        def answer(client: Client, message: Any) -> Any:
-            before = dict(client.memory)
-            reply = step(client, message)
-            found = _vectors(type(reply))
-            if not all(is_finite(getattr(reply, c.name)) for c in found):  # which is refused
-                return reply
-            restored: dict[tuple[str, ...], Any] = {
-                (c.name,): self._restored(client, message, reply, c, t, before) for t, c in enumerate(found)
-            }
-            return messages.replace_arrays(reply, restored) if found else reply
-
-        return answer
+    def _compressed(self, client: Client, message: Any, reply: Any, before: dict[str, Any]) -> Any:
+        """A reply with the changes that the server decompresses."""
+        found = _vectors(type(reply))
+        if not all(is_finite(getattr(reply, c.name)) for c in found):  # refused elsewhere
+            return reply
+        restored: dict[tuple[str, ...], Any] = {
+            (c.name,): self._restored(client, message, reply, c, t, before) for t, c in enumerate(found)
+        }
+        return messages.replace_arrays(reply, restored) if found else reply
 
     def _restored(
         self, client: Client, message: Any, reply: Any, change: Change, t: int, before: dict[str, Any]
     ) -> Array:
-        """A field of the reply, the t-th that is compressed, as the server restores it from where it is counted."""
+        """The t-th compressed field of a reply, as the server decompresses it."""
         y, start = messages.as_array(getattr(reply, change.name)), changes.base(type(reply), change, message)
         assert y is not None
         x = np.zeros_like(y) if start is None else np.asarray(messages.as_array(start))
         error = f"compression_error_{change.name}"
-        target = y + client.memory.get(error, np.zeros_like(y))  # none of a change of the memory
+        target = y + client.memory.get(error, np.zeros_like(y))  # a change of the memory keeps no residual
         generator = self.setting.streams(Purpose.COMPRESSION, r=message.r, i=client.i, t=t)
         restored = self.compressed(x.reshape(-1), target.reshape(-1), generator).reshape(y.shape).astype(y.dtype)
         if change.memory:
@@ -110,7 +106,7 @@ class Compression(Between):
         return sum(x.nbytes - self.bytes_up(x.size, x.itemsize) for x in arrays if x is not None)
 
     def bytes_up(self, n: int, itemsize: int) -> int:
-        """Bytes of n compressed numbers, of so many bytes each before."""
+        """Bytes of n compressed numbers that took `itemsize` bytes each."""
         kind, amount = _parsed(self.compress)
         if kind == TOPK:
             return math.ceil(amount * n) * (4 + itemsize)
@@ -118,14 +114,14 @@ class Compression(Between):
 
 
 def largest(magnitudes: Array, k: int) -> NDArray[np.int64]:
-    """(k,) positions of the k largest entries of (n,), of equal ones the first."""
+    """(k,) positions of the k largest entries of (n,); ties go to the first."""
     least = np.partition(magnitudes, -k)[-k]
     above = np.flatnonzero(magnitudes > least)
     return np.concatenate([above, np.flatnonzero(magnitudes == least)[: k - len(above)]])
 
 
 def quantised(a: NDArray[np.float64], bits: int, generator: np.random.Generator) -> NDArray[np.float64]:
-    """(n,) a rounded at random, with mean a, to 2^(bits - 1) - 1 levels on either side of 0, the last |a|_inf."""
+    """(n,) a rounded at random without bias, to 2^(bits - 1) - 1 levels between 0 and |a|_inf on either side."""
     scale, levels = float(np.max(np.abs(a), initial=0.0)), 2 ** (bits - 1) - 1
     if scale == 0:
         return a
@@ -134,12 +130,12 @@ def quantised(a: NDArray[np.float64], bits: int, generator: np.random.Generator)
 
 
 def _vectors(kind: type[Any]) -> list[Change]:
-    """The changes of a class of replies that are vectors counted from the message, or from 0."""
+    """The changes of a reply class that are vectors counted from the message, or from 0."""
     return [c for c in changes.of(kind) if not c.scalar and not changes.within_reply(kind, c)]
 
 
 def _parsed(compress: str) -> tuple[str, float]:
-    """The kind and its number (UserError: no compression)."""
+    """Parse --compress into its kind and number; UserError if malformed."""
     kinds = {NONE: None, TOPK: lambda fraction: 0 < fraction <= 1, QUANTISE: lambda bits: bits in range(2, 17)}
     fraction = "topk:FRACTION with a fraction above 0 and at most 1"
     allowed = f"none, {fraction}, or quantise:BITS with a whole number of bits from 2 to 16"

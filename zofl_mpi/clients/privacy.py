@@ -1,9 +1,9 @@
-"""Client-level differential privacy: replies clipped at the client, noise, and the account of what rounds cost.
+"""Client-level differential privacy: clipped replies, noise, and the privacy account.
 
-Neighbouring: one client with all its data more or less (--participation poisson), or one for another (fixed). McMahan,
-Ramage, Talwar, Zhang, "Learning Differentially Private Recurrent Language Models", ICLR 2018. Of scalars: DPZero (Zhang
-et al. 2023, 2310.09639), DP-ZO (Tang et al. 2024, 2401.04343). What is guaranteed, and what is not:
-`.docs/explain/privacy.md`.
+Neighbouring data sets differ in one client with all its data: added or removed (--participation poisson), or
+replaced (fixed). McMahan, Ramage, Talwar, Zhang, "Learning Differentially Private Recurrent Language Models",
+ICLR 2018. For scalars: DPZero (Zhang et al. 2023, 2310.09639), DP-ZO (Tang et al. 2024, 2401.04343).
+Guarantees and their limits: `.docs/explain/privacy.md`.
 """
 
 import functools
@@ -37,7 +37,7 @@ LEAKS: Mapping[str, tuple[Any, str]] = {
     "aggregate": ("mean", HONEST),
     "attackers": (0, HONEST),
 }
-"""{flag of a method or of its parts: the only value under which no more than the reply leaves a client, and why}."""
+"""{flag: (its only value under which nothing but the reply leaves a client, reason)}."""
 DELTA = f"a probability from {accounting.DELTA:g} to below 1 (auto is 1/m^1.1, for two clients or more)"
 NOISE = f"0, or from {accounting.LEAST_NOISE:g} to 2^30: of other noise no account is computed"
 BUDGET = f"at most {LARGEST_EPSILON:,g}, beyond which nobody is protected and no account is computed; none: no budget"
@@ -46,15 +46,15 @@ BUDGET = f"at most {LARGEST_EPSILON:,g}, beyond which nobody is protected and no
 @final
 @dataclass(frozen=True, kw_only=True)
 class Clipped:
-    """Client to server: the changes of a reply, clipped, one after the other."""
+    """Client to server: the clipped changes of a reply, concatenated."""
 
     change: Array = finite("a client's reply is not finite, so it cannot be clipped; a smaller step size may help")
-    was_clipped: float = field(metadata=APART)  # 1.0: it was longer than C; the experimenter's, not communication
+    was_clipped: float = field(metadata=APART)  # 1.0 if clipped; for the experimenter, not communicated
 
 
 @runtime_checkable
 class Participation(Protocol):
-    """Who takes part, as `rounds.base.Sampling` says it."""
+    """The sampling of participants, as in `rounds.base.Sampling`."""
 
     each: bool
     expected: float
@@ -66,7 +66,7 @@ class Participation(Protocol):
 @final
 @dataclass(frozen=True)
 class Spent:
-    """Columns of a run whose replies are clipped."""
+    """Columns of a private run."""
 
     clipped: float = column("1", "share of the round's replies that were clipped; nan where nobody took part")
     epsilon: float | None = column("1", "privacy spent since the start, at --delta: see --clip", None)
@@ -75,23 +75,23 @@ class Spent:
 @final
 @dataclass(frozen=True)
 class Privacy(Between):
-    """Clipped replies D_i <- D_i min(1, C/|D_i|), their sum noised once, and the account (epsilon, delta) of that.
+    """Clipped replies D_i <- D_i min(1, C/|D_i|), one noise vector on their sum, and the privacy account (epsilon,
+    delta).
 
-    All clients weigh the same, and the sum's denominator is fixed, whoever came: beta m, or m where ZO-HFL divides by
-    it (--divide m). `D_i` is a change of the model (of
-    SCAFFOLD's c_i, too), or the scalars of a method that sends some, as its reply declares them (`zofl_mpi.change`).
+    All clients have equal weight. The sum's divisor is fixed, whoever took part: beta m, or m with ZO-HFL's --divide m.
+    `D_i` is a change of the model (or of SCAFFOLD's c_i), or the scalars that a method sends, as its reply declares
+    them (`zofl_mpi.change`).
 
     Attributes:
-        clip: C, the norm to which a client's reply is clipped: none, or a number. The other flags here need one.
-        noise_multiplier: z, 0 or at least 0.04: the sum's noise has standard deviation z C in each number.
-        epsilon: the budget E, at most 1000, in place of z, which the account of the planned rounds then gives; none: no
-            budget.
-        delta: of the account, at least 1e-12; auto: 1/m^1.1.
-        participation: fixed (beta m clients a round) or poisson (each client by itself with probability beta: some
-            rounds have more, some none; the account is tighter).
-        trust: server (it adds the noise, after the sum) or nobody (each client adds it to its scalars).
-        mechanism: gaussian, or laplace: pure epsilon, by Laplace noise of scale z C on scalars clipped in l1, and on
-            vectors by the K-norm mechanism (uniform direction, radius Gamma(n, z C)).
+        clip: C, the clipping norm of a client's reply: none, or a number. The other flags of this group need one.
+        noise_multiplier: z, 0 or at least 0.04; the sum's noise has standard deviation z C in each entry.
+        epsilon: privacy budget, at most 1000; determines z from the planned rounds. none: no budget.
+        delta: delta of the account, at least 1e-12; auto: 1/m^1.1.
+        participation: fixed (beta m clients a round) or poisson (each client independently with probability beta: group
+            sizes vary and may be 0, epsilon is smaller).
+        trust: party that adds the noise: server (to the sum) or nobody (each client to its scalars).
+        mechanism: gaussian, or laplace for pure epsilon: Laplace noise of scale z C on scalars clipped in l1; for
+            vectors the K-norm mechanism (uniform direction, radius Gamma(n, z C)).
     """
 
     setting: Setting[Any]
@@ -106,7 +106,7 @@ class Privacy(Between):
 
     @property
     def active(self) -> bool:
-        """Whether replies are clipped."""
+        """True if replies are clipped."""
         return self.clip != NONE
 
     @property
@@ -123,17 +123,17 @@ class Privacy(Between):
 
     @property
     def signal(self) -> float:
-        """Norm of the last round's mean clipped reply over C, before noise: not published."""
+        """Norm of the last round's mean clipped reply divided by C, before noise; not for publication."""
         return float(self._known.get("signal", math.nan))
 
     @property
     def C(self) -> float:
-        """The norm to which a reply is clipped."""
+        """C, the clipping norm."""
         return float(self.clip)
 
     @property
     def _known(self) -> dict[str, Any]:
-        """The participants, their counts, and the share that this round clipped."""
+        """Cached values of this group: the sampling, kinds of replies, and the last round's clipping."""
         return self.setting.context.of(self)
 
     def check(self, method: Any) -> None:
@@ -148,7 +148,7 @@ class Privacy(Between):
             _refuse_others(method.example_reply)
 
     def bind(self, method: Any, sampling: Any, scalars: bool = False) -> None:
-        """Takes part in a method with these participants (UserError: flags contradict each other or protect nobody).
+        """Bind the account to a method and its participants; UserError if flags contradict or protect nobody.
 
         Args:
             scalars: whether its clients send scalars, to which they can add noise themselves.
@@ -179,34 +179,31 @@ class Privacy(Between):
     # --- a client
 
     def answering(self, step: Step) -> Step:
-        """The step, of whose reply nothing but its changes goes on, clipped."""
+        """Wrap a step: its reply holds the clipped changes and nothing else."""
+        return changes.with_replies(step, self._clipped_reply)
 
-        @functools.wraps(step)
-        def answer(client: Client, message: Any) -> Any:
-            before = dict(client.memory)
-            reply = step(client, message)
-            found = changes.of(type(reply))
-            if not found:
-                return reply
-            _refuse_others(reply)
-            sent = self.clipped(client.i, changes.changed(reply, message), message.r, all(c.scalar for c in found))
-            if not is_finite(sent.change):
-                check_finite(reply)  # whose class has a sentence of its own
-            if not any(c.memory for c in found):
-                return sent
-            sizes = [changes.size(getattr(reply, c.name)) for c in found]
-            for c, D in zip(found, np.split(sent.change, np.cumsum(sizes)[:-1]), strict=True):
-                if c.memory:  # so that the server's mean of it stays the clients'
-                    client.memory[c.memory] = (before.get(c.memory, 0) + D).astype(D.dtype)
+    def _clipped_reply(self, client: Client, message: Any, reply: Any, before: dict[str, Any]) -> Any:
+        """The clipped changes of a reply."""
+        found = changes.of(type(reply))
+        if not found:
+            return reply
+        _refuse_others(reply)
+        sent = self.clipped(client.i, changes.changed(reply, message), message.r, all(c.scalar for c in found))
+        if not is_finite(sent.change):
+            check_finite(reply)  # its class has an error message of its own
+        if not any(c.memory for c in found):
             return sent
-
-        return answer
+        sizes = [changes.size(getattr(reply, c.name)) for c in found]
+        for c, D in zip(found, np.split(sent.change, np.cumsum(sizes)[:-1]), strict=True):
+            if c.memory:  # the server's mean stays the mean over clients
+                client.memory[c.memory] = (before.get(c.memory, 0) + D).astype(D.dtype)
+        return sent
 
     def clipped(self, i: int, values: Array, r: int, scalars: bool = False) -> Clipped:
-        """Client i's values (k,) of round r, clipped; noised where nobody is trusted."""
+        """(k,) client i's values in round r, clipped; with noise under --trust nobody."""
         exact = np.asarray(values, np.float64)
         norm = float(np.abs(exact).sum() if scalars and self.mechanism == "laplace" else np.linalg.norm(exact))
-        most = self.C * (1 - 4 * float(np.finfo(self.setting.dtype).eps))  # rounding then makes none longer than C
+        most = self.C * (1 - 4 * float(np.finfo(self.setting.dtype).eps))  # rounding cannot make a value longer than C
         if norm > most:
             values = (exact * (most / norm)).astype(values.dtype)
         if self.trust == LOCAL:
@@ -222,11 +219,11 @@ class Privacy(Between):
     # --- the server
 
     def clipped_change(self, i: int, message: Any, reply: Clipped) -> Vector:
-        """(k + 1,) a client's changes, and whether they were clipped."""
+        """(k + 1,) a client's changes, then its clip count."""
         return self.with_clip_count(reply.change, reply)
 
     def adding(self, term: Any) -> Any:
-        """The term of what a client's changes would be the reply, and whether they were clipped."""
+        """Wrap a term of a sum: it reads the clipped changes and appends the clip count."""
         if term == self.clipped_change:
             return term
 
@@ -239,13 +236,13 @@ class Privacy(Between):
         return added
 
     def with_clip_count(self, values: Array, reply: Clipped) -> Vector:
-        """(n + 1,) the values, and C where the reply was clipped: an entry as large as theirs, which the sum counts."""
+        """(n + 1,) the values, then C if the reply was clipped: the sum then counts clipped replies, at their scale."""
         return np.append(np.asarray(values, np.float64), self.C * reply.was_clipped)
 
     def add_noise(
         self, total: Vector, clipped: float, asked: int, r: int, scalars: bool = False, unit: float = 1
     ) -> Vector:
-        """The sum of round r as it may be published, `unit` times the replies'; keeps the share that were clipped."""
+        """The noised sum of round r, for publication; `unit` scales it. Stores the share of clipped replies."""
         self._known["clipped"] = round(clipped) / asked if asked else math.nan
         self._known["signal"] = float(np.linalg.norm(total)) / (unit * self.C * (self.denominator(asked) or math.nan))
         noise = 0.0 if self.trust == LOCAL else self._noise(self.setting.m, r, total.size, scalars).reshape(total.shape)
@@ -256,11 +253,11 @@ class Privacy(Between):
         return sorted(self._known["sampling"](r))
 
     def denominator(self, asked: int) -> float:
-        """Of the sum over `asked` clients: their number, which by Poisson sampling would tell of them: beta m."""
+        """Divisor of the sum: the number asked, or beta m under Poisson sampling, whose number is private."""
         return float(self._known["sampling"].expected) if self.poisson else asked
 
     def _noise(self, i: int, r: int, n: int, scalars: bool) -> Vector:
-        """(n,) the noise of client i in round r; of m: the server's."""
+        """(n,) noise of client i in round r; i = m: the server's."""
         scale = self.noise_multiplier * self.C
         if not scale:
             return np.zeros(n)
@@ -280,7 +277,7 @@ class Privacy(Between):
         return self.setting.m**-1.1 if self.delta == "auto" else float(self.delta)
 
     def cost(self, rounds: int, z: float | None = None) -> float:
-        """Epsilon of so many rounds; where nobody is trusted, of the client that takes part most often in them."""
+        """Epsilon after `rounds` rounds; under --trust nobody that of the client that takes part most often."""
         return self._account.epsilon(self.noise_multiplier if z is None else z, self._times(rounds))
 
     @property
@@ -290,7 +287,7 @@ class Privacy(Between):
         return Account(m, asked, poisson, self._delta)
 
     def _times(self, rounds: int) -> int:
-        """Rounds that count for a client: all, or where nobody is trusted, those of the busiest client."""
+        """Rounds that the account charges a client: all, or under --trust nobody those of the busiest client."""
         counts, most = self._known.setdefault("taken", (np.zeros(self.setting.m, np.int64), [0]))
         for r in range(len(most) - 1, rounds if self.trust == LOCAL else 0):
             counts[self._known["sampling"](r)] += 1
@@ -298,7 +295,7 @@ class Privacy(Between):
         return most[rounds] if self.trust == LOCAL else rounds
 
     def derived_flags(self, rounds: int, before: int) -> dict[str, Any]:
-        """Of a budget: z, and the rounds if they are fewer (UserError: a new run has both, or no account's package)."""
+        """z, and the number of rounds if fewer, from a budget; UserError if both are given."""
         z, budget = self.noise_multiplier, math.inf if self.epsilon == NONE else float(self.epsilon)
         if not z and budget == math.inf:
             return {}
@@ -328,7 +325,7 @@ class Privacy(Between):
         return Spent(self._known.get("clipped", math.nan), epsilon)
 
     def plan_lines(self, rounds: int) -> dict[str, str]:
-        """Lines of --dry-run: the account of the run, of half and of twice its rounds."""
+        """Lines of --dry-run: epsilon after the run, half of it, and twice its rounds."""
         if not self.active or not self.noise_multiplier:
             return {}
         who = "one client more or less" if self._account.poisson else "one client for another"
@@ -337,7 +334,7 @@ class Privacy(Between):
 
 
 def _refuse_others(reply: Any) -> None:
-    """Refuses a reply with numbers that are no change: they would leave the client unclipped."""
+    """Refuse a reply with fields that are no change: they would leave the client unclipped."""
     kind = type(reply)
     others = changes.others(kind)
     for path, value in messages.leaves(reply) if others else ():

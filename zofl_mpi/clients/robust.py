@@ -1,4 +1,4 @@
-"""Robust means of the clients' replies, and clients that lie about theirs."""
+"""Robust means of clients' replies, and Byzantine clients."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,19 +15,19 @@ from zofl_mpi.clients import changes
 from zofl_mpi.clients.wrapped import Wrapped
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.between import Between
-from zofl_mpi.engine.clients import Replies, Weights
+from zofl_mpi.engine.clients import Weights
 from zofl_mpi.engine.fields import UsedWith, parts_of
 from zofl_mpi.numerics.schedules import kind_and_number
 
 MEAN, MEDIAN, TRIMMED, CLIP = "mean", "median", "trimmed", "clip"
-NUMBERS_AT_ONCE = 1 << 20  # numbers of all replies that are sorted at once: 8 MB in float64
-SCALE = 10.0  # of the attack of that name
+NUMBERS_AT_ONCE = 1 << 20  # entries of all replies sorted at once: 8 MB in float64
+SCALE = 10.0  # as --attack noise needs
 
 
 @final
 @dataclass(frozen=True)
 class Robust(Between):
-    """How the server aggregates replies, and which clients lie; by default the exact mean of honest ones.
+    """Aggregation at the server, and clients that lie; the default is the exact mean of honest replies.
 
     D_i is the change that client i reports, as its reply declares it (`zofl_mpi.change`): y_i - x of a local model,
     ZO-HFL's f+ - f-, DeComFL's and HiSo's differences of losses over the distance of their points. Median and
@@ -38,10 +38,10 @@ class Robust(Between):
     honest in what it keeps, and lies in what it sends, in every round that it takes part in.
 
     Attributes:
-        aggregate: how the server averages replies: mean; median; trimmed:F (in each coordinate without the
-            ceil(F |S_r|) largest numbers and as many smallest); clip:C (a change D_i longer than C is cut to it).
-        attackers: share F of the clients, below 1/2, that lie about D_i: the ceil(F m) first of a random order.
-        attack: their lie: sign (-D_i), noise (a Gaussian vector as long as D_i) or scale (10 D_i).
+        aggregate: the server's mean of replies: mean; median; trimmed:F (in each coordinate without the
+            ceil(F |S_r|) largest numbers and as many smallest); clip:C (changes D_i clipped to norm C).
+        attackers: share F of clients that send false D_i, below 1/2: ceil(F m) clients drawn at random.
+        attack: what attackers send: sign (-D_i), noise (a Gaussian vector as long as D_i) or scale (10 D_i).
     """
 
     USED_WITH: ClassVar[UsedWith] = {"attack": {"attackers": ()}}
@@ -56,7 +56,7 @@ class Robust(Between):
 
     @property
     def active(self) -> bool:
-        """Whether anything but the exact mean of honest replies is asked for; the server then holds all replies."""
+        """True if the run has attackers or a robust mean; the server then holds all replies."""
         return self.aggregate != MEAN or self.attackers > 0
 
     @property
@@ -65,11 +65,11 @@ class Robust(Between):
 
     @property
     def sorts(self) -> bool:
-        """Whether each coordinate's numbers are sorted."""
+        """True if the aggregation sorts coordinates (median, trimmed)."""
         return _parsed(self.aggregate)[0] in (MEDIAN, TRIMMED)
 
     def check(self, method: Any) -> None:
-        """Refuses means that nothing can be said of, and so few replies a round that none, or no more, would count."""
+        """Refuse a robust mean that the method cannot use, or that so few replies leave nothing to average."""
         if not self.active:
             return
         self.setting.context.of(self).update(replies=_replies(method), size=_reply_bytes(method))
@@ -92,19 +92,19 @@ class Robust(Between):
 
     @cached_property
     def liars(self) -> frozenset[int]:
-        """The clients that lie, the same in all rounds."""
+        """The attackers, the same in all rounds."""
         m = self.setting.m
         order = self.setting.streams(Purpose.ATTACK).permutation(m)
         return frozenset(order[: _ceiling(self.attackers, m)].tolist())
 
     def left_out(self, replies: int) -> int:
-        """How many of a coordinate's largest numbers, and of its smallest, do not count; one or two always do."""
+        """Number of largest (and of smallest) entries left out; the median keeps one or two."""
         most = (replies - 1) // 2
         kind, share = _parsed(self.aggregate)
         return most if kind == MEDIAN else min(most, _ceiling(share, replies))
 
     def read(self, i: int, message: Any, reply: Any) -> Any:
-        """Client i's reply as the server reads it: a liar's lie, clipped; the reply itself where neither changes it."""
+        """Client i's reply as the server reads it: an attacker's lie, then clipped; else unchanged."""
         at, units = changes.bases(reply, message), [changes.unit(message, c) for c in changes.of(type(reply))]
         fields = {path: x for path, x in mean.averaged(reply).items() if path[0] in at}
         D = {path: np.subtract(x, at[path[0]], dtype=np.float64) for path, x in fields.items()}
@@ -124,7 +124,7 @@ class Robust(Between):
         return messages.replace_arrays(reply, new)
 
     def plan_lines(self, rounds: int) -> dict[str, str | float]:
-        """What the server holds, and who lies."""
+        """Lines of --dry-run: memory at the server, and the attackers."""
         if not self.active:
             return {}
         replies, size = (self.setting.context.of(self)[name] for name in ("replies", "size"))
@@ -135,19 +135,13 @@ class Robust(Between):
 
 @final
 class RobustClients(Wrapped):
-    """Clients whose replies are aggregated robustly, and of whom some lie; the server reads and holds all replies."""
+    """Clients with robustly aggregated replies, some of them attackers; the server holds all replies."""
 
     def __init__(self, inner: Clients, method: Any, robust: Robust) -> None:
         super().__init__(inner, method)
         self.robust = robust
-
-    def ask(self, step: Step, message: Any, *, counted: bool = True, **how: Any) -> Replies:
-        self.refuse(counted, step, self._why, "clients.ask")
-        return self.inner.ask(step, message, counted=counted, **how)
-
-    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
-        self.refuse(counted, step, self._why, "clients.ask_each")
-        return self.inner.ask_each(step, each, counted=counted)
+        asked = f"--aggregate {robust.aggregate}", f"--attackers {robust.attackers}"
+        self.flag = asked[robust.aggregate == MEAN]
 
     def mean(
         self,
@@ -160,24 +154,24 @@ class RobustClients(Wrapped):
         **how: Any,
     ) -> Any:
         if changes.reply_of(step) is None:
-            self.refuse(counted, step, self._why, "clients.mean")
+            self.refuse(counted, step, "clients.mean")
             return self.inner.mean(step, message, weights=weights, counted=counted, nobody=nobody, **how)
         robust, asked = self.robust, self.inner.ask(step, message, counted=counted, **how)
         replies = {i: robust.read(i, message, reply) for i, reply in asked}
         if robust.sorts:
             return middle(replies, robust.left_out(len(replies)))
-        return mean.of_replies(replies, weights)
+        return mean.of_replies(replies.items(), list(replies), weights)
 
     def sum(
         self, step: Step, message: Any, term: Any, *, stretch: float | None = None, nobody: Any = None, **how: Any
     ) -> Callable[[], Any]:
-        """The sum of vectors along the clients' own directions, whose lengths are changes.
+        """Robust sum of vectors along the clients' own directions; their lengths are the changes.
 
         Trimmed: the vectors of the largest and smallest D_i are left out, and the sum of the others is scaled up.
         """
         kind = changes.reply_of(step)
         if kind is None or not changes.along(kind):
-            self.refuse(True, step, self._why, "clients.sum")
+            self.refuse(True, step, "clients.sum")
         robust, asked = self.robust, self.inner.ask(step, message, **how)
 
         def read() -> Any:
@@ -192,14 +186,9 @@ class RobustClients(Wrapped):
 
         return read
 
-    @property
-    def _why(self) -> str:
-        robust = self.robust
-        return f"--aggregate {robust.aggregate}" if robust.aggregate != MEAN else f"--attackers {robust.attackers}"
-
 
 def middle(replies: Mapping[int, Any], k: int) -> Any:
-    """The mean of each coordinate's numbers without the k largest and the k smallest, field by field, in float64."""
+    """Coordinate-wise mean without the k largest and k smallest entries, in float64."""
     arrays, means = [mean.averaged(reply) for reply in replies.values()], dict[mean.Path, Array]()
     width = max(1, NUMBERS_AT_ONCE // len(replies))
     for path, x in arrays[0].items():
@@ -214,27 +203,27 @@ def middle(replies: Mapping[int, Any], k: int) -> Any:
 
 
 def _replies(method: Any) -> int:
-    """Replies of a round."""
+    """Replies a round."""
     return method.setting.m if method.sampling is None else int(method.sampling.size(0))
 
 
 def _reply_bytes(method: Any) -> int:
-    """Bytes of a reply; 0: not known."""
+    """Bytes of a reply; 0: unknown."""
     return 0 if method.example_reply is None else messages.size(method.example_reply)
 
 
 def _norm(D: Mapping[mean.Path, NDArray[np.float64]]) -> float:
-    """The norm of all fields as one vector; the same bits whatever threads a library has."""
+    """Norm of all fields as one vector; the same bits for any number of library threads."""
     return math.sqrt(math.fsum(float(np.square(d).sum()) for d in D.values()))
 
 
 def _ceiling(share: float, count: int) -> int:
-    """ceil(share count) of the decimal number that was typed."""
+    """ceil(share count), exact for the decimal number as typed."""
     return int((Decimal(str(share)) * count).to_integral_value(ROUND_CEILING))
 
 
 def _parsed(aggregate: str) -> tuple[str, float]:
-    """The kind and its number, 0 where it has none (UserError: no aggregate)."""
+    """Parse --aggregate into its kind and number (0: none); UserError if malformed."""
     kinds = {MEAN: None, MEDIAN: None, TRIMMED: lambda F: 0 < F < 0.5, CLIP: lambda C: 0 < C < math.inf}
     allowed = "mean, median, trimmed:F with a share F above 0 and below 1/2, or clip:C with a norm C above 0"
     return kind_and_number("aggregate", aggregate, kinds, allowed)

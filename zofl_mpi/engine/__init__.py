@@ -1,1 +1,1 @@
-"""The ground that methods, problems and settings stand on: clients, streams, messages, exact means, devices."""
+"""Foundation of methods, problems and settings: clients, random streams, messages, exact means, devices."""

@@ -1,12 +1,12 @@
-"""Batched steps: the requests of several clients' steps are computed in one call.
+"""Batched steps: compute the requests of several clients' steps in one call.
 
-A step is plain code, called for one client. Where a problem computes for many clients in about the time of one (on a
-GPU) its `batched_clients` says for how many, and a rank runs the steps of that many as coroutines. A step runs
-until it makes a `batched_call`; when all of them wait for one or have ended, their requests are computed together, and
-each goes on with its own result. Methods and steps need not know: at any time at most one of the steps runs.
+A step is plain code, called for one client. A problem's `batched_clients` says for how many clients one call costs
+about as much as for one (on a GPU). A rank runs the steps of that many clients as coroutines. Each runs until it
+makes a `batched_call`. When all of them wait or have ended, their requests are computed together and each step
+resumes with its own result. Methods and steps need not know: only one step runs at any time.
 
-Bits must not depend on which clients share a rank: the result of a request must be the same, to the last bit, whatever
-the other requests are.
+Bits must not depend on which clients share a rank. The result of a request must hence be bit-identical, whatever the
+other requests are.
 """
 
 import inspect
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from zofl_mpi.engine import messages
+from zofl_mpi.engine import reduction
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -22,13 +22,13 @@ Compute = Callable[[list[Request]], list[Result]]
 Step = Callable[[Any, Any], Any]
 
 BATCHED_CLIENTS = 64
-"""Clients of a batch where a problem states no number: with more, a step's data have left the caches by its turn."""
+"""Clients of a batch where a problem states no number; with more, a step's data leave the caches before its turn."""
 
-_THREAD = threading.local()  # `call` on a thread that runs a step as a coroutine
+_THREAD = threading.local()  # `call` on the threads of coroutines
 
 
 def batched_call(compute: Compute[Request, Result], request: Request) -> Result:
-    """Result of the request: computed alone, or in one call with those of the other steps that run as coroutines.
+    """Result of the request: computed alone, or together with those of the other coroutines.
 
     Args:
         compute: results of requests, in their order; requests with an equal `compute` share a call.
@@ -48,12 +48,12 @@ def batched(step: Step, clients: Mapping[int, Any], inbox: Mapping[int, Any], or
     """
     if most < 2 or len(inbox) < 2 or inspect.isgeneratorfunction(step):
         return step
-    from zofl_mpi.engine.coroutines import run_batch  # 3 ms, which the ranks of a CPU do without
+    from zofl_mpi.engine.coroutines import run_batch  # 3 ms, which CPU ranks save
 
     waiting, ended = list(order), dict[int, Any]()
 
     def own(client: Any, message: Any) -> Any:
-        return messages.copy(step(client, message))  # before the next of them fills a buffer that it returned
+        return reduction.copy(step(client, message))  # before another step fills a buffer that this one returned
 
     def replied(client: Any, message: Any) -> Any:
         if client.i not in ended:

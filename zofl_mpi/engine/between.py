@@ -1,4 +1,4 @@
-"""Wrappers between a method and its clients: groups of flags that wrap `Clients`, and the step at the client."""
+"""Wrappers between a method and its clients: groups of flags that change what the server reads."""
 
 import functools
 from collections.abc import Collection, Iterator, Mapping
@@ -14,17 +14,17 @@ Trait = Literal["private", "poisson", "reads_each", "reads_change"]
 
 @dataclass(frozen=True)
 class Between:
-    """Base of a group of flags that changes what the server reads of its clients; a method does not know of it."""
+    """Base of a group of flags that wraps a method's clients; the method does not know of it."""
 
     setting: Any
     protects: ClassVar[bool] = False
-    """True if it is for the sake of what leaves a client."""
+    """True if it protects what leaves a client."""
     unfit: ClassVar[str] = ""
-    """What replies are that do not fit, in words."""
+    """Description of the replies that do not fit."""
 
     @classmethod
     def fits(cls, kinds: Collection[type[Any]]) -> bool:
-        """True if it can change something of a method whose replies are changes of these classes."""
+        """True if it can change a reply of one of these classes."""
         return True
 
     @property
@@ -34,50 +34,50 @@ class Between:
 
     @property
     def private(self) -> bool:
-        """True if clients answer one question a round, by changes that are clipped, and nothing else leaves them."""
+        """True if each client answers one question a round, with clipped changes and nothing else."""
         return False
 
     @property
     def poisson(self) -> bool:
-        """True if each client takes part by itself."""
+        """True if each client takes part independently (Poisson sampling)."""
         return False
 
     @property
     def reads_each(self) -> bool:
-        """True if the server reads every reply by itself, and ranks add up nothing."""
+        """True if the server reads every reply; ranks then add up nothing."""
         return False
 
     @property
     def reads_change(self) -> bool:
-        """Whether a client computes its reply's change, for which it holds the model that it got."""
+        """True if a client computes its reply's change, for which it keeps the model that it received."""
         return False
 
     @property
     def vectors(self) -> int:
-        """How many further vectors as long as the model a client holds."""
+        """Further vectors of the model's length that a client holds."""
         return 0
 
     def check(self, method: Any) -> None:
-        """Takes part in a run of this method (UserError: it does not fit)."""
+        """Validate for a method; UserError if it does not fit."""
 
     def wrapped(self, clients: Clients, method: Any) -> Clients:
         """The clients as the method sees them."""
         return clients
 
     def answering(self, step: Step) -> Step:
-        """The step as it is taken at a client."""
+        """Wrap a step, at the client."""
         return step
 
     def adding(self, term: Any) -> Any:
-        """The term of a `Clients.sum` as it is made of what clients send."""
+        """Wrap the term of a `Clients.sum`: it reads what clients send."""
         return term
 
     def as_sent(self, reply: Any) -> Any:
-        """A reply, for an example, as a client sends it."""
+        """An example reply, as a client sends it."""
         return reply
 
     def saved(self, reply: Any) -> int:
-        """By how many bytes what travels of a reply in a federation is smaller than the reply."""
+        """Bytes by which a federation's message is smaller than the reply."""
         return 0
 
     def derived_flags(self, rounds: int, before: int) -> Mapping[str, Any]:
@@ -108,12 +108,12 @@ def composed(clients: Clients, method: Any) -> Clients:
 
 
 def answering(method: Any, step: Step) -> Step:
-    """A method's step as it is taken at a client."""
+    """A method's step with all active wrappers, as a client runs it."""
     return functools.reduce(lambda inner, each: each.answering(inner), between(method), step)
 
 
 def adding(method: Any, term: Any) -> Any:
-    """A term of a `Clients.sum`, known by its name, as it is made of what clients send."""
+    """A term of a `Clients.sum`, by name, with all active wrappers."""
     return functools.reduce(lambda inner, each: each.adding(inner), between(method), term)
 
 
@@ -123,11 +123,11 @@ def bytes_up(method: Any, reply: Any) -> int:
 
 
 def sent(method: Any, reply: Any) -> Any:
-    """A reply, for an example, as a client sends it."""
+    """An example reply, as a client sends it."""
     return functools.reduce(lambda made, each: each.as_sent(made), between(method), reply)
 
 
 def vectors_between(method: Any, holds_x: bool) -> int:
-    """Vectors that a client holds in a step for what is between, beside the method's own, of which the model is one."""
+    """Vectors that a client holds for the wrappers, beside the method's own; the model counts as one."""
     active = list(between(method))
     return sum(each.vectors for each in active) + (not holds_x and any(each.reads_change for each in active))

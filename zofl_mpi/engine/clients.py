@@ -1,10 +1,11 @@
-"""Asking clients: the one interface that a method sees.
+"""Interface through which a method asks its clients.
 
 A method's server program asks: `clients.ask(self.solve, message, to=S)` runs the method's own function
 `solve(client, message) -> reply` for each client of S and yields `(i, reply)` in the order of S. A step that is a
 generator streams: each `yield` is one upload, its `return` the reply. The server reads the items in the order (q, i):
 the q-th item of every client that has not yet returned, then q + 1. That order, and hence every bit of the result, is
-the same for any number of processes.
+the same for any number of processes. A reply ends its step: what the server wants the mean of alone goes with it, as a
+reduced part (`engine.reduction`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from zofl_mpi.engine import mean, memory
 from zofl_mpi.engine.fields import parts_of
 from zofl_mpi.engine.ledger import Ledger, Row
 from zofl_mpi.engine.ownership import Shared
+from zofl_mpi.engine.reduction import Reduction
 from zofl_mpi.engine.sharing import SharedServerStep
 from zofl_mpi.errors import UserError
 
@@ -78,7 +80,14 @@ class Clients(Protocol):
     lost: list[list[int]]
 
     def ask(
-        self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None
+        self,
+        step: Step,
+        message: Any,
+        *,
+        to: Participants = None,
+        counted: bool = True,
+        booked: Booked = None,
+        into: Reduction | None = None,
     ) -> Replies:
         """Sends one message to the clients `to` (None: all) at once; yields (i, item) as read.
 
@@ -86,14 +95,16 @@ class Clients(Protocol):
         The server's computing before it reads overlaps with the clients'. The question is open until the iterator is
         exhausted. With counted=False the bytes do not enter the ledger (evaluation). `booked` has the bytes down that
         the ledger counts for each participant in place of the message's, where a rank needs what a client of a
-        federation makes of less.
+        federation makes of less. Into `into` go the reduced parts of replies, of which the items have the rest.
 
         Raises:
             ClientError: in place of the item of the client whose step failed.
             RuntimeError: another question is open.
         """
 
-    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
+    def ask_each(
+        self, step: Step, each: Mapping[int, Any], *, counted: bool = True, into: Reduction | None = None
+    ) -> Replies:
         """Like `ask`, with a different message for each participant, in the order of `each`."""
 
     def mean(
@@ -107,7 +118,7 @@ class Clients(Protocol):
         booked: Booked = None,
         nobody: Any = None,
     ) -> Any:
-        """The weighted mean of the participants' replies, field by field, exact in any order (`engine.mean`).
+        """The weighted mean of the participants' replies, field by field; exact in any order (`engine.mean`).
 
         Of a field without a mean (`messages.EACH`) the result has {client: value}. `nobody` is the reply that changes
         nothing, for rounds in which nobody takes part (--participation poisson).
@@ -145,7 +156,7 @@ class Clients(Protocol):
         def read() -> Any:
             for i, reply in replies:
                 own.add(i, reply)
-            shared.check()  # ranks that add up their own terms have it as it was sent
+            shared.check()  # ranks that add up their own terms then have the term as it was sent
             return mean.local_mean(own)
 
         return read
@@ -154,10 +165,10 @@ class Clients(Protocol):
         """The clients whose memory holds something, ascending."""
 
     def account(self) -> tuple[Row, bool]:
-        """Ends a round; returns its costs, and whether a signal asked some rank to stop."""
+        """End a round; return its costs, and whether a signal asked some rank to stop."""
 
     def retry_on_rank_loss(self, work: Callable[[], T]) -> T:
-        """The result of `work`, which is repeated when ranks are lost during it; UserError if no client rank is left.
+        """Result of `work`, repeated after each loss of ranks; UserError if no client rank is left.
 
         The clients' memories are then as at the last `account`, and the ledger is empty.
         """
@@ -174,16 +185,16 @@ class Clients(Protocol):
 @final
 @dataclass(frozen=True)
 class Failure:
-    """An exception of a step on its way to the server, in place of an item."""
+    """Exception of a step, sent to the server in place of an item."""
 
     item: int
     sentence: str
-    trace: str  # "" where the sentence suffices (a UserError in the step, no memory)
-    short: bool = False  # memory ran out
+    trace: str  # "" where the message suffices (a UserError in the step, no memory)
+    short: bool = False  # True if memory ran out
 
 
 def failure(item: int, exc: BaseException) -> Failure:
-    """The exception as an error message, with its traceback unless the sentence is for users or about memory."""
+    """Failure of a step as an error message; with a traceback, except for a UserError or missing memory."""
     if isinstance(exc, UserError):
         return Failure(item, str(exc), "")
     sentence = memory.shortage(exc)
@@ -193,6 +204,6 @@ def failure(item: int, exc: BaseException) -> Failure:
 
 
 def step_of(method: Any, name: str) -> Step | None:
-    """The step of that name: of the method, else of its first part that has it; else None."""
+    """The step of that name, of the method or of the first of its parts that has it; None: no such step."""
     steps = (getattr(part, name, None) for part in parts_of(method))
     return next((step for step in steps if callable(step)), None)

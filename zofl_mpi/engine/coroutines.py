@@ -1,4 +1,4 @@
-"""Runs many client steps as coroutines, threads of which one runs at a time, so that one batched call serves them."""
+"""Run many client steps as coroutines: threads of which one runs at a time, so that one batched call serves all."""
 
 import sys
 import threading
@@ -12,19 +12,19 @@ Compute = Callable[[list[Any]], list[Any]]
 Answer = tuple[Any, BaseException | None]  # a request's result, or an exception
 
 THREADS = ThreadPoolExecutor(sys.maxsize, "client-step")
-"""Keeps idle threads: to start one anew takes as long as several clients' turns."""
+"""Keeps idle threads: starting one takes as long as several clients' turns."""
 
 
 class _Dropped(BaseException):
-    """Ends a step whose result nobody will read."""
+    """Ends a step whose result is no longer needed."""
 
 
 @final
 class _Coroutine:
-    """A step on a thread of its own, which runs only while `start` or `resume` waits for it."""
+    """A step on a thread of its own; it runs only while `start` or `resume` waits for it."""
 
     def __init__(self) -> None:
-        self.call: tuple[Compute, Any] | None = None  # the call (compute, request) that it waits for
+        self.call: tuple[Compute, Any] | None = None  # the pending call (compute, request)
         self.end: Future[Any] = Future()  # its result or exception
         self._answers: SimpleQueue[Answer] = SimpleQueue()
         self._stopped: SimpleQueue[None] = SimpleQueue()
@@ -66,7 +66,7 @@ class _Coroutine:
 
 
 def run_batch(step: Step, calls: Iterable[tuple[Any, Any]], local: threading.local) -> list[Future[Any]]:
-    """Runs a step for each client and message; returns their results or exceptions.
+    """Run a step for each client and message; return their results or exceptions.
 
     On each step's thread `local` gets a function `call`(compute, request) that waits for the request's result.
     """
@@ -80,11 +80,11 @@ def run_batch(step: Step, calls: Iterable[tuple[Any, Any]], local: threading.loc
             same = [(each, request) for each, wanted, request in waiting if wanted == compute]
             try:
                 answers: list[Answer] = [(result, None) for result in compute([request for _, request in same])]
-            except Exception as exc:  # each request gets it
+            except Exception as exc:  # every waiting request gets the exception
                 answers = [(None, exc)] * len(same)
             for (each, _), answer in zip(same, answers, strict=True):
                 each.resume(answer)
-    except BaseException as exc:  # a signal: no thread may wait for ever
+    except BaseException as exc:  # a signal: no thread may wait forever
         while dropped := [each for each in steps if each.call]:
             for each in dropped:
                 each.resume((None, _Dropped(repr(exc))))

@@ -1,6 +1,6 @@
-"""Where a process computes: which GPU, how many threads, how much memory. The only file that says torch.cuda.
+"""Compute device of a process: its GPU, threads and memory. The only module that names torch.cuda.
 
-torch is imported only where there may be a GPU: on the CPU path it would cost each rank more than a second.
+torch is imported only where a GPU may be present: on the CPU path it would cost each rank more than a second.
 """
 
 import ctypes
@@ -18,13 +18,13 @@ from zofl_mpi.engine.processes import stat
 from zofl_mpi.errors import UserError
 
 View = Sequence[tuple[bool, Sequence[str]]]
-"""Each rank of one node: whether it acts for clients, and the uuids of the GPUs that it sees, in its own numbering."""
+"""Each rank of one node: True if it acts for clients, and the uuids of its visible GPUs in its own numbering."""
 
 NODES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 KEPT, LARGEST = 2**30, 2**28  # bytes of freed memory that a process may keep, and of the largest block it comes in
 IMPORTED = time.monotonic()
-WARM_UP = 3  # calls before a CUDA graph is captured, as torch advises
+WARM_UP = 3  # calls before a CUDA graph is captured, as torch recommends
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -56,7 +56,7 @@ def visible(requested: str) -> tuple[str, ...]:
 
 
 def select(requested: str, view: View | None = None, me: int = 0) -> str:
-    """Makes a device the current one of this process; its name, "cpu" or "cuda:k" (UserError: there is none)."""
+    """Make a device the current one of this process; return "cpu" or "cuda:k". UserError: no such device."""
     if requested not in ("auto", "cpu", "cuda"):
         raise UserError(f"--device {requested}: choose auto, cpu or cuda")
     if requested == "cpu":
@@ -65,17 +65,17 @@ def select(requested: str, view: View | None = None, me: int = 0) -> str:
     if device == "cpu" and requested == "cuda":
         raise UserError(f"--device cuda: {_why_no_gpu()}; use --device auto or cpu")
     if device != "cpu":
-        torch.cuda.set_device(device)  # before any other call: or each rank would make a context on GPU 0
+        torch.cuda.set_device(device)  # first call: otherwise each rank would create a context on GPU 0
     return device
 
 
 def reproducible(strict: bool = False, tf32: bool = False) -> None:
-    """Makes a GPU give the same bits each time, and keep all bits of float32 unless `tf32` (which keeps 10).
+    """Make a GPU bit-reproducible, with full float32 products unless `tf32` (10 bits of mantissa).
 
-    To be called before the first product: cuBLAS reads once how much room it has, on which its order of sums depends.
+    Call it before the first product: cuBLAS reads its workspace size once, and the order of its sums depends on it.
 
     Args:
-        strict: torch refuses, rather than warns of, operations without the same bits each time.
+        strict: torch raises an error for non-deterministic operations; otherwise it warns.
     """
     now = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     if (*now, torch.backends.cudnn.allow_tf32) == (True, not strict, tf32):
@@ -89,11 +89,11 @@ def reproducible(strict: bool = False, tf32: bool = False) -> None:
 
 
 def proof(device: str) -> str:
-    """The uuid of the GPU on which an allocation lands, "" on the CPU; UserError where nothing can be allocated."""
+    """The uuid of the GPU on which an allocation lands, "" on the CPU; UserError if the allocation fails."""
     if device == "cpu":
         return ""
     try:
-        landed = torch.zeros(1, device="cuda").device  # the current one, as all that names no number
+        landed = torch.zeros(1, device="cuda").device  # the current device, as for all calls without a number
     except RuntimeError as exc:
         reason = str(exc).splitlines()[0]
         raise UserError(
@@ -111,7 +111,7 @@ def describe(device: str) -> str:
 
 
 def may_have_gpu() -> bool:
-    """True if this node has a GPU's driver, and this process is not kept from it; it tells without torch."""
+    """True if this node has a GPU driver that this process may use; does not import torch."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "NoDevFiles")
     return not hidden and any(Path(node).exists() for node in NODES)
 
@@ -127,7 +127,7 @@ def _why_no_gpu() -> str:
 
 
 def unused(seen: Collection[str]) -> str:
-    """Why this process cannot use a GPU that its node seems to have; "" where none is there, or it was hidden.
+    """Reason why this process cannot use a GPU of its node; "" where there is none, or it was hidden on purpose.
 
     `seen` are the uuids of `visible("auto")`.
     """
@@ -135,7 +135,7 @@ def unused(seen: Collection[str]) -> str:
 
 
 def _driver() -> str:
-    """NVIDIA's driver with its version, or the file by which a GPU shows."""
+    """NVIDIA's driver with its version, or the device file that shows a GPU."""
     found = next(Path(node) for node in NODES if Path(node).exists())
     words = found.read_text(encoding="ascii", errors="replace").split() if found.name == "version" else []
     version = next((word for word in words if word[0].isdigit() and "." in word), "")
@@ -156,7 +156,7 @@ def replayable(device: str, work: Callable[[], None]) -> Callable[[], None]:
     with torch.cuda.device(device):
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # libraries make their handles and workspaces before the recording
+        with torch.cuda.stream(side):  # libraries allocate handles and workspaces before the capture
             for _ in range(WARM_UP):
                 work()
         torch.cuda.current_stream().wait_stream(side)
@@ -175,7 +175,7 @@ def layer() -> Any:
 
 
 def age() -> float:
-    """Seconds since this process began; since its first import of this module where the system does not tell."""
+    """Seconds since this process began, or since this module's import if the system does not report it."""
     try:
         return time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat("self")[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError):
@@ -186,13 +186,13 @@ def age() -> float:
 
 
 def peak_bytes() -> int:
-    """Most memory of the host that this process has used so far, plus the most that torch's tensors had on a GPU."""
+    """Peak memory of this process on the host, plus torch's peak on the GPU, in bytes."""
     host, cuda = getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024), _cuda_in_use()
     return host if cuda is None else host + int(cuda.max_memory_allocated())
 
 
 def free_bytes() -> tuple[int, int] | None:
-    """Free and all bytes of the GPU that this process computes on; None without one, or where the driver fails."""
+    """Free and total bytes of this process's GPU; None without one, or if the driver fails."""
     cuda = _cuda_in_use()
     try:
         return None if cuda is None else cuda.mem_get_info()
@@ -206,7 +206,7 @@ def _cuda_in_use() -> Any:
 
 
 def allocated(device: str, work: Callable[[], None]) -> int:
-    """The most bytes that `work` holds on a GPU at once, beyond what was there before, by torch's allocator."""
+    """Peak bytes that `work` allocates on a GPU through torch."""
     torch.cuda.synchronize(device)
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
@@ -228,8 +228,8 @@ def cores() -> frozenset[int]:
 def threads(masks: Sequence[Collection[int]], me: int = 0, cpus_per_task: int = 0) -> int:
     """Threads for rank `me` of a node: its cores divided by the ranks that may run on them, at least 1.
 
-    More threads than cores cost much: 11 ranks of two threads each took 100 times as long on two cores. `masks` are the
-    cores of each rank, `cpus_per_task` those that Slurm grants, 0 if it does not say.
+    Oversubscription is expensive: 11 ranks of two threads each took 100 times as long on two cores. `masks` are the
+    cores of each rank, `cpus_per_task` the cores that Slurm grants (0: unknown).
     """
     mine = set(masks[me])
     sharing = sum(1 for mask in masks if mine & set(mask))
@@ -237,29 +237,29 @@ def threads(masks: Sequence[Collection[int]], me: int = 0, cpus_per_task: int = 
 
 
 def granted(name: str) -> int:
-    """A number that Slurm sets in the environment, as SLURM_CPUS_PER_TASK; 0 if it does not."""
+    """A number that Slurm sets in the environment, such as SLURM_CPUS_PER_TASK; 0: not set."""
     text = os.environ.get(name, "")
     return int(text) if text.isdigit() else 0
 
 
 def limit_threads(n: int) -> None:
-    """Gives OpenMP and torch n threads and NumPy's BLAS one, for good: loaded ones, and those loaded later.
+    """Give OpenMP and torch n threads and NumPy's BLAS one, permanently and for libraries loaded later.
 
-    NumPy's sums, beside a GPU too, must not depend on the number of ranks.
+    NumPy's sums must not depend on the number of ranks, on GPU nodes either.
     """
     from threadpoolctl import threadpool_limits
 
     os.environ.update(dict.fromkeys(THREADS, str(n)) | {"OPENBLAS_NUM_THREADS": "1"})
-    threadpool_limits({"openmp": n, "blas": 1})  # not a `with`: nothing takes it back
+    threadpool_limits({"openmp": n, "blas": 1})  # not a `with`: the limit is permanent
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(n)
 
 
 def keep_freed_memory() -> None:
-    """Lets glibc hand freed blocks out again instead of returning them to the system, where torch is in use.
+    """Make glibc reuse freed blocks instead of returning them to the system, if torch is in use.
 
-    Each step of a network frees its activations and asks for them anew; as fresh pages they cost 500 page faults and a
-    tenth of the CPU time of a step of `CNN`.
+    Each network step frees and requests its activations. As fresh pages they cost 500 page faults and a tenth of the
+    CPU time of a step of `CNN`.
     """
     if "torch" not in sys.modules or not sys.platform.startswith("linux"):
         return
@@ -270,7 +270,7 @@ def keep_freed_memory() -> None:
 
 
 def blas() -> str:
-    """Name of NumPy's BLAS with its core type, on which bits depend, as "openblas 0.3.31 SkylakeX"."""
+    """Name of NumPy's BLAS with its core type, which bits depend on, such as "openblas 0.3.31 SkylakeX"."""
     import numpy as np
     from threadpoolctl import threadpool_info
 

@@ -19,13 +19,14 @@ from zofl_mpi.engine.roles import program_of
 from zofl_mpi.errors import UserError, demand
 
 INJECTED_NAMES = ("setting", "federation")
-"""Fields that the run provides although they are not marked, as in a user's own methods and problems."""
+"""Unmarked fields that the run provides, as in a user's own methods and problems."""
 LARGEST = sys.float_info.max
 DIVERGED = "the run has diverged; smaller steps may help"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 UsedWith = Mapping[str, Mapping[str, tuple[Any, ...]]]
-"""{flag: {other: its values with which anything reads the flag; (): any but 0, nothing or false}}; the class variable
-USED_WITH of a group of flags, by which a command line refuses what would change no bit."""
+"""{flag: {other flag: values with which the flag has an effect; (): any but 0, none or false}}. A flag group declares
+it as the class variable USED_WITH; the command line refuses a flag without effect.
+"""
 
 
 def column(unit: str, meaning: str, default: Any = dataclasses.MISSING, *, finite: str = "") -> Any:
@@ -40,30 +41,31 @@ def column(unit: str, meaning: str, default: Any = dataclasses.MISSING, *, finit
 
 
 def finite(sentence: str) -> Any:
-    """A field of a message whose value must be finite; otherwise the run ends with this sentence and the client."""
+    """Field of a message that must be finite; otherwise the run ends with this sentence and the client's number."""
     return dataclasses.field(metadata={"finite": sentence})
 
 
 def change(sentence: str, *, of: str = "", unit: str = "", memory: str = "", scalar: bool = False) -> Any:
-    """A `finite` field of a reply by which a client changes something; clipping, noise and robust means are about it.
+    """A `finite` field of a reply that holds a client's change, which clipping, noise and robust means act on.
 
     Args:
-        of: another field of the reply, or else a field of the message, from which the change is counted; "": it is one.
-        unit: the field of the message that says how many times its change the field is; "": once.
-        memory: the entry of client.memory that the change is one of, which follows where less of it was sent.
-        scalar: whether its numbers are along directions, and no vector.
+        of: the field, of the reply or else of the message, from which the change is counted; "": the field is the
+            change.
+        unit: the message's field with the factor between field and change; "": 1.
+        memory: the entry of client.memory that the change belongs to; it follows what was sent.
+        scalar: True if its numbers are coefficients of directions, not a vector.
     """
     told = {"of": of, "unit": unit, "memory": memory, "scalar": scalar}
     return dataclasses.field(metadata={"finite": sentence, "change": told})
 
 
 def without_warnings() -> np.errstate:
-    """Context in which NumPy does not warn of overflow: `check_finite` refuses its results."""
+    """Context without NumPy's overflow warnings: `check_finite` refuses the results."""
     return np.errstate(over="ignore", invalid="ignore")
 
 
 def check_finite(content: Any) -> None:
-    """Refuses a state or a message with a value that must be finite and is not, with the field's sentence."""
+    """Raise UserError, with the field's own sentence, if a value that must be finite is not."""
     for name, sentence in _must_be_finite(type(content)).items():  # type: ignore[arg-type]
         if not is_finite(getattr(content, name)):
             raise UserError(sentence)
@@ -73,13 +75,13 @@ def is_finite(value: Any) -> bool:
     """True if all entries of a number, an array or a tensor are finite."""
     if isinstance(value, int | float | np.generic):
         return bool(np.isfinite(value))
-    if isinstance(value, np.ndarray):  # its ends are NaN where an entry is, and take no memory
+    if isinstance(value, np.ndarray):  # min and max are NaN if an entry is, and allocate nothing
         return not value.size or bool(np.isfinite(value.min()) and np.isfinite(value.max()))
-    return not value.numel() or all(end.isfinite() for end in value.aminmax())  # maybe of a GPU
+    return not value.numel() or all(end.isfinite() for end in value.aminmax())  # may be on a GPU
 
 
 def not_finite(content: Any, path: tuple[str, ...]) -> str:
-    """The sentence declared for a field that is not finite; "" where the class declares none."""
+    """Declared error message of a non-finite field; "" if the class declares none."""
     return _must_be_finite(type(content)).get(path[0], "")  # type: ignore[arg-type]
 
 
@@ -89,7 +91,7 @@ def _must_be_finite(cls: type[Any]) -> dict[str, str]:
 
 
 class Range(NamedTuple):
-    """The values that a flag may have, both ends included; `allowed` follows "must be" in an error."""
+    """Allowed values of a flag, both ends included; `allowed` follows "must be" in an error."""
 
     least: float
     most: float
@@ -97,7 +99,7 @@ class Range(NamedTuple):
 
 
 def at_least(least: float, default: Any, what: str = "", remark: str = "", *, paper: Any = None) -> Any:
-    """A flag whose value is `least` or more; of several values, each.
+    """Flag with a minimum; of several values, each.
 
     Args:
         what: the kind of value, "a step size"; by default "a whole number" or "a number".
@@ -109,17 +111,17 @@ def at_least(least: float, default: Any, what: str = "", remark: str = "", *, pa
 
 
 def above(least: float, default: Any, what: str = "a number") -> Any:
-    """A flag whose value is greater than `least`; `what` is the kind of value, "a smoothing radius"."""
+    """Flag above an exclusive minimum; `what` names the kind of value, such as "a smoothing radius"."""
     return _ranged(default, Range(math.nextafter(least, math.inf), LARGEST, f"{what} above {least:g}"))
 
 
 def fraction(default: float, what: str = "a fraction") -> Any:
-    """A flag above 0 and at most 1; `what` is the kind of value, "a probability"."""
+    """Flag above 0 and at most 1; `what` names the kind of value, such as "a probability"."""
     return _ranged(default, Range(math.nextafter(0, 1), 1, f"{what}, above 0 and at most 1"))
 
 
 def between(least: int, most: int, default: int) -> Any:
-    """A flag that is a whole number, both ends included."""
+    """Whole-number flag with both ends included."""
     return _ranged(default, Range(least, most, f"a whole number, at least {least} and at most {most}"))
 
 
@@ -128,12 +130,12 @@ def _ranged(default: Any, bounds: Range, paper: Any = None) -> Any:
 
 
 def check_ranges(cls: type[Any], values: Mapping[str, Any]) -> None:
-    """Refuses a value of a class's flags that is out of its range; names flag, value and range."""
+    """Refuse a flag's value outside its range; the error names flag, value and range."""
     for f in dataclasses.fields(cls):
         bounds, value = f.metadata.get("range"), values.get(f.name)
         if bounds is not None and value is not None:
             each = value if isinstance(value, tuple | list) else (value,)
-            scalar_fields = (v for v in each if not isinstance(v, str))  # a flag may also have a word
+            scalar_fields = (v for v in each if not isinstance(v, str))  # a flag may accept a word too
             demand(all(bounds.least <= v <= bounds.most for v in scalar_fields), f.name, value, bounds.allowed)
 
 
@@ -146,17 +148,17 @@ def flag_group(*, paper: Mapping[str, Any] = NOTHING, **defaults: Any) -> Any:
 
 
 def injected(default: Any = dataclasses.MISSING) -> Any:
-    """A field that the run provides, and no flag."""
+    """Field that the run provides; no flag."""
     return dataclasses.field(default=default, metadata={"injected": True})
 
 
 def is_flag(f: dataclasses.Field[Any]) -> bool:
-    """True if the command line sets a field, or the fields of its dataclass."""
+    """True if the command line sets a field or the fields of its dataclass."""
     return f.init and f.name not in INJECTED_NAMES and not f.metadata.get("injected")
 
 
 def parts_of(method: Any) -> Iterator[Any]:
-    """A method, the dataclasses of flags in its fields, each before its own parts, and those of its setting."""
+    """Yield the method, its flag groups (each before its own parts), and those of its setting."""
     yield from _parts(method)
     yield from program_of(method).between
 
@@ -164,21 +166,19 @@ def parts_of(method: Any) -> Iterator[Any]:
 def _parts(method: Any) -> Iterator[Any]:
     yield method
     for f in dataclasses.fields(method) if dataclasses.is_dataclass(method) else ():
-        value = object.__getattribute__(method, f.name) if is_flag(f) else None  # which `run.unread` takes for no use
+        value = object.__getattribute__(method, f.name) if is_flag(f) else None  # `run.unread` would count it as a use
         if dataclasses.is_dataclass(value):
             yield from _parts(value)
 
 
 def demand_known(value: float, what: str) -> None:
-    """Refuses a measure of a finite model that is nan: its computation overflowed, as where the model is huge."""
+    """Refuse a nan measure of a finite model: its computation overflowed."""
     if math.isnan(value):
         raise UserError(f"{what} is nan: {DIVERGED}")
 
 
 def demand_losses(columns: Mapping[str, float], evaluate: Any) -> None:
-    """Refuses an objective of nan, and a loss of nan that a user's `evaluate` returns: ours look at theirs themselves,
-    and have nan for a score that the problem does not give.
-    """
+    """Refuse a nan objective, and a nan loss from a user's `evaluate`; built-in reports use nan for a missing score."""
     own = evaluate.__module__.partition(".")[0] != "zofl_mpi"
     for name, value in columns.items():
         if name == "objective" or (own and name.endswith("loss")):
@@ -192,8 +192,8 @@ def described(state: Any) -> Mapping[str, tuple[str, str]]:
 
 
 def scalar_fields(state: Any) -> Iterator[tuple[str, float]]:
-    """The number fields of a state."""
-    for f in dataclasses.fields(state):  # its class may have slots
+    """The numeric fields of a state."""
+    for f in dataclasses.fields(state):  # its class may use slots
         name, value = f.name, getattr(state, f.name)
         if isinstance(value, int | float | np.number) and not isinstance(value, bool):
             yield name, float(value)

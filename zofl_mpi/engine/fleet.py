@@ -1,4 +1,4 @@
-"""`Fleet`: the devices of the clients, the virtual seconds that rounds take on them, and which clients are in time.
+"""Simulated devices of the clients: virtual seconds of a round, and the clients that meet its deadline.
 
 Virtual seconds and joules follow from the operations, bytes and messages that a method counts before a round, never
 from a clock: they are the same on any machine and ranks, and in a continued run. A client takes
@@ -24,7 +24,7 @@ from zofl_mpi.errors import UserError
 
 HELD_BYTES = "bytes that a client's device holds in a step, with its model, directions and moments"
 KEPT_ROUNDS = 4
-"""Rounds whose clients are kept: a round is asked for several times, one after the other."""
+"""Rounds kept in memory: a round is requested several times in a row."""
 
 
 @final
@@ -39,37 +39,37 @@ class DeviceClass:
     up: float = math.inf
     latency: float = 0.0  # seconds of a message
     joules_mac: float = 0.0  # of a multiply-accumulate
-    joules_byte: float = 0.0  # of a byte sent or received
+    joules_byte: float = 0.0  # of one multiply-accumulate
     available: float = 1.0  # probability that a client can be asked in a round
-    share: float = 0.0  # probability that a client has it
-    clients: tuple[int, ...] = ()  # those that have it
-    labels: tuple[int, ...] = ()  # it is that of clients with one of these as their commonest label
+    share: float = 0.0  # probability that the client is available in a round
+    clients: tuple[int, ...] = ()  # number of clients with this device
+    labels: tuple[int, ...] = ()  # for clients whose most frequent label is one of these
 
 
 class Needs(NamedTuple):
-    """A way to take a client's step, measured once: multiply-accumulates of a sample, at the server too, and bytes."""
+    """Cost of one way to take a client's step, measured once: multiply-accumulates of a sample, and bytes."""
 
     macs: float
     server_macs: float = 0.0
-    bytes: float = 0.0  # 0: not known, any device will do
-    upload_macs: float = 0.0  # further ones of a sample that is uploaded
+    bytes: float = 0.0  # 0: unknown, any device will do
+    upload_macs: float = 0.0  # further ones of an uploaded sample
 
 
 class RoundWork(NamedTuple):
-    """A method's demands on clients in a round, each (k,)."""
+    """Work of a round's clients, each (k,)."""
 
     clients: Sequence[int]
-    samples: Vector  # whose steps a client computes
+    samples: Vector  # of a client's local steps
     down: Vector  # bytes
     up: Vector
     messages: Vector  # both ways
-    streams: bool = False  # whether uploads leave while a client computes, and the server computes on them
-    server_samples: float = 0.0  # of the server's own computing, in all
-    uploaded: Vector | float = 0.0  # of `samples` those that a client uploads
+    streams: bool = False  # True if uploads leave while a client computes, and the server computes on them
+    server_samples: float = 0.0  # of the server's own computing, total
+    uploaded: Vector | float = 0.0  # uploaded ones of `samples`
 
 
 class RoundTimes(NamedTuple):
-    """Virtual seconds of clients, by part, each (k,); `total` knows what overlaps."""
+    """Virtual seconds of clients, by part, each (k,); `total` accounts for overlap."""
 
     latency: Vector
     down: Vector
@@ -79,7 +79,7 @@ class RoundTimes(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A round: the clients asked, with their seconds, those that count, ascending, and when the last of these ends."""
+    """A round's outcome: clients asked with their seconds, clients that count (ascending), and the last one's end."""
 
     asked: NDArray[np.int64]
     counted: list[int]
@@ -87,7 +87,7 @@ class Taken(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """A round: its seconds; of the clients asked (k,) each one's seconds and joules, and whether it counts."""
+    """A round's cost: its seconds; for each client asked (k,) its seconds, its joules, and True if it counts."""
 
     seconds: float
     asked: NDArray[np.int64]
@@ -124,12 +124,12 @@ class Fleet:
     classes: Sequence[DeviceClass]
     of: NDArray[np.int64]  # (m,) the class of each client, its place in `classes`
     streams: Streams
-    deadline: float = math.inf  # seconds after which a client of a round is dropped; inf: none
-    over_select: float = 1.0  # how many clients a round asks for each that it needs
+    deadline: float = math.inf  # a round's deadline in seconds; inf: none
+    over_select: float = 1.0  # clients asked per client needed
     server_speed: float = math.inf  # multiply-accumulates a second
-    # of the ways to take a step, the preferred one first
+    # ways to take a step, the preferred one first
     needs: tuple[Needs, ...] = field(default=(Needs(0.0),), init=False)
-    # (m,) each client's way, the first that its device can hold; -1: none. 0 until a method is bound
+    # (m,) each client's way, the first that fits its device; -1: none. 0 until a method is bound
     way: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -139,11 +139,11 @@ class Fleet:
         self._forget()
 
     def _forget(self) -> None:
-        """Sets the accounts of all rounds to zero."""
+        """Reset the accounts of all rounds."""
         self._spent, self._each = (0, 0.0, 0.0), np.zeros((4, len(self.of)))
 
     def bind(self, method: Any, needs: Sequence[Needs]) -> None:
-        """Knows the method from here on; until then every client can hold its step and is in time.
+        """Bind a method; before that every client fits its device and meets each deadline.
 
         Raises:
             UserError: no device can hold a step of the method, or it asks all clients, of which some cannot take part.
@@ -173,29 +173,29 @@ class Fleet:
 
     @property
     def least(self) -> float:
-        """Bytes of the step that needs the fewest."""
+        """Bytes of the least demanding way to take a step."""
         return min(each.bytes for each in self.needs)
 
     def costs(self) -> dict[str, float]:
-        """What a client holds in the last of the ways to take its step, where it is known."""
+        """Bytes that a client holds in the last way to take its step, if known."""
         held = int(self.needs[-1].bytes)
         return {HELD_BYTES: held} if held else {}
 
     def macs(self, work: RoundWork) -> Vector:
-        """(k,) multiply-accumulates of the clients of a round, by the way that each takes its step."""
+        """(k,) multiply-accumulates of a round's clients, by each one's way."""
         each = np.array([(needs.macs, needs.upload_macs) for needs in self.needs])
         macs, further = each[self.way[np.asarray(work.clients, np.int64)]].T
         return np.asarray(work.samples * macs + work.uploaded * further)
 
     def each(self, name: str, clients: NDArray[np.int64] | None = None) -> Vector:
-        """(k,) a number of these clients' devices, (m,) of all."""
+        """(k,) one property of these clients' devices; (m,) for None."""
         of = self.of if clients is None else self.of[clients]
         return np.array([getattr(device, name) for device in self.classes], np.float64)[of]
 
     # --- a round
 
     def participants(self, r: int, count: int) -> list[int]:
-        """S_r, `count` clients at most, ascending: drawn among the available ones, in the order without devices.
+        """S_r, at most `count` clients, ascending, drawn among the available ones in the order used without devices.
 
         ceil(over_select count) are asked; the first `count` that are in time take part. If none is, the first one does:
         a round needs one.
@@ -207,13 +207,13 @@ class Fleet:
         return self._rounds[r].counted
 
     def number(self, r: int, count: int) -> int:
-        """How many `participants` there are."""
+        """Number of `participants`."""
         if self._round_work is None or self.deadline < math.inf:
             return len(self.participants(r, count))
         return min(count, max(1, int(((self.way >= 0) & self._there(r)).sum())))
 
     def _there(self, r: int) -> NDArray[np.bool]:
-        """(m,) whether each client is available in round r."""
+        """(m,) True for each client that is available in round r."""
         return self.streams(Purpose.AVAILABLE, r=r).random(len(self.of)) < self.each("available")
 
     def _taken(self, r: int, count: int) -> Taken:
@@ -229,7 +229,7 @@ class Fleet:
         quickest = np.argsort(seconds, kind="stable")
         in_time = max(1, min(count, int((seconds <= self.deadline).sum())))
         last = float(seconds[quickest[in_time - 1]])
-        waits = in_time < min(count, len(asked))  # for clients that are late
+        waits = in_time < min(count, len(asked))  # clients that are late
         ends = max(last, self.deadline) if waits else last
         return Taken(asked, np.sort(asked[quickest[:in_time]]).tolist(), ends)
 
@@ -243,7 +243,7 @@ class Fleet:
         return RoundTimes(latency, down, compute, up, total)
 
     def columns(self, done: int) -> FleetColumns:
-        """Virtual seconds and joules of the first `done` rounds, and the clients dropped in the last of them."""
+        """Virtual seconds and joules of the first `done` rounds, and the clients dropped in the last one."""
         if self._spent[0] > done:
             self._forget()
         first, seconds, joules = self._spent
@@ -258,7 +258,7 @@ class Fleet:
         return FleetColumns(seconds, joules, dropped)
 
     def by_client(self, done: int) -> dict[str, NDArray[Any]]:
-        """{name: (m,)} of BY_CLIENT, in the first `done` rounds."""
+        """{name: (m,)} of BY_CLIENT over the first `done` rounds."""
         self.columns(done)
         busy, joules, asked, dropped = self._each
         counts = (each.astype(np.int64) for each in (asked, dropped, self.way < 0))
@@ -281,7 +281,7 @@ class Fleet:
     # --- reports
 
     def sampled(self, rounds: int, most: int) -> tuple[int, FleetColumns]:
-        """Estimated totals of a run, from rounds at equal distances that ask `most` clients at most."""
+        """Estimated totals of a run, from evenly spaced rounds that together ask at most `most` clients."""
         assert self._round_work is not None
         taken = max(1, min(rounds, most // max(1, len(self._round_work(0).clients))))
         costs = (self._cost(k * rounds // taken) for k in range(taken))
@@ -290,7 +290,7 @@ class Fleet:
         return taken, FleetColumns(seconds, joules, round(dropped))
 
     def class_rows(self) -> list[dict[str, Any]]:
-        """A row by class: clients, memory needed and had, whether it is excluded; seconds of a client's round 0."""
+        """One row per class: clients, memory needed and present, True if excluded, seconds of a client's round 0."""
         assert self._round_work is not None
         rows = []
         for k, device in enumerate(self.classes):

@@ -1,9 +1,9 @@
-"""State that hides: what a method keeps beside its state and the clients' memories is in no checkpoint.
+"""Detection of hidden state: data that a method keeps outside its state and its clients' memories.
 
-A run that is continued would go on without it, with other bits and no error. So a method, its parts, their classes and
-the numbers of their modules must be the same after a round as before it; a module's containers may get new entries, as
-caches do. Not looked at: attributes that `functools.cached_property` makes and the setting's `RunContext` (both can be
-computed again), closures, iterators, the rest of the setting, the clients' data, and objects of other modules' classes.
+No checkpoint holds such data: a resumed run would go on without it, with other bits and no error. A method, its parts,
+their classes and the numbers of their modules must hence be the same before and after a round. A module's containers
+may grow, as caches do. Not checked: values of `functools.cached_property` and the setting's `RunContext` (both can be
+recomputed), closures, iterators, the rest of the setting, clients' data, objects of other modules' classes.
 """
 
 import functools
@@ -27,27 +27,27 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 NUMBERS = (bool, int, float, complex, np.ndarray, np.generic, np.random.Generator, random.Random)
 COUNTERS = (bool, int, float, complex)
 LOOKED_AT = 100
-"""First entries of a module's container that are looked at."""
+"""Entries of a module's container that are checked, from the first."""
 OURS = "zofl_mpi"
 Marks = dict[str, Any]
-"""{what: what tells a change of it}"""
+"""{description: mark that a change alters}"""
 
 
 @final
 class Entries(dict[str, str]):
-    """Numbers in a container that may get more."""
+    """Numbers in a container that may grow."""
 
 
 @final
 class Unchanged:
-    """A method as it was: `check` refuses a change of it."""
+    """Snapshot of a method: `check` refuses a changed one."""
 
     def __init__(self, method: Any) -> None:
         self._method = method
         self._before = dict(_marks(method))
 
     def check(self) -> None:
-        """Refuses a change since this object was made, named (HiddenState)."""
+        """Raise HiddenState, with the name of what changed since this snapshot."""
         now = dict(_marks(self._method))
         for name in [*now, *self._before]:
             if name not in now or name not in self._before or not _same(self._before[name], now[name]):
@@ -90,7 +90,7 @@ def _numpy_state() -> Any:
 
 
 def _kept(part: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes of a part that are no other part and not the setting."""
+    """A part's attributes, without other parts and the setting."""
     declared = {f.name: f for f in fields(part)} if is_dataclass(part) else {}
     for name, value in getattr(part, "__dict__", {}).items():
         f = declared.get(name)
@@ -100,7 +100,7 @@ def _kept(part: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _mark(value: Any, module: str, depth: int = 3) -> Any:
-    """Mark by which a change of a value is seen: its contents if known, else its identity."""
+    """Mark that changes with a value: its contents if known, else its identity."""
     if isinstance(value, PLAIN):
         return repr(value)
     if isinstance(value, np.ndarray):
@@ -124,7 +124,7 @@ def _mark(value: Any, module: str, depth: int = 3) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """True if two marks are of the same: objects by identity, contents by value."""
+    """True if two marks agree: objects by identity, contents by value."""
     if isinstance(one, Entries) and isinstance(other, Entries):
         return all(one[key] == other[key] for key in one.keys() & other.keys())
     if isinstance(one, dict) and isinstance(other, dict):
@@ -135,5 +135,5 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _is_library(module: str) -> bool:
-    """True if a class or its module is this package's, or Python's own."""
+    """True if a class or its module belongs to this package or to Python."""
     return module.partition(".")[0] in (OURS, "builtins", "abc", "typing", "typing_extensions", "torch", "numpy")

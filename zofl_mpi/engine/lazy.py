@@ -1,4 +1,4 @@
-"""torch, imported when it is first used: that costs each rank a second, and a GPU and threads are chosen before."""
+"""Import torch on first use: it costs each rank a second, and GPU and threads must be chosen before."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -8,7 +8,7 @@ class _Torch:
     def __getattr__(self, name: str) -> Any:
         import torch
 
-        self.__dict__ = torch.__dict__  # from now on a look-up costs what it costs in torch itself
+        self.__dict__ = torch.__dict__  # later look-ups go to torch itself, at no extra cost
         return getattr(torch, name)
 
 
@@ -22,12 +22,12 @@ __all__ = ["Tensor", "imported_torch", "is_tensor", "torch"]
 
 
 def imported_torch() -> Any:
-    """torch, if it is imported completely: another thread may be importing it; else None."""
+    """torch, if it is completely imported (another thread may be importing it); else None."""
     found = sys.modules.get("torch")
     return None if getattr(getattr(found, "__spec__", None), "_initializing", False) else found
 
 
 def is_tensor(value: Any) -> bool:
-    """True if it is a tensor; without importing torch."""
+    """True for a torch tensor; does not import torch."""
     found = imported_torch()
     return found is not None and isinstance(value, found.Tensor)

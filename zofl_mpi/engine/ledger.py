@@ -1,4 +1,4 @@
-"""Bytes, messages, seconds and memory of a round, by step: counted in one place, for any number of ranks."""
+"""Bytes, messages, seconds and memory of a round, by step, counted in one place for any number of ranks."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from zofl_mpi.engine.device import peak_bytes
 
 Seconds = NDArray[np.float64]
 Costs = NDArray[np.void]
-"""(ranks,) a rank's costs each, with the fields of `costs_type`."""
+"""(ranks,) one entry per rank, with the fields of `costs_type`."""
 Counts = dict[tuple[str, str], dict[int, int]]  # {(step, kind of count): {client: count}}
 
 SERVER = "server"
-"""The pseudo step under which rank 0's own computing is counted: all its time but waiting and communicating."""
+"""Name under which rank 0's own computing is counted: all its time except waiting and communicating."""
+REDUCED = "reduced"
+"""Name under which the reduced parts of replies are counted: no rank sends them one by one."""
 TIME_KINDS = ("compute", "wait", "comm", "staging")
 
 
 def costs_type(steps: int) -> np.dtype[np.void]:
-    """The costs of a rank in a round of so many steps, of a size that all ranks know.
+    """The costs of a rank in a round of so many steps, of a size known to all ranks.
 
-    Fields: `seconds` (steps, 4) by TIME_KINDS; `peak_bytes`; `stops`, whether a signal asked the rank to end the run.
+    Fields: `seconds` (steps, 4) by TIME_KINDS; `peak_bytes`; `stops`, True if a signal asked the rank to end the run.
     """
     return np.dtype([("seconds", np.float64, (steps, len(TIME_KINDS))), ("peak_bytes", np.int64), ("stops", np.bool_)])
 
@@ -45,7 +47,7 @@ class Clock:
     """
 
     seconds: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
-    doing: tuple[str, str, float] | None = None  # the step and the kind that are timed now, and since when
+    doing: tuple[str, str, float] | None = None  # the step and kind being timed, and since when
 
     @contextmanager
     def time(self, step: str, what: str) -> Iterator[None]:
@@ -59,20 +61,20 @@ class Clock:
             self.seconds[step, what] += time.perf_counter() - start
 
     def report(self, stop: str) -> CostReport:
-        """This rank's costs since the last call; `stop`: the signal that asked it to stop, "" for none."""
+        """This rank's costs since the last call; `stop`: the signal that asked it to stop, or ""."""
         taken, self.seconds = dict(self.seconds), defaultdict(float)
         return CostReport(taken, peak_bytes(), bool(stop))
 
 
 class CostReport(NamedTuple):
-    """One rank's costs of a round, or of a part of it."""
+    """One rank's costs of a round or of a part of it."""
 
     seconds: Mapping[tuple[str, str], float]  # {(step, kind): seconds}
-    peak: int  # the most bytes of memory that it has used so far
-    stops: bool  # whether a signal asked it to end the run
+    peak: int  # peak bytes of memory so far
+    stops: bool  # True if a signal asked to end the run
 
     def costs(self, steps: Sequence[str]) -> Costs:
-        """(1,) the report as a rank's costs, of these steps."""
+        """(1,) the report as a rank's costs, for these steps."""
         costs = np.empty(1, costs_type(len(steps)))
         for k, step in enumerate(steps):
             costs["seconds"][0, k] = [self.seconds.get((step, kind), 0.0) for kind in TIME_KINDS]
@@ -89,14 +91,14 @@ class Row:
     ranks of this run moved, 0 in one process.
     """
 
-    steps: list[str]  # their names, in the order of their first use in the run
+    steps: list[str]  # step names, in the order of their first use in the run
     bytes_down: NDArray[np.int64]  # (steps, m) protocol bytes by `messages.size`, server to client
     bytes_up: NDArray[np.int64]  # the same, client to server
     messages: NDArray[np.int64]  # (steps, m) items that a client sent
-    seconds: NDArray[np.float64]  # (steps, P + 1, 4) of each rank by TIME_KINDS
-    # (steps, P + 1) most memory a rank has used so far, host and GPU; alike for all steps
+    seconds: NDArray[np.float64]  # (steps, P + 1, 4) seconds of each rank by TIME_KINDS
+    # (steps, P + 1) peak memory of a rank so far, host and GPU; equal for all steps
     peak_bytes: NDArray[np.int64]
-    # (steps, P + 1) what a rank handed to the collectives of this run for other ranks, and got of theirs
+    # (steps, P + 1) bytes that a rank sent to and received from other ranks through the collectives
     transport_sent: NDArray[np.int64]
     transport_received: NDArray[np.int64]
 
@@ -112,12 +114,12 @@ class Overlap:
 
     wall: Seconds  # seconds of the rounds
     clients: Seconds  # the sum over the steps of the largest computing time of a rank
-    server: Seconds  # rank 0's own computing, recording included; of several server ranks the longest
+    server: Seconds  # rank 0's own computing, recording included; the longest of several server ranks
     both: Seconds  # clients + server - wall of each round, at least 0, at most the shorter of the two
 
     @property
     def share(self) -> Seconds:
-        """Share of the shorter computing time that overlaps with the longer: 1 all of it, 0 lockstep; NaN if none."""
+        """Share of the shorter computing time that overlaps the longer: 1 complete, 0 lockstep, NaN: none."""
         shorter = np.minimum(self.clients, self.server)
         return np.divide(self.both, shorter, out=np.full_like(shorter, np.nan), where=shorter > 0)
 
@@ -152,10 +154,10 @@ class Ledger:
         """Counts a message of `size` bytes down to client i."""
         self._counts[step, "down"][i] += size
 
-    def received(self, step: str, i: int, size: int) -> None:
-        """Counts an item of `size` bytes up from client i."""
+    def received(self, step: str, i: int, size: int, items: int = 1) -> None:
+        """Counts an item of `size` bytes up from client i, or with items=0 a further part of one."""
         self._counts[step, "up"][i] += size
-        self._counts[step, "items"][i] += 1
+        self._counts[step, "items"][i] += items
 
     def forget(self) -> None:
         """Drops the counts of a round that is repeated."""
@@ -177,7 +179,7 @@ class Ledger:
     def _table(self, what: str) -> NDArray[np.int64]:
         table = np.zeros((len(self.steps), self.m), np.int64)
         for row, step in zip(table, self.steps, strict=True):
-            counts = self._counts.get((step, what), {})  # of those that took part: few of many
+            counts = self._counts.get((step, what), {})  # few participants of many clients
             row[list(counts)] = list(counts.values())
         return table
 

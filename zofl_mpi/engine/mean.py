@@ -1,12 +1,12 @@
 """Exact weighted mean: its bits depend neither on the order of the terms nor on which process adds which.
 
-Each term is rounded, as it arrives, to whole multiples of a power of two, its quantum; sums of whole numbers are exact
-and associative. The quantum follows from the term's own largest entry, to OCTAVES octaves, and not from the other
-terms, so none is kept: terms with one quantum share a vector of int64. Multiples of several quanta are added in
-float64 at the end, in ascending order.
+Each term is rounded on arrival to whole multiples of a power of two, its quantum; sums of whole numbers are exact and
+associative. The quantum follows from the term's own largest entry, to OCTAVES octaves, and not from other terms. Terms
+need not be kept: those with equal quanta share a vector of int64. Multiples of different quanta are added in float64
+at the end, in ascending order.
 
-Of a mean w_i x_i is rounded twice: as a float64 product, and by at most half a quantum, 2^-54 of the largest entry of
-x_i: the shares sum to 1, so that no weighted sum needs more than one term's room.
+A mean rounds w_i x_i twice: as a float64 product, and by at most half a quantum, 2^-54 of the largest entry of x_i.
+The shares sum to 1, hence a weighted sum needs no more headroom than one term.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from zofl_mpi.engine.lazy import Tensor
 from zofl_mpi.engine.ledger import CostReport
 from zofl_mpi.errors import UserError
 
-ENTRIES_AT_ONCE = 1 << 16  # entries that are rounded and added at once: 512 kB of int64 stay in cache
+ENTRIES_AT_ONCE = 1 << 16  # entries rounded and added at once: 512 kB of int64 stay in cache
 SUM_ON_RANKS_FROM = (
-    32  # participants from which ranks add up their own terms of a `Sum`: the server would do so one by one
+    32  # number of participants from which ranks add up their own terms of a `Sum`, in place of the server
 )
-OCTAVES = 8  # of the largest entries of terms that are rounded to the same quantum
-EDGE = 4  # a mean's quanta change above 16, 16^3, ..., 1/16, ...: not near 1, where models have largest entries
+OCTAVES = 8  # octaves of largest entries that share a quantum
+EDGE = 4  # a mean's quanta change above 16, 16^3, ..., 1/16, ...: away from 1, where models' largest entries lie
 
 Path = tuple[str, ...]
-Add = Callable[[NDArray[np.int64]], NDArray[np.int64]]  # the sum of the processes' whole numbers, at the server
+Add = Callable[[NDArray[np.int64]], NDArray[np.int64]]  # sums the processes' whole numbers, at the server
 
 
 def refuse_stream(step: Callable[..., Any], what: str = "mean") -> None:
-    """Refuses a step that streams: which of its items would `mean` average, or `sum` add?"""
+    """Refuse a step that streams: it is unclear which item `mean` or `sum` should take."""
     if inspect.isgeneratorfunction(step):
         raise TypeError(
-            f"{what} needs a step that returns its reply, {step.__name__!r} streams: "
-            f"keep the result in client.memory and take the {what} of a second step that returns it"
+            f"{what} needs a step that returns its reply, {step.__name__!r} streams: its mean comes from a reply with "
+            "a reduced part, Reply(sent, reduced), by clients.ask(..., into=Reduction(...))"
         )
 
 
 def normalised(to: Sequence[int], weights: Mapping[int, float] | None) -> dict[int, float]:
-    """Each participant's share, summing to 1; ValueError for a negative weight or a sum that is not positive."""
+    """Each participant's share, summing to 1; ValueError for a negative weight or a non-positive sum."""
     raw = {i: 1.0 if weights is None else float(weights[i]) for i in to}
     total = math.fsum(raw.values())
     if min(raw.values(), default=0.0) < 0 or not 0 < total < math.inf:
@@ -57,26 +57,26 @@ def normalised(to: Sequence[int], weights: Mapping[int, float] | None) -> dict[i
 
 @dataclass
 class Contribution:
-    """One process's part of a mean, to which replies are added one by one; none is kept."""
+    """One process's part of a mean; replies are added one by one, none is kept."""
 
-    # {path: {quantum: (n,) sum in multiples of it}}; infinity for terms that are not finite, whose sum is NaN
+    # {path: {quantum: (n,) sum in multiples of it}}; infinity: non-finite terms, their sum is NaN
     parts: dict[Path, dict[float, NDArray[np.int64]]] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)  # {i: communicated bytes of the reply}
     shapes: dict[Path, tuple[tuple[int, ...], str]] | None = None  # {path: (shape, dtype)} of each reply
-    # one packed reply, its arrays empty, from the process that has the first participant
+    # one packed reply with empty arrays, from the process of the first participant
     template: messages.Bytes | None = None
-    # (i, rank, failure) of the clients whose step failed
+    # (i, rank, failure) of clients with a failed step
     failed: list[tuple[int, int, Any]] = field(default_factory=list)
-    each: dict[int, dict[str, Any]] = field(default_factory=dict)  # {i: {field: value}} of those without a mean
-    report: CostReport | None = None  # of the rank's costs since its last one, for the server's account
-    # float64 and int64 memory of a piece, for all replies: fresh pages take thrice the time of the sums
+    each: dict[int, dict[str, Any]] = field(default_factory=dict)  # {i: {field: value}} of fields without a mean
+    report: CostReport | None = None  # the rank's costs since its last contribution
+    # scratch for a piece, float64 and int64: fresh pages take three times as long as the sums
     scratch: tuple[NDArray[np.float64], NDArray[np.int64]] | None = None
 
     def add(self, i: int, reply: Any, share: float, first: bool = True) -> None:
-        """Adds client i's reply, which counts by `share`; `first`: it is the first of all participants.
+        """Adds client i's reply, weighted by `share`; `first`: the first participant of all.
 
         Raises:
-            TypeError: a field that has no mean, named, or shapes that are not those of another client's reply.
+            TypeError: a field without a mean (named), or shapes unlike another client's reply.
             UserError: a field that is not finite, named.
         """
         arrays = averaged(reply)
@@ -114,7 +114,7 @@ class Contribution:
             total[low : low + ENTRIES_AT_ONCE] += rounded
 
     def without_arrays(self) -> Contribution:
-        """Copy without the arrays, which ranks exchange before any array is sent."""
+        """A copy without arrays, for ranks to exchange before they send any array."""
         parts = {path: {unit: x[:0] for unit, x in units.items()} for path, units in self.parts.items()}
         return replace(self, parts=parts, scratch=None)
 
@@ -123,7 +123,7 @@ class Contribution:
 class Sum(Contribution):
     """One process's part of an exact sum of vectors, each rounded by at most m 2^-53 of its largest entry."""
 
-    m: int = 1  # vectors of all processes, at most
+    m: int = 1  # upper bound on the number of vectors, over all processes
     # (i, reply) -> (n,) the client's vector
     term: Callable[[int, Any], NDArray[np.float64]] | None = None
 
@@ -139,15 +139,17 @@ class Sum(Contribution):
         return replace(cast(Sum, super().without_arrays()), term=None)
 
 
-def of_replies(replies: Mapping[int, Any], weights: Mapping[int, float] | None) -> Any:
-    """Means replies that the server holds, field by field, with the bits of `Clients.mean`.
+def of_replies(
+    replies: Iterable[tuple[int, Any]], to: Sequence[int], weights: Mapping[int, float] | None = None
+) -> Any:
+    """Mean of replies (i, reply) that the server gets, field by field, with the bits of `Clients.mean`; keeps none.
 
     Raises:
         TypeError: a field without a mean, or replies of different shapes.
         UserError: a field that is not finite; names the client.
     """
-    own, shares = Contribution(), normalised(list(replies), weights)
-    for i, reply in replies.items():
+    own, shares = Contribution(), normalised(to, weights)
+    for i, reply in replies:
         try:
             own.add(i, reply, shares[i], first=own.template is None)
         except UserError as exc:
@@ -156,7 +158,7 @@ def of_replies(replies: Mapping[int, Any], weights: Mapping[int, float] | None) 
 
 
 def of_tensors(values: Sequence[Tensor]) -> Tensor:
-    """The mean of tensors of one shape with equal weights, where they are, with the bits of `of_replies`.
+    """Equally weighted mean of tensors of one shape, on their device, with the bits of `of_replies`.
 
     FloatingPointError: one of them is not finite; its argument is which.
     """
@@ -177,11 +179,11 @@ def largest_entry(x: NDArray[Any]) -> float:
     """The largest magnitude of an entry; NaN where one is."""
     return (
         max(float(x.max()), -float(x.min())) if x.size else 0.0
-    )  # methods: of small arrays functions take twice as long
+    )  # array methods: functions take twice as long on small arrays
 
 
 def quanta_of(bounds: Sequence[float]) -> list[float]:
-    """The quantum of each of the terms of a mean, with these largest magnitudes; 0 of a term that is zero.
+    """Quantum of each term of a mean, from its largest magnitude; 0 for a zero term.
 
     FloatingPointError: one of them is not finite; its argument is which.
     """
@@ -192,12 +194,12 @@ def quanta_of(bounds: Sequence[float]) -> list[float]:
 
 
 def distinct(units: Iterable[float]) -> list[float]:
-    """Each quantum once, ascending: the order in which multiples of several are added."""
+    """Each quantum once, ascending: the order in which different quanta are added."""
     return sorted(set(units) - {0.0})
 
 
 def quantised_sum(values: Sequence[Tensor], factor: float) -> Tensor:
-    """The sum of tensors in whole multiples of the quantum, int64."""
+    """Sum of tensors in whole multiples of the quantum, int64."""
     total = values[0].new_zeros(values[0].shape).long()
     for x in values:
         total += (x.double() * factor).round_().long()
@@ -205,32 +207,37 @@ def quantised_sum(values: Sequence[Tensor], factor: float) -> Tensor:
 
 
 def local_mean(own: Contribution) -> Any:
-    """The mean, or the sum, where one process has all replies; raises TypeError where their shapes differ."""
+    """The mean or sum if one process has all replies; TypeError for different shapes."""
     return combined([own], own, lambda total: total)
 
 
 def combined(contributions: Sequence[Contribution], own: Contribution, add: Add) -> Any:
-    """The mean, or the sum, at the server, whose contribution is `own`; raises TypeError where shapes differ."""
+    """The mean or sum at the server, which contributes `own`; TypeError for different shapes.
+
+    None: the first participant's reply is missing, as only a `Reduction` allows.
+    """
     means = field_means(fields_of(contributions), own, add)
     if isinstance(own, Sum):
         return means[()]
-    first = next(c.template for c in contributions if c.template is not None)
+    first = next((c.template for c in contributions if c.template is not None), None)
+    if first is None:
+        return None
     each = {i: values for c in contributions for i, values in c.each.items()}
     return with_each(messages.replace_arrays(messages.unpack(first), means), each)
 
 
 def each_of(reply: Any) -> dict[str, Any]:
-    """{field: value} of the fields that have no mean."""
+    """{field: value} of the fields without a mean."""
     return {name: getattr(reply, name) for name in without_mean(reply)}
 
 
 def without_mean(reply: Any) -> frozenset[str]:
-    """Names of the fields that have no mean."""
+    """Names of the fields without a mean."""
     return messages.marked(type(reply), "each")  # type: ignore[arg-type]
 
 
 def with_each(result: Any, each: Mapping[int, Mapping[str, Any]]) -> Any:
-    """A mean whose fields without one have {client: value}, from `each`, {i: {field: value}}."""
+    """A mean in which each field without one holds {client: value}, from `each`, {i: {field: value}}."""
     names = without_mean(result)
     return replace(result, **{name: {i: each[i][name] for i in sorted(each)} for name in names}) if names else result
 
@@ -241,7 +248,7 @@ class Field(NamedTuple):
     path: Path
     shape: tuple[int, ...]
     dtype: str
-    quanta: list[float]  # of its terms, ascending
+    quanta: list[float]  # quanta of its terms, ascending
 
 
 def first_failure(contributions: Sequence[Contribution]) -> tuple[int, int, Any] | None:
@@ -250,15 +257,15 @@ def first_failure(contributions: Sequence[Contribution]) -> tuple[int, int, Any]
 
 
 def has_mean(contributions: Sequence[Contribution]) -> bool:
-    """True if all steps succeeded and all replies have the same shapes."""
+    """True if there are replies, all steps succeeded and all replies have the same shapes."""
     known = [c.shapes for c in contributions if c.shapes is not None]
-    return first_failure(contributions) is None and all(shapes == known[0] for shapes in known)
+    return first_failure(contributions) is None and bool(known) and all(shapes == known[0] for shapes in known)
 
 
 def fields_of(contributions: Sequence[Contribution]) -> list[Field]:
-    """Fields to average or parts to add, from all processes' contributions; raises TypeError where shapes differ."""
+    """Fields to average or add, from all processes' contributions; TypeError for different shapes."""
     if not has_mean(contributions):
-        raise TypeError("replies of different shapes have no mean")
+        raise TypeError("no replies, or replies of different shapes, have no mean")
     shapes = next(c.shapes for c in contributions if c.shapes is not None)
     return [
         Field(path, shape, dtype, distinct(unit for c in contributions for unit in c.parts.get(path, ())))
@@ -266,9 +273,9 @@ def fields_of(contributions: Sequence[Contribution]) -> list[Field]:
     ]
 
 
-@without_warnings()  # of sums that are not finite
+@without_warnings()  # for non-finite sums
 def field_means(targets: Sequence[Field], own: Contribution, add: Add) -> dict[Path, NDArray[Any]]:
-    """The means of fields by path, valid at the server only; every process calls this with its own contribution.
+    """The means of fields by path, valid at the server only; all processes call it, each with its own contribution.
 
     `add` is called for up to ENTRIES_AT_ONCE entries of several fields and quanta.
     """
@@ -303,9 +310,9 @@ def _part(own: Contribution, path: Path, unit: float, piece: slice) -> NDArray[n
 
 
 def averaged(reply: Any) -> dict[Path, NDArray[Any]]:
-    """{path: array} of a reply's floating-point tensors, and its numbers as float64; TypeError for other fields.
+    """{path: array} of a reply's floating-point tensors and numbers (as float64), without the fields marked EACH.
 
-    Without the fields that have no mean (`messages.EACH`).
+    TypeError: another field.
     """
     arrays: dict[Path, NDArray[Any]] = {}
     without = without_mean(reply)
@@ -323,9 +330,9 @@ def averaged(reply: Any) -> dict[Path, NDArray[Any]]:
 
 
 def quantum(bound: float, m: int = 1, edge: int = 0) -> float:
-    """The power of two in whose multiples m terms, with this largest entry, stay below 2^62; 0 where it is 0.
+    """Power of two in whose multiples m terms with this largest entry stay below 2^62; 0 for 0.
 
-    It is that of all bounds of OCTAVES octaves, which end at the exponent `edge`, modulo OCTAVES.
+    Bounds within OCTAVES octaves share it; these ranges end at the exponent `edge`, modulo OCTAVES.
     """
     if bound <= 0:
         return 0.0
@@ -334,5 +341,5 @@ def quantum(bound: float, m: int = 1, edge: int = 0) -> float:
 
 
 def mean_quantum(bound: float) -> float:
-    """The quantum of a mean's term x with this largest entry; 0 where it is 0."""
+    """Quantum of a mean's term with this largest entry; 0 for 0."""
     return quantum(bound, edge=EDGE)

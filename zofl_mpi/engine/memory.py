@@ -1,4 +1,4 @@
-"""Turn out-of-memory errors into advice: how much was asked for, how much is free, which flags need less."""
+"""Turn out-of-memory errors into advice: memory requested, memory free, and flags that need less."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from zofl_mpi.engine.roles import program_of
 from zofl_mpi.errors import UserError
 
 GROWS = ("batch", "server_batch")
-"""Flags with which the memory of a step grows in every method; a method names others in `grows_with`."""
+"""Flags with which a step's memory grows in every method; a method names further ones in `grows_with`."""
 OF_GPU = re.compile(r"CUDA out of memory|CUDA error: out of memory|CU\w+_STATUS_ALLOC_FAILED|HIP out of memory")
 OF_HOST = re.compile(r"DefaultCPUAllocator: (can't|not enough)")
 ASKED = re.compile(r"(?:[Tt]ried|Unable) to allocate ([\d.]+ \w+)")
@@ -24,9 +24,9 @@ FREE = re.compile(r"total capac\w+ of ([\d.]+ \w+) of which ([\d.]+ \w+) is free
 
 
 def shortage(exc: BaseException) -> str:
-    """Sentence on the memory asked for and the memory free; "" if `exc` does not say that memory ran out.
+    """Message on the memory requested and free; "" if `exc` is no out-of-memory error.
 
-    Knows torch's exceptions by their names, so that torch need not be imported.
+    Recognises torch's exceptions by name, without importing torch.
     """
     text, at_run_time = str(exc), isinstance(exc, RuntimeError)
     on_gpu = any(cls.__name__ == "OutOfMemoryError" for cls in type(exc).__mro__)
@@ -39,7 +39,7 @@ def shortage(exc: BaseException) -> str:
 
 
 def remedy(method: Any, at_server: bool = False) -> str:
-    """Names the flags of `method` with which clients, or the server, take less memory; general advice for None."""
+    """Advice: the flags of `method` that reduce the memory of clients, or of the server; general advice for None."""
     program = program_of(method)
     names = (*program.grows_with, *GROWS)
     grown = {name: value for name, value in _flags(method) if name in names and isinstance(value, int)}
@@ -54,9 +54,9 @@ def remedy(method: Any, at_server: bool = False) -> str:
 
 
 def check_batches(method: Any, kernel: str) -> None:
-    """Refuses a mini-batch whose positions or samples take more memory than this machine has.
+    """Refuse a mini-batch whose positions or samples exceed this machine's memory.
 
-    A compiled kernel takes no copy of the samples.
+    A compiled kernel copies no samples.
     """
     known, setting = host_bytes(), method.setting
     held = setting.server if setting.server is not None else setting.data[0]
@@ -79,7 +79,7 @@ def _flags(method: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _free(text: str, on_gpu: bool) -> str:
-    """Free memory as torch's message or the system states it; "" if neither does."""
+    """Free memory as torch's message or the system reports it; "" if neither does."""
     found = FREE.search(text)
     if on_gpu and found:
         return f", {found[2]} of {found[1]} are free"
@@ -88,7 +88,7 @@ def _free(text: str, on_gpu: bool) -> str:
 
 
 def host_bytes() -> tuple[int, int] | None:
-    """Bytes that this process may still allocate, and all, by the host and `ulimit -v`; None if unknown."""
+    """Bytes that this process may still allocate, and the total, by the host and `ulimit -v`; None if unknown."""
     try:
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         total, free = (int(lines[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
@@ -101,7 +101,7 @@ def host_bytes() -> tuple[int, int] | None:
 
 
 def room(on_gpu: bool) -> int:
-    """Bytes that this process may still take on the host, or on its GPU; 0 if unknown."""
+    """Bytes that this process may still allocate on the host or on its GPU; 0 if unknown."""
     known = device.free_bytes() if on_gpu else host_bytes()
     return known[0] if known else 0
 
@@ -111,6 +111,6 @@ def _gibibytes(count: int) -> str:
 
 
 def _readable(amount: str) -> str:
-    """Amount with a readable unit."""
+    """An amount of bytes with a readable unit."""
     number, unit = amount.split()
     return _gibibytes(int(number)) if unit == "bytes" and number.isdigit() else amount

@@ -1,12 +1,12 @@
-"""Messages between server and clients, and contents of checkpoints: frozen dataclasses as bytes.
+"""Messages between server and clients, and checkpoints: frozen dataclasses packed into bytes.
 
 A message is a dataclass whose fields are NumPy arrays and scalars, torch tensors, numbers, strings, None, or
 dictionaries of these. Packed it is one block of bytes: the length of the header (8 bytes), the header (JSON: class,
 small fields, shapes), then the arrays, each on a 64-byte boundary. `unpack` gives views of the block, no copies.
 
-Blocks of this job's own ranks are unpacked by the class's name (`unpack`): whoever can send one runs as this user
-already, and the ranks' questions travel as pickles beside them. A block of a file is read beside a message that it must
-be like (`read`): nothing is imported, nothing but that message's class is built.
+Blocks from this job's own ranks are unpacked by their class's name (`unpack`): whoever can send one already runs code
+as this user, and the ranks' questions travel as pickles. Blocks from a file are compared with an expected message
+(`read`): nothing is imported, and no other class is built.
 """
 
 import dataclasses
@@ -26,39 +26,39 @@ from zofl_mpi.errors import UserError
 Bytes = NDArray[np.uint8]
 BOUNDARY = 64
 ARRAYS = (np.ndarray, np.generic)
-PLAIN = (bool, int, float, str, type(None))  # types that travel in the header
+PLAIN = (bool, int, float, str, type(None))  # types stored in the header
 EXACT = frozenset(PLAIN)
-APART = {"apart": True}  # metadata of a field whose bytes are not counted: labels, which the tables of [C] leave out
+APART = {"apart": True}  # metadata of a field whose bytes are not counted: labels, which the tables of [C] omit
 
-EACH = {"each": True}  # metadata of a field that has no mean: `mean` gives {client: value} of it
+EACH = {"each": True}  # metadata of a field without a mean: `mean` gives {client: value}
 
 
 def size(message: Any) -> int:
-    """Communicated bytes: of tensors, 8 for each number, a string's length; fields marked APART are not counted."""
+    """Communicated bytes: those of tensors, 8 per number, a string's length; fields marked APART count 0."""
     apart = marked(type(message), "apart")  # type: ignore[arg-type]
     return sum(_weight(value) for path, value in leaves(message) if path[0] not in apart)
 
 
 def pack(message: Any) -> Bytes:
-    """The message as bytes (TypeError: it is no dataclass, or a field cannot travel, which is named)."""
+    """The message as bytes; TypeError for a non-dataclass or a field that cannot travel (named)."""
     return prepare(message).packed()
 
 
 class Prepared(NamedTuple):
-    """A message that is about to be packed."""
+    """A message ready to be packed."""
 
     header: bytes
-    arrays: list[Any]  # on the host, or tensors of a GPU
-    size: int  # of the packed message, in bytes
+    arrays: list[Any]  # on the host, or tensors on a GPU
+    size: int  # packed size in bytes
 
     def packed(self) -> Bytes:
-        """The message as bytes; those between its parts are 0."""
+        """The message as bytes; padding is 0."""
         block = np.empty(self.size, np.uint8)
         self.write(block)
         return block
 
     def write(self, block: Bytes, fetch: Callable[[Any, Bytes], Any] | None = None) -> None:
-        """Packs it into a block of `size` bytes; `fetch` may copy a GPU's tensor into bytes of the host later."""
+        """Pack into a block of `size` bytes; `fetch` may copy a GPU's tensor into host bytes later."""
         start = 8 + len(self.header)
         block[:start] = np.frombuffer(np.int64(len(self.header)).tobytes() + self.header, np.uint8)
         for array in self.arrays:
@@ -75,14 +75,14 @@ class Prepared(NamedTuple):
 
 
 def prepare(message: Any) -> Prepared:
-    """Plans `pack`: the header, the arrays and the size. The message's arrays are read when it is written."""
+    """Plan `pack`: header, arrays and size. The arrays are read when the message is written."""
     cls = type(message)
     _refuse_local(cls)
     places: list[tuple[list[str], str, str, tuple[int, ...]]] = []
     arrays: list[Any] = []
 
     def placed(path: list[str], value: Any) -> Any:
-        """The value as it stands in the header: None for an array."""
+        """The value as stored in the header: None for an array."""
         if type(value) in EXACT:
             return value
         array = value.detach() if is_remote(value) else as_array(value)  # a GPU's bytes stay there until written
@@ -100,17 +100,17 @@ def prepare(message: Any) -> Prepared:
 
 
 def unpack(block: Bytes) -> Any:
-    """The message in a block that `pack` made on a rank of this job; blocks of files: see `read`.
+    """Read the message in a block that `pack` made on a rank of this job; blocks of files: see `read`.
 
-    Its arrays are views: they live, and are writable, as the block is. A torch tensor of a read-only block is a copy
-    (torch has no read-only tensors).
+    Its arrays are views with the block's lifetime and writability. Tensors of a read-only block are copies: torch has
+    no read-only tensors.
     """
     module, name, values = _opened(block)
     return _class(module, name)(**values)
 
 
 def read(block: Bytes, like: Any) -> Any:
-    """The message in a block of a file, views of the block (UserError: it is not `like` this one, or damaged).
+    """The message in a block of a file, as views; UserError if it is not `like` this one or is damaged.
 
     Its class and the types and shapes of its fields are those of `like`. An axis that is empty there may have any
     length, a dictionary further entries, and None stands for any value.
@@ -124,13 +124,13 @@ def read(block: Bytes, like: Any) -> Any:
         check_like(message, outline(like))
     except UserError:
         raise
-    except Exception as exc:  # numpy, json and the class itself raise a dozen types for a header that was changed
+    except Exception as exc:  # numpy, json and the class raise a dozen exception types for a changed header
         raise _damaged(exc) from exc
     return message
 
 
 def outline(message: Any) -> dict[str, Any]:
-    """Types and shapes of a message's entries, which hold nothing of it; for `check_like`."""
+    """Types and shapes of a message's entries, without their values; for `check_like`."""
 
     def drawn(value: Any) -> Any:
         return {key: drawn(entry) for key, entry in value.items()} if isinstance(value, dict) else _described(value)
@@ -139,7 +139,7 @@ def outline(message: Any) -> dict[str, Any]:
 
 
 def check_like(message: Any, like: dict[str, Any]) -> None:
-    """Refuses a message that differs from an `outline` as `read` says (UserError names the entry)."""
+    """Refuse a message that differs from an `outline`, by the rules of `read`; UserError names the entry."""
     for name, wanted in like.items():
         _check_entry([name], getattr(message, name), wanted)
 
@@ -157,7 +157,7 @@ def _check_entry(path: list[str], value: Any, like: Any) -> None:
 
 
 def _described(value: Any) -> tuple[Any, ...]:
-    """Type and shape of an entry of a message; any float, and an integer of 64 bits, is a number."""
+    """Type and shape of an entry; any float, and any 64-bit integer, is a number."""
     if isinstance(value, int | float | np.floating | np.int64) and not isinstance(value, bool):
         return ("number",)
     if isinstance(value, ARRAYS) or is_tensor(value):
@@ -166,9 +166,9 @@ def _described(value: Any) -> tuple[Any, ...]:
 
 
 def fields_of(block: Bytes) -> dict[str, Any]:
-    """{field: value} as `named` has them of the message in a block of a file; no class is needed, and none is built.
+    """{field: value}, as in `named`, of the message in a block of a file; its class is not needed.
 
-    UserError: it is damaged.
+    UserError: the block is damaged.
     """
     try:
         values = _opened(block)[2]
@@ -182,7 +182,7 @@ def _damaged(exc: Exception) -> UserError:
 
 
 def _opened(block: Bytes) -> tuple[str, str, dict[str, Any]]:
-    """Module, name and fields of the message in a block."""
+    """Module, class name and fields of the message in a block."""
     start = 8 + int(block[:8].view(np.int64)[0])
     header = json.loads(block[8:start].tobytes())
     values = header["values"]
@@ -201,12 +201,12 @@ def _opened(block: Bytes) -> tuple[str, str, dict[str, Any]]:
 
 
 def copy(message: Any, writable: bool = True) -> Any:
-    """An independent copy, as the receiver would get it; tensors of a GPU stay there.
+    """An independent copy, as the receiver would get it; GPU tensors stay on the GPU.
 
-    It is not packed on the way: header and blocks cost a small network a tenth of its step.
+    It is not packed: header and blocks would cost a small network a tenth of its step.
 
     Args:
-        writable: whether its NumPy arrays are (tensors always are).
+        writable: True for writable NumPy arrays (tensors always are).
     """
     _refuse_local(type(message))
     return type(message)(**_changed(message, lambda _, value: duplicate(value, writable)))
@@ -227,7 +227,7 @@ def replace_arrays(message: Any, arrays: dict[tuple[str, ...], NDArray[Any]]) ->
 
 
 def _changed(message: Any, change: Callable[[list[str], Any], Any]) -> dict[str, Any]:
-    """The fields of the message with each of their leaves changed, given its path."""
+    """The fields of the message after `change`(path, leaf) of every leaf."""
 
     def changed(path: list[str], value: Any) -> Any:
         if isinstance(value, dict):
@@ -239,9 +239,7 @@ def _changed(message: Any, change: Callable[[list[str], Any], Any]) -> dict[str,
 
 
 def duplicate(value: Any, writable: bool = True) -> Any:
-    """A copy of a leaf. A tensor of a GPU keeps its strides, and attributes that it was given; on the host they are in
-    C's order, as they come out of a block.
-    """
+    """A copy of a leaf. A GPU tensor keeps its strides and attributes; on the host it is in C order."""
     if isinstance(value, np.ndarray):
         array = np.array(value, order="C")
         array.setflags(write=writable)
@@ -256,14 +254,14 @@ def duplicate(value: Any, writable: bool = True) -> Any:
 
 
 def is_remote(value: Any) -> bool:
-    """True if it is a tensor that is not on the host."""
+    """True for a tensor that is not on the host."""
     return is_tensor(value) and value.device.type != "cpu"
 
 
 def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
     """(path, value) of each tensor, number, string or None in a message; TypeError for anything else, named.
 
-    A path has the field's name, and a name for each level of dictionaries.
+    A path is the field's name, then a key for each level of dictionaries.
     """
     for name in _names(type(message)):  # type: ignore[arg-type]
         entry = getattr(message, name)
@@ -282,7 +280,7 @@ def leaves(message: Any) -> Iterator[tuple[list[str], Any]]:
 
 
 def named(entries: Iterable[tuple[list[str], Any]]) -> dict[str, Any]:
-    """Leaves by name, tensors as arrays, without those that are None; entries of a dictionary under FIELD/KEY."""
+    """{path: leaf} with tensors as arrays, without None; dictionary entries are FIELD/KEY."""
     found = {}
     for path, value in entries:
         array = as_array(value)
@@ -306,7 +304,7 @@ def _refuse_local(cls: type[Any]) -> None:
 
 @lru_cache(maxsize=256)
 def marked(cls: type[Any], mark: str) -> frozenset[str]:
-    """Names of the fields that are "apart", or "each"."""
+    """Names of the fields marked "apart" or "each"."""
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     return frozenset(f.name for f in fields if f.metadata.get(mark))
 
@@ -322,7 +320,7 @@ def _nested_leaves(path: list[str], value: Any) -> Iterator[tuple[list[str], Any
 
 
 def as_array(value: Any) -> NDArray[Any] | None:
-    """An array, a NumPy scalar or a tensor as an array on the host (bfloat16 as its int16 bits), else None."""
+    """An array, NumPy scalar or tensor as a host array (bfloat16 as its int16 bits); else None."""
     if isinstance(value, ARRAYS):
         return np.asarray(value)
     if not is_tensor(value):
@@ -335,18 +333,18 @@ def as_array(value: Any) -> NDArray[Any] | None:
 
 
 def _host_dtype(tensor: Any) -> np.dtype[Any]:
-    """The dtype that a tensor's array on the host has."""
+    """Host dtype of a tensor's array."""
     return cast("NDArray[Any]", as_array(tensor.new_empty(0, device="cpu"))).dtype
 
 
 def _weight(value: Any) -> int:
     if isinstance(value, np.ndarray) or is_tensor(value):
-        return int(value.nbytes)  # without a copy: a GPU would first have to finish all it was asked for
+        return int(value.nbytes)  # without a copy: a GPU would first have to finish its pending work
     return 0 if value is None else len(value.encode()) if isinstance(value, str) else 8
 
 
 def _pad(block: Bytes, start: int) -> int:
-    """Fills a block with zeros up to the next boundary, whose place it returns: memory may hold anything."""
+    """Zero a block up to the next boundary and return its position: fresh memory may hold anything."""
     end = padded(start)
     block[start:end] = 0
     return end
@@ -359,7 +357,7 @@ def padded(nbytes: int) -> int:
 
 @lru_cache(maxsize=256)
 def _class(module: str, name: str) -> type[Any]:
-    """The dataclass of that name, for messages of this job's own ranks only: it imports."""
+    """The dataclass of that name; imports it, hence only for messages of this job's own ranks."""
     member: Any = importlib.import_module(module)
     for part in name.split("."):
         member = getattr(member, part)

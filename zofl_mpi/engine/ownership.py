@@ -1,8 +1,8 @@
-"""A client owns what it gets and keeps: shared messages stay unchanged, and memories share no array with them.
+"""Clients own what they receive and keep: messages stay unchanged, and memories share no array with them.
 
 NumPy arrays of a message are read-only. Tensors cannot be, and `torch.from_numpy`, `Tensor.numpy` and `Tensor.data`
-give writable views of either. A client of another rank has a copy of its own, so that a change in place would make bits
-depend on which clients share a rank.
+give writable views of either. A client on another rank has its own copy; in-place changes would make bits depend on
+which clients share a rank.
 """
 
 import zlib
@@ -18,16 +18,16 @@ from zofl_mpi.engine import messages
 from zofl_mpi.engine.lazy import is_tensor
 from zofl_mpi.errors import ChangedInPlace
 
-WORDS = 512  # of 8 bytes: a row of the table whose columns a checksum adds up
-Span = tuple[int, int]  # addresses of an array's first byte, and of the one after its last
+WORDS = 512  # row length, in words of 8 bytes, of the table whose columns a checksum adds up
+Span = tuple[int, int]  # addresses of an array's first byte and of the byte after its last
 
 
 @final
 class Shared:
-    """Messages with several readers in this process, as they were: `check` tells whether one was changed.
+    """Snapshot of messages with several readers in this process; `check` detects changes.
 
-    An array on the host is summed before a question and after it; the two take less time than one copy of a large one,
-    and no memory. Of a GPU's tensor torch's count of changes is compared, which a change through `data` escapes.
+    Host arrays are checksummed before and after a question: faster than one copy, and without memory. GPU tensors are
+    compared by torch's version counter, which misses changes through `data`.
     """
 
     def __init__(self, read: Iterable[Any], by: str) -> None:
@@ -40,7 +40,7 @@ class Shared:
         self._before = [(each, _noted(each)) for each in {id(m): m for m in all_read}.values() if count[id(each)] > 1]
 
     def check(self) -> None:
-        """Refuses a change of a message (ChangedInPlace)."""
+        """Raise ChangedInPlace if a message was changed."""
         for message, before in self._before:
             now = _noted(message)
             if now != before:
@@ -52,16 +52,16 @@ class Shared:
 
 
 def own_memory(memory: dict[str, Any], message: Any) -> None:
-    """Copies those arrays of a client's memory that lie in its message, or in one another.
+    """Copy arrays of a client's memory that overlap its message or one another.
 
-    Else one change in place would change both, unless the memory went through a checkpoint in between.
+    Otherwise an in-place change would alter both, but not after a checkpoint in between.
     """
     if any(type(value) not in messages.EXACT for value in memory.values()):
         _own(memory, [span for _, value in messages.leaves(message) if (span := _span(value))])
 
 
 def own_state(state: Any) -> Any:
-    """The state, copied if two of its arrays share memory: a checkpoint holds them apart."""
+    """The state, copied if two of its arrays share memory; a checkpoint stores them separately."""
     taken = list[Span]()
     for _, value in messages.leaves(state):
         span = _span(value)
@@ -86,7 +86,7 @@ def _meets(span: Span, taken: list[Span]) -> bool:
 
 
 def _span(value: Any) -> Span | None:
-    """Where an array or a tensor lies; None for other values, and for empty ones."""
+    """Address range of an array or tensor; None for other and for empty values."""
     if isinstance(value, np.ndarray):
         if value.flags.c_contiguous:  # byte_bounds takes five times as long
             start = value.__array_interface__["data"][0]
@@ -101,7 +101,7 @@ def _span(value: Any) -> Span | None:
 
 
 def _noted(message: Any) -> dict[str, Any]:
-    """{path: what tells a change} of a message's leaves."""
+    """{path: mark that a change alters} of a message's leaves."""
     return {".".join(path): _mark(value) for path, value in messages.leaves(message)}
 
 
@@ -115,7 +115,7 @@ def _mark(value: Any) -> Any:
 
 
 def checksum(array: NDArray[Any] | None) -> int:
-    """A number that a change of the array's bytes changes, but for some permutations; as fast as reading them."""
+    """Checksum that detects all changes but some permutations, as fast as reading the bytes."""
     assert array is not None
     data = array.reshape(-1).view(np.uint8)
     row = 8 * WORDS

@@ -1,4 +1,4 @@
-"""Processes of this node, as Linux shows them: whether another rank is stopped, and the end of one that is."""
+"""Processes of this node, as Linux shows them: detect and end a stopped one."""
 
 import os
 import signal
@@ -6,11 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-STOPPED = ("T", "t")  # states of a process that a signal (SIGSTOP, SIGTSTP) or a debugger holds
+STOPPED = ("T", "t")  # states of a process held by a signal (SIGSTOP, SIGTSTP) or a debugger
 
 
 class Process(NamedTuple):
-    """A process, by its number, its start (ticks of the kernel), and the namespace of the number."""
+    """A process: its number, its start (kernel ticks), and its PID namespace."""
 
     pid: int
     started: str
@@ -25,7 +25,7 @@ def this_process() -> Process | None:
 
 
 def is_stopped(process: Process) -> bool:
-    """True if it exists and is stopped; False where that cannot be seen."""
+    """True if it exists and is stopped; False if that cannot be determined."""
     with suppress(OSError, IndexError):
         fields = stat(process.pid)
         return fields[0] in STOPPED and fields[19] == process.started
@@ -33,12 +33,12 @@ def is_stopped(process: Process) -> bool:
 
 
 def kill(process: Process) -> None:
-    """Ends a stopped process."""
+    """Kill a stopped process."""
     if is_stopped(process):
         with suppress(OSError):
             os.kill(process.pid, signal.SIGKILL)
 
 
 def stat(pid: int | str) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; the name before it may hold anything."""
+    """The fields of /proc/PID/stat from the state on; the name before may contain any character."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,6 +1,6 @@
-"""Base classes of methods and problems for the engine: defaults of the members that these may leave out.
+"""Base classes of methods and problems for the engine, with defaults for optional members.
 
-A method inherits `zofl_mpi.Method`, a problem `zofl_mpi.Problem`, so that no code asks whether a member exists.
+A method inherits `zofl_mpi.Method`, a problem `zofl_mpi.Problem`, hence no code tests for missing members.
 """
 
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 else:
 
     class overridable:
-        """A property that a field, an attribute or a method of the same name in a subclass replaces.
+        """Property that a subclass may replace by a field, an attribute or a method of the same name.
 
-        `property` would refuse the values of fields, and a dataclass would take it for a field's default value.
+        `property` would refuse a field's value, and a dataclass would take it for a default.
         """
 
         def __init__(self, value):
@@ -21,34 +21,34 @@ else:
 
         def __get__(self, instance, owner=None):
             if instance is None:
-                raise AttributeError("known of an instance only")
+                raise AttributeError("has a value on an instance only")
             return self._value(instance)
 
 
 class KernelChoice(NamedTuple):
-    """The kernel that a problem chooses for a run."""
+    """Kernel that a problem chooses for a run."""
 
-    name: str  # as --kernel would name it
-    reason: str = ""  # how it was chosen, for the result
-    fallback: str = ""  # the kernel to take where a rank cannot have it; "" where the run is then refused
+    name: str  # name for --kernel
+    reason: str = ""  # reason of the choice, for the result
+    fallback: str = ""  # kernel for a rank that cannot use this one; "": refuse the run
 
 
 class Backend(Protocol):
-    """Where and how a problem computes."""
+    """Compute interface of a problem: device, batching, kernels."""
 
     @overridable
     def device(self) -> str:
-        """Name of the device it computes on, as torch calls it."""
+        """Name of its device in torch's notation."""
         return "cpu"
 
     @overridable
     def batched_clients(self) -> int:
-        """Number of clients that it computes for in one call; see `engine.batching`."""
+        """Number of clients computed in one call; see `engine.batching`."""
         return 1
 
     @overridable
     def kernel(self) -> str:
-        """The kernel as --kernel names it, where there are several; auto: the run chooses by `kernel_for`."""
+        """Kernel as --kernel names it, if there are several; auto: the run chooses by `kernel_for`."""
         return ""
 
     def kernel_for(self, work: Any, data: Any, before: str = "") -> KernelChoice:
@@ -62,24 +62,24 @@ class Backend(Protocol):
         return KernelChoice(self.kernel)
 
     def kernel_obstacle(self, name: str, work: Any, data: Any) -> str:
-        """Why this rank may not compute by the kernel, by a trial on a client's data; "" where it may."""
+        """Reason why this rank cannot use the kernel, from a trial on a client's data; "" if it can."""
         return ""
 
     def with_kernel(self, name: str, work: Any) -> Any:
-        """The problem computed by this kernel."""
+        """A copy of the problem that computes with this kernel."""
         return self
 
     def prepare(self, kernel: str, data: Any) -> None:
-        """Makes a kernel ready before the first round, as by compiling it."""
+        """Prepare a kernel before the first round, for example by compiling it."""
         return
 
     def module_of(self, final: Mapping[str, Any]) -> Any:
-        """A torch module, a copy on the CPU, with the parameters of a last state; None where the problem is none."""
+        """A torch module, on the CPU, with the parameters of a final state; None if the problem is no torch module."""
         return None
 
     @overridable
     def bf16(self) -> bool | None:
-        """True if forward passes run in bfloat16; None where they cannot."""
+        """True if forward passes run in bfloat16; None if they cannot."""
         return None
 
 
@@ -88,7 +88,7 @@ class ClientProgram(Protocol):
 
     @overridable
     def backend(self) -> Backend:
-        """Where and how the steps compute."""
+        """The problem's compute interface."""
         return HOST
 
     @overridable
@@ -98,17 +98,17 @@ class ClientProgram(Protocol):
 
     @overridable
     def grows_with(self) -> tuple[str, ...]:
-        """Flags with which the memory of a step grows, beside `memory.GROWS`."""
+        """Flags with which a step's memory grows, beside `memory.GROWS`."""
         return ()
 
 
 class _Plain(Backend, ClientProgram):
-    """The defaults of both: the CPU, one client after the other."""
+    """Defaults of both: on the CPU, one client after another."""
 
 
 HOST = _Plain()
 
 
 def program_of(method: Any) -> ClientProgram:
-    """The method as the engine runs it: itself where it has the base `ClientProgram`, else the defaults of that."""
+    """The method's `ClientProgram`, or the defaults for a method without that base."""
     return method if ClientProgram in type(method).__mro__ else HOST

@@ -1,4 +1,4 @@
-"""The role of a method, and the setting that it gets: problem, data, random numbers."""
+"""Base class of methods, and the setting of a run: problem, data, random numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,7 +59,7 @@ class Setting(Generic[P]):
     context: RunContext = field(default_factory=RunContext, repr=False, compare=False)
 
     def any_between(self, trait: Trait) -> bool:
-        """True if something between the method and its clients has this trait (`engine.between.Between`)."""
+        """True if an active wrapper of the clients has this trait (`engine.between.Between`)."""
         return any(getattr(each, trait) for each in self.between)
 
     @property
@@ -69,18 +69,18 @@ class Setting(Generic[P]):
 
     @cached_property
     def samples(self) -> int:
-        """Samples of all clients."""
+        """Number of all clients' samples."""
         return sum(map(len, self.data))
 
     def first_model(self, start: Literal["auto", "zero", "random"] = "auto") -> Array:
-        """(n,) x_0, by the seed; auto: zero, or random where the problem cannot start at zero (a network)."""
+        """(n,) x_0 from the seed; auto: zero, or random if the problem cannot start at zero (a network)."""
         problem: Any = self.problem
         if (problem.x0 if start == "auto" else start) == "random":
             return np.asarray(problem.initial(self.streams(Purpose.START)), self.dtype)
         return np.zeros(problem.n, self.dtype)
 
     def participants(self, r: int, count: int) -> list[int]:
-        """`count` clients of round r, ascending: drawn without replacement, with --devices those that are in time."""
+        """`count` clients of round r, ascending, drawn without replacement; with --devices the punctual ones."""
         if self.fleet is not None:
             return self.fleet.participants(r, count)
         if count == self.m:
@@ -88,13 +88,11 @@ class Setting(Generic[P]):
         return sorted(self.streams(Purpose.PARTICIPANTS, r=r).permutation(self.m)[:count].tolist())
 
     def participants_count(self, r: int, count: int) -> int:
-        """How many `participants` there are."""
+        """Number of `participants`."""
         return count if self.fleet is None else self.fleet.number(r, count)
 
     def way_of(self, i: int) -> int:
-        """The way in which client i takes its step, of those that `device_needs` lists: with --devices the first that
-        its device can hold.
-        """
+        """Index of client i's way to take a step among `device_needs`; with --devices the first that fits."""
         return 0 if self.fleet is None else int(self.fleet.way[i])
 
     def eval_participants(self, r: int) -> list[int]:
@@ -107,19 +105,19 @@ class Setting(Generic[P]):
 
 @runtime_checkable
 class Drawable(Protocol):
-    """Samples of which some can be drawn, as a `zofl_mpi.data.Dataset`."""
+    """Samples that can be subsampled, as a `zofl_mpi.data.Dataset`."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of samples."""
 
     def drawn(self, most: int, generator: np.random.Generator) -> Any:
-        """At most so many of them, drawn without replacement, in their order; all for 0."""
+        """At most `most` samples, drawn without replacement, in their order; 0: all."""
 
 
 @final
 @dataclass(frozen=True)
 class Work:
-    """The sizes of the local steps, from which a problem chooses its kernel: what a run's length cannot change."""
+    """Sizes of local steps, from which a problem chooses its kernel; independent of a run's length."""
 
     batch: int  # samples of a step
 
@@ -152,7 +150,7 @@ class Directions(NamedTuple):
 
     @property
     def per_parameter(self) -> float:
-        """Directions per parameter; well below 1, most descent directions were never tried."""
+        """Directions per parameter; far below 1, most descent directions were never tried."""
         return self.drawn / self.dimension
 
     def __str__(self) -> str:
@@ -161,19 +159,19 @@ class Directions(NamedTuple):
 
 @runtime_checkable
 class PlansWork(Protocol):
-    """A method, or a part of one, that knows its local steps; a method answers before its parts."""
+    """A method, or a part of one, that knows its local steps; the method's answer has priority."""
 
     def work(self) -> Work | None:
-        """The sizes of the local steps, from which a problem chooses its kernel; None: not known."""
+        """Sizes of local steps, for the choice of a kernel; None: unknown."""
         return None
 
 
 @runtime_checkable
 class PlansLoads(Protocol):
-    """A method, or a part of one, that knows the work of each client; a method answers before its parts."""
+    """A method, or a part of one, that knows each client's work; the method's answer has priority."""
 
     def loads(self) -> Loads | None:
-        """The work of each client, a function of the configuration, by which clients are placed; None: i mod P."""
+        """Each client's work, by the configuration, for placement on ranks; None: client i on rank i mod P."""
         return None
 
 
@@ -190,9 +188,9 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     uploads: ClassVar[str] = "replies"
-    """Words for what leaves its clients unclipped, where it cannot clip it; "": nothing does."""
+    """Description of what leaves its clients unclipped, if that cannot be clipped; "": nothing."""
     holds_all: ClassVar[bool] = False
-    """True if each client of a network in parts holds all of them."""
+    """True if each client of a split network holds all parts."""
     computes: ClassVar[str] = ""
     """Computation that clients must be capable of: "values of ...", "gradients of ..." or "nothing"."""
     travels: ClassVar[str] = ""
@@ -206,12 +204,12 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
 
     @overridable
     def sampling(self) -> Any:
-        """Who takes part in a round, as `rounds.base.Sampling` says it; None: everybody, or not known."""
+        """Sampling of participants, as `rounds.base.Sampling`; None: all clients, or unknown."""
         return None
 
     @overridable
     def example_reply(self) -> Any:
-        """An example of a participant's reply; None: not known."""
+        """An example of a participant's reply; None: unknown."""
         return None
 
     @overridable
@@ -221,17 +219,17 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
 
     @overridable
     def backend(self) -> Backend:
-        """Where and how the problem computes."""
+        """The problem's compute interface."""
         return self.setting.problem  # type: ignore[no-any-return]
 
     @overridable
     def kernel(self) -> str:
-        """Name of the code that computes a step, where there are several: kernels agree to rounding only."""
+        """Name of the step's kernel, if there are several: kernels agree to rounding only."""
         return ""
 
     @overridable
     def server_uploads(self) -> int:
-        """The uploads that a step of the server is on, which ranks can share (`engine.sharing`); 0: it takes none."""
+        """Number of uploads in a server step, which ranks can share (`engine.sharing`); 0: no server step."""
         return 0
 
     def plan(self, rounds: int) -> Mapping[str, str | float]:
@@ -243,7 +241,7 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
         return {}
 
     def directions(self, rounds: int) -> Directions | None:
-        """Directions of the estimates in `rounds` rounds; None where nothing is estimated."""
+        """Directions of the estimates in `rounds` rounds; None if nothing is estimated."""
         return None
 
     def device_needs(self) -> Sequence[Needs]:
@@ -264,7 +262,7 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
         """The state after round r: the server's program."""
 
     def ends(self, state: S, r: int) -> str:
-        """Why the run ends after round r, before its last one; "": it goes on."""
+        """Reason to end the run after round r, before its last one; "": continue."""
         return ""
 
     def evaluate(self, state: S, r: int, clients: Clients) -> Any:

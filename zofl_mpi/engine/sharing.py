@@ -1,8 +1,8 @@
-"""A step of the server on several uploads, which the server's ranks share out: means of what each upload gives.
+"""Server steps on several uploads, shared among the server's ranks: means of each upload's result.
 
-A method states it as a function `begin(message)`, known by name as the clients' steps are. It returns the function of
-an upload, whose `PassResult` has tensors, to be averaged over the uploads, and a message for the upload's client. Means
-are exact (`engine.mean`): bits do not depend on which rank computes which upload.
+A method states the step as a function `begin(message)`, known by name as clients' steps are. It returns a function of
+one upload, with a `PassResult`: tensors to average over the uploads, and a message for the upload's client. Means are
+exact (`engine.mean`): bits do not depend on which rank computes which upload.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ Begin = Callable[[Any], UploadPass]
 
 
 class SharedServerStep:
-    """A step of the server, computed by one rank, on each upload as it is added; `ranks`: number of server ranks."""
+    """A server step on one rank, upload by upload; `ranks`: number of server ranks."""
 
     ranks = 1
 
     def begin(self, step: Begin, message: Any) -> None:
-        """Begins a step of the server at the state that is in the message."""
+        """Begin a server step from the state in the message."""
         self._work, self._given = step(message), list[PassResult]()
 
     def add(self, item: Any) -> None:
-        """Takes the step's next upload."""
+        """Add the step's next upload."""
         self._given.append(self._work(item))
 
     def end(self) -> tuple[Sequence[Tensor], list[Any]]:
-        """The means of the uploads' terms, of a single upload the terms themselves; and each upload's reply, in order.
+        """Means of the uploads' terms (of one upload the terms themselves), and each upload's reply, in order.
 
-        FloatingPointError: a term is not finite; its argument is the number of the upload.
+        FloatingPointError: a term is not finite; its argument is the upload's number.
         """
         terms, replies = zip(*self._given, strict=True)
         self._given = []

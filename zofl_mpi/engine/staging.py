@@ -1,4 +1,4 @@
-"""Copies between a GPU and the host beside the computing, for what travels between ranks."""
+"""Copies between GPU and host, concurrent with computing, for messages between ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.messages import Bytes, Prepared
 from zofl_mpi.engine.roles import program_of
 
-LEAST_PINNED_BYTES = 1 << 16  # bytes from which on a block of the host is pinned
+LEAST_PINNED_BYTES = 1 << 16  # smallest host block, in bytes, that is pinned
 
 
 @final
@@ -42,7 +42,7 @@ class Fetch:
 
 @final
 class Staging:
-    """Copies on a stream of their own, through pinned memory, which torch hands out again; plain ones on the CPU."""
+    """Copies on a stream of their own through pinned memory, which torch reuses; plain copies on the CPU."""
 
     def __init__(self, device: str = "cpu") -> None:
         self.device, self._on_host = device, not device.startswith("cuda")
@@ -51,14 +51,14 @@ class Staging:
         self._behind: deque[tuple[Any, Tensor]] = deque()
 
     def empty(self, size: int) -> Bytes:
-        """(size,) bytes of the host, pinned where there is a GPU and it is worth it."""
+        """(size,) bytes of the host, pinned if there is a GPU and the size justifies it."""
         if self._on_host or size < LEAST_PINNED_BYTES:
             return np.empty(size, np.uint8)
         pinned: Bytes = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
         return pinned
 
     def packed(self, messages: Sequence[Prepared]) -> Bytes:
-        """Packed messages, one after the other, copied to the host completely."""
+        """Packed messages, concatenated on the host; waits for the copies."""
         block, fetched, end = self.empty(sum(message.size for message in messages)), list[Fetch](), 0
         for message in messages:
             end += message.size
@@ -68,18 +68,18 @@ class Staging:
         return block
 
     def write(self, message: Prepared, block: Bytes) -> list[Fetch]:
-        """Packs a message into bytes of the host; returns the copies from a GPU that it has begun."""
+        """Pack a message into host bytes; return the GPU copies in progress."""
         fetched = list[Fetch]()
         message.write(block, lambda tensor, place: fetched.append(self.fetch(tensor, place)))
         return fetched
 
     def enter(self) -> None:
-        """Makes the device the current one of this thread: pinning would else begin to use GPU 0."""
+        """Make the device current in this thread: pinning would otherwise initialise GPU 0."""
         if not self._on_host:
             device.layer().set_device(self.device)
 
     def fetch(self, source: Tensor, target: Bytes) -> Fetch:
-        """Begins to copy a tensor to these bytes of the host, once the GPU has finished its earlier work."""
+        """Begin to copy a tensor to these host bytes, after the GPU's earlier work."""
         host = torch.from_numpy(target).view(source.dtype).view(source.shape)
         if self._on_host:
             host.copy_(source)
@@ -94,14 +94,14 @@ class Staging:
     def bring(self, host: Tensor) -> Tensor:
         """Copies a tensor of the host to the GPU without waiting; the GPU waits where the tensor is used.
 
-        Waits only until the tensor brought last but one is no longer needed, so that the host stays near the GPU.
+        It waits only until the last but one tensor is free again, which keeps the host near the GPU.
         """
         if self._on_host or host.device.type != "cpu":
             return host.to(self.device)
         cuda, stream = device.layer(), self._stream()
         computing = cuda.current_stream(self.device)
         if self._last is not None:
-            self._behind.append((computing.record_event(), self._last))  # with the event its memory may go
+            self._behind.append((computing.record_event(), self._last))  # with the event its memory may be freed
         while len(self._behind) > 1:
             self._behind[0][0].synchronize()
             self._behind.popleft()
@@ -113,20 +113,20 @@ class Staging:
         return brought
 
     def rest(self) -> None:
-        """Releases the host's memory once it is no longer needed."""
+        """Release host memory that is no longer needed."""
         if self._last is not None:
             device.layer().current_stream(self.device).synchronize()
         self._last = None
         self._behind.clear()
 
     def taken(self) -> float:
-        """Seconds that this process has spent on copies, or waited for them, since the last call."""
+        """Seconds that this process spent on copies, or waited for them, since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Counts the time of a `with` block."""
+        """Count the time of a `with` block."""
         start = time.perf_counter()
         try:
             yield
@@ -140,10 +140,10 @@ class Staging:
 
 @lru_cache(maxsize=8)
 def staging(place: str) -> Staging:
-    """The process's one `Staging` of a device, as torch calls it."""
+    """The process's one `Staging` for a device, in torch's notation."""
     return Staging(place)
 
 
 def staging_of(method: Any) -> Staging:
-    """The one for the device on which a method's problem computes."""
+    """The one for the device of a method's problem."""
     return staging(program_of(method).backend.device)

@@ -1,4 +1,4 @@
-"""Ends a run whose round takes too long (--round-timeout), and names the ranks that are late."""
+"""End a run whose round takes too long (--round-timeout), and name the late ranks."""
 
 import sys
 import threading
@@ -13,36 +13,37 @@ from zofl_mpi.engine.ledger import Clock
 from zofl_mpi.engine.processes import Process, is_stopped
 
 LOOK = 0.2  # seconds between two readings of the clock
-GRACE = 2.0  # seconds in which waiting ranks report, once a round takes too long: the others are late
+GRACE = 2.0  # seconds for waiting ranks to report after the timeout; the others are late
 TURN, NEXT, LAST = 1.0, 3.0, 3
-"""Rank 0 then ends the run. Where it is seen to be stopped, the next rank of its node does so TURN seconds later; where
-it cannot be seen, rank 1 after NEXT seconds, rank 2 after one more, and all after LAST more."""
-FRAMES = 8  # innermost calls that a late rank prints
-IDLE = 0.01  # share of CPU time below which this process counts as having been stopped meanwhile
+"""Rank 0 ends the run first. If it is seen to be stopped, the node's next rank does so TURN seconds later. If that
+cannot be seen, rank 1 follows after NEXT seconds, rank 2 after one more, and all after LAST more.
+"""
+FRAMES = 8  # innermost frames that a late rank prints
+IDLE = 0.01  # share of CPU time below which this process counts as stopped
 
 
 @final
 @dataclass(eq=False)
 class Watch:
-    """One rank's deadlines, kept by a thread of its own; by default there are none."""
+    """One rank's deadlines, watched by a thread; none by default."""
 
     rank: int = 0
     size: int = 1
-    limit: float = 0.0  # seconds that a round may take; 0 for no limit
-    # prints a text ("" for none), ends the stopped processes that it is given, then all ranks, or at least this one;
+    limit: float = 0.0  # seconds allowed for a round; 0: no limit
+    # prints a text ("": none), ends the given stopped processes, then all ranks, or at least this one;
     # callable from any thread
     halt: Callable[[str, Sequence[Process]], None] = lambda text, stopped: None
-    hosts: Sequence[str] = ()  # of the ranks, by rank, where they are known
+    hosts: Sequence[str] = ()  # by rank, where known
     result: str = ""  # path of the result file
-    neighbours: Mapping[int, Process] = field(default_factory=dict)  # of the other ranks of this node, by rank
-    stop: Callable[[], str] = lambda: ""  # the signal that asked to end the run after the round; "" for none
-    resume: str = ""  # complete command that continues the run
-    begin: str = ""  # complete command that begins it again
-    clock: Clock = field(default_factory=Clock, init=False)  # this rank's, for its present step
-    round: int = field(default=0, init=False)  # the one in progress of this session, from 1
-    before: int = field(default=0, init=False)  # rounds of the sessions before
+    neighbours: Mapping[int, Process] = field(default_factory=dict)  # other ranks of this node, by rank
+    stop: Callable[[], str] = lambda: ""  # the signal that asked to end the run after the round; "": none
+    resume: str = ""  # command that resumes the run
+    begin: str = ""  # command that restarts it
+    clock: Clock = field(default_factory=Clock, init=False)  # this rank's deadline for its present step
+    round: int = field(default=0, init=False)  # round in progress in this session, from 1
+    before: int = field(default=0, init=False)  # rounds of earlier sessions
     longest: float = field(default=0.0, init=False)  # seconds of the longest round so far
-    others: list[int] = field(init=False)  # the ranks beside rank 0 that are left
+    others: list[int] = field(init=False)  # remaining ranks beside rank 0
 
     def __post_init__(self) -> None:
         self.others = list(range(1, self.size))
@@ -53,7 +54,7 @@ class Watch:
         self._computes = 0
 
     def begins(self, following: bool = True) -> None:
-        """Notes that a round begins: the following one, or the same one repeated."""
+        """Record that a round begins: the next one, or a repetition."""
         now = time.monotonic()
         if self._since is not None:
             self.longest = max(self.longest, now - self._since)
@@ -66,21 +67,21 @@ class Watch:
             self._thread.start()
 
     def ends(self) -> None:
-        """Notes that no further round follows: its thread ends."""
+        """Record that no further round follows: the thread ends."""
         self._since, self._ended = None, True
 
     @property
     def overdue(self) -> bool:
-        """True if the round already takes too long."""
+        """True if the round is already overdue."""
         return bool(self.limit) and self._since is not None and time.monotonic() - self._since > self.limit
 
     def waits(self, rank: int, round_: int) -> None:
-        """Notes that a rank waits for others in that round: it is not late."""
+        """Record that a rank waits for others in that round: it is not late."""
         if round_ == self.round:
             self._waiting.add(rank)
 
     def remedy(self) -> str:
-        """Advice after a run that ended before its time."""
+        """Advice after a run that ended early."""
         if self.result and not self.has_checkpoint:
             return f"there is no checkpoint yet; begin again with: {self.begin}"
         return f"continue with: {self.resume}"
@@ -102,7 +103,7 @@ class Watch:
                 self._late(since, now - since - self.limit)
 
     def _late(self, since: float, seconds: float) -> None:
-        """Reports this rank's step, since the round takes `seconds` too long, and ends the run if it is its turn."""
+        """Report this rank's step, `seconds` past the deadline, and end the run if it is its turn."""
         doing = self.clock.doing
         if not self._said and self.rank and doing is not None and doing[1] == "compute":
             line = f"zofl_mpi: {self._named(self.rank)} is late: {self._busy()}, at this point of its code:"
@@ -117,11 +118,11 @@ class Watch:
             self.halt(f"zofl_mpi: {self.sentence()}" if speaks else "", [*stopped.values()])
 
     def stopped(self) -> dict[int, Process]:
-        """The other ranks of this node that a signal or a debugger holds."""
+        """Other ranks of this node that a signal or a debugger holds."""
         return {rank: process for rank, process in sorted(self.neighbours.items()) if is_stopped(process)}
 
     def _turn(self, stopped: Mapping[int, Process]) -> float:
-        """Seconds after which this rank ends the run, since the ranks before it have not."""
+        """Seconds after which this rank ends the run if the ranks before it have not."""
         if self.rank == 0:
             return 0.0
         if 0 in stopped:
@@ -129,11 +130,11 @@ class Watch:
         return NEXT + min(self.rank - 1, LAST) * TURN
 
     def _first(self, stopped: Mapping[int, Process]) -> bool:
-        """True if no rank of this node with a lower number is awake."""
+        """True if no lower rank of this node is running."""
         return all(rank > self.rank or rank in stopped for rank in self.neighbours)
 
     def sentence(self) -> str:
-        """Why this rank ends the run: which ranks are late, as far as it knows."""
+        """Reason for ending the run: the ranks that are late, as far as known."""
         late = [self._named(rank) for rank in self.others if rank not in self._waiting]
         doing, stopped = self.clock.doing, [self._named(rank) for rank in self.stopped()]
         if stopped:
@@ -148,7 +149,7 @@ class Watch:
             count, of = len(late), len(self.others)
             shown = ", ".join(late[:16]) + (f" and {count - 16} more" if count > 16 else "")
             who = f"late: {shown or 'none any more'} ({count} of {of} ranks beside 0; the others wait)"
-            if count == of > 1:  # this rank may be held inside MPI, where it hears of none
+            if count == of > 1:  # this rank may hang inside MPI and hear of none
                 who = f"late: {shown}, or some of them (none of {of} ranks beside 0 has said that it waits)"
         what = f"round {self.before + self.round} takes longer than --round-timeout {self.limit:g} s"
         return f"{what}; {who}; {self.remedy()}"
@@ -162,7 +163,7 @@ class Watch:
         return f"{words} step {step!r} since {time.perf_counter() - since:.1f} s"
 
     def _stack(self) -> str:
-        """The innermost calls of the thread whose rounds these are."""
+        """The innermost frames of the thread that runs the rounds."""
         frame = sys._current_frames().get(self._computes)
         return "".join(traceback.format_stack(frame, FRAMES) if frame else [])
 

@@ -1,4 +1,4 @@
-"""The processes of a run: how many, which one is this, and how all of them end together."""
+"""Processes of a run: their number, this one's rank, and how all end together."""
 
 import os
 import platform
@@ -13,10 +13,10 @@ from zofl_mpi.errors import UserError, plain_lines
 T = TypeVar("T")
 Faults = tuple[type[Exception], ...]
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-"""Variables in which launchers say how many processes they started."""
+"""Variables in which launchers store the number of processes."""
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
-"""Variables in which launchers give a process its rank."""
-SIGNS = ("PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK")  # variables of launchers that do not say how many
+"""Variables in which launchers store a process's rank."""
+SIGNS = ("PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK")  # variables of launchers without that number
 
 
 class Ended(SystemExit):
@@ -24,14 +24,14 @@ class Ended(SystemExit):
 
 
 class World(Protocol):
-    """Processes of a run, as the command line and the loop use them; by default the one process without MPI."""
+    """Processes of a run, for the command line and the loop; the default is one process without MPI."""
 
-    rank: int = 0  # of this process; rank 0 is the server
-    size: int = 1  # how many there are
+    rank: int = 0  # this process's; rank 0 is the server
+    size: int = 1  # number of processes
     library: str = "none"  # name and version of the MPI library
-    # requirements of --survive that are missing; "" where ranks may be lost
+    # missing requirements of --survive; "" if ranks may be lost
     missing: str = "clients on ranks of their own, started by mpirun --with-ft ulfm -n RANKS"
-    faults: Faults = ()  # exceptions that calls raise where a rank is lost and the others may go on
+    faults: Faults = ()  # exceptions after the loss of a rank that the others survive
 
     def bcast(self, value: Any) -> Any:
         """Rank 0's `value` on all ranks."""
@@ -42,23 +42,23 @@ class World(Protocol):
         return [value]
 
     def neighbours(self, value: Any) -> tuple[int, list[Any]]:
-        """This process's number among the ranks of its node, and their values."""
+        """This process's index among the ranks of its node, and all their values."""
         return 0, [value]
 
     def abort(self, text: str) -> None:
-        """Prints the text and ends all ranks at once, with a non-zero status that the launcher chooses."""
+        """Print the text and end all ranks at once, with a non-zero status that the launcher chooses."""
         sys.stdout.flush()
         print(plain_lines(text.rstrip()), file=sys.stderr)
         raise Ended(1)
 
     def halt(self, text: str, stopped: Sequence[Process] = ()) -> None:
-        """Like `abort`, from any thread; ends `stopped` processes, and this one even if others are out of reach."""
+        """Like `abort`, from any thread; ends `stopped` processes, and this one even if others cannot be reached."""
         sys.stdout.flush()
         print(plain_lines(text.rstrip()), file=sys.stderr, flush=True)
         os._exit(1)
 
     def survive(self, watch: Watch) -> None:
-        """Lets the run survive lost client ranks, where nothing is `missing`."""
+        """Enable the run to survive lost client ranks, if nothing is `missing`."""
         return
 
     def split(self, server_ranks: int) -> None:
@@ -66,11 +66,11 @@ class World(Protocol):
         return
 
     def free(self) -> None:
-        """Gives back what connecting took, after a script's run; all ranks call it."""
+        """Release what connecting allocated, after a script's run; all ranks call it."""
         return
 
     def leave(self, status: int, limit: float = 0.0) -> None:
-        """Ends this process where MPI's own end would hang; else limits that end to `limit` seconds (0: no limit)."""
+        """End this process if MPI's own end would hang; else limit that end to `limit` seconds (0: no limit)."""
         return
 
 
@@ -80,7 +80,7 @@ class SingleProcess(World):
 
 
 def launched(environment: Mapping[str, str]) -> int:
-    """The number of processes that a launcher says it started; 0 if there is no sign of one."""
+    """Number of processes that the launcher reports; 0: no launcher found."""
     sizes = [int(environment[k]) for k in SIZES if environment.get(k, "").isdigit()]
     if environment.keys() & set(SIGNS):
         sizes.append(1)
@@ -88,12 +88,12 @@ def launched(environment: Mapping[str, str]) -> int:
 
 
 def speaks_first(environment: Mapping[str, str] = os.environ) -> bool:
-    """True if this process is the one to print a message before MPI is initialised."""
+    """True if this process should print messages before MPI is initialised."""
     return next((environment[name] for name in RANKS if name in environment), "0") == "0"
 
 
 def refuse_singletons(size: int, environment: Mapping[str, str]) -> None:
-    """Refuses N separate runs in place of one on N ranks: they would all write the same result file."""
+    """Refuse N separate runs in place of one on N ranks: all would write the same result file."""
     started = launched(environment)
     if size == 1 and started > 1:
         raise UserError(
@@ -103,7 +103,7 @@ def refuse_singletons(size: int, environment: Mapping[str, str]) -> None:
 
 
 def run_or_fail_all(world: World, work: Callable[[], T]) -> T:
-    """Returns the result of `work`, which every rank does; its UserError on some rank is raised on all."""
+    """Result of `work`, which every rank does; a UserError on one rank is raised on all."""
     result, problem = _tried(work)
     place = f"rank {world.rank} on {platform.node()}"
     problems = [each for each in world.allgather(None if problem is None else (place, str(problem))) if each]
@@ -116,7 +116,7 @@ def run_or_fail_all(world: World, work: Callable[[], T]) -> T:
 
 
 def at_server(world: World, work: Callable[[], T]) -> T | None:
-    """Returns the result of `work`, which rank 0 alone does, None on the others; its UserError is raised on all."""
+    """Result of `work` at rank 0, None on the others; its UserError is raised on all ranks."""
     result, problem = _tried(work) if world.rank == 0 else (None, None)
     problem = world.bcast(problem)
     if problem is not None:
@@ -125,7 +125,7 @@ def at_server(world: World, work: Callable[[], T]) -> T | None:
 
 
 def once_a_node(world: World, work: Callable[[], T]) -> T:
-    """Returns the result of `work`, which one rank of each node does for all of them; raises its UserError on all."""
+    """Result of `work`, done by one rank of each node for all its ranks; its UserError is raised on all."""
     place, _ = world.neighbours(None)
     result, problem = _tried(work) if place == 0 else (None, None)
     _, (told, *_) = world.neighbours((result, None if problem is None else str(problem)))

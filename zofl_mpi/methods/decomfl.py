@@ -1,4 +1,4 @@
-"""DeComFL and HiSo: clients train the entire network by forward passes, and only scalars travel.
+"""DeComFL and HiSo: clients train the entire network by forward passes and send only scalars.
 
 Li, Ying, Liu, Dong, Yang, "Achieving Dimension-Free Communication in Federated Learning via Zeroth-Order Optimization",
 ICLR 2025. With one client and h = 1 it is MeZO: Malladi et al., "Fine-Tuning Language Models with Just Forward Passes",
@@ -27,19 +27,19 @@ from zofl_mpi.rounds.split.rules import Lines
 from zofl_mpi.rounds.split.unsplit import ModelBroadcast, UnsplitMethod, Uploaded
 
 K = "second_moment"
-"""Name of K among the moments, which the server and every client hold."""
+"""Key of K among the moments, which the server and all clients hold."""
 
 
 @dataclass(frozen=True)
 class DeComFL(UnsplitMethod):
     """The whole network by forward passes at clients; scalars travel: Algorithms 3, 4 (1, 2 with n_p directions).
 
-    All clients draw the same directions for local step q of round r from the seed, so the means of their loss
-    differences give the round's step, at the server and at every client that gets them. A participant of a federation
-    gets the means of all rounds since its last one, by which it makes the server's model bit for bit: these bytes are
-    booked. Here the server keeps no means, and each rank gets the model. A client's local steps are discarded.
+    All clients draw the same directions for local step q of round r from the seed. The means of their loss differences
+    hence determine the round's step, at the server and at each client. A participant of a federation receives the means
+    of all rounds since its last one and rebuilds the server's model exactly; these bytes are booked. Here the server
+    keeps no means and each rank receives the model. A client's local steps are discarded.
 
-    With another optimiser than the paper's SGD the moments are those of the means, as in the paper's code: local steps
+    With an optimiser other than the paper's SGD the moments are those of the means, as in the paper's code: local steps
     start from them and do not change them. The step size changes with r h + q.
 
     Attributes:
@@ -49,7 +49,7 @@ class DeComFL(UnsplitMethod):
     n_p: int = at_least(1, 16, "a whole number of directions", paper=1)
 
     def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
-        """Asks the participants for their scalars, and takes the steps of the means."""
+        """Ask the participants for their scalars and step by the means."""
         to, buffers = self.training.participants(r), torch.cat([state.buffers, state.buffers_s])
         message = ModelBroadcast(
             self.full_theta(state), state.optimiser, buffers, r, self.rule.span, self.problem.arithmetic
@@ -72,17 +72,17 @@ class DeComFL(UnsplitMethod):
 
     @property
     def scalar_bytes(self) -> int:
-        """Bytes of the mean scalars of a round."""
+        """Bytes of a round's mean scalars."""
         return 8 * self.training.h * self.n_p
 
     def replay(self, x: Tensor, moments: MutableMapping[str, Any], r: int, differences: NDArray[np.float64]) -> None:
-        """Moves x (d,), and the optimiser's moments, by round r, whose mean differences are (h, n_p)."""
+        """Move x (d,) and the optimiser's moments by round r, from its mean differences (h, n_p)."""
         estimator = self.estimator(moments)
         for q, row in enumerate(differences.tolist()):
             self.step(x, moments, r, q, estimator.estimate(self.pieces(x, self.key(r, q), estimator), row))
 
     def step(self, x: Tensor, moments: MutableMapping[str, Any], r: int, q: int, estimate: PieceEstimates) -> None:
-        """Moves x (d,) by the optimiser's step along minus the estimate, local step q of round r."""
+        """Move x (d,) by the optimiser's step along minus the estimate, for local step q of round r."""
         training = self.training
         lr = training.pace.client(training.lr_client, r * training.h + q)
         training.optimiser.step_by_parts(x, estimate, moments, lr)
@@ -123,12 +123,12 @@ class DeComFL(UnsplitMethod):
 @final
 @dataclass(frozen=True)
 class HiSo(DeComFL):
-    """DeComFL along z = u / sqrt(K), entry by entry, u the directions of DeComFL; K (d,) begins at 1.
+    """DeComFL along z = u / sqrt(K), entry by entry, with DeComFL's directions u; K (d,) starts at 1.
 
-    After a round K <- nu K + (1 - nu) G^2, with G = (1/P) sum_p g_p z_p its last local step's estimate, g_p the
-    participants' mean scalars. A client that was away replays the missed steps and updates of K in order, and so has
-    the server's x and K bit for bit. nu = 1 is DeComFL. As in the paper's code nothing bounds K below: an entry that
-    nothing moves goes to 0, and its directions grow.
+    After a round K <- nu K + (1 - nu) G^2, with G = (1/P) sum_p g_p z_p the estimate of its last local step and g_p the
+    participants' mean scalars. A client that was away replays the missed steps and updates of K in order, which gives
+    it the server's x and K exactly. nu = 1 is DeComFL. As in the paper's code K has no lower bound: an entry without
+    gradient tends to 0, and its directions grow.
 
     Attributes:
         nu: weight of the old K; the code of the paper has 0.95.
@@ -140,12 +140,12 @@ class HiSo(DeComFL):
         return HiSoState(**vars(super().start()))
 
     def round(self, state: SplitState, r: int, clients: Clients) -> HiSoState:
-        """The round of DeComFL, and the smallest entry of the new K."""
+        """DeComFL's round; also records the smallest entry of the new K."""
         new = super().round(state, r, clients)
         return HiSoState(**vars(new), least_second_moment=float(new.optimiser[K].min()))
 
     def step(self, x: Tensor, moments: MutableMapping[str, Any], r: int, q: int, estimate: PieceEstimates) -> None:
-        """The step of DeComFL; the round's last one renews K, piece by piece."""
+        """DeComFL's step; the last step of a round also updates K, piece by piece."""
         moments[K] = moments[K].to(x.device)
         super().step(x, moments, r, q, self._renewing(moments[K], estimate) if q == self.training.h - 1 else estimate)
 

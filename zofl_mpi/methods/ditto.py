@@ -1,4 +1,4 @@
-"""Ditto: a global model by FedAvg, and a personal model of each client that is pulled towards it.
+"""Ditto: a global model by FedAvg, and one personal model per client, pulled towards it.
 
 Li, Hu, Beirami, Smith, "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021, Algorithm 1.
 """
@@ -19,8 +19,8 @@ from zofl_mpi.rounds.report import GlobalModel
 class Ditto(FirstOrder):
     """FedAvg's x, bit for bit, and v_i <- v_i - gamma~_t (g_i(v_i) + lam_p (v_i - x)) at each participant.
 
-    v_i stays at the client, begins at the first x that it gets, and takes as many steps as FedAvg's local model, of the
-    same sizes, on mini-batches of its own. y_i is v_i, or x before the client takes part. FedAvg's messages travel.
+    v_i stays at the client, starts at the first x it receives, and takes as many steps as FedAvg's local model, of the
+    same sizes, on mini-batches of its own. y_i is v_i, or x before the client takes part. The messages are FedAvg's.
 
     Attributes:
         lam_p: lambda of the paper, the pull towards x; 0: clients learn alone.
@@ -40,7 +40,7 @@ class Ditto(FirstOrder):
         return LocalModel(descended(self.problem, client.data, x, batches, gammas))
 
     def personal_steps(self, x: Array, v: Array, client: Client, r: int) -> Array:
-        """(n,) v_i after v <- v - gamma~_t (g_i(v) + lam_p (v - x)), refused where it is not finite."""
+        """(n,) v_i after v <- v - gamma~_t (g_i(v) + lam_p (v - x)); UserError if it is not finite."""
         gammas = self.local.steps.sizes(client.i, r)
         size = (len(gammas), self.local.batch or len(client.data))
         batches = self.setting.streams(Purpose.PERSONAL, r=r, i=client.i).integers(len(client.data), size=size)

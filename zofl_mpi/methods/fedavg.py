@@ -19,10 +19,10 @@ from zofl_mpi.rounds.report import GlobalModel
 class FedAvg(FirstOrder):
     """x <- x + eta_g sum over S_r of w_i (y_i - x), y_i after H_{i,r} SGD steps on F_i from x.
 
-    With another --server-rule the server takes that rule's step along the sum.
+    Another --server-rule takes that rule's server step along the sum.
     """
 
-    mu: float = injected(default=0.0)  # FedProx's flag
+    mu: float = injected(default=0.0)  # used by FedProx
     server_rule: ServerRule = flag_group()
 
     def round(self, state: LocalSGDState, r: int, clients: Clients) -> LocalSGDState:
@@ -44,7 +44,7 @@ class FedAvg(FirstOrder):
 @final
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """FedAvg whose clients take their steps on F_i(y) + (mu/2) |y - x|^2. With mu = 0 it is FedAvg, bit for bit.
+    """FedAvg with local steps on F_i(y) + (mu/2) |y - x|^2; mu = 0 is FedAvg, bit for bit.
 
     Attributes:
         mu: mu; [A] does not give it (0.01 here; the FedProx paper tunes over 0.001, 0.01, 0.1, 1).

@@ -1,4 +1,4 @@
-"""FedKSeed: clients train the entire network along K directions that all know, and exchange K numbers.
+"""FedKSeed: clients train the entire network along K shared directions and exchange K numbers.
 
 Qin, Chen, Qian, Ding, Li, Deng, "Federated Full-Parameter Tuning of Billion-Sized Language Models with Communication
 Cost under 18 Kilobytes", ICML 2024, arXiv:2312.06353.
@@ -27,18 +27,19 @@ from zofl_mpi.rounds.split.unsplit import ModelBroadcast, UnsplitMethod, Uploade
 @final
 @dataclass(frozen=True)
 class FedKSeed(UnsplitMethod):
-    """The whole network along K fixed directions u_k, by forward passes: the model is x_0 - sum_k c_k u_k in any round.
+    """The whole network along K fixed directions u_k by forward passes; in any round the model is x_0 - sum_k c_k u_k.
 
-    Each local step draws a seed k, and moves along u_k by the step size times the two-point estimate. A participant
-    gets the K numbers c_k, from which it makes the server's model bit for bit, and sends its steps' differences of
-    losses times step sizes, summed by seed; the server adds their mean to c. Both sides send K numbers in the run's
-    precision, however many rounds or steps there were. Only plain SGD's model depends on sums alone.
+    Each local step draws a seed k and moves along u_k by the step size times the two-point estimate. A participant
+    receives the K numbers c_k, from which it rebuilds the server's model exactly. It sends, summed by seed, its steps'
+    loss differences times step sizes; the server adds their mean to c. Either side sends K numbers in the run's
+    precision, for any number of rounds and steps. The optimiser must be plain SGD: only its model is a function of
+    these sums.
 
     Attributes:
-        seeds: K; a model is made from x_0 in one pass over those that have been used.
-        seed_weights: probabilities of the seeds at a local step: uniform, or magnitude (FedKSeed-Pro): softmax of the
-            mean magnitude of a seed's differences of losses so far (0 before the first), scaled to 0...1 over the
-            seeds. K numbers more go down for these, 2 K up: sums of magnitudes, and counts.
+        seeds: K; the model is rebuilt from x_0 in one pass over the seeds used so far.
+        seed_weights: probabilities of the seeds at a local step: uniform, or magnitude (FedKSeed-Pro): softmax of each
+            seed's mean magnitude of loss differences so far (0 before the first), scaled to 0...1 over the seeds.
+            Magnitude sends K more numbers down and 2 K more up: sums of magnitudes, and counts.
     """
 
     training: Training = flag_group(
@@ -48,7 +49,7 @@ class FedKSeed(UnsplitMethod):
     seed_weights: Literal["uniform", "magnitude"] = "uniform"
 
     def round(self, state: KSeedState, r: int, clients: Clients) -> KSeedState:
-        """Asks the participants for their sums, adds the mean to c, and makes the model of it."""
+        """Ask the participants for their sums, add the mean to c, and rebuild the model."""
         to, known = self.training.participants(r), self.known(state.sums)
         buffers = torch.cat([state.buffers, state.buffers_s])
         x, span, arithmetic = self.full_theta(state), self.rule.span, self.problem.arithmetic
@@ -65,7 +66,7 @@ class FedKSeed(UnsplitMethod):
         return KSeedState(**vars(super().start()), sums=np.zeros((rows, self.seeds)))
 
     def known(self, sums: NDArray[np.float64]) -> NDArray[Any]:
-        """(1, K) c as it travels; (2, K) with the seeds' mean magnitudes too."""
+        """(1, K) c as it travels; (2, K) with the seeds' mean magnitudes."""
         known = sums[:1] if len(sums) == 1 else np.stack([sums[0], sums[1] / np.maximum(sums[2], 1e-300)])
         return known.astype(self.setting.dtype)
 
@@ -78,7 +79,7 @@ class FedKSeed(UnsplitMethod):
         return x
 
     def train(self, client: Client, message: SeededModel) -> Uploaded:
-        """Takes local steps along the directions of seeds that it draws."""
+        """Take local steps along the directions of randomly drawn seeds."""
         h, drawn = self.training.h, self.drawn(message, client.i).tolist()
         sizes = [self.training.client_size(message.r, client.i, q) for q in range(h)]
 
@@ -112,7 +113,7 @@ class FedKSeed(UnsplitMethod):
 
     @cached_property
     def traffic(self) -> Traffic:
-        """K numbers each way, or as many more as the seeds' weights take."""
+        """K numbers each way, more with --seed-weights magnitude."""
         rows, itemsize = (1, 1) if self.seed_weights == "uniform" else (2, 3), np.dtype(self.setting.dtype).itemsize
         sums, losses = tuple(row * self.seeds * itemsize for row in rows), self.rule.needs_point
         return Traffic(self.training, scalars=1, unsplit=True, sums=sums, losses=losses)
@@ -121,7 +122,7 @@ class FedKSeed(UnsplitMethod):
         return {**super().plan(rounds), "directions from which a model is made": self.directions(rounds).drawn}
 
     def directions(self, rounds: int) -> Directions:
-        """At most: K, or as many as there are local steps."""
+        """Upper bound: K, or the number of local steps if smaller."""
         steps = sum(len(self.training.participants(r)) for r in range(rounds)) * self.training.h
         return Directions(min(self.seeds, steps), self.loss.flat.n)
 
@@ -129,9 +130,9 @@ class FedKSeed(UnsplitMethod):
 @final
 @dataclass(frozen=True)
 class SeededModel(ModelBroadcast):
-    """The model, and by what clients draw seeds; a client of a federation makes the model of K numbers."""
+    """The model, and the data for drawing seeds; a client of a federation rebuilds the model from K numbers."""
 
-    magnitudes: NDArray[Any]  # (1, K) mean magnitudes of the seeds' differences; (0, K) with uniform weights
+    magnitudes: NDArray[Any]  # (1, K) mean magnitudes of the seeds' loss differences; (0, K) with uniform weights
 
 
 @final

@@ -20,12 +20,12 @@ from zofl_mpi.rounds.report import GlobalModel
 class FedMSPP(FirstOrder):
     """x <- the mean over S_r of y_i, y_i ~ argmin_y (1/b) sum over B_{i,r} of l(y; z) + (mu/2) |y - x|^2.
 
-    B_{i,r} is ONE mini-batch a round, drawn without replacement. All local steps see it: they are the inner solver (our
-    choice), and --tau says how exactly it solves. With --batch 0 this is FedProx with full gradients, bit for bit. The
-    paper's mean is --weights uniform; the default is the family's, so that all methods minimise the same sum.
+    B_{i,r} is ONE mini-batch a round, drawn without replacement and used in all local steps. These steps are the inner
+    solver (our choice); --tau sets its accuracy. With --batch 0 this is FedProx with full gradients, bit for bit. The
+    paper's mean is --weights uniform; the default is the family's, for all methods to minimise the same sum.
 
     Attributes:
-        mu: 1/eta_t of the paper, constant over rounds; 0.01 as FedProx's here, our choice.
+        mu: 1/eta_t of the paper, constant over rounds; 0.01 as in FedProx here, our choice.
     """
 
     local: LocalSGD = flag_group(schedule_local="constant")
@@ -52,6 +52,6 @@ class FedMSPP(FirstOrder):
         return replace(super().round_cost, vectors=1, holds_x=True)
 
     def minibatch(self, client: Client, r: int) -> NDArray[np.int64]:
-        """(b,) B_{i,r}, ascending: all samples are then in FedProx's order too."""
+        """(b,) B_{i,r}, ascending: all samples are then in FedProx's order."""
         drawn = self.setting.streams(Purpose.BATCH, r=r, i=client.i).permutation(len(client.data))
         return np.sort(drawn[: self.local.batch or len(drawn)])

@@ -2,7 +2,7 @@
 
 Tarzanagh, Li, Thrampoulidis, Oymak, "FedNest: Federated Bilevel, Minimax, and Compositional Optimization", ICML 2022,
 Algorithms 1 to 4. With w = (grad_yy h)^{-1} grad_y f at (x, y(x)) the implicit function has the gradient
-grad_x f - grad_xy h w; w is made of a Neumann series, a product with the clients' second derivatives in each round.
+grad_x f - grad_xy h w; w comes from a Neumann series, one product with the clients' second derivatives per term.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zofl_mpi.rounds.bilevel_report import Exchange, Placed, SecondOrderReports
 from zofl_mpi.rounds.report import GlobalModel
 
 ROUNDING = 64
-"""Units in the last place by which a projected point may miss its set."""
+"""Tolerance, in units in the last place, by which a projected point may miss its set."""
 DIVERGED = "x or y is not finite after the round; smaller --gamma or --gamma-lower may help"
 
 
@@ -41,9 +41,9 @@ class FedNestState:
 @final
 @dataclass(frozen=True)
 class FedNest(SecondOrderReports):
-    """Each round T inner rounds (FedInn), a Neumann series (FedIHGP), and an outer one (FedOut).
+    """A round has T inner rounds (FedInn), a Neumann series (FedIHGP) and an outer round (FedOut).
 
-    Local steps are corrected as in SVRG, q_i(y') - q_i(y) + mean of the q_j(y); likewise outside, where the indirect
+    Local steps are corrected as in SVRG, q_i(y') - q_i(y) + mean of the q_j(y); likewise in FedOut, where the indirect
     part of the hypergradient stays that at x (the paper's FedOut). Ours: the mean is projected onto all X_i.
 
     Attributes:
@@ -80,14 +80,14 @@ class FedNest(SecondOrderReports):
         return FedNestState(new, y, float(np.linalg.norm(h)), len(exchanges), derivatives)
 
     def projected(self, x: Array) -> Array:
-        """(n,) the point of all X_i nearest to x (UserError: it is on the edges of several unlike ones).
+        """(n,) the point of all X_i nearest to x; UserError if it lies on the edges of several different sets.
 
-        Of the nearest points of the single X_i it can only be the one farthest from x: the intersection is no nearer.
+        Candidate: among the nearest points of each X_i the one farthest from x, since the intersection is no nearer.
         """
         nearest = [self.nearest(i, x) for i in range(self.setting.m)]
         distances = [float(np.linalg.norm(np.subtract(p, x, dtype=np.float64))) for p in nearest]
         if not math.isfinite(sum(distances)):
-            return x  # which ends the run
+            return x  # ends the run
         k = int(np.argmax(distances))
         new = nearest[k]
         rounding = ROUNDING * float(np.finfo(x.dtype).eps) * (float(np.linalg.norm(new)) + distances[k])
@@ -105,7 +105,7 @@ class FedNest(SecondOrderReports):
         return np.asarray(shaped(self.problem.project(i, x), x.shape, "project(i, x)"), x.dtype)
 
     def inverse_product(self, clients: Clients, x: Array, y: Array, r: int) -> tuple[Array, int]:
-        """(n_lower,) about (grad_yy h)^{-1} grad_y f at x, y, and its number of products: Algorithm 4."""
+        """(n_lower,) approximate (grad_yy h)^{-1} grad_y f at x, y, and the number of products: Algorithm 4."""
         L = self.smoothness(x)
         p = clients.mean(self.upper_slope, SentVector(y)).v.astype(np.float64) / L
         terms, total = self.products(r), p
@@ -115,7 +115,7 @@ class FedNest(SecondOrderReports):
         return (total if self.series == "sum" else self.N * p).astype(y.dtype), terms
 
     def products(self, r: int | None) -> int:
-        """Products of round r: N - 1, or a number drawn from 0, ..., N - 1; of None: N - 1."""
+        """Number of products in round r: N - 1, or drawn from 0, ..., N - 1; for r = None: N - 1."""
         if self.series == "sum" or r is None:
             return self.N - 1
         return int(self.setting.streams(Purpose.NEUMANN, r=r).integers(self.N))
@@ -143,7 +143,7 @@ class FedNest(SecondOrderReports):
         return SentVector(np.asarray(y, message.y.dtype))
 
     def upper_slope(self, client: Client, message: SentVector) -> SentVector:
-        """The gradient of f_i in y, from which the series begins; keeps y for the rest of the round."""
+        """The gradient of f_i in y, the first term of the series; keeps y for the rest of the round."""
         client.memory["y"] = message.v
         return SentVector(self.gradients(client, client.memory["x"], self.upper_batches(client, 1)[0])[1])
 
@@ -161,7 +161,7 @@ class FedNest(SecondOrderReports):
 
     def derivative_times(self, client: Client, message: Term, derivative: Callable[..., Array]) -> Array:
         """A second derivative of h_i, `hessian_h` or `cross_h`, times p."""
-        behind = self.T  # the series' mini-batches are numbered behind those of the inner rounds 0, ..., T - 1
+        behind = self.T  # the series' mini-batches are numbered after those of the inner rounds 0, ..., T - 1
         batch = self.lower_batches(client, behind + message.t, 1)[0]
         return derivative(client.i, client.memory["x"], client.memory["y"], message.p, self.parts(client)[1], batch)
 

@@ -19,7 +19,7 @@ from zofl_mpi.rounds.zeroth_order import FedRZOState, Stepped, finite_losses
 
 @dataclass(frozen=True)
 class LowerSolutions:
-    """Server to client, Algorithm 2, line 7: the two inexact lower solutions; x_r and v the client has."""
+    """Server to client, Algorithm 2, line 7: the two inexact lower solutions; the client has x_r and v."""
 
     y0: Array  # (n_lower,) at x_r
     yv: Array  # (n_lower,) at x_r + eta v
@@ -27,7 +27,7 @@ class LowerSolutions:
 
 @dataclass(frozen=True)
 class Halfway(LowerSolutions):
-    """Server to client, outside the algorithm: asks for the iterate in the middle of a round."""
+    """Server to client, outside the algorithm: asks for an iterate from the middle of a round."""
 
     steps: int
 
@@ -73,7 +73,7 @@ class FedRZOBL(BilevelReports):
         return BilevelState(x=x, drawn=x, y=self.first_lower())
 
     def step(self, client: Client, message: LowerSolutions) -> Stepped:
-        """Takes the H local steps with the delayed solutions, or the first of them."""
+        """Take the H local steps with the delayed solutions, or the first few."""
         eta, x, r = self.local.eta, client.memory["x"], client.memory["r"]
         steps = message.steps if isinstance(message, Halfway) else self.local.steps()
         data, _ = self.parts(client)
@@ -87,11 +87,11 @@ class FedRZOBL(BilevelReports):
         return Stepped(self.local.descend(x, r, client.i, estimate, steps))
 
     def partial(self, client: Client, message: Halfway) -> Stepped:
-        """Takes the first of the local steps once more, up to the iterate that is drawn; timed apart."""
+        """Repeat the first local steps, up to the iterate that is drawn; timed separately."""
         return self.step(client, message)
 
     def directions(self, rounds: int) -> Directions:
-        """One direction a round, which all clients share."""
+        """One direction a round, shared by all clients."""
         return Directions(rounds, self.problem.n)
 
     def __post_init__(self) -> None:

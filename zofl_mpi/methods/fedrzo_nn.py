@@ -20,9 +20,9 @@ from zofl_mpi.rounds.zeroth_order import FedRZOState, LipschitzReports, Stepped,
 
 @dataclass(frozen=True)
 class Partial(GlobalModel):
-    """Server to client, outside the algorithm: asks for the iterate in the middle of a round."""
+    """Server to client, outside the algorithm: asks for an iterate from the middle of a round."""
 
-    steps: int  # how many local steps to take
+    steps: int  # number of local steps to take
 
 
 @final
@@ -54,14 +54,14 @@ class FedRZONN(LipschitzReports):
 
         drawn, k = state.drawn, self.local.drawn_step(state.steps, r)
         if k is not None and self.setting.any_between("private"):
-            drawn = x  # the iterate in the middle of a round would be one more answer of the clients
+            drawn = x  # the iterate in the middle of a round costs one more question
         elif k is not None:
             drawn = clients.mean(self.partial, Partial(state.x, r, k), to=S, weights=shares, counted=False).x
         steps = state.steps + self.local.steps()
         return FedRZOState(x, drawn, steps, float(np.linalg.norm(x.astype(np.float64) - state.x)))
 
     def step(self, client: Client, message: GlobalModel) -> Stepped:
-        """Takes the H local steps from x, or the first of them."""
+        """Take the H local steps from x, or the first few."""
         setting, eta, r = self.setting, self.local.eta, message.r
         steps = message.steps if isinstance(message, Partial) else self.local.steps()
         generator = setting.streams(Purpose.DIRECTION, r=r, i=client.i)
@@ -82,7 +82,7 @@ class FedRZONN(LipschitzReports):
         return Stepped(self.local.descend(message.x, r, client.i, estimate, steps))
 
     def partial(self, client: Client, message: Partial) -> Stepped:
-        """Takes the first of the local steps once more, up to the iterate that is drawn; timed apart."""
+        """Repeat the first local steps, up to the iterate that is drawn; timed separately."""
         return self.step(client, message)
 
     def directions(self, rounds: int) -> Directions:

@@ -1,4 +1,4 @@
-"""FSL-SAGE: split learning whose auxiliary heads learn to estimate the server's gradient at the cut.
+"""FSL-SAGE: split learning with auxiliary heads that learn to estimate the server's gradient at the cut.
 
 Nair, Lin, Liu, Liu, "FSL-SAGE: Accelerating Federated Split Learning via Smashed Activation Gradient Estimation",
 ICML 2025.
@@ -18,8 +18,8 @@ from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.client import HeadLoss, LocalSteps, Loss
 from zofl_mpi.rounds.split.costs import Traffic
-from zofl_mpi.rounds.split.messages import Model, Smashed, SplitState, Trained, mean_loss
-from zofl_mpi.rounds.split.method import SplitMethod
+from zofl_mpi.rounds.split.messages import Model, Smashed, SplitState, mean_loss
+from zofl_mpi.rounds.split.method import SplitMethod, Trainings
 from zofl_mpi.rounds.split.rules import GradientRule, Lines, backprop
 from zofl_mpi.rounds.split.server import RecentUploads, Server
 
@@ -33,7 +33,7 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class SageState(SplitState):
-    """The server's state after a round: theta_a in `theta` is the first head; and the uploads that alignment needs."""
+    """The server's state after a round: `theta` has the first head as theta_a; plus the uploads for the alignment."""
 
     heads: dict[str, Tensor] = column("1", "the aligned auxiliary heads")  # {i: (|theta_a|,)} as last aligned
     smashed: dict[str, Any] = column("1", "the clients' last uploads")  # {i: (N, *smashed_shape)}; see `RecentUploads`
@@ -46,17 +46,18 @@ class SageState(SplitState):
 @final
 @dataclass(frozen=True)
 class FSLSAGE(SplitMethod):
-    """Clients step along the gradient that their head estimates; every l-th round the server aligns the heads.
+    """Clients step along their head's gradient estimate; every l-th round the server aligns the heads.
 
     In these rounds the server aligns a client's head after its first upload, on its latest uploads: the gradient of the
-    head's loss at the smashed samples approaches the server's. A head neither trains on the local loss nor is averaged.
+    head's loss at the smashed samples approaches the server's. Heads do not train on the local loss and are not
+    averaged.
 
     Attributes:
-        l: the heads are aligned in the rounds 0, l, 2l, ...
-        buffer: samples of each client that the server keeps for it.
-        align_epochs: steps of the alignment, each on all of the buffer. Samples of one size are one mini-batch in it;
-            texts, padded to the longest of their mini-batch, stay in the mini-batches in which they came.
-        align_lr: their size (Adam; AdamW with its decay where the clients take that).
+        l: rounds between alignments; the rounds are 0, l, 2l, ...
+        buffer: samples of each client that the server keeps for the alignment.
+        align_epochs: steps of the alignment, each on the whole buffer. Samples of equal size form one mini-batch;
+            texts, padded to the longest of their mini-batch, stay in their original mini-batches.
+        align_lr: step size of the alignment (Adam; AdamW, with its decay, if the clients use that).
     """
 
     USED_WITH: ClassVar[UsedWith] = {"buffer": {"align_epochs": ()}, "align_lr": {"align_epochs": ()}}
@@ -69,21 +70,21 @@ class FSLSAGE(SplitMethod):
         """Algorithm 1 of the paper."""
         main, heads = self.server(state, r, clients.sharing), dict(state.heads)
         recent = RecentUploads(state.smashed, state.labels, self.buffer, self.problem.equal_sizes)
-        message, losses, errors = self.begin_round(state, r), {}, []
+        message, models, ended, errors = self.begin_round(state, r), self.models(r), Trainings(), []
         for group in self.training.groups(r):
             if r % self.l == 0:
                 for i, item in main.train(clients.ask(self.first, message, to=group)):
                     recent.add(i, item)
                 errors += [self.align(main, recent, heads, i) for i in group]
-                uploads = clients.ask_each(self.rest, {i: Head(heads[str(i)]) for i in group})
+                uploads = clients.ask_each(self.rest, {i: Head(heads[str(i)]) for i in group}, into=models)
             else:
-                uploads = clients.ask(self.train, message, to=group)
+                uploads = clients.ask(self.train, message, to=group, into=models)
             for i, item in main.train(uploads):
                 if isinstance(item, Smashed):
                     recent.add(i, item)
                 else:
-                    losses[i] = item.loss
-        new = main.state(self.mean(state, r, clients), mean_loss(losses.values()))
+                    ended[i] = item
+        new = main.state(self.mean(state, models), mean_loss(each.loss for each in ended.values()))
         error = math.fsum(errors) / len(errors) if errors else math.nan
         return SageState(**vars(new), heads=heads, smashed=recent.smashed, labels=recent.labels, alignment_loss=error)
 
@@ -91,14 +92,14 @@ class FSLSAGE(SplitMethod):
         return SageState(**vars(super().start()), heads={}, smashed={}, labels={})
 
     def align(self, main: Server, recent: RecentUploads, heads: dict[str, Tensor], i: int) -> float:
-        """Aligns client i's head; returns |estimated - true gradient|^2 on its recent uploads before the alignment."""
+        """Align client i's head; return |estimated - true gradient|^2 on its recent uploads before the alignment."""
         problem, running = self.problem, self.training.running
         uploads, targets = [], []
         for s, y in recent.uploads(i):
             leaf, labels = problem.to_device(s).detach().requires_grad_(), problem.to_device(y)
             with problem.server_side.bound_to(
                 main.theta, main.buffers.clone(), running
-            ):  # its running statistics stay as they are
+            ):  # its running statistics stay unchanged
                 targets.append(torch.autograd.grad(problem.server_loss(leaf, labels), leaf)[0])
             uploads.append((leaf, labels))
         theta = problem.to_device(problem.client_side.initial()[0])
@@ -121,33 +122,33 @@ class FSLSAGE(SplitMethod):
         return first
 
     def _distance(self, theta: Tensor, leaf: Tensor, labels: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """() |estimated - true gradient|^2 on smashed samples `leaf`, and its gradient (|theta_a|,) in the head."""
+        """() |estimated - true gradient|^2 on the smashed samples `leaf`, and its gradient (|theta_a|,) in the head."""
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         problem = self.problem
         buffers, math_alone = problem.to_device(problem.client_side.initial()[1]), sdpa_kernel(SDPBackend.MATH)
-        # attention by products, since its fused kernels have one derivative only
+        # attention by plain products: its fused kernels have no second derivative
         with problem.client_side.bound_to(theta, buffers, self.training.running), math_alone:
             (estimated,) = torch.autograd.grad(problem.local_loss(leaf, labels), leaf, create_graph=True)
             distance = (estimated - target).square().sum()
             return distance.detach(), problem.client_side.gradient(distance)[problem.n_client :]
 
     def first(self, client: Client, message: Model) -> Smashed:
-        """Uploads the first mini-batch of a round with alignment, before the aligned head arrives."""
+        """Upload the first mini-batch of a round with alignment, before the aligned head arrives."""
         model = client.scratch["model"] = self.steps(client, message)
         _, x, labels = next(iter(model))
-        with torch.no_grad(), model.bound_to(model.scratch):  # the pass that moves the statistics comes with the head
+        with torch.no_grad(), model.bound_to(model.scratch):  # the pass that moves the statistics follows with the head
             return Smashed(model.problem.smash(x), labels)
 
-    def rest(self, client: Client, message: Head) -> Generator[Smashed, Any, Trained]:
-        """Takes all local steps, with the aligned head; the first mini-batch has been uploaded."""
+    def rest(self, client: Client, message: Head) -> Generator[Smashed, Any, Any]:
+        """Take all local steps with the aligned head; the first mini-batch is already uploaded."""
         model: LocalSteps = client.scratch.pop("model")
         model.theta[model.problem.n_client :] = model.problem.to_device(message.theta)
         client.memory["head"] = message.theta.clone()
         return (yield from self.run_steps(model, sent=1))
 
     def steps(self, client: Client, message: Model) -> LocalSteps:
-        """The client's model for its local steps of a round: theta_c as sent, with its own head."""
+        """The client's model for its local steps of a round: theta_c as received, with its own head."""
         problem = self.problem
         aligned = client.memory.get("head")
         head = problem.client_side.initial()[0][problem.n_client :] if aligned is None else aligned
@@ -162,13 +163,13 @@ class FSLSAGE(SplitMethod):
         super().__post_init__()
 
     def make_loss_and_rule(self) -> tuple[Loss, GradientRule]:
-        """The auxiliary head's loss, by a backward pass; the head itself does not train on it."""
+        """The auxiliary head's loss, with a backward pass; the head itself does not train on it."""
         loss = HeadLoss(self.problem, trained=False)
         return loss, backprop(self.training, loss)
 
     @cached_property
     def traffic(self) -> Traffic:
-        """The clients' parts both ways, smashed samples up, heads down where they are aligned."""
+        """Clients' parts both ways, smashed samples up, heads down in rounds with alignment."""
         return replace(super().traffic, aligned=self.l)
 
     def plan(self, rounds: int) -> Lines:

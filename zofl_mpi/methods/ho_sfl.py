@@ -1,4 +1,4 @@
-"""HO-SFL: the server backpropagates to the cut, clients estimate along what it returns by forward passes only.
+"""HO-SFL: the server backpropagates to the cut; clients estimate the rest of the gradient by forward passes.
 
 Chen, Wu, Wang, Chen, "HO-SFL: Hybrid-Order Split Federated Learning with Backprop-Free Clients and Dimension-Free
 Aggregation", arXiv:2603.14773. Its code is not public.
@@ -19,14 +19,14 @@ from zofl_mpi.rounds.split.rules import GradientRule
 @final
 @dataclass(frozen=True)
 class HOSFL(EstimatingMethod, LockstepMethod):
-    """SFLV2 whose clients estimate, by perturbed forward passes, what SFLV2's compute by a backward pass.
+    """SFLV2 with perturbed forward passes in place of the clients' backward pass.
 
     A client sends the smashed samples s of a mini-batch up; the server takes its step and returns lambda = dL/ds of its
     loss L, taken before the step. The client's gradient is then that of
 
         <lambda, s(theta_c)> = sum_j <lambda_j, s_j(theta_c)>,   lambda held fixed,
 
-    and it steps along its zeroth-order estimate, with the same mini-batch. No auxiliary head trains or travels.
+    and the client steps along its zeroth-order estimate on the same mini-batch. No auxiliary head trains or travels.
 
     From the paper's abstract: first order above the cut and zeroth below it, lambda between them, models that come back
     as scalars and are replayed from shared seeds (--uplink seeds). Our reading: lambda is the gradient that SFLV2
@@ -43,8 +43,9 @@ class HOSFL(EstimatingMethod, LockstepMethod):
         return loss, self.estimation.rule(self.training, loss)
 
     def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
-        """Mini-batches up, lambdas down, one by one; then the clients' parts are averaged."""
+        """Mini-batches go up and lambdas down, one by one; then the clients' parts are averaged."""
         main = self.server(state, r, clients.sharing)
-        self.exchange(state, r, clients, dict.fromkeys(self.training.participants(r), main))
-        mean, replayed = self.average(state, r, clients)
+        servers = dict.fromkeys(self.training.participants(r), main)
+        ended = self.exchange(state, r, clients, servers, models := self.models(r))
+        mean, replayed = self.average(state, r, ended, models)
         return replace(main.state(mean, math.nan), replayed=replayed)

@@ -1,4 +1,4 @@
-"""pFedMe: the server descends the clients' Moreau envelopes; their proximal points are the personal models.
+"""pFedMe: the server descends the clients' Moreau envelopes, with their proximal points as personal models.
 
 Dinh, Tran, Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020, Algorithm 1.
 """
@@ -17,7 +17,7 @@ from zofl_mpi.rounds.report import GlobalModel
 @final
 @dataclass(frozen=True)
 class PFedMe(FirstOrder):
-    """min_x sum_i w_i min_y F_i(y) + (lam_p/2) |y - x|^2, the lower level that ZO-HFL solves too, by first order.
+    """min_x sum_i w_i min_y F_i(y) + (lam_p/2) |y - x|^2, by first order; ZO-HFL solves the same lower level.
 
     Local step t of client i: K gradient steps of size gamma~_t from y = w (the published code goes on from the last y)
     on one mini-batch's loss plus (lam_p/2) |y - w|^2; then w <- w - alpha lam_p (w - y). --tau is the paper's R,
@@ -53,6 +53,4 @@ class PFedMe(FirstOrder):
 
     @property
     def round_cost(self) -> RoundCost:
-        return replace(
-            super().round_cost, gradients=self.K, vectors=2
-        )  # w, and the personal model until there is a new one
+        return replace(super().round_cost, gradients=self.K, vectors=2)  # w, and the previous personal model

@@ -27,9 +27,9 @@ class ScaffnewState(local_sgd.LocalSGDState):
 @final
 @dataclass(frozen=True)
 class Scaffnew(EstimatesCost[Smooth]):
-    """Steps xt_i <- xt_i - gamma (g_i(xt_i) - h_i), after each of them with probability p the mean of all xt_i.
+    """Steps xt_i <- xt_i - gamma (g_i(xt_i) - h_i); after each step, with probability p, the mean of all xt_i.
 
-    A round lies between two means: all share one coin, so the number of steps is drawn at once, geometric. When x
+    A round lies between two means. All clients share one coin: the number of steps is drawn at once, geometric. When x
     arrives, at the start of the next round, a client takes h_i <- h_i + (p/gamma) (x - xt_i): no control variate
     travels. The h_i begin at 0 and their sum stays 0. All clients take part in all rounds.
 
@@ -64,11 +64,11 @@ class Scaffnew(EstimatesCost[Smooth]):
         return ScaffnewState(mean.y, self.setting.m * steps, state.iterations + steps)
 
     def steps(self, r: int) -> int:
-        """Local steps of each client in round r, the same at all ends: until the coin first says to communicate."""
+        """Number of local steps in round r, until the shared coin says to communicate."""
         return int(self.setting.streams(Purpose.COIN, r=r).geometric(self.p))
 
     def train(self, client: Client, message: GlobalModel) -> LocalModel:
-        """Corrects h_i by the last mean, then takes the steps to the next."""
+        """Correct h_i by the last mean, then take the steps to the next one."""
         x, r, memory = message.x, message.r, client.memory
         h = self.corrected(memory["h"], x, memory["xt"]) if memory else np.zeros_like(x)
         scale, steps = self.scale(client.i), self.steps(r)
@@ -80,10 +80,10 @@ class Scaffnew(EstimatesCost[Smooth]):
         return LocalModel(xt)
 
     def corrected(self, h: Array, x: Array, xt: Array) -> Array:
-        """(n,) h_i + (p/gamma) (x - xt_i), x the mean of the xt_i; refused where it is not finite."""
+        """(n,) h_i + (p/gamma) (x - xt_i), x the mean of the xt_i; UserError if it is not finite."""
         new: Array = (h + self.p / self.gamma_local * (x.astype(np.float64) - xt)).astype(h.dtype)
         if not np.isfinite(new).all():
-            raise UserError("h_i is not finite; --gamma-local is too small for a division by it, or too large")
+            raise UserError("h_i is not finite; --gamma-local is too small to divide by, or too large")
         return new
 
     def scale(self, i: int) -> float:

@@ -48,8 +48,8 @@ class Scaffold(FirstOrder):
     """Local steps y <- y - gamma~_t (g_i(y) - c_i + c), then the averages of the changes.
 
     x <- x + eta_g sum_S w_i dy_i / sum_S w_i and c <- c + sum_S w_i dc_i, where the w_i of all clients sum to 1; c and
-    all c_i begin at 0. The paper's Algorithm 1 is --weights uniform. With sizes c is weighted as x is: else the fixed
-    point would be that of the uniform objective.
+    all c_i begin at 0. The paper's Algorithm 1 is --weights uniform. With size, c is weighted as x is; otherwise the
+    fixed point would be that of the uniform objective.
 
     Attributes:
         option: of c_i+: I (the gradient of F_i at x on all data of the client) or II (the mean of the gradients used).
@@ -69,7 +69,7 @@ class Scaffold(FirstOrder):
         return SCAFFOLDState(x=x, c=np.zeros_like(x))
 
     def round(self, state: SCAFFOLDState, r: int, clients: Clients) -> SCAFFOLDState:
-        """Samples clients and adds up their changes: Algorithm 1, lines 3, 4, 15 to 17."""
+        """Sample clients and add up their changes: Algorithm 1, lines 3, 4, 15 to 17."""
         S, shares = self.local.sampling(r), self.local.client_weights()
         message, zero = Controlled(state.x, state.c, r), np.zeros_like(state.x)
         mean = clients.mean(self.train, message, to=S, weights=shares, nobody=ControlUpdate(zero, zero))
@@ -78,7 +78,7 @@ class Scaffold(FirstOrder):
         return SCAFFOLDState(**vars(new), c=(state.c + share * mean.dc.astype(np.float64)).astype(state.c.dtype))
 
     def train(self, client: Client, message: Controlled) -> ControlUpdate:
-        """Takes the local steps and renews c_i: Algorithm 1, lines 7 to 13."""
+        """Take the local steps and update c_i: Algorithm 1, lines 7 to 13."""
         x, c, r = message.x, message.c, message.r
         c_i = client.memory.get("c_i", np.zeros_like(c))
         batches, gammas = self.local.batches(client, r), self.local.steps.sizes(client.i, r)

@@ -1,4 +1,4 @@
-"""SGD on the server's own data: the control that measures how much of ZO-HFL's robustness is the server's iid share.
+"""SGD on the server's own data: the control for how much of ZO-HFL's robustness comes from the server's iid share.
 
 ZO-HFL with lambda = 0 takes the same steps, bit for bit.
 """
@@ -16,7 +16,7 @@ from zofl_mpi.rounds.report import Reporting, SmoothReport
 @final
 @dataclass(frozen=True)
 class ServerSGD(EstimatesCost[Smooth]):
-    """x <- x - gamma_r grad f_1(x; xi_r), f_1 the mean loss on the server's data; clients are only measured."""
+    """x <- x - gamma_r grad f_1(x; xi_r), f_1 the mean loss on the server's data; clients are evaluated only."""
 
     computes: ClassVar[str] = "nothing"
     travels: ClassVar[str] = "nothing down, nothing up"

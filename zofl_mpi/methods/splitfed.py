@@ -24,8 +24,8 @@ class SFLV2(LockstepMethod):
     def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         """Algorithm 2 of the paper, with one server part (its section on SFLV2)."""
         main = self.server(state, r, clients.sharing)
-        self.exchange(state, r, clients, dict.fromkeys(self.training.participants(r), main))
-        return main.state(self.mean(state, r, clients), math.nan)
+        self.exchange(state, r, clients, dict.fromkeys(self.training.participants(r), main), models := self.models(r))
+        return main.state(self.mean(state, models), math.nan)
 
 
 @final
@@ -46,27 +46,27 @@ class SFLV1(LockstepMethod):
             moments = {"keep": own, "reset": {}, "average": state.optimiser}[training.state]
             before = training.uploads_before(r, i)
             replicas[i] = Server(training, self.server_pass, state.theta_s, state.buffers_s, moments, before)
-        self.exchange(state, r, clients, replicas)
-        mean, main = self.mean(state, r, clients), Server.mean_of(replicas, training.client_weights())
-        main.moments = {**state.optimiser, **main.moments}  # those of the clients that rest stay
+        self.exchange(state, r, clients, replicas, models := self.models(r))
+        mean, main = self.mean(state, models), Server.mean_of(replicas, training.client_weights())
+        main.moments = {**state.optimiser, **main.moments}  # clients that rest keep theirs
         return main.state(mean, math.nan)
 
     @property
     def server_uploads(self) -> int:
-        """None together: a replica steps on its client's uploads alone."""
+        """0: nothing to share among ranks, since a replica steps on its own client's uploads."""
         return 0
 
 
 @final
 @dataclass(frozen=True)
 class SplitLoRA(SFLV2):
-    """SFLV2 with the defaults of SplitLoRA's code; what trains and travels is what the problem leaves to train.
+    """SFLV2 with the defaults of SplitLoRA's code; the problem decides which entries train and travel.
 
     With adapters, W x + (alpha/r) B A x, theta_c and theta_s are the entries of A and B alone. As in the code, the
-    clients' A are averaged, and their B, not the products B A.
+    clients' A and B are averaged separately, not the products B A.
 
     The code averages every 100 steps, uniformly, a snapshot from before the step; here h local steps end first.
-    Its step sizes fall linearly after the warm-up, here with --schedule linear --decay-steps N alone. Optimisers are
+    Its step sizes fall linearly after the warm-up; here use --schedule linear --decay-steps N. Optimiser moments are
     kept on both sides. The order of the clients is drawn each round.
     """
 

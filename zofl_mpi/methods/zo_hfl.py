@@ -44,8 +44,8 @@ class ZOHFL(EstimatesCost[Hierarchical]):
 
     Attributes:
         eta: smoothing radius, the distance from x at which the implicit function is evaluated.
-        divide: the sum of estimates is divided by m (non-participants count as 0) or by participants (|S_r|).
-        exchange: scalars (f_2's two values go up) or solutions (y+ and y-, the paper's; the same x, bit for bit).
+        divide: divisor of the sum of estimates: m (non-participants count as 0) or participants (|S_r|).
+        exchange: uploads: scalars (two values of f_2) or solutions (y+ and y-, as in the paper); x is bit-identical.
     """
 
     computes: ClassVar[str] = "gradients of h_i, its personal problem's, and values of f_2"
@@ -87,7 +87,7 @@ class ZOHFL(EstimatesCost[Hierarchical]):
         return np.asarray(zo.estimate(f.plus - f.minus, v, 2 * self.eta))
 
     def direction(self, i: int, r: int) -> Array:
-        """v_{i,r}, uniform on the unit sphere (the text's eta S would make n/(2 eta) wrong); both ends draw it."""
+        """v_{i,r}, uniform on the unit sphere (the text's eta S contradicts n/(2 eta)); both ends draw it."""
         setting, n = self.setting, self.problem.n
         draw_once = setting.context.draw_once_for_both_ends
         return draw_once(setting.streams, Purpose.DIRECTION, zo.direction, n, setting.dtype, r=r, i=i)
@@ -128,7 +128,7 @@ class ZOHFL(EstimatesCost[Hierarchical]):
         return hierarchical_report(self.setting, state.x, r, clients, self.personal)
 
     def personal(self, client: Client, message: GlobalModel) -> Measured:
-        """Measures the personal model y_i = LOCAL(x), which leaves no trace in the client's memory."""
+        """Measure the personal model y_i = LOCAL(x) without a trace in the client's memory."""
         y = self.local.solve(client, message.x[None], message.r, Purpose.PERSONAL)[0]
         return measure_personal(self.setting, client, message.x, y)
 
@@ -160,7 +160,7 @@ NOT_FINITE_SOLUTION = "the local solution is not finite; smaller --gamma-local o
 
 @dataclass(frozen=True)
 class Values:
-    """Client to server, --exchange scalars: all that the estimate needs of the two solutions."""
+    """Client to server, --exchange scalars: the two values that the estimate needs."""
 
     plus: float = change(F2, of="minus", scalar=True)  # f_{2,i}(x + eta v, y+)
     minus: float = finite(F2)  # f_{2,i}(x - eta v, y-)

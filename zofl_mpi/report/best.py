@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from zofl_mpi.errors import UserError, check_one_of
+from zofl_mpi.errors import UserError, check_one_of, plain
 from zofl_mpi.report.groups import Group, Groups, split
-from zofl_mpi.run.records import Run
+from zofl_mpi.run.grid.tune import at_the_end, best_of, edges
 
-LAST_EVALUATIONS = 5
-"""A choice takes the mean of so many at the end: the last one alone swings."""
 STEPS = frozenset(
     ["align_lr", "eta_g", "gamma", "gamma_local", "gamma_lower", "lr_client", "lr_server", "personal_gamma", "step"]
 )
@@ -45,24 +43,16 @@ def best(found: Groups, column: str, over: Sequence[str] = ()) -> Groups:
     rest = [axis for axis in found.groups[0].where if axis not in tuned]
     for same in split(found.groups, lambda group: str([group.where[axis] for axis in rest])).values():
         values = _values(same, column)
-        sign = 1 if column.endswith("accuracy") else -1
-        k = max(
-            (k for k in range(len(same)) if not math.isnan(values[k])), key=lambda k: sign * values[k], default=None
-        )
+        k = best_of(values, column)
         if k is None:
             raise UserError(f"--best {column}: {same[0].label} has no such column; run it with --validation 0.1")
-        ends = [axis for axis in tuned if _at_edge(same[k], same, axis, tuned)]
-        edge = f"; at an edge of {', '.join(ends)}: a better one may lie beyond" if ends else ""
+        ends, edge = edges(k, [(group.where, group.flags) for group in same], tuned)
         notes.append(f"{same[k].label}: the best of {len(same)} by {column}, {values[k]:.4g}{edge}")
-        chosen.append(replace(same[k], told={f"best_{column}": values[k], "at_edge": " ".join(ends)}))
-    return replace(found, groups=tuple(chosen), notes=tuple(notes))
-
-
-def at_the_end(run: Run, column: str) -> float:
-    """A column's mean over the last evaluations; nan where there is none."""
-    values = run.rounds.get(column, np.empty(0))
-    values = values[np.isfinite(values)][-LAST_EVALUATIONS:]
-    return float(values.mean()) if values.size else math.nan
+        where = {axis: same[k].where[axis] for axis in rest}  # its steps do not tell it from a control any more
+        told: dict[str, Any] = {axis: plain(same[k].where[axis]) for axis in tuned}
+        told |= {f"best_{column}": values[k], "at_edge": " ".join(ends)}
+        chosen.append(replace(same[k], where=where, told=told))
+    return replace(found, groups=tuple(chosen), notes=tuple(notes), sets={axis: found.sets[axis] for axis in rest})
 
 
 def _values(same: Sequence[Group], column: str) -> list[float]:
@@ -75,20 +65,3 @@ def _values(same: Sequence[Group], column: str) -> list[float]:
         else math.nan
         for group in same
     ]
-
-
-def _at_edge(group: Group, same: Sequence[Group], axis: str, tuned: Sequence[str]) -> bool:
-    """Whether, with the other steps as they are, nothing was tried on one side of a group's entry on the axis."""
-    if len({other.where[axis] for other in same}) < 2:
-        return False
-    line = [g for g in same if all(g.where[a] == group.where[a] for a in tuned if a != axis)]
-    sizes = [_size(g, line) for g in line]
-    order = sizes if all(sizes) else list(range(len(line)))
-    own = order[line.index(group)]
-    return own in (min(order), max(order))
-
-
-def _size(group: Group, line: Sequence[Group]) -> tuple[Any, ...]:
-    """The numbers among the flags in which groups on a line differ; () if there are none."""
-    numbers = {k: v for k, v in sorted(group.flags.items()) if isinstance(v, int | float) and not isinstance(v, bool)}
-    return tuple(v for k, v in numbers.items() if any(other.flags.get(k) != v for other in line))

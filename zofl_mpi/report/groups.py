@@ -16,6 +16,7 @@ from zofl_mpi.report.wording import METHODS, label_of
 from zofl_mpi.run import grid
 from zofl_mpi.run.grid.file import selected_runs
 from zofl_mpi.run.grid.state import FREE_FLAGS
+from zofl_mpi.run.grid.tune import planned
 from zofl_mpi.run.loop.divergence import has_diverged
 from zofl_mpi.run.records import Run
 
@@ -47,7 +48,7 @@ class Group:
     @property
     def entries(self) -> str:
         """Its entries as the grid spells them."""
-        return ", ".join(self.where.values())
+        return ", ".join(filter(None, self.where.values()))
 
     @property
     def seeds(self) -> dict[Any, Run]:
@@ -76,23 +77,27 @@ class Groups:
 def of_grid(path: Path, results: Path | None = None, only: Sequence[str] = (), trust: bool = False) -> Groups:
     """The groups of a grid: its runs along the axes that set the seed alone (UserError: none of its runs is usable)."""
     study = grid.read(path, results, trust=trust)
-    runs = list(selected_runs(study, only).values())
+    known, choices = planned(study, tried=True, best=True)
+    runs = [run for k, run in selected_runs(study, only).items() if k in known]
+    over = study.tune.over if study.tune else ()
     others = [axis for axis, names in study.sets.items() if names != {"seed"}]
     differ = [axis for axis in others if len({run.coordinates[axis] for run in runs}) > 1]
-    groups, notes = [], []
+    groups, notes = [], choices
     for members in split(runs, lambda run: str([run.coordinates[axis] for axis in others])).values():
         found = [grid.finished(study, member) for member in members]
         notes += [told for told in found if isinstance(told, str)]
         usable, diverged = _usable([run for run in found if isinstance(run, Run)])
         notes += diverged
-        where = {axis: members[0].coordinates[axis] for axis in differ}
+        at = {axis: members[0].coordinates[axis] for axis in differ}
+        where = {axis: entry for axis, entry in at.items() if axis not in over}
+        steps = {axis: plain(entry) for axis, entry in at.items() if axis in over}
         flags = {name: value for name, value in members[0].flags.items() if name != "seed"}
-        groups.append(Group(where, label_of(where, flags), len(members), tuple(usable), flags))
+        groups.append(Group(where, label_of(at, flags), len(members), tuple(usable), flags, steps))
     kept = tuple(group for group in groups if group.runs)
     if not kept:
         remedy = f"python -m zofl_mpi.run.grid {path} --run does what is left"
         raise UserError(f"{path}: none of its {len(runs)} runs can be drawn: {notes[0]}; {remedy}")
-    sets = {axis: study.sets[axis] for axis in differ}
+    sets = {axis: study.sets[axis] for axis in differ if axis not in over}
     return Groups(kept, sets, tuple(notes), (path, *(run.out for run in runs)))
 
 

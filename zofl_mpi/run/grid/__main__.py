@@ -7,7 +7,8 @@
 The state of a run is read from its result alone: it is finished if its result is, with the configuration of the file.
 A result of another configuration is never touched. Any number of grid runners may work on one folder: who runs a run
 holds the lock of its log, and so does the run itself, should its grid runner be killed. A list imports no module or
-user-defined class, unless --trust is given; --run does.
+user-defined class, unless --trust is given; --run does. With [tune] in the file, --run tries the steps with one seed,
+then runs the best of them with further seeds (`run.grid.tune`).
 """
 
 import argparse
@@ -24,6 +25,7 @@ from zofl_mpi.errors import UserError, demand, plain, printing, refused
 from zofl_mpi.run.grid.file import Grid, GridRun, known_flags, read, selected_runs
 from zofl_mpi.run.grid.runner import LABELS, Runner, RunOutcome, Screen, say
 from zofl_mpi.run.grid.state import command, state_of, typed
+from zofl_mpi.run.grid.tune import planned
 from zofl_mpi.run.loop.signals import STATUS
 
 
@@ -48,8 +50,14 @@ def _runs(count: int) -> str:
     return f"{count} run{'' if count == 1 else 's'}"
 
 
-def perform(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str], jobs: int) -> Runner:
-    """Runs all that is not complete; returns the runner (UserError: no launcher, or no folder for results)."""
+def perform(
+    grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str], jobs: int, only: Sequence[str] | None = None
+) -> Runner:
+    """Runs all that is not complete; returns the runner (UserError: no launcher, or no folder for results).
+
+    Args:
+        only: the part of a study with [tune] whose best steps are run with further seeds; None: without these.
+    """
     if launcher and not shutil.which(launcher[0]):
         raise UserError(f"{launcher[0]} is not found; load the MPI's module, name another --launcher, or use --ranks 1")
     try:
@@ -58,7 +66,16 @@ def perform(grid: Grid, runs: Mapping[int, GridRun], launcher: Sequence[str], jo
         raise UserError(f"the folder {grid.folder} cannot be made ({exc.strerror}); give another --results") from exc
     runner = Runner(grid, list(runs.values()), launcher, jobs)
     runner.run(Screen(len(runs)))
+    known = {} if only is None else _planned(grid, only, _tried(runner, only))
+    if more := [run for k, run in known.items() if k not in runs]:
+        runner.add(more)
+        runner.run(Screen(len(runs) + len(more)))
     return runner
+
+
+def _tried(runner: Runner, only: Sequence[str]) -> bool:
+    """True if each run of a grid has ended: what failed is no choice."""
+    return not only and all(outcome.word in ("already", "done", "failed") for outcome in runner.outcomes)
 
 
 def report(outcomes: Sequence[RunOutcome]) -> Iterator[str]:
@@ -88,13 +105,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         grid, runs, launcher = _read(given)
         if not (given.run or given.index is not None):
-            for line in listing(grid, runs, launcher):
+            for line in (*listing(grid, runs, launcher), *planned(grid)[1]):
                 print(plain(line))
             return 0
-        runner = perform(grid, runs, launcher, given.jobs)
+        runner = perform(grid, runs, launcher, given.jobs, given.only if given.index is None else None)
     except UserError as error:
         return refused(error)
-    for line in report(runner.outcomes):
+    choices = planned(grid, _tried(runner, given.only))[1] if given.index is None else []
+    for line in (*report(runner.outcomes), *choices):
         say(line)
     return exit_status(runner, given.index is not None)
 
@@ -124,11 +142,19 @@ def _read(given: argparse.Namespace) -> tuple[Grid, dict[int, GridRun], list[str
     grid = read(given.file, given.results, trust=given.trust or given.run or given.index is not None)
     if given.data_dir is not None:
         grid = replace(grid, runs=tuple(_with_data(grid, run, given.data_dir) for run in grid.runs))
-    runs = selected_runs(grid, given.only)
+    runs = _planned(grid, given.only)
+    if not runs:
+        raise UserError(f"--only {' '.join(given.only)}: none of these runs is chosen yet; run the others first")
     if given.index is not None:
         demand(given.index in runs, "index", given.index, f"one of the numbers {min(runs)} to {max(runs)} of the list")
         runs = {given.index: runs[given.index]}
     return grid, runs, _launcher(given.launcher, given.ranks or grid.ranks)
+
+
+def _planned(grid: Grid, only: Sequence[str], tried: bool = False) -> dict[int, GridRun]:
+    """{number: run} of a part of what a study consists of, as far as its results tell."""
+    known = planned(grid, tried)[0]
+    return {k: run for k, run in selected_runs(grid, only).items() if k in known}
 
 
 def _launcher(given: str | None, ranks: int) -> list[str]:

@@ -3,7 +3,8 @@
 module = "zofl_mpi.zo_hfl"            # the family of methods
 ranks = 3                             # processes of a run; 1 (the default) is without mpirun
 folder = "results/a_table1"           # where the results go (default: results/ and this file's name)
-name = "{data}-{cell}-{method}-s{seed}"     # of a run (default: its entries, joined by -)
+name = "{data}-{cell}-{method}-t{steps}-s{seed}"     # of a run (default: its entries, joined by -); an axis that a run
+                                      # does not have is left out, with the text before it
 optional = ["beta"]                   # flags that are dropped where a method or problem does not have them
 
 [fixed]                               # flags of all runs; an axis may set them to something else
@@ -15,20 +16,35 @@ seed = [1, 2, 3]                      # a list: the axis is the flag
 "a0.1-b0.5" = { alpha = 0.1, beta = 0.5 }
 [axes.method]
 zo_hfl = { method = "zo_hfl" }
+server_sgd = { method = "server_sgd" }
+[axes.steps]
+tau = [5, 20]                         # a list in a table: a flag, an entry for each of its values
+
+[when]                                # an axis that only the runs with these entries on other axes have
+steps = { method = "zo_hfl" }         # the others have the entry "" there, which sets nothing
 
 [[skip]]                              # leaves out the runs with all of these entries; a list means any of it
 method = "zo_hfl"
 seed = [2, 3]
 
+[[only]]                              # keeps the runs with all of these entries alone, or those of another [[only]]
+seed = 1
+"method steps" = [["zo_hfl", 5], ["server_sgd", ""]]    # several axes: any of these combinations
+
 [[set]]                               # flags of the runs with all of these entries, in place of their axes' own
 cell = "a0.1-b0.5"
 flags = { gamma = 0.3 }
+
+[tune]                                # steps are chosen by results: see python -m pydoc zofl_mpi.run.grid.tune
+[figure]                              # of zofl-report, which has these flags: x, y, control, best, over
+[table]                               # beside the figure; columns of the results, differences to a control
+rows = ["method"]                     # axes that tell the groups apart
+columns = ["test_accuracy", "test_loss"]
+control = "server_sgd"
 """
 
 import functools
-import itertools
 import json
-import math
 import operator
 import os
 import string
@@ -43,19 +59,29 @@ from zofl_mpi.paths import user_path
 from zofl_mpi.run.command import flags, plan
 from zofl_mpi.run.command.family import family_of
 from zofl_mpi.run.command.stored import CLASSES
+from zofl_mpi.run.grid.axes import (
+    NO_ENTRY,
+    Axes,
+    Entries,
+    Flags,
+    Tune,
+    among,
+    axis_of,
+    combinations,
+    conditions,
+    entries,
+    flags_in,
+    tune_of,
+)
 
-Flags = dict[str, Any]
-"""{field name: value}, as in a file for --config."""
-
-KEYS = ("module", "ranks", "folder", "name", "optional", "fixed", "axes", "skip", "set")
-MAX_RUNS = 20_000
-"""Most runs of a grid, those that are skipped counted."""
+KEYS = (
+    *("module", "ranks", "folder", "name", "optional", "fixed", "axes", "when", "skip", "only", "set", "tune"),
+    *("figure", "table"),  # of zofl-report
+)
 MAX_RANKS = 65_536
 """Most processes of a run: more is a mistake, or a stranger's file that would start them here."""
 LONGEST = 200
 """Most bytes of a run's name; a file's may have 255, and checkpoint and log add their endings."""
-OURS = ("out", "force", "resume", "config", "dry_run")
-"""Flags that are decided anew whenever a run is started."""
 
 
 @final
@@ -85,6 +111,7 @@ class Grid:
     axes: dict[str, tuple[str, ...]]  # {axis: names of its entries}
     runs: tuple[GridRun, ...]
     sets: dict[str, frozenset[str]]  # {axis: the flags that its entries set}
+    tune: Tune | None = None  # of a study, whose runs with further seeds depend on results: see `run.grid.tune`
 
 
 def read(path: str | Path, results: str | Path | None = None, *, trust: bool = False) -> Grid:
@@ -131,18 +158,23 @@ def _grid(table: Mapping[str, Any], stem: str, results: str | Path | None, trust
     module, ranks = _value(table, "module", str, None), _value(table, "ranks", int, 1)
     if not 1 <= ranks <= MAX_RANKS:
         raise UserError(f"ranks = {ranks}: must be a whole number from 1 to {MAX_RANKS}")
-    axes = {axis: _axis(axis, given) for axis, given in _value(table, "axes", dict, {}).items()}
+    axes = {axis: axis_of(axis, given) for axis, given in _value(table, "axes", dict, {}).items()}
     if not axes:
         raise UserError("has no axes; name at least one under [axes], as seed = [1, 2, 3]")
+    tune = tune_of(_value(table, "tune", dict, {}), axes) if "tune" in table else None
+    if tune:
+        seeds = dict.fromkeys((tune.seed, *tune.then))
+        axes = {"seed": {seed: Flags(seed=int(seed)) for seed in seeds}} | axes
+    when = conditions(_value(table, "when", dict, {}), axes)
+    axes = {axis: {NO_ENTRY: Flags()} | given if axis in when else given for axis, given in axes.items()}
     own = _value(table, "folder", str, f"results/{stem}")
     folder = user_path(results, "--results") if results else user_path(own, "folder =")
-    if (product := math.prod(map(len, axes.values()))) > MAX_RUNS:
-        raise UserError(f"its axes have {product} runs, at most {MAX_RUNS} make a grid: divide it into several")
-    runs = tuple(_runs(module, folder, table, axes, trust))
+    where = combinations(axes, when, _value(table, "only", list, []))
+    runs = tuple(_runs(module, folder, table, axes, where, trust))
     _check_names(runs)
     names = {axis: tuple(given) for axis, given in axes.items()}
     sets = {axis: frozenset(name for given in axes[axis].values() for name in given) for axis in axes}
-    return Grid(module, ranks, folder, names, runs, sets)
+    return Grid(module, ranks, folder, names, runs, sets, tune)
 
 
 def _value(table: Mapping[str, Any], key: str, kind: type[Any], default: Any) -> Any:
@@ -154,59 +186,19 @@ def _value(table: Mapping[str, Any], key: str, kind: type[Any], default: Any) ->
     return value
 
 
-def _axis(axis: str, given: Any) -> dict[str, Flags]:
-    """{entry: its flags}."""
-    if isinstance(given, dict):
-        named = list(given.items())
-    elif isinstance(given, list):
-        named = [(_entry(value), {axis: value}) for value in given]
-    else:
-        raise UserError(f"axis {axis} = {given!r}: must be a list of values of --{axis}, or a table of entries")
-    if not named:
-        raise UserError(f"axis {axis} has no entries; give it at least one, or remove it")
-    for entry, count in Counter(entry for entry, _ in named).items():
-        if count > 1:
-            raise UserError(f"axis {axis} has the entry {entry} twice; remove one")
-    return {entry: _flags_in(values, f"axis {axis}, entry {entry!r}") for entry, values in named}
-
-
-def _entry(value: Any) -> str:
-    """The entry's name for a value in a list."""
-    if isinstance(value, list):
-        return "_".join(map(_entry, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _flags_in(values: Any, where: str) -> Flags:
-    """The flags of a table, by field name, whatever their spelling."""
-    if not isinstance(values, dict):
-        raise UserError(f"{where} is {values!r}: must be a table of flags, as {{ alpha = 0.1 }}")
-    named: Flags = {}
-    for key, value in values.items():
-        name = flags.field_of(key)
-        if name in OURS:
-            raise UserError(f"{where} sets --{flags.flag(name)}, which the grid runner sets itself; remove it")
-        if name in named:
-            raise UserError(f"{where} sets --{flags.flag(name)} twice; remove one")
-        named[name] = value
-    return named
-
-
 # --- the runs
 
-Axes = Mapping[str, Mapping[str, Flags]]
-"""{axis: {entry: its flags}}."""
 
-
-def _runs(module: str, folder: Path, table: Mapping[str, Any], axes: Axes, trust: bool) -> Iterator[GridRun]:
-    fixed = _flags_in(table.get("fixed", {}), "fixed")
+def _runs(
+    module: str, folder: Path, table: Mapping[str, Any], axes: Axes, coordinates: Iterable[dict[str, str]], trust: bool
+) -> Iterator[GridRun]:
+    fixed = flags_in(table.get("fixed", {}), "fixed")
     optional = [flags.field_of(str(key)) for key in _value(table, "optional", list, [])]
-    skips = [entries("skip", skip, axes) for skip in _value(table, "skip", list, [])]
+    skips = [part for skip in _value(table, "skip", list, []) for part in entries("skip", skip, axes)]
     sets = [_set(given, axes) for given in _value(table, "set", list, [])]
     used: set[str] = set()
-    for combination in itertools.product(*axes.values()):
-        where = dict(zip(axes, combination, strict=True))
-        if any(among(where, skip) for skip in skips):
+    for where in coordinates:
+        if among(where, skips):
             continue
         name, own = _name(table, where), [given for runs, given in sets if among(where, runs)]
         try:
@@ -235,19 +227,20 @@ def _check_ours(module: str, given: Flags) -> None:
 def _name(table: Mapping[str, Any], where: Mapping[str, str]) -> str:
     """The name of a run."""
     if "name" not in table:
-        return "-".join(where.values())
+        return "-".join(filter(None, where.values()))
     template = str(_value(table, "name", str, ""))
     try:
-        length = 0
+        name = ""
         for text, axis, form, conversion in string.Formatter().parse(template):
-            length += len(text) + len(where.get(axis or "", ""))
             if axis is not None:
                 check_one_of(where, axis, "axis", f"name = {template!r}: ")
             if form or conversion:  # a width would make a name of any length
                 raise ValueError(f"{{{axis}}} has a format of its own, which no name takes")
-        if length > LONGEST:
+            if axis is None or where[axis] != NO_ENTRY:
+                name += text + where.get(axis or "", "")
+        if len(name) > LONGEST:
             raise ValueError(f"a run's name has at most {LONGEST} characters")
-        return template.format(**where)
+        return name
     except (ValueError, LookupError) as exc:
         raise UserError(f"name = {template!r}: {exc}; an axis is named as {{seed}}") from exc
 
@@ -280,23 +273,6 @@ def _fitted(module: str, given: Flags, optional: Sequence[str]) -> Flags:
     return kept
 
 
-Entries = dict[str, set[str]]
-"""{axis: entries}: the runs with one of them on each of the axes."""
-
-
-def entries(key: str, given: Any, axes: Mapping[str, Iterable[str]]) -> Entries:
-    """The runs that a table under [[key]], or --only, concerns."""
-    if not isinstance(given, dict) or not given:
-        raise UserError(f"{key} = {given!r}: must be a table of axes and entries, under [[{key}]]")
-    found = {}
-    for axis, value in given.items():
-        check_one_of(axes, axis, "axis", f"{key}: ")
-        found[axis] = {_entry(entry) for entry in (value if isinstance(value, list) else [value])}
-        for entry in found[axis]:
-            check_one_of(axes[axis], entry, f"entry of the axis {axis}", f"{key}: ")
-    return found
-
-
 def selected_runs(grid: Grid, only: Sequence[str]) -> dict[int, GridRun]:
     """{number: run} of a part of a grid: those with all of these AXIS=ENTRY[,ENTRY] (UserError: there is none)."""
     words = [text.partition("=") for text in only]
@@ -307,16 +283,11 @@ def selected_runs(grid: Grid, only: Sequence[str]) -> dict[int, GridRun]:
     return runs
 
 
-def _set(given: Any, axes: Axes) -> tuple[Entries, Flags]:
+def _set(given: Any, axes: Axes) -> tuple[list[Entries], Flags]:
     """The runs that a table under [[set]] concerns, and their flags."""
     runs = dict(given) if isinstance(given, dict) else given
     values = runs.pop("flags", None) if isinstance(runs, dict) else None
-    return entries("set", runs, axes), _flags_in(values, "set: flags")
-
-
-def among(where: Mapping[str, str], runs: Entries) -> bool:
-    """True if a run with these entries on the axes is one of them."""
-    return all(where[axis] in values for axis, values in runs.items())
+    return entries("set", runs, axes), flags_in(values, "set: flags")
 
 
 def _check_names(runs: Sequence[GridRun]) -> None:

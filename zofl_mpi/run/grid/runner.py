@@ -64,6 +64,10 @@ class Runner:
         self.outcomes: list[RunOutcome] = []  # of all that have ended or were not to be begun
         self.heard: list[int] = []  # the signals so far
 
+    def add(self, runs: Sequence[GridRun]) -> None:
+        """Further runs, for another `run`."""
+        self._waiting += runs
+
     def run(self, screen: Screen) -> None:
         """Runs until all have ended; after a signal, until those in progress have."""
         try:
@@ -79,6 +83,7 @@ class Runner:
             for child in self._children:
                 child.process.wait()
         self.outcomes += [RunOutcome(run, "left") for run in self._waiting]
+        self._waiting.clear()
 
     def _begin_next(self, screen: Screen) -> None:
         while self._waiting and len(self._children) < self._jobs and not self.heard:
