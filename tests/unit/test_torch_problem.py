@@ -279,7 +279,7 @@ def test_a_column_of_outputs_is_not_spread_against_targets(written: Written, cap
     name = written(f"{NETS}\nwrong = TorchProblem(lambda shape: nn.Linear(shape[0], 1), {loss})\n")
     own = ["--problem", f"{name}:wrong", "--method", "fedavg", "--data", "regression.npz", *FEW, "--out", "a.h5"]
     told = launch.refused(capsys, "zofl_mpi.zo_hfl", *own)
-    assert "spreads outputs of shape" in told or "Using a target size" in told
+    assert "broadcasts outputs of shape" in told or "Using a target size" in told
 
 
 def test_a_loss_without_a_gradient_serves_methods_that_need_values_alone(written: Written, capsys: Capsys) -> None:
