@@ -334,7 +334,7 @@ def test_problems_in_memory_make_their_setting() -> None:
     assert problem.loss(x, data.test) == pytest.approx(loss.item(), rel=1e-5)
     copy[0].weight.data.zero_()
     assert problem.loss(x, data.test) == pytest.approx(loss.item(), rel=1e-5)
-    with pytest.raises(UserError, match="targets, not classes"):
+    with pytest.raises(UserError, match="targets, but this problem classifies"):
         net.choice().make(site)
 
 

@@ -130,7 +130,7 @@ def equal_bits(function: Function, data: Dataset, batch: int, dtype: str) -> boo
     """True if local steps and losses are bit-identical whichever other clients share the batch.
 
     Tested on this device for mini-batches of size `batch`: a full block is computed in order, rotated by one row, in
-    reverse, and with three rows alone. This compares neighbouring rows, and full blocks with zero rows.
+    reverse, and with three rows alone. This compares each place of a block with the next, and other clients with zeros.
     """
     with LOCK:
         steps = _trial_steps(function, data, batch, dtype)
