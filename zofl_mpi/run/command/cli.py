@@ -1,8 +1,7 @@
-"""The command line of a family of methods: every rank from its first line to its exit status.
+"""Runs the command line of a family of methods on every rank, from the arguments to the exit status.
 
-Rank 0 alone reads the arguments and broadcasts the plan. Steps that every rank takes for itself, such as reading data,
-may fail on one rank only; then all end with that rank's sentence. Once the rounds have begun, any failure on one rank
-ends all of them at once.
+Rank 0 alone reads the arguments and broadcasts the plan. Before the rounds, a failure on one rank, as in reading data,
+ends all ranks with its error message. During the rounds, any failure on one rank ends all at once.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from zofl_mpi.run.mpi.world import connect
 
 
 def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs the command line of a family, a module with METHODS, PROBLEMS and a docstring. Never returns.
+    """Runs the command line of a family, a module with METHODS, PROBLEMS and a docstring; never returns.
 
-    Exit status 0: done; 1: failed; 2: a mistake of the user; 75: stopped by a signal, can be resumed.
+    Exit status 0: done; 1: failed; 2: user error; 75: stopped by a signal, can be resumed.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  (None if the shell closed it)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-    atexit.register(gc.freeze)  # else Python's end looks at all of torch's objects once more, for a second
+    atexit.register(gc.freeze)  # else the collection at exit scans torch's objects for a second
     if speaks_first() and {"--quiet", "--config", "--dry-run", "--help", "-h"}.isdisjoint(given):  # it may be quiet
         announce(launched(os.environ))
     stop, job = Stop(), cast("Job | int", 0)
@@ -60,7 +59,7 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _tell(signal: str, job: Job | int) -> None:
-    """Says that a signal has come: at Ctrl-C Open MPI's mpirun passes nothing on and soon kills its ranks."""
+    """Announces a signal at once: at Ctrl-C, Open MPI's mpirun soon kills its ranks without passing it on."""
     words = "the run ends before its first round; nothing was written"
     if not isinstance(job, int):
         words = f"the run ends after this round; where it is ended before, {job.watch.remedy()}"
@@ -68,12 +67,12 @@ def _tell(signal: str, job: Job | int) -> None:
 
 
 def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
-    """The last words of a rank that ends the run: a sentence, or a traceback of an unforeseen error."""
+    """Final message of a rank that ends the run: an error message, or the traceback of an unforeseen error."""
     kept = "" if isinstance(job, int) else f"; {job.watch.remedy()}"
     if isinstance(exc, KeyboardInterrupt):
         return f"zofl_mpi: interrupted{kept or ' before the first round; nothing was written'}"
     if isinstance(exc, BrokenPipeError) or (isinstance(exc, OSError) and output_fails()):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python's last flush would fail, too
         if isinstance(exc, BrokenPipeError):
             return "zofl_mpi: standard output was closed"
         return f"zofl_mpi: standard output cannot be written ({exc.strerror}): send it elsewhere{kept}"
@@ -90,9 +89,9 @@ def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
 
 
 def prepared(world: World, module: str, arguments: Sequence[str], stop: Stop) -> Job | int:
-    """Does everything before the first round; an exit status after --help, --dry-run or a mistake of the user.
+    """Prepares the run up to its first round; returns an exit status after --help, --dry-run or a user error.
 
-    A mistake is known to all ranks, so that each may exit by itself.
+    All ranks know of a user error, hence each exits by itself.
     """
     try:
         family = family_of(module)
@@ -114,7 +113,7 @@ def prepared(world: World, module: str, arguments: Sequence[str], stop: Stop) ->
 
 
 def _print_plan(built: Built) -> None:
-    """--dry-run: the configuration, the expected cost of the run, the clients' devices."""
+    """Prints what --dry-run shows: configuration, expected cost, the clients' devices."""
     compile_kernel(built.world, built.method)
     if built.world.rank == 0:
         print(plans.in_words(built.plan.config, built.expected()))
@@ -123,7 +122,7 @@ def _print_plan(built: Built) -> None:
 
 
 def _run(job: Job) -> int:
-    """Leads the run at rank 0, serves it elsewhere; returns the exit status."""
+    """Leads the run on rank 0, serves it on the others; returns the exit status."""
     end_start()
     if job.recorder is not None:
         from zofl_mpi.run.loop.session import lead  # HDF5 is for rank 0 only
@@ -137,7 +136,7 @@ def _run(job: Job) -> int:
 
 
 def _read_plan(world: World, family: Family, arguments: Sequence[str]) -> Plan | int:
-    """The plan that rank 0 reads from the arguments, on all ranks; an exit status if there is nothing to do."""
+    """Reads the plan from the arguments at rank 0 and broadcasts it; an exit status if there is nothing to run."""
 
     def read() -> Plan | int:
         try:

@@ -313,7 +313,7 @@ class Recorder:
     def _check(self) -> None:
         """Raises WriteError if the file was deleted, replaced or taken over: its rows would be lost."""
         if self._writer.is_lost():
-            raise WriteError(f"{self.path}: another process removed its lock {self._writer.path} and is writing it now")
+            raise WriteError(f"{self.path}: another process has removed {self._writer.path} and is writing it now")
         with suppress(FileNotFoundError):
             if os.stat(self.path).st_ino == os.fstat(self._staged.number).st_ino:
                 return
