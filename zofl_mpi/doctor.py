@@ -1,4 +1,4 @@
-"""Check of a machine: its MPI library, the ranks' hosts and devices, and the time of real exchanges.
+"""Checks a machine: MPI library, hosts and devices of the ranks, and measured exchange times.
 
 mpirun -n 4 python -m zofl_mpi.doctor
 """
@@ -24,23 +24,23 @@ from zofl_mpi.run.mpi import binding
 from zofl_mpi.run.mpi.world import MPIWorld, connect
 
 SIZES = (1, 7_840, 1_000_000)
-"""Entries of the vectors that are sent to and fro: a number, [A]'s model for MNIST, 4 MB."""
+"""Lengths of the exchanged vectors: a number, [A]'s model for MNIST, 4 MB."""
 
 
 @final
 @dataclass(frozen=True)
 class EchoedVector:
-    """A vector on its way to a client and back."""
+    """Message with a vector, to a client and back."""
 
     a: np.ndarray[Any, np.dtype[np.float32]]
 
 
 @final
 class Echo:
-    """The method of the exchange: clients send back what they get."""
+    """Method whose clients return the vector they receive."""
 
     def echo(self, client: Client, message: EchoedVector) -> EchoedVector:
-        """Step: the message."""
+        """Step: returns the message."""
         return message
 
 
@@ -61,12 +61,12 @@ def main(words: list[str] | None = None) -> int:
             raise
         if output_fails():
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        world.abort(f"zofl_mpi: the check cannot go on: {plain(exc)}")  # the other ranks would wait for this one
+        world.abort(f"zofl_mpi: the check cannot go on: {plain(exc)}")  # else the other ranks would wait for this one
     return 0
 
 
 def _examine(world: World, placements: Sequence[binding.RankPlacement]) -> None:
-    """Prints what was found, then tries exchanges."""
+    """Prints the findings, then tries exchanges."""
     names = world.allgather(device.describe(placements[world.rank].device))
     lacking = world.allgather([name for name in ("squeue", "scontrol") if shutil.which(name) is None])
     if world.rank == 0:
@@ -86,16 +86,16 @@ def _examine(world: World, placements: Sequence[binding.RankPlacement]) -> None:
 
 
 def slurm(environment: Mapping[str, str], hosts: Sequence[str], lacking: Sequence[Sequence[str]]) -> str:
-    """A sentence on whether a job can put itself back into the queue.
+    """Says whether a Slurm job can requeue itself.
 
-    Of each rank: its node (`hosts`), and the commands of Slurm that are missing there (`lacking`).
+    `hosts`: each rank's node; `lacking`: the Slurm commands missing there.
     """
     if "SLURM_JOB_ID" not in environment:
         return "Slurm: this is no job; whether one can put itself back into the queue shows on the nodes that it gets"
     job = f"Slurm: job {environment['SLURM_JOB_ID']}"
     poor = {host: words for host, words in zip(hosts, lacking, strict=True) if words}
     lack = "; ".join(f"no {' and no '.join(words)} on {host}" for host, words in poor.items())
-    if not any("scontrol" in words for words in poor.values()):  # the scripts of jobs/ need no more than that
+    if not any("scontrol" in words for words in poor.values()):  # enough for the scripts of jobs/
         return f"{job} can put itself back into the queue" + (f" ({lack}, which jobs/ does without)" if lack else "")
     return (
         f"{job} cannot put itself back into the queue ({lack}): its log then says how to continue; ask for these "
@@ -104,7 +104,7 @@ def slurm(environment: Mapping[str, str], hosts: Sequence[str], lacking: Sequenc
 
 
 def _exchange(world: World) -> None:
-    """Times a question of each size to one client on each rank, and prints the best of five."""
+    """Times an exchange of each size with one client per rank, and prints the best of five."""
     from zofl_mpi.run.mpi.client import ClientRank
     from zofl_mpi.run.mpi.server import MPIClients
 
@@ -127,6 +127,6 @@ def _exchange(world: World) -> None:
 
 
 if __name__ == "__main__":
-    from zofl_mpi.doctor import main as run  # the messages' class by its true name
+    from zofl_mpi.doctor import main as run  # messages need their class's module name, not __main__
 
     sys.exit(run())

@@ -1,4 +1,4 @@
-"""A class of a user's own module, which a command names as module:Class."""
+"""Imports a user's class that a command names as module:Class."""
 
 import importlib
 import os
@@ -10,18 +10,18 @@ from typing import Any
 from zofl_mpi.errors import UserError, mistake, place_of, warn
 
 READ: dict[str, tuple[ModuleType, int]] = {}
-"""{file of a module: the module, and when the file was last changed as this process read it}"""
+"""{file of a module: (module, modification time when this process read it)}."""
 
 
 def imported(name: str, flag: str) -> type[Any]:
-    """The class that module:Class names; of a problem also an object that has a `choice`, as a `TorchProblem`."""
+    """Imports module:Class; for a problem also an object with a `choice`, as a `TorchProblem`."""
     module, _, cls = name.partition(":")
     here = os.getcwd()
-    sys.path.insert(0, here)  # as `python -m` would find it
+    sys.path.insert(0, here)  # as `python -m` does
     try:
         found = getattr(importlib.import_module(module), cls)
         _tell_edited(sys.modules[module])
-    except (Exception, SystemExit) as exc:  # whatever a user's module raises
+    except (Exception, SystemExit) as exc:  # a user's module may raise anything
         if place_of(exc):
             raise UserError(f"{flag} {name}: {mistake(exc)}") from exc
         raise UserError(f"{flag} {name}: {exc}; it must be MODULE:CLASS, importable from this folder") from exc
@@ -34,12 +34,12 @@ def imported(name: str, flag: str) -> type[Any]:
 
 
 def _tell_edited(module: ModuleType) -> None:
-    """Warns of a file that was edited after this process read it: its code is the old one."""
+    """Warns if a module's file was edited after this process imported it."""
     with suppress(OSError):
         path = str(module.__file__)
         changed = os.stat(path).st_mtime_ns
         read, before = READ.setdefault(path, (module, changed))
-        if read is not module:  # it was read anew
+        if read is not module:  # reloaded
             READ[path] = module, changed
         elif before != changed:
-            warn(f"{path} was edited since this process read it; the run takes what was read: start Python anew")
+            warn(f"{path} was edited since this process read it; the run uses the old code: restart Python")

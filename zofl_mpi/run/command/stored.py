@@ -1,8 +1,7 @@
-"""Configuration from the file of another run, without anything that a stranger could abuse.
+"""Safe configuration from a result or checkpoint file of any origin.
 
-Results and checkpoints are files that people send each other. Their configuration may name a user-defined class
-(module:Class), whose import would run the module, and places of the machine that they were made on. Neither is taken
-from a file: it counts only where the command itself names it.
+People send each other these files. Their configuration may name a user-defined class (module:Class), whose import would
+execute its module, and paths of another machine. Both are used only if the command itself names them.
 """
 
 import hmac
@@ -34,24 +33,24 @@ UNSTORED_FLAGS = {
     "track",
     "verbose",
 }
-"""Flags of one command, not of a run: the result file does not keep them."""
+"""Flags of one command, not of a run: result files do not store them."""
 PATH_FLAGS = ("data_dir",)
-"""Flags that say where a machine keeps its files; taken from a file only under the seal of the user who reads it."""
+"""Flags with paths of a machine; taken from a file only if this user sealed it."""
 SEAL, SECRET_BYTES = "seal", 32
-"""Name of the seal beside the folders, and length of the secret that it is made with."""
+"""Key of the seal beside the folders, and length of the secret behind it."""
 CLASSES = ("method", "problem")
-"""Flags that may name a class of a user's own."""
+"""Flags that may name a user-defined class."""
 KNOWN: Mapping[str, Collection[str]] = {
     "data": ("digits", "mnist", "fashion-mnist", "cifar10", "synthetic", "e2e"),
     "model": ("gpt2", "random:tiny", "random:small", "random:medium"),
     "devices": ("", "phones", "sensors", "silos"),
     "pretrained": ("",),
 }
-"""{flag that may name a file, folder or model of a user's own: its values that are zofl_mpi's; all others are such}."""
+"""{flag that may name a user's file, folder or model: its built-in values}; all other values are user-defined."""
 
 
 def config_of(path: str) -> tuple[dict[str, Any], dict[str, str], str]:
-    """Configuration, this user's own folders and kernel of the run that --resume names.
+    """Reads configuration, this user's own folders and kernel of the run that --resume names.
 
     UserError: it cannot be read.
     """
@@ -79,7 +78,7 @@ def config_of(path: str) -> tuple[dict[str, Any], dict[str, str], str]:
 
 
 def _is_value(value: Any) -> bool:
-    """True if a command line could have given it: a number, a word, a truth value, or a list of these."""
+    """True if a command line can give this value: a number, word, truth value, or a list of these."""
     return all(isinstance(each, str | int | float) for each in (value if isinstance(value, list) else [value]))
 
 
@@ -91,22 +90,22 @@ def safe_config(
     own: Mapping[str, str] = MappingProxyType({}),
     command: str = "add",
 ) -> dict[str, Any]:
-    """The part of a file's configuration that may be used: all but flags of one command and folders of other users.
+    """Filters a file's configuration: drops flags of one command and folders of other users.
 
-    UserError: it names a user-defined class, file or folder that the command does not, or a value that would be
-    read as a flag.
+    UserError: it names a user-defined class, file or folder that the command does not name, or a value that looks
+    like a flag.
 
     Args:
-        named: {flag: value} that the command itself gives.
-        by: the flag by which the command names what is user-defined, if not the one of its value.
-        own: folders that a run of this user named; those that are there still are used.
-        command: as it was typed, to be completed in the advice.
+        named: {flag: value} given by the command itself.
+        by: flag by which the command names user-defined values, if not the value's own.
+        own: folders named by this user's runs; used if they still exist.
+        command: start of the command in the advice.
     """
     kept = {key: value for key, value in config.items() if flags.field_of(key) not in {*UNSTORED_FLAGS, *PATH_FLAGS}}
     made, add = [], []
     for key, value in kept.items():
         for word in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(word, str) and word.startswith("-"):  # the command line would take it for a flag
+            if isinstance(word, str) and word.startswith("-"):  # the command line would parse it as a flag
                 raise UserError(f"{source}: its configuration has {key} = {word!r}, which is no value of a flag")
         name = flags.field_of(key)
         theirs = (name in CLASSES and ":" in str(value)) or (name in KNOWN and is_place(name, str(value)))
@@ -129,14 +128,14 @@ def safe_config(
 
 
 def sealed(config: Mapping[str, Any]) -> dict[str, str]:
-    """The folders of a configuration, in full, with a seal that this user's runs alone can make; {} without any."""
+    """Absolute folders of a configuration, with a seal (HMAC) that only this user's runs can create; {} if none."""
     folders = {k: os.path.abspath(os.path.expanduser(config[k])) for k in PATH_FLAGS if config.get(k)}
     secret = _secret() if folders else b""
     return {**folders, SEAL: _seal(folders, secret)} if secret else {}
 
 
 def _unsealed(text: Any) -> dict[str, str]:
-    """The folders that a run of this user named, of what `sealed` left in a file; {} where the seal is not ours."""
+    """Folders that `sealed` stored in a file; {} if the seal is not this user's."""
     with suppress(AttributeError, TypeError, ValueError, RecursionError):
         folders = json.loads(text or "{}")
         seal = folders.pop(SEAL, "")
@@ -150,7 +149,7 @@ def _seal(folders: Mapping[str, str], secret: bytes) -> str:
 
 
 def _secret() -> bytes:
-    """This user's secret, made at its first use, in a file that only they can read; b"" where there can be none."""
+    """This user's secret, created at first use in a file that only they can read; b"" if impossible."""
     import platformdirs
 
     path = Path(platformdirs.user_state_dir("zofl_mpi")) / "secret"
@@ -174,5 +173,5 @@ def _secret() -> bytes:
 
 
 def is_place(name: str, value: str) -> bool:
-    """True if one of these flags has a value that zofl_mpi does not know by name, or that names a folder here."""
+    """True if a flag in KNOWN has a user-defined value, or a model's name is also a folder here."""
     return value not in KNOWN[name] or (name == "model" and os.path.isdir(value))

@@ -1,8 +1,8 @@
-"""Flags of a part that no round reads: they would change no bit of a run that records them, so they are refused.
+"""Refuses flags of an inherited part that no round reads: the result would record a flag without effect.
 
-A method inherits parts with its base. One that forms a mean of its own, say, reads nothing of `Robust`, and --aggregate
-would have no effect. What is read is noted while `start`, the first round, its steps and its evaluation run: of our own
-methods which parts, of a user's which flags: a part that is read may have one that is not, as --eta-g of `LocalSGD`.
+Example: a method that forms its own mean never reads `Robust`, hence --aggregate has no effect. Reads are noted during
+`start` and the first round with its steps and evaluation. For our own methods they are noted by part, for a user's by
+flag: a part in use may have an unused flag, as --eta-g of `LocalSGD`.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -18,15 +18,15 @@ from zofl_mpi.run.command import flags
 from zofl_mpi.run.loop.client_memory import STEPS, Acknowledged, Memory
 
 Unusual = Mapping[type[Any], Mapping[str, Any]]
-"""{class of a part: its flags whose values are not the defaults}"""
+"""{class of a part: {flag: value} that differ from the defaults}."""
 
 ALL = "*"
-"""Stands for all flags of a part, of which something else was made before."""
-_READ: set[str] = set()  # CLASS.NAME of what was read of an instance, in this process
+"""Stands for all flags of a part: values derived from them earlier hide later reads."""
+_READ: set[str] = set()  # CLASS.NAME of attributes read in this process
 
 
 def unusual(method: Any) -> Unusual:
-    """The parts of a method with a flag whose value is not the default."""
+    """Parts of a method with a flag that differs from its default."""
     parts, found = {type(part): part for part in parts_of(method)}, dict[type[Any], dict[str, Any]]()
     for leaf in flags.leaves(type(method)) if len(parts) > 1 else ():
         if leaf.owner is not type(method) and leaf.owner in parts:
@@ -38,7 +38,7 @@ def unusual(method: Any) -> Unusual:
 
 @contextmanager
 def noting(parts: Unusual) -> Iterator[None]:
-    """Notes what is read of these classes' instances."""
+    """Notes reads of these classes' attributes inside the `with` block."""
     flags_of = {cls: {f.name for f in fields(cls) if is_flag(f)} for cls in parts}
 
     def read(self: Any, name: str) -> Any:
@@ -59,13 +59,13 @@ def noting(parts: Unusual) -> Iterator[None]:
 
 
 def begin(method: Any) -> Unusual:
-    """The `unusual` parts of a method whose run begins: none of them was read."""
+    """Starts noting reads for a new run; returns the method's `unusual` parts."""
     _READ.clear()
     return unusual(method)
 
 
 def check_read(method: Any, parts: Unusual, clients: Clients) -> None:
-    """Refuses flags of parts that were not read in any process (UserError)."""
+    """Raises UserError for flags of parts that no process has read."""
     by_flag = _reads_flags(method)
     if _missed(parts, _READ, by_flag):
         replies = clients.ask(STEPS["<read>"], Acknowledged(), counted=False)
@@ -76,7 +76,7 @@ def check_read(method: Any, parts: Unusual, clients: Clients) -> None:
 
 
 def _reads_flags(method: Any) -> bool:
-    """True if a method is a user's whose rounds read the flags themselves: it has made nothing of them before."""
+    """True for a user's method that reads its flags in the rounds, without deriving values from them earlier."""
     cls = type(method)
     given = {f.name for f in fields(method) if f.init}
     made = {name for name in vars(method) if not isinstance(getattr(cls, name, None), cached_property)}
@@ -84,7 +84,7 @@ def _reads_flags(method: Any) -> bool:
 
 
 def _missed(parts: Unusual, names: Collection[str], by_flag: bool) -> list[Mapping[str, Any]]:
-    """Of each part the flags that were not read; if not `by_flag`, those of parts of which nothing was."""
+    """Unread flags of each part; if not `by_flag`, only of parts that were not read at all."""
     found = list[Mapping[str, Any]]()
     for cls, values in parts.items():
         read = {name.partition(".")[2] for name in names if name.partition(".")[0] == cls.__name__}
@@ -95,7 +95,7 @@ def _missed(parts: Unusual, names: Collection[str], by_flag: bool) -> list[Mappi
 
 
 def read_here(client: Client, message: Acknowledged) -> Memory:
-    """Step: what was read in this process."""
+    """Step: returns the attributes read in this process."""
     return Memory(dict.fromkeys(_READ, True))
 
 

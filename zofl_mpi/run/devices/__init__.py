@@ -1,9 +1,9 @@
-"""`--devices`: classes of devices, from a TOML file or by one of the names that lie beside this page.
+"""Classes of client devices (`--devices`), from a TOML file or by a built-in name.
 
 [server]
-speed = 1e13              # multiply-accumulates a second; without it the server takes no time
+speed = 1e13              # multiply-accumulates per second; default: the server takes no time
 
-[class.phone]             # numbers as in `engine.fleet.DeviceClass`; left out: no cost, no limit
+[class.phone]             # fields of `engine.fleet.DeviceClass`; default: no cost, no limit
 share = 0.9               # or clients = [0, 3], or labels = [7, 8, 9]
 speed = 2e10
 memory = 2.56e8
@@ -30,16 +30,16 @@ from zofl_mpi.run.command.flags import read_toml
 
 FOLDER = Path(__file__).parent
 NAMES = ("phones", "sensors", "silos")
-"""Its files: no rank looks into the folder at its start."""
+"""Built-in files, listed here to spare ranks a look into the folder."""
 CHOICES = ("share", "clients", "labels")
 POSITIVE = ("speed", "memory", "down", "up")
 MAX_CLASSES = 100  # classes
 LARGEST_NUMBER = 1e30
-"""The largest number of a class: sums and products of these are numbers still."""
+"""Largest number of a class: sums and products stay finite."""
 
 
 def read(name: str) -> tuple[tuple[DeviceClass, ...], float]:
-    """Classes and server's speed in a file, or in one of NAMES (UserError: it is missing, or says something else)."""
+    """Reads classes and server speed from a file or a name in NAMES (UserError: missing or malformed)."""
     if not name.endswith(".toml") and name not in NAMES:
         raise UserError(f"--devices {name}: must be one of {', '.join(NAMES)}, or a file .toml{nearest(name, NAMES)}")
     where = f"--devices {name}"
@@ -60,9 +60,9 @@ def read(name: str) -> tuple[tuple[DeviceClass, ...], float]:
 
 
 def equipped(world: World, setting: Setting[Any], name: str, deadline: float, over_select: float) -> Setting[Any]:
-    """The setting whose clients have the devices of that name, read at rank 0; "" for none.
+    """Gives the clients of a setting the devices of this name, read at rank 0; "": none.
 
-    UserError: a limit without devices; a class names clients or labels that are not there.
+    UserError: a deadline or over-selection without devices; a class names missing clients or labels.
     """
     if not name:
         demand(deadline == 0, "deadline", deadline, "0 without --devices")
@@ -77,9 +77,9 @@ def equipped(world: World, setting: Setting[Any], name: str, deadline: float, ov
 
 
 def bind(world: World, method: Method[Any], name: str, speaks: bool) -> None:
-    """Tells the clients' devices what the method of that name needs of them, as measured at rank 0.
+    """Gives the devices the method's needs, measured at rank 0; `name` is the method's.
 
-    Whom this leaves out is named, where the run `speaks`.
+    If the run `speaks`, warns of classes whose devices lack the memory for a step.
     """
     fleet = method.setting.fleet
     if fleet is None:
@@ -101,7 +101,7 @@ def bind(world: World, method: Method[Any], name: str, speaks: bool) -> None:
 
 
 def _of(setting: Setting[Any], classes: tuple[DeviceClass, ...]) -> NDArray[np.int64]:
-    """(m,) the class of each client: the one that names it or its commonest label, else drawn by the shares."""
+    """(m,) class of each client: the one that names it or its most common label, else drawn by the shares."""
     m, counts = setting.m, setting.counts
     edges = np.cumsum([each.share for each in classes])
     drawn = np.searchsorted(edges, setting.streams(Purpose.DEVICES).random(m) * edges[-1], side="right")
@@ -162,11 +162,11 @@ def _check_keys(table: Mapping[str, Any], known: Iterable[str], where: str) -> N
 # --- --dry-run
 
 LOOKED_AT = 1 << 20
-"""Most participations that --dry-run counts; of a longer run it takes rounds at equal distances."""
+"""Most participations that --dry-run counts; it samples the rounds of longer runs at equal distances."""
 
 
 def table(fleet: Fleet, rounds: int) -> str:
-    """Lines of --dry-run: what round 0 costs a client of each class, and the hours and joules of the whole run."""
+    """Lines of --dry-run: cost of round 0 for a client of each class; hours and joules of the whole run."""
     titles = ("class", "clients", "takes part", "latency", "down", "compute", "up", "total", "joules")
     rows = [titles]
     for row in fleet.class_rows():

@@ -1,4 +1,4 @@
-"""Rounds: run, evaluate, record, checkpoint, stop at a signal."""
+"""Runs the rounds: evaluate, record, checkpoint, stop at a signal."""
 
 import json
 import time
@@ -44,7 +44,7 @@ from zofl_mpi.run.loop.totals import Totals, note
 @final
 @dataclass(frozen=True)
 class Schedule:
-    """Rounds after which to evaluate, and when to checkpoint, by the flags of these names (`plan.RunFlags`)."""
+    """When to evaluate and to checkpoint; fields are the flags in `plan.RunFlags`."""
 
     rounds: int
     eval_every: int
@@ -56,32 +56,32 @@ class Schedule:
 
 
 MAX_SEPARATE_MEMORIES = 1000
-"""Most clients with a data set each in a checkpoint: in HDF5 creating a data set costs more than writing it."""
+"""Most clients with a separate data set in a checkpoint: creating a data set costs more than writing it."""
 
 
 @final
 @dataclass(frozen=True)
 class Restored:
-    """Contents of a checkpoint: finished rounds, names of the steps so far, the state, {i: memory of client i}."""
+    """State restored from a checkpoint: finished rounds, step names so far, state, {i: memory of client i}."""
 
     round: int
     steps: list[str]
     state: Any
     memories: dict[int, Memory]
-    outline: dict[str, Any]  # of the state of `start`
+    outline: dict[str, Any]  # of the state that `start` returned
 
 
 @final
 @dataclass
 class Rounds:
-    """The rounds of a run, as rank 0 leads them.
+    """Leads the rounds of a run, at rank 0.
 
     Attributes:
-        age: seconds since the run's beginning.
-        totals: of the rounds so far.
-        state: after the last one.
-        ended: done, interrupted (by a signal), stopped (by `stop`, or by the method); "" while the run goes on.
-        reason: why it is stopped; "" where it is not.
+        age: seconds since the start of the run.
+        totals: totals of the rounds so far.
+        state: state after the last round.
+        ended: done, interrupted (by a signal), stopped (by `stop` or the method); "" during the run.
+        reason: why it is stopped; "" if it is not.
     """
 
     method: Method[Any]
@@ -96,19 +96,19 @@ class Rounds:
     reason: str = field(default="", init=False)
 
     def stop(self, reason: str) -> None:
-        """Ends the run after the round in progress, or after that whose row was just given."""
+        """Ends the run after the round in progress, or, between rounds, after the one just yielded."""
         self.reason = self.reason or reason or "no reason was given"
 
     def run(self, resumed: Restored | None) -> tuple[Totals, bool]:
-        """Runs all rounds, or until a signal or a stop; returns whether the run is done. Raises what `rows` does."""
+        """Runs until done, a signal or a stop; returns the totals, and True if the run is done. Raises as `rows`."""
         for _ in self.rows(resumed):
             pass
         return self.totals, self.ended == "done"
 
     def rows(self, resumed: Restored | None) -> Iterator[dict[str, float]]:
-        """Runs from the start, or from a checkpoint; yields each round's columns, before a checkpoint is written.
+        """Runs from the start or a checkpoint; yields each round's columns before any checkpoint is written.
 
-        RunFailed: a round failed, finished ones are in the result file; WriteError: that cannot be written.
+        RunFailed: a round failed, earlier ones are in the result file; WriteError: that cannot be written.
         """
         clients, recorder, schedule = self.clients, self.recorder, self.schedule
         parts = unread.begin(self.method) if resumed is None else {}
@@ -124,7 +124,7 @@ class Rounds:
             try:
                 state, columns, (row, stop) = clients.retry_on_rank_loss(partial(self._round, state, done, parts))
                 _check_state(state, outline)
-                if parts and row.bytes_up.any():  # a round in which nobody takes part needs few of them
+                if parts and row.bytes_up.any():  # a round without uploads may not read them
                     clients.retry_on_rank_loss(partial(unread.check_read, self.method, parts, clients))
                     parts = {}
                 if done + 1 == first or schedule.evaluates(done + 1):
@@ -134,12 +134,12 @@ class Rounds:
             except (Exception, SystemExit) as exc:
                 raise _failed(done + 1, exc, self.method, recorder) from exc
             now = time.perf_counter()
-            wall, since, done = now - since, now, done + 1  # recording counts for the next round
+            wall, since, done = now - since, now, done + 1  # recording counts toward the next round
             self.state = state
             columns = self._record(done, wall, row, columns)
             began = time.perf_counter()
             yield columns
-            since += time.perf_counter() - began  # what the caller does with a row counts for no round
+            since += time.perf_counter() - began  # the caller's time counts toward no round
             ends = stop or (bool(self.reason) and saving.every != 0)
             if saving.is_due(done) or (ends and done < schedule.rounds):
                 saving.save(partial(clients.retry_on_rank_loss, partial(self._save, done, state)))
@@ -151,7 +151,7 @@ class Rounds:
         self._finish(done, state)
 
     def _record(self, done: int, wall: float, row: Row, columns: dict[str, float]) -> dict[str, float]:
-        """Writes the row of a round that took `wall` seconds; returns its columns, these two among them."""
+        """Records a round that took `wall` seconds; returns its columns, including round and seconds."""
         self.totals.add(row, wall, columns)
         columns = {"round": float(done), "seconds": wall, **columns}
         tables = {name: value for name, value in vars(row).items() if name != "seconds"}
@@ -162,7 +162,7 @@ class Rounds:
         return columns
 
     def _finish(self, done: int, state: Any) -> None:
-        """Writes the last state, of a run that is done or stopped."""
+        """Writes the last state of a run that is done or stopped."""
         stopped = self.reason if done < self.schedule.rounds else ""
         final = messages.named(messages.leaves(state))
         if fleet := self.method.setting.fleet:
@@ -175,13 +175,13 @@ class Rounds:
         try:
             self.recorder.finish(final, "stopped" if stopped else "done", **attrs)
         except records.DamagedError:
-            if not self.schedule.checkpoint_every:  # else its last checkpoint is this one
+            if not self.schedule.checkpoint_every:  # else the last checkpoint has this state
                 self.clients.retry_on_rank_loss(partial(self._save, done, state))
             raise
         self.ended = "stopped" if stopped else "done"
 
     def _begin(self, resumed: Restored | None) -> tuple[int, Any]:
-        """The number of finished rounds, and the state after them."""
+        """Starts or restores the run; returns the number of finished rounds and the state after them."""
         with without_warnings():
             done, state = (0, messages.copy(self.method.start())) if resumed is None else (resumed.round, resumed.state)
         if resumed is not None:
@@ -189,13 +189,13 @@ class Rounds:
             for _ in self.clients.ask_each(STEPS["<restore>"], memories, counted=False) if memories else ():
                 pass
             self.clients.ledger.steps[:] = resumed.steps
-        self.clients.account()  # the costs so far belong to no round
+        self.clients.account()  # costs so far belong to no round
         return done, state
 
     def _round(self, state: Any, r: int, parts: unread.Unusual) -> tuple[Any, dict[str, float], tuple[Row, bool]]:
-        """Runs round r, and its evaluation if one is due; returns the new state, its row's columns, its `account`.
+        """Runs round r and its evaluation if due; returns the new state, the columns, and `clients.account()`.
 
-        `parts`: of which it is noted whether they are read.
+        `parts`: parts whose reads are noted.
         """
         method, clients = self.method, self.clients
         # a repeated round must find its state unchanged
@@ -223,19 +223,19 @@ class Rounds:
         return state, columns, clients.account()
 
     def _survived(self, repeated: bool) -> None:
-        """Notes in the result which ranks were lost in the round, or in its checkpoint (then nothing is `repeated`)."""
+        """Records in the result the ranks lost in a round, or in its checkpoint (then `repeated` is False)."""
         totals = self.totals
         if new := self.clients.lost[len(totals.losses) :]:
             totals.losses += [records.Loss(totals.round, tuple(ranks), repeated) for ranks in new]
             self.recorder.survived(totals.losses[-len(new) :])
 
     def _save(self, done: int, state: Any) -> None:
-        """Writes a checkpoint: the state, the memories that there are, how many rounds are done; no random state.
+        """Writes a checkpoint: state, clients' memories, finished rounds; no random state is needed.
 
-        RunFailed: it cannot be written; DamagedError: it is written, and the result cannot be read any more.
+        RunFailed: it cannot be written; DamagedError: it is written, but the result is no longer readable.
         """
         clients, recorder = self.clients, self.recorder
-        recorder.flush()  # its rows first: what fails there is no checkpoint's failure
+        recorder.flush()  # first: failing to write rows is no failure of the checkpoint
         holders = clients.holders()
         recalled = clients.ask(STEPS["<recall>"], Acknowledged(), to=holders, counted=False) if holders else iter(())
         if len(holders) <= MAX_SEPARATE_MEMORIES:
@@ -256,31 +256,31 @@ class Rounds:
 
 
 def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> Any:
-    """The state after round r (UserError: a value that must be finite is not, or a state of another class)."""
+    """Runs round r; returns its state (UserError: a value that must be finite is not, or another class)."""
     with without_warnings():
         new = method.round(state, r, clients)
     if type(new) is not type(state):
         raise UserError(
-            f"round returned a {type(new).__name__} for a {type(state).__name__}: a checkpoint needs one class for the "
-            "states that start and round return"
+            f"round returned a {type(new).__name__} for a {type(state).__name__}: start and round must return states "
+            "of one class"
         )
     check_finite(new)
     return own_state(new)
 
 
 def _check_state(state: Any, like: dict[str, Any]) -> None:
-    """Refuses a state that --resume would refuse."""
+    """Raises UserError for a state that --resume could not continue from."""
     try:
         messages.check_like(state, like)
     except UserError as exc:
         raise UserError(
-            f"round returned a state that is not like the one of start ({exc}), so a checkpoint could not be "
-            "continued: keep classes, dtypes and shapes"
+            f"round returned a state that is not like the one of start ({exc}), which --resume needs: keep classes, "
+            "dtypes and shapes"
         ) from exc
 
 
 def check_arrays(state: Any) -> None:
-    """Refuses a state with an array that is not finite, which no field need declare; its numbers may be NaN."""
+    """Raises UserError if an array of the state is not finite; scalars may be NaN."""
     for path, value in messages.leaves(state):
         is_array = (isinstance(value, np.ndarray) and value.dtype.kind in "fc") or (
             is_tensor(value) and value.is_floating_point()
@@ -290,7 +290,7 @@ def check_arrays(state: Any) -> None:
 
 
 def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
-    """Reads a checkpoint of this method (UserError: it is damaged, or its state is not like the one of `start`)."""
+    """Unpacks a checkpoint of this method (UserError: it is damaged, or its state is unlike that of `start`)."""
     payload = checkpoint.payload
     try:
         with without_warnings():
@@ -313,14 +313,14 @@ def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
 
 
 def result_of(text: str) -> Path:
-    """The result that --resume names, by its own path or its checkpoint's (UserError: no file can have it)."""
+    """Path of the result that --resume names by itself or by its checkpoint (UserError: an impossible path)."""
     path = user_path(text, "--resume")
     records.check_name(path, "--resume")
     return path.with_name(path.name.removesuffix(".ckpt.h5") + ".h5") if path.name.endswith(".ckpt.h5") else path
 
 
 def _failed(round_: int, exc: BaseException, method: Method[Any], recorder: records.Recorder) -> RunFailed:
-    """The error of a round: of a client, a user's mistake, too little memory, or a mistake in the method."""
+    """Builds a round's error: a client's failure, a user error, lack of memory, or a bug in the method."""
     cause, trace, place = str(exc), "", dict[str, Any]()
     if isinstance(exc, ClientError):
         cause, trace = f"{exc}; {memory.remedy(method)}" if exc.short else str(exc), exc.trace

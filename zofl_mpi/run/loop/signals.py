@@ -1,4 +1,4 @@
-"""SIGTERM and SIGUSR1 (a scheduler's warning before it takes the node) end a run after the round in progress."""
+"""Ends a run after the round in progress on SIGTERM or SIGUSR1, a scheduler's warning before a time limit."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 @final
 class Stop:
-    """Names the signal that has come, "" for none. Blocking MPI calls delay Python's handler until they return."""
+    """Returns the name of the signal received, "" if none; a blocking MPI call delays Python's handler."""
 
     def __init__(self) -> None:
         self._name, self._listens, self._before = "", False, dict[int, Any]()
@@ -25,7 +25,7 @@ class Stop:
         return self._name
 
     def listen(self) -> None:
-        """Makes the signals be noted here, and do nothing else; without effect in any but the main thread."""
+        """Installs handlers that only note the signals; no effect outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             return
         self._listens = True
@@ -33,14 +33,14 @@ class Stop:
             self._before.setdefault(number, signal.signal(number, self._heard))
 
     def restore(self) -> None:
-        """Makes the signals do again what they did before `listen`."""
+        """Restores the handlers from before `listen`."""
         while self._before:
             signal.signal(*self._before.popitem())
 
     def tell(self, say: Callable[[str], None]) -> None:
-        """Gives the first signal's name to `say` at once, in another thread: the main one may wait in MPI.
+        """Calls `say` with the first signal's name at once, in another thread: the main one may wait in MPI.
 
-        Before `listen` the signal then ends this process, as it would without a handler.
+        Before `listen`, the signal still ends the process afterwards.
         """
         heard, wakes = os.pipe()
         os.set_blocking(wakes, False)
@@ -59,7 +59,7 @@ class Stop:
         threading.Thread(target=listen, daemon=True).start()
 
     def ignore(self) -> None:
-        """Makes the signals do nothing: the run has ended, and its exit status is decided."""
+        """Ignores the signals: the run has ended and its exit status is fixed."""
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
