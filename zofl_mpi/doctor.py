@@ -24,7 +24,7 @@ from zofl_mpi.run.mpi import binding
 from zofl_mpi.run.mpi.world import MPIWorld, connect
 
 SIZES = (1, 7_840, 1_000_000)
-"""Entries of the vectors that are sent to and fro: a number, [A]'s model for MNIST, 4 MB."""
+"""Vector lengths of the timed messages: one number, [A]'s model for MNIST, 4 MB."""
 
 
 @final
@@ -37,7 +37,7 @@ class EchoedVector:
 
 @final
 class Echo:
-    """The method of the exchange: clients send back what they get."""
+    """Method for the timed exchanges: clients return the vector they receive."""
 
     def echo(self, client: Client, message: EchoedVector) -> EchoedVector:
         """Step: the message."""
@@ -46,7 +46,7 @@ class Echo:
 
 @printing
 def main(words: list[str] | None = None) -> int:
-    """Prints the findings; exit status 2 if the ranks cannot work together."""
+    """Print the findings; exit status 2 if the ranks cannot work together."""
     parser = argparse.ArgumentParser(prog="python -m zofl_mpi.doctor", description=(__doc__ or "").split("\n")[0])
     parser.parse_args(words)
     try:
@@ -66,7 +66,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _examine(world: World, placements: Sequence[binding.RankPlacement]) -> None:
-    """Prints what was found, then tries exchanges."""
+    """Print the findings, then time exchanges."""
     names = world.allgather(device.describe(placements[world.rank].device))
     lacking = world.allgather([name for name in ("squeue", "scontrol") if shutil.which(name) is None])
     if world.rank == 0:
@@ -86,16 +86,16 @@ def _examine(world: World, placements: Sequence[binding.RankPlacement]) -> None:
 
 
 def slurm(environment: Mapping[str, str], hosts: Sequence[str], lacking: Sequence[Sequence[str]]) -> str:
-    """A sentence on whether a job can put itself back into the queue.
+    """Sentence on whether a job can requeue itself.
 
-    Of each rank: its node (`hosts`), and the commands of Slurm that are missing there (`lacking`).
+    By rank: its node (`hosts`), and the Slurm commands missing there (`lacking`).
     """
     if "SLURM_JOB_ID" not in environment:
         return "Slurm: this is no job; whether one can put itself back into the queue shows on the nodes that it gets"
     job = f"Slurm: job {environment['SLURM_JOB_ID']}"
     poor = {host: words for host, words in zip(hosts, lacking, strict=True) if words}
     lack = "; ".join(f"no {' and no '.join(words)} on {host}" for host, words in poor.items())
-    if not any("scontrol" in words for words in poor.values()):  # the scripts of jobs/ need no more than that
+    if not any("scontrol" in words for words in poor.values()):  # all that the scripts of jobs/ need
         return f"{job} can put itself back into the queue" + (f" ({lack}, which jobs/ does without)" if lack else "")
     return (
         f"{job} cannot put itself back into the queue ({lack}): its log then says how to continue; ask for these "
@@ -104,7 +104,7 @@ def slurm(environment: Mapping[str, str], hosts: Sequence[str], lacking: Sequenc
 
 
 def _exchange(world: World) -> None:
-    """Times a question of each size to one client on each rank, and prints the best of five."""
+    """Time a question of each size to one client per rank, and print the best of five."""
     from zofl_mpi.run.mpi.client import ClientRank
     from zofl_mpi.run.mpi.server import MPIClients
 
@@ -121,12 +121,12 @@ def _exchange(world: World) -> None:
             good = all(np.array_equal(reply.a, vector.a) for _, reply in clients.ask(method.echo, vector))
             best = min(best, time.perf_counter() - since)
             if not good:
-                raise UserError("the vector that came back is not the one that was sent")
+                raise UserError("a client returned another vector than it was sent: check the MPI library and network")
         print(f"{size * 4:>9,} B to {m} clients and back: {best * 1e3:8.2f} ms")
     clients.close()
 
 
 if __name__ == "__main__":
-    from zofl_mpi.doctor import main as run  # the messages' class by its true name
+    from zofl_mpi.doctor import main as run  # the messages' class under its real name
 
     sys.exit(run())

@@ -1,4 +1,4 @@
-"""HERON-SFL: split federated learning whose clients train by forward passes only.
+"""HERON-SFL: split federated learning with clients that train by forward passes only.
 
 [C] Kou, Chen, Yang, Shen, "Lean Clients, Full Accuracy: Hybrid Zeroth- and First-Order Split Federated Learning".
 
@@ -40,7 +40,7 @@ METHODS = {
     "ho_sfl": HOSFL,
 }
 OWN_PROBLEM = own_split
-PAPER_PROBLEM = "split_resnet"  # with --paper; what is run where no problem is named learns within a minute
+PAPER_PROBLEM = "split_resnet"  # with --paper; the default problem learns within a minute
 
 
 def main() -> None:

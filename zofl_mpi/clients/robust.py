@@ -38,10 +38,10 @@ class Robust(Between):
     honest in what it keeps, and lies in what it sends, in every round that it takes part in.
 
     Attributes:
-        aggregate: how the server averages replies: mean; median; trimmed:F (in each coordinate without the
-            ceil(F |S_r|) largest numbers and as many smallest); clip:C (a change D_i longer than C is cut to it).
-        attackers: share F of the clients, below 1/2, that lie about D_i: the ceil(F m) first of a random order.
-        attack: their lie: sign (-D_i), noise (a Gaussian vector as long as D_i) or scale (10 D_i).
+        aggregate: the server's mean of replies: mean; median; trimmed:F (in each coordinate without the
+            ceil(F |S_r|) largest numbers and as many smallest); clip:C (changes D_i clipped to norm C).
+        attackers: share F of clients that send false D_i, below 1/2: ceil(F m) clients drawn at random.
+        attack: what attackers send: sign (-D_i), noise (a Gaussian vector as long as D_i) or scale (10 D_i).
     """
 
     USED_WITH: ClassVar[UsedWith] = {"attack": {"attackers": ()}}
