@@ -78,9 +78,9 @@ class Privacy(Between):
     """Clipped replies D_i <- D_i min(1, C/|D_i|), one noise vector on their sum, and the privacy account (epsilon,
     delta).
 
-    All clients have equal weight. The sum's divisor is fixed, whoever took part: beta m, or m with ZO-HFL's --divide m.
-    `D_i` is a change of the model (or of SCAFFOLD's c_i), or the scalars that a method sends, as its reply declares
-    them (`zofl_mpi.change`).
+    All clients have equal weight. The sum's divisor is fixed: beta m, or m with ZO-HFL's --divide m. `D_i` is a change
+    of the model (or of SCAFFOLD's c_i), or the scalars that a method sends, as its reply declares them
+    (`zofl_mpi.change`).
 
     Attributes:
         clip: C, the clipping norm of a client's reply: none, or a number. The other flags of this group need one.

@@ -1,4 +1,4 @@
-"""Data sets, their readers, their division among server and clients."""
+"""Data sets, their readers, their partition among server and clients."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from zofl_mpi.arrays import Array
 from zofl_mpi.errors import UserError
 
 LONGEST_NAME = 200
-"""Most characters of a client's name."""
+"""Maximum characters of a client's name."""
 
 
 @final
 @dataclass(frozen=True)
 class Raw:
-    """A data set as it is stored, before it is scaled or divided. Its arrays may be read-only maps of files."""
+    """A data set as stored, before scaling and partition. Its arrays may be read-only maps of files."""
 
     inputs: Array  # (N, p) bytes, float32 or float64; of encoded texts uint16 or uint32
     labels: NDArray[np.int64]  # (N,) 0 <= label < classes
     classes: int  # C
-    official_test: int = 0  # how many samples at the end are the official test part; 0 if there is none
-    levels: int | None = None  # divisor that brings bytes to [0, 1] (255; 16 for the digits); None for floats
+    official_test: int = 0  # number of samples at the end in the official test part
+    levels: int | None = None  # divisor that maps bytes to [0, 1] (255; 16 for the digits); None for floats
     channels: int = 1  # equal blocks of features stored one after the other (3 colour planes, else 1)
-    targets: Array | None = None  # (N, ...) of samples that are all of class 0; None where there are classes
-    official_validation: int = 0  # how many samples before the official test part are an official validation part
-    tokens: NDArray[np.int64] | None = None  # (V,) of encoded texts: tokens that their numbers 0 to V - 1 stand for
+    targets: Array | None = None  # (N, ...) targets of samples that are all of class 0; None: classes
+    official_validation: int = 0  # number of samples before the official test part in an official validation part
+    tokens: NDArray[np.int64] | None = None  # (V,) of encoded texts: tokens with the numbers 0 to V - 1
     shape: tuple[int, ...] = ()  # of one input: (channels, height, width), (p,) of a table; () by p, square images
-    clients: NDArray[np.int64] | None = None  # (N,) the number of a sample's client; None where the data do not say
-    names: NDArray[np.str_] | None = None  # of the clients that `clients` numbers from 0; None: the numbers themselves
-    fingerprint: str = ""  # of all bytes of its arrays and its parts, from the cache; "" where it is in memory alone
+    clients: NDArray[np.int64] | None = None  # (N,) number of each sample's client; None: unknown
+    names: NDArray[np.str_] | None = None  # names of the clients numbered in `clients`; None: the numbers
+    fingerprint: str = ""  # checksum of all arrays and parts, from the cache; "" for data in memory
 
     @property
     def is_table(self) -> bool:
-        """True if the columns of the inputs are quantities of their own, not pixels."""
+        """True if the columns of the inputs are separate quantities, not pixels."""
         return len(self.shape) == 1 or (not self.shape and self.levels is None)
 
     @property
@@ -55,13 +55,13 @@ class Raw:
         )
 
     def client(self, number: int) -> str:
-        """The name of a client, or its number, as the data have it; fit for a screen."""
+        """Name of a client, or its number, fit for a screen."""
         name = str(number if self.names is None else self.names[number])
         return name if name.isprintable() else ascii(name)
 
 
 def numbered(names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.str_]]:
-    """(N,) the place of each name among all that occur, and these: whole numbers in their order, then other names."""
+    """(N,) index of each name among the sorted distinct ones, and these: whole numbers first, then other names."""
 
     def order(name: str) -> tuple[bool, int, str]:
         is_number = re.fullmatch("-?[0-9]{1,18}", name) is not None
@@ -116,7 +116,7 @@ class Dataset:
         return f"{self.inputs.shape[0]} x {self.inputs.shape[1]}, crc32 {checksum:08x}"
 
     def drawn(self, most: int, generator: np.random.Generator) -> Dataset:
-        """At most so many of the samples, drawn without replacement, in their order; all for 0."""
+        """At most `most` samples, drawn without replacement, in their order; 0: all."""
         if not 0 < most < len(self):
             return self
         return self.subset(np.sort(generator.choice(len(self), size=most, replace=False)))
@@ -145,15 +145,15 @@ class Dataset:
         return self.targets[self.rows_of(positions)].astype(dtype)
 
     def answers(self, positions: NDArray[np.int64], dtype: Any) -> Array:
-        """(B, ...) numbers that a model should give: labels and whole targets as int64, other targets in `dtype`."""
+        """(B, ...) desired outputs: labels and whole targets as int64, other targets in `dtype`."""
         stored = self.labels if self.targets is None else self.targets
         return stored[self.rows_of(positions)].astype(np.int64 if stored.dtype.kind in "iu" else dtype, copy=False)
 
     @property
     def factor(self) -> float | NDArray[np.float64]:
-        """Factor by which the inputs of `unscaled` are multiplied, for a linear model to apply to its weights instead.
+        """Factor for the inputs of `unscaled`, which a linear model can apply to its weights instead.
 
-        1 where there is a shift, which `unscaled` then applies with the scale: products would cancel in float32.
+        1 if there is a shift, which `unscaled` then applies with the scale: products would cancel in float32.
         """
         return 1.0 if _any_other(self.shift, 0.0) else self.scale
 
@@ -180,7 +180,7 @@ def _any_other(value: float | NDArray[np.float64], number: float) -> bool:
 @final
 @dataclass(frozen=True)
 class Federation:
-    """Division of samples among the server, the m clients, and parts that nobody trains on.
+    """Partition of samples among the server, the m clients, and held-out parts.
 
     Attributes:
         server: the server's own training samples.
@@ -263,7 +263,7 @@ class Federation:
         return Federation(*parts, validation=validation, fingerprint=fingerprint, scaling=scaling)
 
     def in_words(self) -> str:
-        """How many samples each part has, and how the inputs are scaled."""
+        """Sizes of the parts, and the scaling of the inputs, as text."""
         held = sorted(map(len, self.clients))
         m, each = len(held), f"{held[0]:,}" if held[0] == held[-1] else f"{held[0]:,} to {held[-1]:,}"
         parts = [f"server {len(self.server):,}", f"{m:,} client{'s' * (m > 1)} {sum(held):,} ({each} each)"]

@@ -67,13 +67,13 @@ class Vocabulary:
     name: str = "GPT-2's tokens"  # as the start of a run says it
 
     def keeping(self, kept: NDArray[np.int64]) -> Vocabulary:
-        """The same of these tokens alone (V,), ascending, `end` among them."""
+        """The vocabulary restricted to these tokens (V,), ascending, including `end`."""
         name = f"{len(kept)} of {self.name}"
         return replace(self, size=len(kept), end=int(np.searchsorted(kept, self.end)), kept=kept, name=name)
 
     @cached_property
     def checksum(self) -> int:
-        """CRC-32 of the model's own tokeniser, of all that it does."""
+        """CRC-32 of the model's own tokeniser, covering its whole behaviour."""
         return zlib.crc32(self._tokenizer.to_str().encode())
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

@@ -26,7 +26,7 @@ Pipeline = Literal["official", "tokenised"]
 FILES = ("trainset.csv", "devset.csv", "testset_w_refs.csv")  # training, validation and test part
 TOKENISERS = (tokenisers.moses, tokenisers.moses, tokenisers.spacy)  # of each part, under `tokenised`
 RULES = {"official": "", "tokenised": ", texts by Moses's rules, those of the test part by spaCy's"}
-"""How the texts are written, for the record of a run."""
+"""Format of the texts, for the record of a run."""
 E2E_COLUMNS = ("mr", "ref")
 SLOT = re.compile(r"\s*([^\[\],]+?)\s*\[([^\]]*)\]\s*")
 RENAMED = {"eatType": "Type", "priceRange": "price", "familyFriendly": "family friendly"}

@@ -121,8 +121,8 @@ def read_cifar(files: Sequence[Path]) -> Raw:
 def _records(pickled: bytes, file: str) -> bytes:
     """The records of a file of the Python version, in the binary version's form.
 
-    Nothing is unpickled, which could run anything: the file is read as a list of codes, of which the numbers behind
-    the text "labels" are the labels, and the longest text or bytes the pixels.
+    Nothing is unpickled, since that could execute code: the file is read as a list of codes. The numbers after the text
+    "labels" are the labels, the longest text or bytes the pixels.
     """
     from pickletools import genops
 

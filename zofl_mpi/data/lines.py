@@ -1,8 +1,7 @@
 """A user's texts: a file of JSON objects, one a line.
-
-Each has a context and a completion, `{"context": ..., "completion": ...}`, or is a choice, `{"context": ...,
-"completions": [...], "label": k}` with as many completions as every other; and may say whose it is (`"client"`) and of
-which part (`"split"`: train, validation or test). Other keys are passed over. A byte order mark may begin the file.
+ Each has a context and a completion, `{"context": ..., "completion": ...}`, or is a choice, `{"context": ...,
+"completions": [...], "label": k}` with equally many completions on all lines. It may name its client (`"client"`) and
+its part (`"split"`: train, validation or test). Other keys are passed over. A byte order mark may begin the file.
 """
 
 import codecs

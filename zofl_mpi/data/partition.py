@@ -1,4 +1,4 @@
-"""Division of samples among test part, server and clients, and the scale of the inputs.
+"""Partition of samples into test part, server and clients, and scaling of the inputs.
 
 Every draw depends on the seed alone: each rank makes the same federation by itself. All parts list their rows in
 increasing order, so that maps are read forwards.
@@ -121,9 +121,9 @@ def client_rows(
 ) -> list[Rows]:
     """Divides the rows `rest` (k,), ascending, among m clients (UserError: an argument out of range, or too few rows).
 
-    `by_class` draws for each class how it spreads over the clients, Dirichlet(alpha), until every client has
-    min_samples; `by_mix` draws for each client its mix of classes, all clients of equal size (fewer than m rows are
-    left over); with alpha = inf both deal the rows out uniformly, in sizes that differ by one at most.
+    `by_class` draws for each class its shares among the clients, Dirichlet(alpha), until every client has min_samples.
+    `by_mix` draws for each client its mix of classes, with equal sizes (fewer than m rows are left over). With alpha =
+    inf both deal the rows out uniformly, in sizes that differ by one at most.
 
     The others take no alpha. `shards:K` sorts the rows by label and gives each client K of m K pieces, whose sizes
     differ by one at most (McMahan et al., AISTATS 2017). `quantity:ALPHA` deals the rows out whatever their labels: to

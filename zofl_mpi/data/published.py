@@ -1,4 +1,4 @@
-"""The published data sets that `data.download` fetches, where files are looked for, and sentences on bad files."""
+"""Published data sets for `data.download`, their folders, and messages on bad files."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from zofl_mpi.paths import user_folder
 
 
 class Remote(NamedTuple):
-    """Where a data set is published."""
+    """Address and checksums of a published data set."""
 
     url: str  # the folder that holds the files
     files: Mapping[str, str]  # file name -> "sha256:..." or "md5:..."

@@ -30,9 +30,9 @@ RULES = tuple(
 def moses(text: str) -> str:
     """The words and punctuation marks of a text with one space between them, by the rules of the Moses tokeniser.
 
-    The rules are those for English with aggressive hyphens (P. Koehn and others): a contraction is cut before its
-    apostrophe (`isn 't`), a hyphen stands apart between letters or digits only (`20- £ 25`), several full stops stay
-    together, and the full stop of a word goes apart, except of a number before a word in lower case.
+    The rules are those for English with aggressive hyphens, by P. Koehn and others. A contraction is cut before its
+    apostrophe (`isn 't`), and a hyphen stands apart between letters or digits only (`20- £ 25`). Several full stops
+    stay together. The full stop of a word goes apart, except of a number before a word in lower case.
     """
     words: list[str] = []
     chunks = text.split()
@@ -90,9 +90,9 @@ CONTRACTIONS = tuple(
 def spacy(text: str) -> str:
     """The words and punctuation marks of a text with one space between them, by the rules of spaCy for English.
 
-    Those of its versions before 3.3 (M. Honnibal and others): marks leave the two ends of a chunk between white space
-    one by one until it is an exception or none is left; what remains is cut at hyphens between letters (not `5-star`),
-    between digits (`20 - 25`), and at some other marks between letters. A contraction is cut before its `n't`.
+    The rules are those before version 3.3, by M. Honnibal and others. Marks leave the two ends of a chunk between white
+    space one by one, until it is an exception or none is left. The rest is cut at hyphens between letters (not
+    `5-star`), between digits (`20 - 25`), and at some other marks between letters. A contraction is cut before `n't`.
     """
     return " ".join(part for chunk in text.split() for part in _spacy_parts(chunk))
 

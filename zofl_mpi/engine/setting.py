@@ -179,9 +179,9 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     """A federated method: a frozen dataclass with a field `setting`, and the paper's parameters, which are flags.
 
     Its state is a frozen dataclass of tensors and numbers; a round changes nothing but the state and `client.memory`,
-    which is checked after the first one (`engine.hidden`).
-    The state's numbers are recorded after every round, its tensors at the end of the run; units and meanings of both,
-    and of the report of `evaluate`, stand on the fields (`engine.fields.column`).
+    which is checked after the first one (`engine.hidden`). The state's numbers are recorded after every round, its
+    tensors at the end of the run. Fields of the state and of `evaluate`'s report declare units and meanings
+    (`engine.fields.column`).
 
     A class must have `setting`, `start`, `round` and `evaluate`; the other members have defaults here.
     """

@@ -27,14 +27,13 @@ class Optimiser:
     Adam: Kingma, Ba, ICLR 2015. AdamW: Loshchilov, Hutter, ICLR 2019.
 
     Attributes:
-        optimiser: adam (betas 0.9, 0.999, eps 1e-8), adamw (the same, with decoupled decay),
-            adamw_transformers (the AdamW that transformers had until its version 4, as the codes of LoRA and SplitLoRA
-            use it: eps 1e-6 added to the root of the second moment before its bias is corrected, the decay after the
-            step) or sgd.
+        optimiser: adam (betas 0.9, 0.999, eps 1e-8); adamw (decoupled decay); adamw_transformers (AdamW of transformers
+            before version 5, used by the codes of LoRA and SplitLoRA: eps 1e-6 added before bias correction, decay
+            after the step); sgd.
         momentum: of sgd.
-        weight_decay: added to the gradient times the parameters; either adamw instead shrinks the parameters by it
-            times the step size, whatever the gradient is. It is of all parameters, biases and norms too, as in
-            DeComFL's code (MeZO's leaves these out); fedkseed takes none, since its model is sums of plain steps.
+        weight_decay: decay of all parameters, biases and norms too, as in DeComFL's code (MeZO's excludes these). It is
+            added to the gradient; either adamw shrinks the parameters by it times the step size instead. fedkseed needs
+            0, since its model is a sum of plain steps.
     """
 
     USED_WITH: ClassVar[UsedWith] = {"momentum": {"optimiser": ("sgd",)}}

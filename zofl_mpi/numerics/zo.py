@@ -91,9 +91,9 @@ class EstimateWithError(NamedTuple):
 def gradient_squared(estimates: NDArray[np.float64], shift: NDArray[np.float64] | float = 0.0) -> EstimateWithError:
     """|E g + shift|^2 from independent copies g_1, ..., g_N (N, n) of a random vector g, and its standard error.
 
-    The square of their mean would be too large by n |E g|^2 / N for zeroth-order estimates, so only products of
-    different copies are averaged, 1/(N (N - 1)) sum over j != k of (g_j + shift)' (g_k + shift): unbiased, and
-    possibly negative where the truth is near 0. The error is the jackknife's.
+    The square of their mean is too large by n |E g|^2 / N for zeroth-order estimates. Hence only products of different
+    copies are averaged, 1/(N (N - 1)) sum over j != k of (g_j + shift)' (g_k + shift): unbiased, and possibly negative
+    near 0. The error is the jackknife's.
 
     The value is not-a-number for N < 2, its error for N < 3.
     """

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Hierarchical(Problem, Protocol):
     """[A]: min_x f_1(x) + (1/m) sum_i f_{2,i}(x, y_i(x)) with y_i(x) = argmin over Y_i(x) of h_i(x, y).
 
-    `data` are those of the server (f_1) or of client i (h_i): a `Dataset` for most problems.
-    k points are handled at once as the rows of (k, n) arrays: Algorithm 2 is run for x + eta v and x - eta v together.
+    `data` are those of the server (f_1) or of client i (h_i), a `Dataset` for most problems. Arrays (k, n) hold k
+    points as rows: Algorithm 2 runs for x + eta v and x - eta v together.
     """
 
     def f1(self, x: Array, data: Any) -> float:
@@ -107,11 +107,11 @@ class Split(Backend, Protocol):
 
     @overridable
     def allows_batch_of_one(self) -> bool:
-        """True if a batch may have one sample, which BatchNorm cannot normalise."""
+        """True if a batch may have one sample; BatchNorm cannot normalise that."""
 
     @overridable
     def smashed_shape(self) -> tuple[int, ...]:
-        """Shape of a smashed sample; of the longest where they differ."""
+        """Shape of a smashed sample; the longest one's if they differ."""
 
     # --- batches
 
@@ -119,41 +119,41 @@ class Split(Backend, Protocol):
         """Inputs (B, ...) and labels (B, ...) of the samples of `data` at `positions` (B,), on the device."""
 
     def augmentation(self, kind: str) -> Callable[[Tensor, np.random.Generator], Tensor]:
-        """Function of inputs (B, ...) and a generator that gives as many of the same shape, or a UserError."""
+        """Function of inputs (B, ...) and a generator that returns changed inputs of the same shape; or a UserError."""
 
     def example(self, count: int) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of `count` samples as large as any, of no meaning: to count the cost of a step."""
+        """Dummy inputs and labels of `count` samples of maximum size, to count the cost of a step."""
 
     @overridable
     def equal_sizes(self) -> bool:
-        """True if all samples are of one size: the bytes of a batch depend on their number alone."""
+        """True if all samples have one size: the bytes of a batch depend on their number alone."""
 
     def upload_bytes(self, data: Any, positions: Batch) -> int:
-        """Bytes that the smashed samples of one batch travel as, without labels."""
+        """Bytes of one batch's smashed samples in a message, without labels."""
 
     def label_bytes(self, data: Any, positions: Batch) -> int:
-        """Bytes that the labels of one batch travel as."""
+        """Bytes of one batch's labels in a message."""
 
     # --- computing
 
     @overridable
     def arithmetic(self) -> str:
-        """Hardware that decides the bits of draws and elementwise steps: a GPU's name, a CPU's instructions."""
+        """Hardware that determines the bits of draws and elementwise steps: a GPU's name, a CPU's instructions."""
 
     def kernel_name(self, batch_size: int) -> str:
         """Name of the code that computes a step on batches of this size, for the record."""
 
     def to_device(self, value: Tensor) -> Tensor:
-        """A tensor that has travelled, on the device."""
+        """A received tensor, on the device."""
 
     def smash(self, inputs: Tensor) -> Tensor:
         """(B, *smashed_shape) outputs of the client's part."""
 
     def local_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        """() the mean training loss of the auxiliary head; summed in float64 where no gradient is asked for."""
+        """() the mean training loss of the auxiliary head; summed in float64 if no gradient is needed."""
 
     def server_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        """() the mean training loss of the server's part; summed in float64 where no gradient is asked for."""
+        """() the mean training loss of the server's part; summed in float64 if no gradient is needed."""
 
     # --- reports
 
@@ -170,7 +170,7 @@ class Split(Backend, Protocol):
 
     @overridable
     def metric_names(self) -> tuple[str, ...]:
-        """Names of the scores that a user has given; `score` then takes a list, to which it adds (outputs, targets)."""
+        """Names of the user's metrics; `score` then takes a list, to which it adds (outputs, targets)."""
         return ()
 
     def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, float]:
@@ -183,15 +183,15 @@ class Split(Backend, Protocol):
 
     @overridable
     def blocks(self) -> Sequence[nn.Module]:
-        """Modules of client and auxiliary, in order, that a backward pass may compute anew to save memory."""
+        """Modules of client and auxiliary, in order, that a backward pass may recompute to save memory."""
         return ()
 
     def forward_loss(self, smashed: Tensor, labels: Tensor) -> Tensor:
-        """() `server_loss` in passes that never have a graph, and so may round otherwise."""
+        """() `server_loss` in passes without a graph, which may round differently."""
         return self.server_loss(smashed, labels)
 
     def loss_count(self, labels: Tensor) -> int:
-        """How many terms the mean has that the loss of a mini-batch with these labels is."""
+        """Number of terms in the mean that is the loss of a mini-batch with these labels."""
         return len(labels)
 
     def evaluation_samples(self, data: Any, positions: Batch) -> tuple[Tensor, Tensor]:
@@ -205,16 +205,16 @@ class Split(Backend, Protocol):
 
     @overridable
     def sensors(self) -> Sequence[str]:
-        """Names of the clients' sensors, client i's at i modulo their number; () where inputs are seen as they are."""
+        """Names of the clients' sensors, client i's at i modulo their number; () for unchanged inputs."""
         return ()
 
     def sensed(self, inputs: Any, i: int) -> Any:
-        """Inputs as client i's sensor sees them."""
+        """Inputs as client i's sensor returns them."""
         return inputs
 
     @overridable
     def local_losses(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """local_losses(smashed, labels): (B,) what each sample adds to the local loss; None where it is not known."""
+        """local_losses(smashed, labels): (B,) contribution of each sample to the local loss; None: unknown."""
         return None
 
     @overridable
@@ -259,7 +259,7 @@ class Bilevel(BilevelProblem, Protocol):
         """(n_lower,) the gradient in y of h_i at x (n,), y (n_lower,), over samples of the lower part."""
 
     def curvature(self, x: Array) -> tuple[float, float]:
-        """mu_h, L_h: (1/m) sum_i h_i(x, .) is at least so strongly convex (else a UserError), at most so smooth."""
+        """mu_h and L_h, the strong convexity (UserError if missing) and smoothness of (1/m) sum_i h_i(x, .)."""
 
 
 class SecondOrder(Bilevel, Protocol):

@@ -1,8 +1,8 @@
 """Parts of a language model that train: LoRA by `peft`, or the normalisations' scales and shifts.
-
-Hu and others, "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022: W x becomes W x + (alpha / r) B A x,
-with A drawn at random, B = 0, and W frozen. For which layers `peft` knows by the family; of GPT-2 they are the queries
-and values of every block, for which it has one layer with the keys, here three: two of them get LoRA, each its own A.
+ Hu and others, "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022: W x becomes W x + (alpha / r) B A x,
+with A drawn at random, B = 0, and W frozen. `peft` knows the layers of each family. In GPT-2 they are the queries and
+values of every block. `peft` has one layer for queries, keys and values; here there are three, and two of them get
+LoRA, each with its own A.
 """
 
 import warnings
@@ -16,7 +16,7 @@ from zofl_mpi.errors import UserError
 
 
 def missing(exc: ModuleNotFoundError) -> UserError:
-    """The refusal where a package is not installed."""
+    """Error message for a missing package."""
     return UserError(f"--problem split_lm needs {exc.name}, which is not installed: pip install 'zofl_mpi[lm]'")
 
 
@@ -30,7 +30,7 @@ def only_norms(model: Any) -> None:
 
 
 def add_lora(model: Any, rank: int, alpha: float, targets: Sequence[str] = ()) -> None:
-    """Freezes the model and adds LoRA, whose A is drawn by torch's generator (UserError: peft is not installed).
+    """Freeze the model and add LoRA with A drawn by torch's generator; UserError: peft is not installed.
 
     Args:
         targets: ends of the names of the layers that are adapted; () for those of the family. A UserError if there are
@@ -66,7 +66,7 @@ def add_lora(model: Any, rank: int, alpha: float, targets: Sequence[str] = ()) -
 
 
 def _check_sharing(model: Any) -> None:
-    """Refuses LoRA on layers whose weights others have, too: no folder could hold both.
+    """Refuse LoRA on layers with shared weights: no folder could hold both.
 
     Embedding and unembedding may share theirs, of which the configuration says whether they are one.
     """
@@ -92,7 +92,7 @@ def _bare(layer: Any) -> Any:
 
 
 def mark_untied(model: Any) -> None:
-    """Says in the configuration, by which a folder is read again, that embedding and unembedding are two matrices."""
+    """Record in the configuration that embedding and unembedding are two matrices."""
     for config in (model.config, model.config.get_text_config()):
         config.tie_word_embeddings = False
 

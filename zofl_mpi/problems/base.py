@@ -1,6 +1,6 @@
-"""Base classes of problems: the members that a problem may leave out, with their defaults.
+"""Base classes of problems, with defaults for optional members.
 
-A class of a user's own inherits one of them, too.
+A user's own class inherits one of them, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Batch = NDArray[np.int64]
 
 
 class Problem(Backend, Protocol):
-    """Members that any problem may leave out, with their defaults."""
+    """Optional members of any problem, with their defaults."""
 
     @overridable
     def n(self) -> int:
@@ -29,7 +29,7 @@ class Problem(Backend, Protocol):
 
     @overridable
     def x0(self) -> str:
-        """The start that --x0 auto stands for, zero or random."""
+        """Start for --x0 auto: zero or random."""
         return "zero"
 
     def initial(self, generator: np.random.Generator) -> Array:
@@ -41,7 +41,7 @@ class Problem(Backend, Protocol):
         return "own"
 
     def score(self, *args: Any, **kwargs: Any) -> Mapping[str, Any]:
-        """Quality of a model on data, by name; see the `score` of each role. None is reported by default."""
+        """Quality of a model on data, by name; see the `score` of each role. Empty by default."""
         return {}
 
     def descend(
@@ -49,9 +49,9 @@ class Problem(Backend, Protocol):
     ) -> Array:
         """From y_0 = y (n,) take the steps y <- y - stepsizes[t] (gradient(y; batches[t]) + mu (y - y_0) + shift).
 
-        All local steps of a client's round in one call, so that a fast kernel can run them, with batches (H, B)
-        positions in `data` and stepsizes (H,); mu > 0 is FedProx's proximal term, shift (n,) the correction of
-        SCAFFOLD and Scaffnew. Returns a new (n,). By default along a `Smooth` problem's `gradient`.
+        One call takes all local steps of a client's round, for the sake of fast kernels, with batches (H, B) positions
+        in `data` and stepsizes (H,). mu > 0 is FedProx's proximal term, shift (n,) the correction of SCAFFOLD and
+        Scaffnew. Returns a new (n,). By default along a `Smooth` problem's `gradient`.
         """
         slope, own = cast(Any, self).gradient, None if shift is None else np.asarray(shift, y.dtype)
         with without_warnings():
@@ -59,7 +59,7 @@ class Problem(Backend, Protocol):
 
     @overridable
     def hits(self) -> Callable[..., Any] | None:
-        """hits(x, data): (C,) how many samples of each class the model x (n,) classifies correctly.
+        """hits(x, data): (C,) number of correctly classified samples of each class, for the model x (n,).
 
         With it both accuracies of a personal model take one pass, without losses.
         """
@@ -67,17 +67,17 @@ class Problem(Backend, Protocol):
 
     @overridable
     def metric_names(self) -> tuple[str, ...]:
-        """Names of the scores that a user has given the problem, beside its own."""
+        """Names of the user's metrics, beside the problem's own scores."""
         return ()
 
     @overridable
     def client_memory(self) -> str:
-        """How a backward pass holds its activations, see `problems.saving`."""
+        """Memory scheme of a backward pass, see `problems.saving`."""
         return "none"
 
     @overridable
     def smooth_twin(self) -> bool:
-        """True if `loss` and `gradient` are those of a smooth stand-in for the problem's `losses`."""
+        """True if `loss` and `gradient` belong to a smooth approximation of the problem's `losses`."""
         return False
 
     @overridable
@@ -87,16 +87,18 @@ class Problem(Backend, Protocol):
 
     @overridable
     def lipschitz(self) -> float | None:
-        """L_0, a Lipschitz constant of all f_i, where it is known."""
+        """L_0, a Lipschitz constant of all f_i; None: unknown."""
         return None
 
     def flops_evaluation(self, batch_size: int) -> float:
-        """FLOPs of a mini-batch's loss at one point; nan where it is not known."""
+        """FLOPs of a mini-batch's loss at one point; nan: unknown."""
         return math.nan
 
     def client_bytes(self, batch_size: int, gradient: bool) -> float:
-        """Bytes that a client needs for its model and a step on a mini-batch, by gradient or by the loss alone; 0 where
-        it is not known. On two levels: for x, and for y and a step of it.
+        """Bytes that a client needs for its model and a step on a mini-batch, by gradient or by the loss alone; 0:
+        unknown.
+
+        On two levels: for x, and for y and a step of it.
         """
         return 0.0
 
@@ -109,14 +111,14 @@ class NumPyProblem(Problem, Protocol):
 
 
 class BilevelProblem(Problem, Protocol):
-    """Members that a bilevel problem may leave out, with their defaults."""
+    """Optional members of a bilevel problem, with their defaults."""
 
     @overridable
     def n_lower(self) -> int:
         """Length of y."""
 
     def parts(self, data: Any) -> tuple[Any, Any]:
-        """(upper, lower), the samples of a client that f_i and h_i see: by default both see all."""
+        """(upper, lower): the samples of f_i and of h_i; both are all samples by default."""
         return data, data
 
     def project(self, i: int, x: Array) -> Array:
@@ -124,27 +126,27 @@ class BilevelProblem(Problem, Protocol):
         return x
 
     def initial_lower(self) -> Array:
-        """(n_lower,) where the first lower solve starts."""
+        """(n_lower,) start of the first lower solve."""
         return np.zeros(self.n_lower)
 
     @overridable
     def project_lower(self) -> Callable[[Array, Array], Array] | None:
-        """project_lower(x, y): (n_lower,) the nearest point of Y(x) to y; None where Y(x) is everything."""
+        """project_lower(x, y): (n_lower,) the nearest point of Y(x) to y; None: Y(x) is everything."""
         return None
 
     @overridable
     def margin(self) -> float:
-        """Distance from the X_i from which on the lower level may lack a solution: a smoothing radius is below it."""
+        """Distance from the X_i beyond which the lower level may lack a solution; smoothing radii must be smaller."""
         return math.inf
 
     @overridable
     def solution(self) -> Callable[[Array, Sequence[Any]], Array | None] | None:
-        """solution(x, data): (n_lower,) the exact y(x), from the data of all clients; None where it is not known."""
+        """solution(x, data): (n_lower,) the exact y(x), from the data of all clients; None: unknown."""
         return None
 
     @overridable
     def solution_only(self) -> bool:
-        """True if `solution` is all that is known of the lower level, without gradients and curvature."""
+        """True if the lower level only provides `solution`, without gradients and curvature."""
         return False
 
     @overridable

@@ -2,11 +2,10 @@
 
 f_i(x, y) = sum_c y_c L_{i,c}(x) - lam / 2 |y|^2       L_{i,c}(x) = m / N_c sum over l in D_{i,c} of loss_l(x)
 h_i = -f_i                                             over Y, all of R^C or the simplex
-
-D_{i,c} are client i's samples of class c, N_c the number that all m clients have, y (C,) the weights of the classes.
-L = (1/m) sum_i L_i are the classes' mean losses over all clients' samples; a class that a client lacks adds nothing to
-its L_i. The maximiser y(x) is L(x)/lam on R^C, so that |L(x)|^2/(2 lam) is minimised, and the projection of L(x)/lam on
-the simplex: for lam -> 0 all weight is on the worst class, for lam -> infinity all are equal.
+ D_{i,c} are client i's samples of class c, N_c the number that all m clients have, y (C,) the weights of the classes. L
+= (1/m) sum_i L_i are the classes' mean losses over all clients' samples; a class that a client lacks adds nothing to
+its L_i. On R^C the maximiser y(x) is L(x)/lam, and |L(x)|^2/(2 lam) is minimised. On the simplex y(x) is the projection
+of L(x)/lam. For lam -> 0 all weight is on the worst class, for lam -> infinity all weights are equal.
 
 Choices: the objective as it is printed has no y in its loss; we take that of Nouiehed et al., which must be meant. It
 sums over D_{i,c}; we divide by N_c. 5.1's factor 1/2 is missing there, which on R^C is another lam; 5.1's ridge is

@@ -37,8 +37,9 @@ class Flat:
     def __init__(
         self, modules: Sequence[nn.Module], strict: bool = False, tf32: bool = False, without: Iterable[Tensor] = ()
     ) -> None:
-        """Which bits a GPU gives, see `device.reproducible`; attention has a kernel with the same ones each time where
-        torch is `strict` alone. Parameters `without` which theta is are another's, who binds them, too.
+        """GPU reproducibility: see `device.reproducible`; attention is reproducible only if torch is `strict`.
+
+        Parameters `without` which theta is are bound elsewhere.
         """
         self.modules, self._strict, self._tf32 = list(modules), strict, tf32
         for embedding in (m for own in self.modules for m in own.modules() if isinstance(m, EMBEDDINGS)):
@@ -128,9 +129,10 @@ class Flat:
 class Substituted(TorchFunctionMode):
     """Gives torch's functions other values in place of parameters, made when a function asks for them.
 
-    So a pass at a perturbed point needs the memory of the largest layer, not of the model: values are kept while, with
-    those that follow, they are not more than the largest one so far. (Logits of a few positions at a time ask for one
-    matrix again and again.) Of a matrix of which a function reads some rows (`Tensor.narrow`, an embedding on a CPU)
+    A pass at a perturbed point then needs the memory of the largest layer, not of the model. Values are kept while,
+    together with later ones, they take no more than the largest one so far. (Logits of a few positions at a time ask
+    for one matrix again and again.) Of a matrix of which a function reads some rows (`Tensor.narrow`, an embedding on a
+    CPU)
     these alone are made: a vocabulary's is most of a language model's memory.
     The modules may be bound to NaN meanwhile: a function that does not come by here, in compiled code, spoils the loss.
     """
@@ -200,7 +202,7 @@ def gradients(output: Tensor, parameters: Sequence[Tensor], slope: Tensor | None
 
 @final
 class _Layout:
-    """Where tensors lie in a vector, one after the other.
+    """Positions of tensors in a vector, one after another.
 
     A vector's views are kept while it lives: to make them takes ten times as long as to bind the modules to them.
     """

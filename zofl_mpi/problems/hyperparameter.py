@@ -1,14 +1,13 @@
-"""[B] section 5.2: how strongly each client's logistic regression is regularised, chosen on held-out samples.
+"""[B] section 5.2: choice of each client's regularisation strength on held-out samples, by logistic regression.
 
 f_i(x, y) = mean over client i's held-out samples of log(1 + exp(-v U.y))
 h_i(x, y) = mean over its training samples of the same + x_i / 2 |y|^2            over all y
 X_i = {x >= mu}
 
 U (p,) is an input, v = +1 or -1 its target, y (p,) one linear classifier for all, x (m,) one regulariser per client.
-
-[B] prints sums over the samples and is silent on the targets, on mu and on which samples are held out: means, even
-labels +1 and odd ones -1, 0.01, and every fifth sample are choices. (1/m) sum_i h_i depends on x through its mean only,
-and f_i on y only: all components of the implicit gradient are equal.
+ [B] prints sums over the samples and does not give the targets, mu or the held-out samples. Our choices: means, even
+labels +1 and odd ones -1, 0.01, and every fifth sample. (1/m) sum_i h_i depends on x through its mean only, and f_i on
+y only: all components of the implicit gradient are equal.
 """
 
 import math

@@ -44,7 +44,7 @@ def head_gradient(head: nn.Module, linear: nn.Linear, smashed: Tensor, labels: T
 
 
 def last_layers(flat: Flat, count: int) -> slice:
-    """Where the last `count` layers of the first module lie in theta; a layer is a module with own parameters."""
+    """Slice of theta with the last `count` layers of the first module; a layer is a module with own parameters."""
     places = flat.places()
     own = [[p for p in m.parameters(recurse=False) if id(p) in places] for m in flat.modules[0].modules()]
     starts = [places[id(parameters[0])][0].start for parameters in own if parameters]

@@ -1,9 +1,8 @@
 """Causal language models of `transformers`, cut after a block; and their parts.
-
-One way for all families, without a look at any one's code: the model's own forward pass runs without its blocks, embeds
-the tokens and shows with what it calls each block, masks and rotary positions among it; so each part then calls its own
-(`Segment`). `outline` finds a model's blocks and the layers behind them by a pass on a few tokens. `lm_checks` compares
-the two halves with the model as it was read.
+ One mechanism serves all families, without their code. The model's own forward pass runs without its blocks: it embeds
+the tokens and shows the arguments of each block, such as masks and rotary positions. Each part then calls its own
+blocks (`Segment`). `outline` finds a model's blocks and the layers behind them by a pass on a few tokens. `lm_checks`
+compares the two halves with the model as it was read.
 
 Causal attention takes no mask where none holds more than causality: to make one waits for a GPU.
 """
@@ -32,7 +31,7 @@ CAUSAL = "causal"  # the attention without masks, by a name of its own among tho
 
 
 class Outline(NamedTuple):
-    """Where the layers of a model are, all by name."""
+    """Names of a model's layers."""
 
     body: str  # path of the module whose forward pass runs the blocks
     blocks: str  # name of their list in it
@@ -203,8 +202,8 @@ class LastBlocks(nn.Module):
 class Unembedding(nn.Module):
     """The layers behind the blocks and the logits, a few positions at a time.
 
-    Logits of all positions are more than all else that a small part of the model holds; a forward pass without a graph
-    needs those of one piece only, and so does one that computes them anew.
+    Logits of all positions take more memory than the rest of a small part. A forward pass without a graph, or one that
+    recomputes, needs those of one piece only.
     """
 
     def __init__(self, behind: Iterable[nn.Module], unembedding: nn.Module) -> None:
@@ -223,7 +222,7 @@ class Unembedding(nn.Module):
     def by_columns(self, x: Tensor, targets: Tensor, smoothing: float) -> Tensor:
         """(k,) the same in float64, without a graph, from the logits of `TOKEN_BLOCK` tokens after those of others.
 
-        So all positions meet a part of the matrix while caches hold it: GPT-2's take three quarters of the time of a
+        All positions then use a part of the matrix while caches hold it. GPT-2's take three quarters of the time of a
         single product, and half that of products of a few positions each.
         """
         x, weight, bias = self.behind(x), self.unembedding.weight, self.unembedding.bias

@@ -1,7 +1,6 @@
 """Causal language models of `transformers`: read from a folder, or made with random weights.
-
-An activation that `transformers` computes by six operations is one here, the same but for rounding, which keeps one map
-for a backward pass: six would flatter the memory of methods without one. Dropout is off: the passes of a zeroth-order
+ An activation with six operations in `transformers` is one here, equal but for rounding. It keeps one map for a
+backward pass: six would flatter the memory of methods without one. Dropout is off: the passes of a zeroth-order
 estimate must see one function.
 """
 
@@ -68,7 +67,7 @@ def stored_model(name: str) -> Any:
 
 
 def attention_of(config: Any, name: str) -> str:
-    """How the attention of a family is computed, whatever its configuration names, which may be code of the hub's."""
+    """Attention implementation for a family; ignores the configuration's choice, which may be code of the hub."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:

@@ -156,8 +156,9 @@ class Function:
         return inputs, point
 
     def _try(self) -> None:
-        """Refuses a module that takes no such inputs, returns no outputs that the loss takes, changes its buffers or
-        draws random numbers, and is then no function of its parameters: by a forward pass of some inputs on the CPU.
+        """Refuse a module that is no function of its parameters, by a trial forward pass on the CPU.
+
+        It must accept the inputs, return outputs for the loss, leave its buffers unchanged, and draw no random numbers.
         """
         name, count = type(self.module).__name__, self.examples.count
         before = [buffer.clone() for buffer in self.module.buffers()]

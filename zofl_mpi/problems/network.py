@@ -116,7 +116,7 @@ class Network(ProximalLoss):
             raise UserError(f"--kernel torch: {fault}; take --kernel serial")
 
     def _obstacle(self, function: Function) -> str:
-        """Why the module cannot be computed for many clients at once; "" where it can."""
+        """Reason why the module cannot be computed for many clients at once; "" if it can."""
         from zofl_mpi.problems.kernels.functional import why_not_batchable
 
         return why_not_batchable(function) if self.augment is None else "augment changes each client's inputs by itself"

@@ -25,8 +25,8 @@ ROUNDING = 1e-3
 class Objective:
     """A loss with sample weights and metrics: F(x) = (1/N) sum_j w_j l(outputs_j, targets_j), w_j = 1 without weights.
 
-    A loss that is no mean of samples' own (a cross-entropy with weights of classes divides by their sum) is taken as it
-    is on a mini-batch; over more samples it is the mean of its blocks'.
+    A loss that is no mean of per-sample losses (a class-weighted cross-entropy divides by the weights' sum) is used as
+    it is on a mini-batch. Over more samples it is the mean over blocks.
 
     Attributes:
         name: of the loss, for messages.

@@ -33,7 +33,7 @@ class ReLUNet(NumPyProblem):
     """The network as a `Lipschitz` problem; its smooth twin as a `Smooth` one.
 
     The products with the inputs are computed in `dtype`, everything after them (a few numbers per sample) in float64.
-    In float32 a difference of two losses then has an error of 1e-8 (MNIST, batches of 64): at [B]'s smallest eta,
+    In float32 a difference of two losses then has an error of 1e-8 (MNIST, batches of 64). At [B]'s smallest eta,
     0.001, that is 2e-4 of the difference at x_0 and 7e-4 of it after training.
 
     The ridge counts once, whatever the number of samples. With the sum over samples a mini-batch of B counts |D_i| / B

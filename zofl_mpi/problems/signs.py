@@ -152,7 +152,7 @@ def _takes_signs(module: nn.Module) -> bool:
 
 
 def _within(place: tuple[slice, torch.Size], part: slice) -> tuple[slice, torch.Size] | None:
-    """Where a parameter lies in a direction; None where it lies in no part of it."""
+    """Slice of a parameter in a direction; None if it is in no part of it."""
     span, shape = place
     if not part.start <= span.start < part.stop or span.stop > part.stop:
         return None

@@ -32,8 +32,8 @@ class Softmax(ProximalLoss):
     Attributes:
         features: p, the length of one input.
         classes: C.
-        kernel: code that computes the local steps: numpy, numba (compiled), auto (numba where it is installed, n at
-            least 4,096 and an input at most 2,048 numbers: it saves too little in smaller models to repay its loading).
+        kernel: code of the local steps: numpy, numba (compiled) or auto. auto is numba if installed, for n of at least
+            4,096 and inputs of at most 2,048 numbers; smaller models do not repay its loading time.
     """
 
     features: int = injected()
@@ -94,7 +94,7 @@ class Softmax(ProximalLoss):
     def after_steps(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
         """See `ProximalLoss.after_steps`.
 
-        A constant factor s of the inputs is not applied to every sample but once to the models: W' = s W has the same
+        A constant factor s of the inputs is applied once to the models, not to every sample. W' = s W has the same
         logits on the stored inputs, and a step gamma of W is a step gamma s^2 of W'.
         """
         factor = _common_factor(steps.data)

@@ -61,8 +61,8 @@ class ResNet:
     """[C] VI-B: with width 64 ResNet-18 in its CIFAR form; a stage has twice the channels of the one before.
 
     He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016. With 64 channels and the cut after
-    the first block these are the parts that [C]'s Table II describes: 75,840 parameters at a client, 655,370 in the
-    auxiliary head Linear(65536, 10), 11,173,962 in the whole network, a smashed sample of 64 x 32 x 32.
+    the first block these are the parts of [C]'s Table II. They have 75,840 parameters at a client, 655,370 in the
+    auxiliary head Linear(65536, 10), 11,173,962 in the whole network. A smashed sample has 64 x 32 x 32 numbers.
 
     Attributes:
         width: channels of the first stage.

@@ -162,8 +162,10 @@ class SplitLM(TorchSplit):
         return torch.no_grad()
 
     def score(self, inputs: Tensor, labels: Tensor) -> dict[str, float]:
-        """Completion tokens, the sum of their cross-entropies, how many are the likeliest one; batches of
-        `report_batch` texts, and the sum of their means; of a choice the texts, and how many are chosen rightly.
+        """Sums of scores over texts.
+
+        Completion tokens, their summed cross-entropy, and correct predictions; batches of `report_batch` texts, and the
+        sum of their means. For choices: texts, and correct choices.
         """
         parts = zip(torch.split(inputs, REPORTED_AT_ONCE), torch.split(labels, REPORTED_AT_ONCE), strict=True)
         whole = torch.cat([self._rows(*part) for part in parts], dim=1)
@@ -194,9 +196,11 @@ class SplitLM(TorchSplit):
         return torch.stack([count.cpu().double(), *sums])
 
     def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Mean cross-entropy of a token ("loss") and its exponential ("perplexity"); the exponential of the mean over
-        batches of their means, which the reference codes print ("perplexity_batches"); and the share of tokens that are
-        the likeliest one, of choices that of texts whose right completion has the least mean ("accuracy").
+        """Scores from the sums of `score`.
+
+        "loss" is the mean cross-entropy of a token, "perplexity" its exponential; "perplexity_batches", printed by the
+        reference codes, is the exponential of the mean over batches of their means. "accuracy" is the share of tokens
+        predicted correctly. For choices it is the share of texts whose right completion has the lowest mean.
         """
         loss = sums["nats"] / sums["tokens"]
         return {

@@ -26,7 +26,7 @@ class ProximalTerms:
     Attributes:
         lam: lambda, weight of the dissimilarity f_2 = (lambda/2) sum_i rho_i |x - y_i|^2.
         mu: weight of the proximal term (mu/2)|x - y|^2 of a client's problem; one number, or one per client.
-        radius: of the ball Y_i(x) around x to which y_i is confined; inf for none; one number, or one per client.
+        radius: radius of the ball Y_i(x) around x that contains y_i; inf for none; one number, or one per client.
     """
 
     lam: float = 1.0

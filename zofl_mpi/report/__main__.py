@@ -6,9 +6,8 @@
     zofl-report GRID.toml --out figure.pdf --control fedavg             # differences to it, seed by seed
     zofl-report GRID.toml --out figure.pdf --best validation_accuracy   # with the best of the steps that were tried
     zofl-report RESULT.h5 [MORE.h5 ...] --watch      # the table in the terminal, while runs go on; Ctrl-C ends it
-
-python -m zofl_mpi.report is the same. A page shows a run that goes on, or was killed, as far as it went; a mean over
-seeds leaves it out, as a run that diverged, and tells it in a line.
+ python -m zofl_mpi.report is the same. A page shows unfinished and killed runs up to their last round. A mean over
+seeds excludes them, and diverged runs, with a notice.
 """
 
 import argparse
@@ -24,12 +23,12 @@ from zofl_mpi.run import records
 
 FIGURES = (".png", ".pdf", ".svg")
 BESIDE = (".csv", ".tex")
-"""Endings of the files written beside a figure."""
+"""Suffixes of the files written beside a figure."""
 
 
 @printing
 def main(words: Sequence[str] | None = None) -> None:
-    """Writes the page or the figure and prints its path; exit status 2 and one sentence where it cannot."""
+    """Write the page or the figure and print its path; exit status 2 and an error message if that fails."""
     flags = _parser().parse_args(words)
     try:
         flags.inputs = [user_path(path, "RESULT") for path in flags.inputs]

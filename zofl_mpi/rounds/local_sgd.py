@@ -1,8 +1,7 @@
 """Local SGD steps, the uploads and the server's average of their results, shared by the first-order methods.
-
-They minimise sum_i w_i F_i(x), F_i the mean loss over client i's data. Participants, local steps and step sizes are
-those of ZO-HFL: one call of its Algorithm 2 fixes the number of local steps ([A] says "the same total number of local
-steps" and makes two calls).
+ They minimise sum_i w_i F_i(x), F_i the mean loss over client i's data. Participants, local steps and step sizes are
+those of ZO-HFL. One call of its Algorithm 2 fixes the number of local steps; [A] says "the same total number of local
+steps" and makes two calls.
 """
 
 from collections.abc import Mapping

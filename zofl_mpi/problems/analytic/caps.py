@@ -1,4 +1,4 @@
-"""A hierarchical problem whose constraint binds: implicit differentiation of the clients' problems sees no slope."""
+"""A hierarchical problem with an active constraint: implicit differentiation of the clients' problems gives slope 0."""
 
 from dataclasses import dataclass
 from typing import final
@@ -21,9 +21,9 @@ class Caps(KnownHierarchical):
     F(x) = cost/2 x^2 + (1/m) sum_i 1/2 (min(t_i, x) - level)^2 is convex, with a kink at each t_i where a client's
     constraint stops to bind, and its minimiser x* > 0 may be such a kink, where F has no gradient.
 
-    x is in the constraint of h_i alone: the implicit function theorem on grad_y h_i(x, y) = 0 gives dy_i/dx = 0, and
-    descent along grad f_1 + (dy/dx)' grad_y f_2 = cost x ends at x = 0, where F has the slope -level < 0 in every entry
-    (all constraints bind): no stationary point. All data are ignored.
+    x appears in the constraint of h_i only, hence the implicit function theorem on grad_y h_i(x, y) = 0 gives dy_i/dx =
+    0. Descent along grad f_1 + (dy/dx)' grad_y f_2 = cost x ends at x = 0. There F has the slope -level < 0 in every
+    entry: no stationary point. All data are ignored.
 
     Attributes:
         m: number of clients, which differ in t_i.

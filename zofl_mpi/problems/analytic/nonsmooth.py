@@ -45,8 +45,8 @@ class MaxAffine(Solved, KnownLipschitz):
 
     There f_i(x) = sum_g c_{i,g} |<q_g, x - a_i>| with an orthonormal basis q_1, ..., q_n that all clients share, and
     with weights c_i and centres a_i of their own. In the coordinates <q_g, x> the mean of the f_i is a sum of functions
-    of one variable each: its minimiser is the c-weighted median of the centres in every coordinate, where the mean has
-    a kink. For n > 1 it is no client's own minimiser a_i, nor their mean.
+    of one variable each. Its minimiser is the c-weighted median of the centres in every coordinate, a kink of the mean.
+    For n > 1 it is no client's own minimiser a_i, nor their mean.
     """
 
     lipschitz: float  # L_0 of every f_i, over all samples; a sample's own is larger by at most the norm of its noise

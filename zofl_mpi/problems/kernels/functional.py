@@ -63,7 +63,7 @@ def step_bytes(function: Function, batch_size: int) -> int:
 
 
 def why_not_batchable(function: Function) -> str:
-    """Why many models cannot be computed at once, in torch's words, by a computation of two; "" where they can.
+    """Reason, in torch's words, why a trial with two models failed; "" if many models can be computed at once.
 
     A loop over the models is no such computation.
     """

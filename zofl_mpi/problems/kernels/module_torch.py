@@ -1,15 +1,12 @@
 """Local steps and losses of torch modules, on a GPU or on the CPU: many clients' models at once, by torch.func.
-
-Each row holds one client's model: parameters, centre, mini-batches and step sizes. One computation takes a step of all
-rows of a block. A client's points, such as the pair of a zeroth-order estimate, are
-rows of their own. Computations are always of the same shapes: a block has as many rows as follows from one row's step
-alone, and is filled up with rows of zeros; each row begins on a line of 64 bytes.
-
-Whether a row's bits depend on the other rows is up to the libraries, the processor and the shapes (grouped convolutions
-of oneDNN do on some): `equal_bits` tries it, and a `Network` computes batched only what has passed. On a GPU local
-steps are replayed from CUDA graphs, of REPLAYED_STEPS steps and of a single one for the rest, since the number of
-steps grows with the rounds; so the tensors that they compute with stay where they are. Losses are not: each new batch
-size would cost a capture.
+ Each row holds one client's model: parameters, centre, mini-batches and step sizes. One computation takes a step of all
+rows of a block. A client's points, such as the pair of a zeroth-order estimate, are rows of their own. Computations
+always have the same shapes. One row's step alone determines the number of rows of a block, which is padded with rows of
+zeros; each row begins at a multiple of 64 bytes.
+ Libraries, processor and shapes decide if a row's bits depend on the other rows (as in some of oneDNN's grouped
+convolutions). `equal_bits` tests it, and a `Network` is batched only if it passes. On a GPU local steps are replayed
+from CUDA graphs of REPLAYED_STEPS steps, and of a single step for the remainder. The number of steps grows with the
+rounds, but the tensors of a graph stay at their addresses. Losses are not: each new batch size would cost a capture.
 """
 
 from collections import OrderedDict

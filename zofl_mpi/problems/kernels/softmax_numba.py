@@ -31,8 +31,8 @@ def compiled(function: Callable[..., Any]) -> Any:
 def inlined(function: Callable[..., Any]) -> Any:
     """Makes a function part of the text of the one compiled function that calls it.
 
-    Else it would be optimised once alone and once within that; the process that compiles would run the one, those that
-    load it from the disk the other, and with sums reordered at will they differ in last bits.
+    Otherwise it would be optimised both alone and inside the caller. The compiling process would run one version,
+    processes that load from disk the other, with different last bits.
     """
     return numba.njit(inline="always", **OPTIONS)(function)
 

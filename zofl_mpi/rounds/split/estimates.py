@@ -209,8 +209,8 @@ class Estimation:
     Attributes:
         mu: smoothing radius, in units of the distribution.
         distribution: of the directions: sqrt_d_sphere (norm sqrt(d): entries of size 1, as with gaussian; the same
-            estimate as sphere with mu sqrt(d)), sphere (norm 1), gaussian, or rademacher (random signs, drawn in a
-            tenth of the time).
+            estimate as sphere with mu sqrt(d)); sphere (norm 1); gaussian; rademacher (random signs, drawn in a tenth
+            of the time).
         n_p: directions of a local step, whose estimates are averaged.
         estimate: one-sided: 1 + n_p forward passes. central: 2 n_p, and one more for an upload. jvp: derivatives along
             n_p directions by forward-mode differentiation, an oracle without mu; n_p passes with twice the products,

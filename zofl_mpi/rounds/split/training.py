@@ -37,14 +37,14 @@ class Training:
         beta: participating fraction of the clients.
         augment: none, or crop-flip (images padded by 4, cropped back, mirrored with probability 1/2).
         freeze: frozen part of the client's model: none, client or auxiliary.
-        batchnorm: statistics in BatchNorm: batch (the running statistics move in unperturbed passes only), every_pass
-            (in perturbed ones too: the tested network then depends on mu and n_p), or running (fixed running
-            statistics, for pretrained networks).
+        batchnorm: statistics in BatchNorm: batch (the running statistics move in unperturbed passes only); every_pass
+            (in perturbed ones too: the tested network depends on mu and n_p); running (fixed running statistics, for
+            pretrained networks).
         client_parts: average (one local part, the mean of the clients'), or own (each client keeps and tests its own,
             starting from the problem's; it never travels).
-        client_memory: activations held for a client's backward pass: none (all of them), checkpoint (the inputs of each
-            block, which is computed once more), or accumulate:PARTS (one part of the mini-batch at a time; the parts'
-            gradients add up to the same gradient, to rounding).
+        client_memory: activations held for a client's backward pass: none (all of them); checkpoint (the inputs of each
+            block, which is recomputed); accumulate:PARTS (one part of the mini-batch at a time; the parts' gradients
+            add up to the same gradient, to rounding).
     """
 
     setting: Setting[Split]

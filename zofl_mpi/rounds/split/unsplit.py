@@ -148,8 +148,8 @@ class UnsplitMethod(SplitMethod):
     def pieces(self, x: Tensor, key: Key, rule: Piecewise) -> PiecewiseDirections:
         """Directions of a step, for x (d,).
 
-        If memory permits they are kept, for the step's other passes, for other clients of this rank, and for the
-        server's step in the same process; otherwise they are drawn again, bit-identically.
+        If memory permits they are kept: for the step's other passes, for other clients of this rank, and for the
+        server's step in the same process. Otherwise they are drawn again, bit-identically.
         """
         if self.kept_steps == 0:
             return rule.draw_pieces(x, key)

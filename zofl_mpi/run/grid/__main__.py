@@ -5,10 +5,10 @@
     sbatch --array=0-107 jobs/grid.sbatch jobs/a_table1.toml    # on a cluster: every run a job of its own
 
 The state of a run is read from its result alone: it is finished if its result is, with the configuration of the file.
-A result of another configuration is never touched. Any number of grid runners may work on one folder: who runs a run
-holds the lock of its log, and so does the run itself, should its grid runner be killed. A list imports no module or
-user-defined class, unless --trust is given; --run does. With [tune] in the file, --run tries the steps with one seed,
-then runs the best of them with further seeds (`run.grid.tune`).
+A result of another configuration is never touched. Any number of grid runners may work on one folder. A runner holds
+the lock of its run's log; the run holds it too, in case its runner is killed. A list imports no module or user-defined
+class, unless --trust is given; --run does. With [tune] in the file, --run tries the steps with one seed, then runs the
+best of them with further seeds (`run.grid.tune`).
 """
 
 import argparse

@@ -3,8 +3,8 @@
 Client i lives on one of the P client ranks (`placement`), all but rank 0; with --server-ranks these and rank 0
 have a communicator of their own, and so have the server's ranks (`server_ranks`). A question goes down by `Bcast` (or
 `Scatterv`) from the main thread. For the way up every rank starts one communication thread and joins it at the
-question's end; until then the main thread makes no MPI call but `Abort`, so that no two threads are in MPI at a time
-(with several server ranks those of rank 0 take turns by a lock).
+question's end. Until then the main thread makes no MPI call but `Abort`: two threads are never in MPI at a time. With
+several server ranks those of rank 0 take turns by a lock.
 
 Items travel in waves. In each all ranks learn by a polled `Iallgather` how many items each of them sends, and which end
 their client's stream; a `Gatherv` moves the bytes. A rank sends the items that are ready, at most BOUND bytes or one
@@ -117,8 +117,8 @@ class Collectives:
     def bcast_question(self, question: Question | None = None, block: Bytes = EMPTY) -> tuple[Question, Bytes | None]:
         """Broadcasts the server's question, and its one message if that fits; else `message` fetches it.
 
-        The room of this one collective is what the question after the same one took last time, so a small model costs
-        no collective of its own from the second round on.
+        The collective's size is that of the last question after the same one: from the second round on a small model
+        needs no collective of its own.
         """
         body = pickle.dumps(tuple(question)) if question else b""
         framed = frame(body, self._rooms.get(self._last, FRAME), block)

@@ -6,8 +6,8 @@ shrinks to a new communicator, in the order of the old one. Rank 0 then gives th
 round's start to their new ranks, and begins the round again. A loss in the middle of this is one more failure.
 
 Open MPI's weaknesses shape the rest. Its errors differ from rank to rank, so each counts as a loss. A collective in
-which a rank dies may end without an error and with garbage at another, so a round counts only once all ranks agree that
-nobody died in it (`agree`), and any error is a loss if somebody did (`lost`). An agreement waits for all that are
+which a rank dies may end without an error and with garbage at another. Hence a round counts only once all ranks agree
+that nobody died in it (`agree`), and any error is a loss if somebody did (`lost`). An agreement waits for all that are
 alive, revoked or not: a rank that gives up a round takes part in the one in which the others may already wait. Abort
 and MPI's end (Finalize) hang after a loss, so a rank that ends all kills itself, and the end is a barrier, which may
 fail, and _exit.

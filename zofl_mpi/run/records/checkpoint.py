@@ -36,7 +36,7 @@ class Checkpoint:
 
 
 def checkpoint_path(out: FileName) -> Path:
-    """Where the checkpoint of the result `out` lies: run.h5 -> run.ckpt.h5."""
+    """Path of a result's checkpoint: run.h5 -> run.ckpt.h5."""
     out = Path(out)
     return out.with_name(out.name.removesuffix(".h5") + ".ckpt.h5")
 

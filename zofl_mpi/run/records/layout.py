@@ -166,7 +166,7 @@ def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:
 
 
 def _absent(data: Any, path: object, name: str) -> int:
-    """How many bytes a data set claims and does not store; refuses one whose numbers lie elsewhere, or are packed."""
+    """Bytes that a data set claims but does not store; UserError if its numbers lie elsewhere or are packed."""
     made = data.id.get_create_plist()
     if made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count():
         fault = f"{name} names another file for its numbers, as no file of zofl_mpi does"

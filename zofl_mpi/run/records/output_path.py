@@ -82,7 +82,7 @@ def _check_checkpoint(path: Path, left: Path, force: bool) -> None:
 
 
 def checkpoints(path: Path) -> tuple[Path, Path]:
-    """Where the checkpoints of a result lie: the newest, and the one before it."""
+    """Paths of a result's checkpoints: the newest and the previous one."""
     newest = checkpoint_path(path)
     return newest, newest.with_name(newest.name + PREVIOUS)
 
@@ -94,7 +94,7 @@ def remove_checkpoints(path: Path) -> None:
 
 
 def beside(path: Path) -> Path:
-    """Where a result is made before it takes its place, empty; whoever holds the result's lock may use it."""
+    """Path of a new, empty result before it takes its place; for the holder of the result's lock."""
     fresh = path.with_name(path.name + TEMPORARY)
     fresh.unlink(missing_ok=True)  # left by a process that was killed
     return fresh

@@ -77,8 +77,8 @@ class Rows:
 def lay_out(m: int, ranks: int, rounds: int, missing: int, attrs: Attributes, file: Any) -> None:
     """Makes a result, empty but for fill values in the first `missing` rows, which were in a file that is lost.
 
-    One chunk a step and data set holds all planned rounds if it can: after the first rows the file then needs no new
-    space, so a full disk, or a kill in the middle of a write, leaves no half-made structure.
+    One chunk per step and data set holds all planned rounds, if possible. After the first rows the file then needs no
+    new space: a full disk, or a kill during a write, leaves no half-made structure.
     """
     file.create_group("rounds").attrs["done"] = np.int64(missing)
     if missing:
