@@ -6,7 +6,8 @@ A client holds the first layers and an auxiliary head, theta_l = (theta_c, theta
 estimate of its local loss: no backward pass, hence no stored activations. Every k-th step its smashed activations go
 up, and the server trains the rest of the network on them by backpropagation while the clients compute on; nothing is
 returned. At the end of the round the theta_l are averaged.
- Baselines: split learning by backpropagation, in lockstep with the server (sflv1, sflv2, splitlora) or from an
+
+Baselines: split learning by backpropagation, in lockstep with the server (sflv1, sflv2, splitlora) or from an
 auxiliary loss (cse_fsl, fsl_sage). ho_sfl uses forward passes along the gradient that the server returns. In decomfl
 and fedkseed clients hold the whole network and exchange scalars only.
 

@@ -38,4 +38,4 @@ def f():
         y: {"word " * 20}
     """
 '''
-    assert [fault.split(":")[0] for fault in sentences.faults(source)] == ["7", "11"]
+    assert [fault.split(":")[0] for fault in sentences.faults(source)] == ["8", "12"]

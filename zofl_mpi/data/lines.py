@@ -1,5 +1,6 @@
 """A user's texts: a file of JSON objects, one a line.
- Each has a context and a completion, `{"context": ..., "completion": ...}`, or is a choice, `{"context": ...,
+
+Each has a context and a completion, `{"context": ..., "completion": ...}`, or is a choice, `{"context": ...,
 "completions": [...], "label": k}` with equally many completions on all lines. It may name its client (`"client"`) and
 its part (`"split"`: train, validation or test). Other keys are passed over. A byte order mark may begin the file.
 """

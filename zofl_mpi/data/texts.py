@@ -3,7 +3,8 @@
 Of E2E as in the codes of LoRA and SplitLoRA: the tokens of the context and END, then those of a space and the text, and
 END. The loss counts the tokens behind the context, the last END among them. Unlike theirs, a batch is as long as its
 longest text. Context and completion are encoded as one text: see `Vocabulary.encode_pairs` for where the first ends.
- A row of the inputs (N, 2 + L), uint16 or uint32, holds the number of tokens of the context, the number of all, and the
+
+A row of the inputs (N, 2 + L), uint16 or uint32, holds the number of tokens of the context, the number of all, and the
 tokens. For each other completion of a choice its number of tokens and these follow; then zeros. A label is the type of
 the meaning representation, the set of its slots, or that of a choice.
 """

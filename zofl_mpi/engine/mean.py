@@ -4,7 +4,8 @@ Each term is rounded on arrival to whole multiples of a power of two, its quantu
 associative. The quantum follows from the term's own largest entry, to OCTAVES octaves, and not from other terms. Terms
 need not be kept: those with equal quanta share a vector of int64. Multiples of different quanta are added in float64
 at the end, in ascending order.
- A mean rounds w_i x_i twice: as a float64 product, and by at most half a quantum, 2^-54 of the largest entry of x_i.
+
+A mean rounds w_i x_i twice: as a float64 product, and by at most half a quantum, 2^-54 of the largest entry of x_i.
 Since the shares sum to 1, a weighted sum needs no more headroom than one term.
 """
 

@@ -30,7 +30,7 @@ class Optimiser:
         optimiser: adam (betas 0.9, 0.999, eps 1e-8); adamw (decoupled decay); adamw_transformers (AdamW of transformers
             before version 5, used by the codes of LoRA and SplitLoRA: eps 1e-6 added before bias correction, decay
             after the step); sgd.
-        momentum: of sgd.
+        momentum: momentum of sgd.
         weight_decay: decay of all parameters, biases and norms too, as in DeComFL's code (MeZO's excludes these). It is
             added to the gradient; either adamw shrinks the parameters by it times the step size instead. fedkseed needs
             0, since its model is a sum of plain steps.

@@ -26,7 +26,7 @@ class Pace:
         schedule: constant, or linear: down to 0 at the step `decay_steps`. Both after the warm-up.
         warmup: steps in which the size rises from 0 to the full one, t/warmup of it at step t; 0: none. The first of
             them has the size 0.
-        decay_steps: of linear, the steps of a client until its size is 0, warm-up among them.
+        decay_steps: steps of a client until the size of a linear schedule is 0, warm-up included.
         decay_steps_server: the same at the server, which takes a step for each upload of each client; 0: decay_steps.
     """
 

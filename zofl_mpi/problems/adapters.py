@@ -1,5 +1,6 @@
 """Parts of a language model that train: LoRA by `peft`, or the normalisations' scales and shifts.
- Hu and others, "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022: W x becomes W x + (alpha / r) B A x,
+
+Hu and others, "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022: W x becomes W x + (alpha / r) B A x,
 with A drawn at random, B = 0, and W frozen. `peft` knows the layers of each family. In GPT-2 they are the queries and
 values of every block. `peft` has one layer for queries, keys and values; here there are three, and two of them get
 LoRA, each with its own A.

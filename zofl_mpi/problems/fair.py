@@ -2,7 +2,8 @@
 
 f_i(x, y) = sum_c y_c L_{i,c}(x) - lam / 2 |y|^2       L_{i,c}(x) = m / N_c sum over l in D_{i,c} of loss_l(x)
 h_i = -f_i                                             over Y, all of R^C or the simplex
- D_{i,c} are client i's samples of class c, N_c the number that all m clients have, y (C,) the weights of the classes. L
+
+D_{i,c} are client i's samples of class c, N_c the number that all m clients have, y (C,) the weights of the classes. L
 = (1/m) sum_i L_i are the classes' mean losses over all clients' samples; a class that a client lacks adds nothing to
 its L_i. On R^C the maximiser y(x) is L(x)/lam, and |L(x)|^2/(2 lam) is minimised. On the simplex y(x) is the projection
 of L(x)/lam. For lam -> 0 all weight is on the worst class, for lam -> infinity all weights are equal.
@@ -44,7 +45,7 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
         features: p, the length of one input.
         counts: (m, C) how many samples of each class each client has.
         lam: weight of |y|^2/2, which keeps the class weights y near each other.
-        y_set: of the class weights: free (R^C, the paper's) or simplex.
+        y_set: set of the class weights: free (R^C, the paper's) or simplex.
         dtype: float32 or float64, of all vectors.
     """
 

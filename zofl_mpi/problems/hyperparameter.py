@@ -5,7 +5,8 @@ h_i(x, y) = mean over its training samples of the same + x_i / 2 |y|^2          
 X_i = {x >= mu}
 
 U (p,) is an input, v = +1 or -1 its target, y (p,) one linear classifier for all, x (m,) one regulariser per client.
- [B] prints sums over the samples and does not give the targets, mu or the held-out samples. Our choices: means, even
+
+[B] prints sums over the samples and does not give the targets, mu or the held-out samples. Our choices: means, even
 labels +1 and odd ones -1, 0.01, and every fifth sample. (1/m) sum_i h_i depends on x through its mean only, and f_i on
 y only: all components of the implicit gradient are equal.
 """

@@ -1,5 +1,6 @@
 """Causal language models of `transformers`, cut after a block; and their parts.
- One mechanism serves all families, without their code. The model's own forward pass runs without its blocks: it embeds
+
+One mechanism serves all families, without their code. The model's own forward pass runs without its blocks: it embeds
 the tokens and shows the arguments of each block, such as masks and rotary positions. Each part then calls its own
 blocks (`Segment`). `outline` finds a model's blocks and the layers behind them by a pass on a few tokens. `lm_checks`
 compares the two halves with the model as it was read.

@@ -1,5 +1,6 @@
 """Causal language models of `transformers`: read from a folder, or made with random weights.
- An activation with six operations in `transformers` is one here, equal but for rounding. It keeps one map for a
+
+An activation with six operations in `transformers` is one here, equal but for rounding. It keeps one map for a
 backward pass: six would flatter the memory of methods without one. Dropout is off: the passes of a zeroth-order
 estimate must see one function.
 """

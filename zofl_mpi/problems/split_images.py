@@ -23,8 +23,8 @@ class ConvNet:
     """Stages of a 3x3 convolution, a normalisation and a ReLU, then a linear layer: a deep client's part is cheap.
 
     Attributes:
-        channels: of each stage's convolution.
-        strides: of each stage's convolution.
+        channels: output channels of each stage's convolution.
+        strides: stride of each stage's convolution.
         cut: stages at the client; the others and the linear layer are the server's.
         head: auxiliary head: linear (on all smashed numbers) or pooled (on each channel's mean).
         norm: group (GroupNorm of 16 channels a group: no statistics of other samples) or batch (BatchNorm).

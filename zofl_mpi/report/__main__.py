@@ -6,7 +6,8 @@
     zofl-report GRID.toml --out figure.pdf --control fedavg             # differences to it, seed by seed
     zofl-report GRID.toml --out figure.pdf --best validation_accuracy   # with the best of the steps that were tried
     zofl-report RESULT.h5 [MORE.h5 ...] --watch      # the table in the terminal, while runs go on; Ctrl-C ends it
- python -m zofl_mpi.report is the same. A page shows unfinished and killed runs up to their last round. A mean over
+
+python -m zofl_mpi.report is the same. A page shows unfinished and killed runs up to their last round. A mean over
 seeds excludes them, and diverged runs, with a notice.
 """
 

@@ -79,7 +79,7 @@ class LowerSolver:
         gamma_lower: step size of the lower level; 0 for the one that the method's theory takes from mu_h and L_h (Local
             SGD: Algorithm 3's 1/(mu_h a); where --T-lower is a number min(1/L_h, 2 ln(T + 1)/(mu_h T))).
         batch_lower: samples of a local step, drawn with replacement, the same for both calls; 0 for all of them.
-        y0: where both calls start: last (the y of the round before, at its x) or fixed (the problem's first y).
+        y0: start of both calls: last (y of the round before, at its x) or fixed (the problem's first y).
     """
 
     USED_WITH: ClassVar[UsedWith] = {

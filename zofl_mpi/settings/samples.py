@@ -36,9 +36,9 @@ class Samples:
         data_dir: folder with the data set's files; default: $ZOFL_DATA, else the user's cache.
         pixels: input scaling: unit (bytes to [0, 1], floats and tables as stored); raw (as stored); standardize (mean 0
             and variance 1 over the training part, by channel of an image or column of a table).
-        features: all, or pca:K: the first K principal components of the inputs, fitted on the training part (server and
-            clients), and a constant 1; server-pca:K: fitted on the server's samples only, which reveals nothing of the
-            clients.
+        features: inputs of the model: all; pca:K (the first K principal components and a constant 1, fitted on the
+            training part of server and clients); server-pca:K (fitted on the server's samples only, which reveals
+            nothing of the clients).
         m: number of clients; with --partition natural given by the data.
         alpha: Dirichlet concentration of the clients' classes (by_class, by_mix), above 0; inf for iid.
         partition: by_class (each class is spread over the clients); by_mix (each client draws its mix; equal sizes);

@@ -1,9 +1,11 @@
 """Local steps and losses of torch modules, on a GPU or on the CPU: many clients' models at once, by torch.func.
- Each row holds one client's model: parameters, centre, mini-batches and step sizes. One computation takes a step of all
+
+Each row holds one client's model: parameters, centre, mini-batches and step sizes. One computation takes a step of all
 rows of a block. A client's points, such as the pair of a zeroth-order estimate, are rows of their own. Computations
 always have the same shapes. One row's step alone determines the number of rows of a block, which is padded with rows of
 zeros; each row begins at a multiple of 64 bytes.
- Libraries, processor and shapes decide if a row's bits depend on the other rows (as in some of oneDNN's grouped
+
+Libraries, processor and shapes decide if a row's bits depend on the other rows (as in some of oneDNN's grouped
 convolutions). `equal_bits` tests it, and a `Network` is batched only if it passes. On a GPU local steps are replayed
 from CUDA graphs of REPLAYED_STEPS steps, and of a single step for the remainder. The number of steps grows with the
 rounds, but the tensors of a graph stay at their addresses. Losses are not: each new batch size would cost a capture.

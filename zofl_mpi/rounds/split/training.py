@@ -33,7 +33,7 @@ class Training:
             order drawn each round) or client_major (client by client).
         merge: G: the server takes one step on the q-th uploads of G clients together (fewer at the end), along the mean
             of their gradients; each client receives the gradient of its own loss. 1: one step per upload.
-        weights: of the clients in the average: size (|D_i|) or uniform.
+        weights: weights of the clients in the average: size (|D_i|) or uniform.
         beta: participating fraction of the clients.
         augment: none, or crop-flip (images padded by 4, cropped back, mirrored with probability 1/2).
         freeze: frozen part of the client's model: none, client or auxiliary.

@@ -1,5 +1,6 @@
 """Transport bytes: what the collectives of a communicator move, by step and rank, counted for all ranks at rank 0.
- Every collective has rank 0 as its root, or gives all ranks the same, so rank 0 knows each rank's share. A rank *sends*
+
+Every collective has rank 0 as its root, or gives all ranks the same, so rank 0 knows each rank's share. A rank *sends*
 the bytes that it hands to MPI for other ranks, and *receives* theirs from MPI. A broadcast of n bytes counts as n sent
 by rank 0 and n received by each other rank, by whatever route. Neither a rank's own part nor what the library adds
 (envelopes, barriers) is counted.
