@@ -24,6 +24,7 @@ from shared.study import accuracy, counts, last
 
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import grid, records
+from zofl_mpi.run.grid.tune import LAST_EVALUATIONS
 
 COMMON = ("data", "problem", "cell", "method")
 VALIDATION = "validation_accuracy"
@@ -53,7 +54,7 @@ def main(words: list[str] | None = None) -> None:
 NOTES = {
     True: (
         "The best step is that of the highest accuracy on the validation part, mean of the last "
-        f"{choosing.LAST} evaluations, over the seeds that all of a method's steps have; the tables tell the test "
+        f"{LAST_EVALUATIONS} evaluations, over the seeds that all of a method's steps have; the tables tell the test "
         "accuracy."
     ),
     False: (

@@ -28,6 +28,7 @@ from shared.study import counts, last, spread
 from shared.totals import Quantity
 
 from zofl_mpi.run import records
+from zofl_mpi.run.grid.tune import LAST_EVALUATIONS
 
 AXES = ("data", "rectifier", "method", "step")
 GRADIENT = 2
@@ -63,7 +64,7 @@ MEASURED = (
 CHOSEN = {
     True: (
         "The best step is that of the lowest nonsmooth loss on the validation part, mean of the last "
-        f"{choosing.LAST} evaluations, over the seeds that all of a method's steps have."
+        f"{LAST_EVALUATIONS} evaluations, over the seeds that all of a method's steps have."
     ),
     False: (
         "The best step is that of the lowest mean nonsmooth objective over the seeds that all of a method's steps have."

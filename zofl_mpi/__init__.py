@@ -6,6 +6,7 @@ A method, a problem or a script of your own may import these names; everything e
 - `Problem`, `BilevelProblem`: base classes of problems.
 - `Setting`: a method's problem, data of server and clients, and random numbers.
 - `Client`, `Clients`: a client in its steps; all clients, for the server's questions. `Step`: the type of a step.
+- `Reply`: a reply with a part that is added up on the client's rank; `Reduction`: the mean of these parts.
 - `Array`: the type of a NumPy array of numbers.
 - `Purpose`: purpose of random numbers; with round, client and step it is their key.
 - `column`, `flag_group`, `injected`: fields of states and reports, of groups of flags, and fields that the run gives.
@@ -41,6 +42,7 @@ if sys.platform == "win32":  # its Python has no fcntl and no resource
 from zofl_mpi.arrays import Array
 from zofl_mpi.engine.clients import Client, Clients, Step
 from zofl_mpi.engine.fields import above, at_least, change, column, finite, flag_group, fraction, injected
+from zofl_mpi.engine.reduction import Reduction, Reply
 from zofl_mpi.engine.setting import Directions, Loads, Method, Setting
 from zofl_mpi.engine.streams import Purpose
 
@@ -72,6 +74,8 @@ __all__ = [
     "OptunaPruning",
     "Problem",
     "Purpose",
+    "Reduction",
+    "Reply",
     "Result",
     "RunFailed",
     "Setting",

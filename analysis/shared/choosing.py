@@ -18,23 +18,15 @@ from typing import Any, final
 import numpy as np
 
 from shared import edges
-from shared.groups import Group, entries, series, split
+from shared.groups import Group, entries, split
 from shared.study import accuracy, counts
 from zofl_mpi.run import grid, records
-
-LAST = 5
-"""Evaluations at the end that a choice by validation takes the mean of: the last one alone swings."""
+from zofl_mpi.run.grid.tune import at_the_end as at_the_end
 
 
 def validated(groups: Iterable[Group], column: str) -> bool:
     """Whether all results have the column of the validation part."""
     return all(column in run.rounds for group in groups for run in group.runs)
-
-
-def at_the_end(run: records.Run, column: str) -> float:
-    """A column's mean over the last evaluations, LAST at most."""
-    values = series(run, column)
-    return float(np.mean(values[~np.isnan(values)][-LAST:]))
 
 
 @final

@@ -10,6 +10,7 @@ from typing import Any
 from shared.groups import Group, entries, lacking, shown, split
 from zofl_mpi.report.wording import DATA
 from zofl_mpi.report.wording import METHODS as METHODS
+from zofl_mpi.report.wording import aligned as aligned
 from zofl_mpi.report.wording import latex as latex
 
 Table = Sequence[Sequence[str]]
@@ -136,14 +137,3 @@ def plain(value: float) -> str:
 def digits(*values: float) -> list[str]:
     """The numbers with four significant digits each; - for nan."""
     return ["-" if math.isnan(value) else f"{value:.4g}" for value in values]
-
-
-def aligned(header: Sequence[str], rows: Table, left: int = 1) -> str:
-    """A table in plain text: the first `left` columns to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = [header, ["-" * width for width in widths], *rows]
-    sides = ["<" if k < left else ">" for k in range(len(header))]
-    return "\n".join(
-        "  ".join(f"{word:{side}{width}}" for word, side, width in zip(line, sides, widths, strict=True)).rstrip()
-        for line in lines
-    )

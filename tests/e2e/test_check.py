@@ -21,7 +21,7 @@ from zofl_mpi.run.command.plan import groups_of, role_of
 
 PROBLEMS = {"Bilevel": "bilevel_bowls", "SecondOrder": "saddle", "Split": "split_mlp", "Lipschitz": "bowls"}
 """{role: the smallest problem that plays it}; else the family's own."""
-TINY = {"tau": 2, "T_lower": 2, "h": 2, "batch": 4}
+TINY = {"tau": 2, "T": 2, "N": 2, "T_lower": 2, "h": 2, "n_p": 2, "align_epochs": 3, "batch": 4}
 """Flags, of methods that have them, by which a round is short."""
 
 
@@ -42,7 +42,8 @@ def findings() -> dict[str, Checked]:
     """What is found in all of them, by name; a start of processes serves all."""
     calls = {cls.__name__: Call(cls, "toy", None, "", {"n": 3}) for cls in FAULTS} | ours()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(checking.FEW, "beta", 0.05)  # ours with many clients: all of them would take minutes
+        patch.setitem(checking.FEW, "beta", 0.01)  # ours with many clients: all of them would take minutes
+        patch.setattr(checking, "ROUNDS", 3)
         return dict(zip(calls, check_all(list(calls.values())), strict=True))
 
 

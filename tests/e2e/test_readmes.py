@@ -304,10 +304,11 @@ def test_the_grid_of_the_page_on_tuning_runs_and_is_drawn(here: Path, capsys: An
     several = [words[3:] for words in commands() if "tune.toml" in words]
     assert len(several) == 3 and [grid_runner.main(words) for words in several[:2]] == [0, 0]
     told = capsys.readouterr().out
-    assert "7 runs: 0 finished, 0 to resume, 7 to do" in told and "11 runs: 11 done" in told
+    assert "8 runs: 0 finished, 0 to resume, 8 to do" in told and "12 runs: 12 done" in told
     done = run_process([sys.executable, "-m", "zofl_mpi.report", *several[2]], cwd=here)
     assert done.returncode == 0 and "the best of 4 by validation_accuracy" in done.stderr
     assert (here / "tune.pdf").is_file() and ",3," in (here / "tune.csv").read_text()
+    assert re.search(r"^fedavg .* 3 of 3$", (here / "tune_table.txt").read_text(), re.M)
 
 
 @pytest.mark.slow

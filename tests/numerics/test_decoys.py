@@ -21,7 +21,7 @@ ROUNDS = 3
 COMMANDS = {
     name: (f"zofl_mpi.{family}", words)
     for family, name, _, words in table()
-    if not {"images.npz", "own/texts.jsonl"} & set(words) and "--kernel" not in words
+    if not {"images.npz", "own/texts.jsonl", "features"} & set(words) and "--kernel" not in words
 }
 
 

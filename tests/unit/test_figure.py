@@ -14,6 +14,7 @@ from tests.conftest import Capsys
 from tests.launch import here
 from zofl_mpi.report import charts, figure, groups, means
 from zofl_mpi.report.__main__ import main
+from zofl_mpi.report.best import best
 from zofl_mpi.report.wording import label_of, latex
 from zofl_mpi.run import grid, records
 from zofl_mpi.run.grid.file import arguments
@@ -127,6 +128,21 @@ def test_steps_are_chosen_on_validation_samples_and_an_edge_is_told(small: Path,
     assert float(rows[0]["best_validation_accuracy"]) == pytest.approx(max(score.values()))
 
 
+def test_the_best_of_two_methods_are_compared_whatever_their_steps(small: Path) -> None:
+    """Mutation: the chosen step tells a group from its control."""
+    own = [(method, local, tuple(runs_of(small, local))) for method, local in (("fedavg", "0.01"), ("scaffold", "0.1"))]
+    made = [
+        groups.Group({"method": method, "local": local}, f"{method}, {local}", 3, runs, {"gamma_local": float(local)})
+        for method, local, runs in own
+    ]
+    sets = {"method": frozenset(["method"]), "local": frozenset(["gamma_local"])}
+    chosen = best(groups.Groups(tuple(made), sets, (), ()), "validation_accuracy")
+    (less,), _ = means.differences(means.curves(chosen, "test_loss", "rounds")[0], chosen, "fedavg")
+    assert (less.group.label, less.group.told["local"]) == ("scaffold, 0.1", "0.1")
+    ends = [np.array([run.rounds["test_loss"][3] for run in runs]) for *_, runs in own]
+    assert less.mean[-1] == pytest.approx((ends[1] - ends[0]).mean())
+
+
 def test_runs_that_are_missing_unfinished_or_diverged_are_told_and_in_no_mean(small: Path, capsys: Capsys) -> None:
     """Mutations: a run that goes on in a mean; a diverged one in it; n as planned."""
     (small / "1-local-0.01.h5").unlink()
@@ -155,6 +171,55 @@ def test_what_cannot_be_drawn_is_one_sentence(small: Path, capsys: Capsys) -> No
     ):
         assert sentence in refusal(capsys, small, *words), words
         assert not (small / "fig.pdf").exists() and not (small / "fig.csv").exists()
+
+
+STUDY = """
+[figure]
+y = "test_loss"
+x = "rounds"
+[table]
+columns = ["test_loss", "test_accuracy"]
+control = "local-0.01"
+"""
+
+
+def test_a_study_describes_its_figure_and_its_table(small: Path, monkeypatch: Any) -> None:
+    """Mutations: the flag --y overruled; a difference of means; the control less the group; the first round's."""
+    (small / "small.toml").write_text(GRID + STUDY)
+    monkeypatch.chdir(small)
+    main(["small.toml", "--results", "."])
+    assert "test_loss_mean" in Path("small.csv").read_text() and Path("small.pdf").exists()
+    with Path("small_table.csv").open() as file:
+        first, second = csv.DictReader(file)
+    assert (first["local"], second["local"], second["seeds"]) == ("local-0.01", "local-0.1", "3")
+    for y in ("test_loss", "test_accuracy"):
+        own, control = (np.array([run.rounds[y][3] for run in runs_of(small, local)]) for local in ("0.1", "0.01"))
+        assert float(second[f"{y}_mean"]) == pytest.approx(own.mean())
+        assert float(second[f"{y}_difference_mean"]) == pytest.approx((own - control).mean())
+        assert float(second[f"{y}_difference_sd"]) == pytest.approx((own - control).std(ddof=1))
+        assert first[f"{y}_difference_mean"] == ""
+    text = Path("small_table.txt").read_text().splitlines()
+    assert text[0].split("  ")[0] == "local" and text[0].count("less local-0.01") == 2
+    assert text[2].split()[-4:] == ["-", "3", "of", "3"] and "t interval" in text[-1]
+    main(["small.toml", "--results", ".", "--y", "test_accuracy", "--out", "other.svg"])
+    assert "test_accuracy_mean" in Path("other.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("now", "sentence"),
+    [
+        (('"rounds"', '"round"'), "unknown --x 'round'; the nearest is rounds"),
+        (('y = "test_loss"', "y = 3"), "small.toml: figure: y = 3: must be a word"),
+        (('["test_loss", "test_accuracy"]', "[3]"), "small.toml: table: columns = [3]: must be a list of words"),
+        (("columns", "colums"), "small.toml: table: unknown key 'colums'; the nearest is columns"),
+        (("columns", 'rows = ["seed"]\ncolumns'), "table: rows: unknown axis 'seed'; there are local"),
+        (('"local-0.01"\n', '"fedavg"\n'), "--control fedavg: unknown group 'fedavg'"),
+    ],
+)
+def test_a_wrong_description_is_one_sentence(small: Path, capsys: Capsys, now: tuple[str, str], sentence: str) -> None:
+    (small / "small.toml").write_text(GRID + STUDY.replace(*now))
+    assert sentence in refusal(capsys, small)
+    assert {path.suffix for path in small.iterdir()} == {".toml", ".h5"}
 
 
 def test_no_file_is_replaced_without_force(small: Path, capsys: Capsys) -> None:

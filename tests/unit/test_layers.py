@@ -31,7 +31,7 @@ NEVER = {"run": ("numerics", "data", "problems", "rounds"), "methods": ("run", "
 WITHIN = {
     "engine": (
         ("lazy", "fields", "fleet", "roles", "streams", "messages", "ledger", "device", "coroutines", "processes"),
-        ("watch", "staging", "memory", "mean", "sharing", "batching", "ownership"),
+        ("watch", "staging", "memory", "mean", "reduction", "sharing", "batching", "ownership"),
         ("clients", "world", "hidden", "context"),
         ("between",),
         ("setting",),

@@ -197,7 +197,7 @@ CHOICE = {"context": "film", "completions": [" good", " bad"], "label": 0}
         (CHOICE | {"label": 2}, 'line 2: "label" is 2: must be a whole number from 0 to 1'),
         (CHOICE | {"label": True}, 'line 2: "label" is True: must be'),
         (CHOICE | {"completions": []}, "line 2: it must be"),
-        (CHOICE, "line 2: it has 2 completions, line 1 has 1: give each as many"),
+        (CHOICE, "line 2: it has 2 completions, line 1 has 1: give all equally many"),
     ],
 )
 def test_a_hostile_line_is_refused_by_its_number(tmp_path: Path, row: Any, sentence: str) -> None:
@@ -219,7 +219,7 @@ def test_other_faults_are_sentences(tmp_path: Path, model: Any) -> None:
     told = complaint(corpus, written(tmp_path, GOOD | {"split": "train"}), model)
     assert 'own.jsonl has no lines to test on: give some "split": "test"' in told
     told = complaint(corpus, written(tmp_path, *goods), (model[0], 4, END))
-    assert told.startswith("own tokens: 'film' in 'film ") and "has number 4, the model knows 4 tokens; leave" in told
+    assert told.startswith("own tokens: 'film' in 'film ") and "has number 4, the model has 4 tokens; remove" in told
     corpus(written(tmp_path, *goods), (model[0], 5, END))  # of tokens beyond these no text has one
 
 

@@ -290,7 +290,7 @@ def test_a_loss_without_a_gradient_serves_methods_that_need_values_alone(written
     capsys.readouterr()
     assert launch.here("zofl_mpi.zo_hfl", *own, "--method", "fedavg", "--tau", "1", "--out", "b.h5") != 0
     told = capsys.readouterr().err
-    assert "has no gradient: it leaves torch's operations; take a method that needs values alone" in told
+    assert "has no gradient: it leaves torch's operations; use a method that needs only values" in told
 
 
 def noisy(inputs: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:

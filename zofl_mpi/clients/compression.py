@@ -1,6 +1,5 @@
 """Compression of what clients upload, with error feedback."""
 
-import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -61,20 +60,17 @@ class Compression(Between):
 
     def answering(self, step: Step) -> Step:
         """Wrap a step: its reply has the changes that the server decompresses."""
+        return changes.with_replies(step, self._compressed)
 
-        @functools.wraps(step)
-        def answer(client: Client, message: Any) -> Any:
-            before = dict(client.memory)
-            reply = step(client, message)
-            found = _vectors(type(reply))
-            if not all(is_finite(getattr(reply, c.name)) for c in found):  # refused elsewhere
-                return reply
-            restored: dict[tuple[str, ...], Any] = {
-                (c.name,): self._restored(client, message, reply, c, t, before) for t, c in enumerate(found)
-            }
-            return messages.replace_arrays(reply, restored) if found else reply
-
-        return answer
+    def _compressed(self, client: Client, message: Any, reply: Any, before: dict[str, Any]) -> Any:
+        """A reply with the changes that the server decompresses."""
+        found = _vectors(type(reply))
+        if not all(is_finite(getattr(reply, c.name)) for c in found):  # refused elsewhere
+            return reply
+        restored: dict[tuple[str, ...], Any] = {
+            (c.name,): self._restored(client, message, reply, c, t, before) for t, c in enumerate(found)
+        }
+        return messages.replace_arrays(reply, restored) if found else reply
 
     def _restored(
         self, client: Client, message: Any, reply: Any, change: Change, t: int, before: dict[str, Any]

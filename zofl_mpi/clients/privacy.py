@@ -180,27 +180,24 @@ class Privacy(Between):
 
     def answering(self, step: Step) -> Step:
         """Wrap a step: its reply holds the clipped changes and nothing else."""
+        return changes.with_replies(step, self._clipped_reply)
 
-        @functools.wraps(step)
-        def answer(client: Client, message: Any) -> Any:
-            before = dict(client.memory)
-            reply = step(client, message)
-            found = changes.of(type(reply))
-            if not found:
-                return reply
-            _refuse_others(reply)
-            sent = self.clipped(client.i, changes.changed(reply, message), message.r, all(c.scalar for c in found))
-            if not is_finite(sent.change):
-                check_finite(reply)  # its class has an error message of its own
-            if not any(c.memory for c in found):
-                return sent
-            sizes = [changes.size(getattr(reply, c.name)) for c in found]
-            for c, D in zip(found, np.split(sent.change, np.cumsum(sizes)[:-1]), strict=True):
-                if c.memory:  # the server's mean stays the mean over clients
-                    client.memory[c.memory] = (before.get(c.memory, 0) + D).astype(D.dtype)
+    def _clipped_reply(self, client: Client, message: Any, reply: Any, before: dict[str, Any]) -> Any:
+        """The clipped changes of a reply."""
+        found = changes.of(type(reply))
+        if not found:
+            return reply
+        _refuse_others(reply)
+        sent = self.clipped(client.i, changes.changed(reply, message), message.r, all(c.scalar for c in found))
+        if not is_finite(sent.change):
+            check_finite(reply)  # its class has an error message of its own
+        if not any(c.memory for c in found):
             return sent
-
-        return answer
+        sizes = [changes.size(getattr(reply, c.name)) for c in found]
+        for c, D in zip(found, np.split(sent.change, np.cumsum(sizes)[:-1]), strict=True):
+            if c.memory:  # the server's mean stays the mean over clients
+                client.memory[c.memory] = (before.get(c.memory, 0) + D).astype(D.dtype)
+        return sent
 
     def clipped(self, i: int, values: Array, r: int, scalars: bool = False) -> Clipped:
         """(k,) client i's values in round r, clipped; with noise under --trust nobody."""

@@ -15,7 +15,7 @@ from zofl_mpi.clients import changes
 from zofl_mpi.clients.wrapped import Wrapped
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.between import Between
-from zofl_mpi.engine.clients import Replies, Weights
+from zofl_mpi.engine.clients import Weights
 from zofl_mpi.engine.fields import UsedWith, parts_of
 from zofl_mpi.numerics.schedules import kind_and_number
 
@@ -140,14 +140,8 @@ class RobustClients(Wrapped):
     def __init__(self, inner: Clients, method: Any, robust: Robust) -> None:
         super().__init__(inner, method)
         self.robust = robust
-
-    def ask(self, step: Step, message: Any, *, counted: bool = True, **how: Any) -> Replies:
-        self.refuse(counted, step, self._why, "clients.ask")
-        return self.inner.ask(step, message, counted=counted, **how)
-
-    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
-        self.refuse(counted, step, self._why, "clients.ask_each")
-        return self.inner.ask_each(step, each, counted=counted)
+        asked = f"--aggregate {robust.aggregate}", f"--attackers {robust.attackers}"
+        self.flag = asked[robust.aggregate == MEAN]
 
     def mean(
         self,
@@ -160,13 +154,13 @@ class RobustClients(Wrapped):
         **how: Any,
     ) -> Any:
         if changes.reply_of(step) is None:
-            self.refuse(counted, step, self._why, "clients.mean")
+            self.refuse(counted, step, "clients.mean")
             return self.inner.mean(step, message, weights=weights, counted=counted, nobody=nobody, **how)
         robust, asked = self.robust, self.inner.ask(step, message, counted=counted, **how)
         replies = {i: robust.read(i, message, reply) for i, reply in asked}
         if robust.sorts:
             return middle(replies, robust.left_out(len(replies)))
-        return mean.of_replies(replies, weights)
+        return mean.of_replies(replies.items(), list(replies), weights)
 
     def sum(
         self, step: Step, message: Any, term: Any, *, stretch: float | None = None, nobody: Any = None, **how: Any
@@ -177,7 +171,7 @@ class RobustClients(Wrapped):
         """
         kind = changes.reply_of(step)
         if kind is None or not changes.along(kind):
-            self.refuse(True, step, self._why, "clients.sum")
+            self.refuse(True, step, "clients.sum")
         robust, asked = self.robust, self.inner.ask(step, message, **how)
 
         def read() -> Any:
@@ -191,11 +185,6 @@ class RobustClients(Wrapped):
             return mean.local_mean(total) * (len(replies) / len(kept))
 
         return read
-
-    @property
-    def _why(self) -> str:
-        robust = self.robust
-        return f"--aggregate {robust.aggregate}" if robust.aggregate != MEAN else f"--attackers {robust.attackers}"
 
 
 def middle(replies: Mapping[int, Any], k: int) -> Any:

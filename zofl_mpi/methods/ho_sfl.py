@@ -46,6 +46,7 @@ class HOSFL(EstimatingMethod, LockstepMethod):
     def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         """Mini-batches go up and lambdas down, one by one; then the clients' parts are averaged."""
         main = self.server(state, r, clients.sharing)
-        self.exchange(state, r, clients, dict.fromkeys(self.training.participants(r), main))
-        mean, replayed = self.average(state, r, clients)
+        servers = dict.fromkeys(self.training.participants(r), main)
+        ended = self.exchange(state, r, clients, servers, models := self.models(r))
+        mean, replayed = self.average(state, r, ended, models)
         return replace(main.state(mean, math.nan), replayed=replayed)

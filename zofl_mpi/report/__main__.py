@@ -5,34 +5,45 @@
     zofl-report GRID.toml --out figure.pdf --x bytes --y test_loss      # against bytes; any column of the results
     zofl-report GRID.toml --out figure.pdf --control fedavg             # differences to it, seed by seed
     zofl-report GRID.toml --out figure.pdf --best validation_accuracy   # with the best of the steps that were tried
+    zofl-report STUDY.toml                           # the figure and the table that [figure] and [table] describe
     zofl-report RESULT.h5 [MORE.h5 ...] --watch      # the table in the terminal, while runs go on; Ctrl-C ends it
 
-python -m zofl_mpi.report is the same. A page shows unfinished and killed runs up to their last round. A mean over
-seeds excludes them, and diverged runs, with a notice.
+python -m zofl_mpi.report is the same. A page shows a run that goes on, or was killed, as far as it went; a mean over
+seeds leaves it out, as a run that diverged, and tells it in a line.
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from zofl_mpi.errors import UserError, plain, printing, refused
+from zofl_mpi.errors import UserError, check_one_of, plain, printing, refused
 from zofl_mpi.paths import check_new_file, new_file, user_path
 from zofl_mpi.report import groups
 from zofl_mpi.report.means import AGAINST
 from zofl_mpi.run import records
+from zofl_mpi.run.command.flags import read_toml
 
 FIGURES = (".png", ".pdf", ".svg")
 BESIDE = (".csv", ".tex")
-"""Suffixes of the files written beside a figure."""
+"""Endings of the files written beside a figure."""
+TABLE = ("_table.txt", "_table.csv")
+"""Ends of the names of the files with a study's table."""
+DESCRIBED: Mapping[str, Mapping[str, type]] = {
+    "figure": {"x": str, "y": str, "control": str, "best": str, "over": list},
+    "table": {"rows": list, "columns": list, "control": str},
+}
+"""Keys that describe a study's figure, the flags of these names, and its table; and their kinds."""
 
 
 @printing
 def main(words: Sequence[str] | None = None) -> None:
-    """Write the page or the figure and print its path; exit status 2 and an error message if that fails."""
+    """Writes the page or the figure and prints its path; exit status 2 and one sentence where it cannot."""
     flags = _parser().parse_args(words)
     try:
         flags.inputs = [user_path(path, "RESULT") for path in flags.inputs]
+        described(flags)
         flags.out = user_path(flags.out, "--out")
         flags.results = user_path(flags.results, "--results") if flags.results else None
         checkpoints = {records.checkpoint_path(path) for path in flags.inputs}  # which results/*.h5 names, too
@@ -51,8 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="zofl-report", description=__doc__, formatter_class=form)
     parser.add_argument("inputs", type=Path, nargs="+", metavar="RESULT", help="HDF5 results, or one grid (.toml)")
-    out = Path("report.html")
-    parser.add_argument("--out", type=Path, default=out, help="the file to write: .html, .png, .pdf or .svg")
+    told = "the file to write: .html, .png, .pdf or .svg (default: report.html; of a study with a figure STUDY.pdf)"
+    parser.add_argument("--out", type=Path, help=told)
     parser.add_argument("--force", action="store_true", help="replace the page or figure at --out")
     parser.add_argument("--watch", action="store_true", help="show the table in the terminal, anew every 2 seconds")
     figure = parser.add_argument_group("figures")
@@ -70,6 +81,36 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def described(flags: argparse.Namespace) -> None:
+    """Sets the flags that are left out to what a study's file describes (UserError: it is wrong)."""
+    path, flags.table = flags.inputs[0], None
+    tables = read_toml(path, "") if path.suffix == ".toml" else {}
+    found = {name: tables[name] for name in DESCRIBED if name in tables}
+    if flags.out is None:
+        flags.out = Path(path.with_suffix(".pdf").name if found else "report.html")
+    if flags.out.suffix == ".html":
+        return
+    for name, given in found.items():
+        _check_described(f"{path}: {name}", given, DESCRIBED[name])
+    for key, value in found.get("figure", {}).items():
+        if not getattr(flags, key):
+            setattr(flags, key, value)
+    if flags.x is not None:
+        check_one_of(AGAINST, flags.x, "--x")
+    flags.table = found.get("table")
+
+
+def _check_described(where: str, given: Any, kinds: Mapping[str, type]) -> None:
+    if not isinstance(given, dict):
+        raise UserError(f"{where} = {given!r}: must be a table of {', '.join(kinds)}")
+    for key, value in given.items():
+        check_one_of(kinds, key, "key", f"{where}: ")
+        words = value if isinstance(value, list) else [value]
+        if type(value) is not kinds[key] or not all(isinstance(word, str) for word in words):
+            told = "a list of words" if kinds[key] is list else "a word"
+            raise UserError(f"{where}: {key} = {value!r}: must be {told}")
+
+
 def write(flags: argparse.Namespace) -> list[Path]:
     """Writes page or figure, tells what is left out; returns the files' paths.
 
@@ -84,6 +125,8 @@ def write(flags: argparse.Namespace) -> list[Path]:
         if is_page and getattr(flags, flag) is not None:
             raise UserError(f"--{flag} is for a figure, a page lets its reader choose; name an --out that ends in .pdf")
     paths = [out, *(out.with_suffix(suffix) for suffix in (() if is_page else BESIDE))]
+    if flags.table is not None:
+        paths += [out.with_name(out.stem + end) for end in TABLE]
     for path in paths:
         check_new_file(path, "--out", flags.force, flags.inputs)
     found = read(flags, is_page)
@@ -125,6 +168,7 @@ def read(flags: argparse.Namespace, is_page: bool) -> groups.Groups:
 def _figure(flags: argparse.Namespace, found: groups.Groups, paths: Sequence[Path]) -> list[str]:
     """Writes the figure with its numbers; returns what is to be told."""
     from zofl_mpi.report import figure, means
+    from zofl_mpi.report.table import table
 
     x = flags.x or "rounds"
     if flags.control and x != "rounds":
@@ -136,7 +180,11 @@ def _figure(flags: argparse.Namespace, found: groups.Groups, paths: Sequence[Pat
         notes += without
     notes = [plain(note) for note in (*found.notes, *notes)]
     drawn = figure.draw(curves, y, x, flags.control)
-    texts = figure.table(curves, y, x, flags.control), figure.tabular(curves, y, x, flags.control, notes)
+    texts = [figure.table(curves, y, x, flags.control), figure.tabular(curves, y, x, flags.control, notes)]
+    if flags.table is not None:
+        *told, more = table(found, **flags.table)
+        texts += told
+        notes += [plain(note) for note in more if plain(note) not in notes]
     with new_file(paths[0], "--out", flags.force, found.files) as made:
         drawn.savefig(made, dpi=300)
     for path, text in zip(paths[1:], texts, strict=True):

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from zofl_mpi.errors import UserError, check_one_of
+from zofl_mpi.errors import UserError, check_one_of, plain
 from zofl_mpi.report.groups import Group, Groups, split
 from zofl_mpi.run.grid.tune import at_the_end, best_of, edges
 
@@ -47,8 +48,11 @@ def best(found: Groups, column: str, over: Sequence[str] = ()) -> Groups:
             raise UserError(f"--best {column}: {same[0].label} has no such column; run it with --validation 0.1")
         ends, edge = edges(k, [(group.where, group.flags) for group in same], tuned)
         notes.append(f"{same[k].label}: the best of {len(same)} by {column}, {values[k]:.4g}{edge}")
-        chosen.append(replace(same[k], told={f"best_{column}": values[k], "at_edge": " ".join(ends)}))
-    return replace(found, groups=tuple(chosen), notes=tuple(notes))
+        where = {axis: same[k].where[axis] for axis in rest}  # its steps do not tell it from a control any more
+        told: dict[str, Any] = {axis: plain(same[k].where[axis]) for axis in tuned}
+        told |= {f"best_{column}": values[k], "at_edge": " ".join(ends)}
+        chosen.append(replace(same[k], where=where, told=told))
+    return replace(found, groups=tuple(chosen), notes=tuple(notes), sets={axis: found.sets[axis] for axis in rest})
 
 
 def _values(same: Sequence[Group], column: str) -> list[float]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from zofl_mpi.arrays import Array
 from zofl_mpi.errors import UserError, plain
 from zofl_mpi.report.means import AGAINST, Curve
 from zofl_mpi.report.palette import COLOURS
@@ -110,14 +111,30 @@ def table(curves: Sequence[Curve], y: str, x: str, control: str | None) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*header, f"{what}_mean", f"{what}_sd", f"{what}_low", f"{what}_high"])
     for curve in curves:
-        group, mean, half = curve.group, curve.mean, curve.half
-        sd = curve.values.std(axis=0, ddof=1) if curve.n > 1 else half
+        group, ends = curve.group, numbers(curve)
         first = [group.label, *(plain(group.where[axis]) for axis in axes), *(group.told[key] for key in told)]
         for k, r in enumerate(curve.rounds):
-            numbers = [*([curve.x[k]] if spent else []), curve.n, group.planned]
-            ends = [mean[k], sd[k], mean[k] - half[k], mean[k] + half[k]]
-            writer.writerow([*first, int(r), *numbers, *("" if np.isnan(end) else float(end) for end in ends)])
+            counts = [*([curve.x[k]] if spent else []), curve.n, group.planned]
+            writer.writerow([*first, int(r), *counts, *(cell(values[k]) for values in ends.values())])
     return text.getvalue()
+
+
+def numbers(curve: Curve) -> dict[str, Array]:
+    """(k,) mean, deviation and ends of the interval at the points of a curve."""
+    mean, half = curve.mean, curve.half
+    sd = np.asarray(curve.values.std(axis=0, ddof=1)) if curve.n > 1 else half
+    return {"mean": mean, "sd": sd, "low": mean - half, "high": mean + half}
+
+
+def cell(number: float) -> float | str:
+    """A number in a CSV; nothing for nan."""
+    return "" if np.isnan(number) else float(number)
+
+
+def rounded(curve: Curve, y: str) -> str:
+    """The last point of a curve as 91.7 ± 2.4."""
+    scale = 100.0 if _in_percent(y) else 1.0
+    return _ended(scale * curve.mean[-1], scale * curve.half[-1]).replace(r"\pm", "±").replace("$", "")
 
 
 def tabular(curves: Sequence[Curve], y: str, x: str, control: str | None, notes: Sequence[str]) -> str:

@@ -79,6 +79,7 @@ def of_grid(path: Path, results: Path | None = None, only: Sequence[str] = (), t
     study = grid.read(path, results, trust=trust)
     known, choices = planned(study, tried=True, best=True)
     runs = [run for k, run in selected_runs(study, only).items() if k in known]
+    over = study.tune.over if study.tune else ()
     others = [axis for axis, names in study.sets.items() if names != {"seed"}]
     differ = [axis for axis in others if len({run.coordinates[axis] for run in runs}) > 1]
     groups, notes = [], choices
@@ -87,14 +88,16 @@ def of_grid(path: Path, results: Path | None = None, only: Sequence[str] = (), t
         notes += [told for told in found if isinstance(told, str)]
         usable, diverged = _usable([run for run in found if isinstance(run, Run)])
         notes += diverged
-        where = {axis: members[0].coordinates[axis] for axis in differ}
+        at = {axis: members[0].coordinates[axis] for axis in differ}
+        where = {axis: entry for axis, entry in at.items() if axis not in over}
+        steps = {axis: plain(entry) for axis, entry in at.items() if axis in over}
         flags = {name: value for name, value in members[0].flags.items() if name != "seed"}
-        groups.append(Group(where, label_of(where, flags), len(members), tuple(usable), flags))
+        groups.append(Group(where, label_of(at, flags), len(members), tuple(usable), flags, steps))
     kept = tuple(group for group in groups if group.runs)
     if not kept:
         remedy = f"python -m zofl_mpi.run.grid {path} --run does what is left"
         raise UserError(f"{path}: none of its {len(runs)} runs can be drawn: {notes[0]}; {remedy}")
-    sets = {axis: study.sets[axis] for axis in differ}
+    sets = {axis: study.sets[axis] for axis in differ if axis not in over}
     return Groups(kept, sets, tuple(notes), (path, *(run.out for run in runs)))
 
 

@@ -1,6 +1,6 @@
 """Names of methods, data sets and grid axes in figures and tables, and LaTeX escapes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zofl_mpi.errors import plain
@@ -49,3 +49,14 @@ def label_of(where: Mapping[str, str], flags: Mapping[str, Any]) -> str:
 def latex(text: str) -> str:
     """A text with LaTeX's special characters escaped."""
     return "".join(LATEX.get(letter, letter) for letter in text)
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A table in plain text: the first `left` columns to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = [header, ["-" * width for width in widths], *rows]
+    sides = ["<" if k < left else ">" for k in range(len(header))]
+    return "\n".join(
+        "  ".join(f"{word:{side}{width}}" for word, side, width in zip(line, sides, widths, strict=True)).rstrip()
+        for line in lines
+    )

@@ -11,22 +11,22 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeVar, cast, final
+from typing import Any, Literal, NamedTuple, cast, final
 
 import numpy as np
 
 from zofl_mpi import Client, Purpose
 from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.engine.reduction import Reply
 from zofl_mpi.engine.streams import Streams, seed_torch
 from zofl_mpi.errors import warn
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.problems import Batch, Split
-from zofl_mpi.rounds.split.messages import Model, NetworkParts, Smashed, Trained
+from zofl_mpi.rounds.split.messages import Model, Scalars, Smashed, Trained, Update
 from zofl_mpi.rounds.split.training import Training
 
-M = TypeVar("M", Model, NetworkParts)
 Draw = Literal["device", "host"]
 AHEAD = 2**15  # bytes of directions drawn at once per client: many clients may wait in the middle of their steps
 _warned: list[bool] = []
@@ -305,16 +305,24 @@ class LocalSteps:
         self.differences += gradient.differences
         self.moved += 1
 
-    def done(self) -> Trained:
-        """End the round: the travelling part of the model stays in the client's memory until it is requested."""
+    def mean_loss(self) -> float | None:
+        """Mean of the steps' losses; warns where their differences were rounding."""
         self._warn()
-        n, memory = self.loss.travels, self.client.memory
-        memory["theta"] = self.theta if n == len(self.theta) else self.theta[:n].clone()
-        memory["buffers"] = self.buffers
-        if self.scalars:  # (h, n_p) on the host
-            differences = torch.stack(self.differences) if self.differences else self.theta.new_zeros(0)
-            memory["differences"] = differences.double().cpu().numpy().reshape(-1, self.scalars)
-        return Trained(float(self.total) / self.count if self.count else None)
+        return float(self.total) / self.count if self.count else None
+
+    def done(self) -> Trained | Reply[Trained, Update]:
+        """End the round: a client's own part stays in its memory, else the model goes up, or scalars in its place."""
+        loss, theta, memory = self.mean_loss(), self.theta[: self.loss.travels], self.client.memory
+        if self.training.own_parts:
+            memory.update(theta=theta.clone(), buffers=self.buffers)
+            return Trained(loss)
+        moments = memory.pop("moments") if self.training.state == "average" else {}
+        if not self.scalars:
+            return Reply(Trained(loss), Update(theta, self.buffers, moments))
+        found = torch.stack(self.differences) if self.differences else self.theta.new_zeros(0)
+        differences = found.double().cpu().numpy().reshape(-1, self.scalars)  # (h, n_p) on the host
+        last = theta[self.parts[1]] if len(self.parts) > 1 else theta[:0]
+        return Scalars(loss, differences, self.buffers, last.clone(), self.problem.arithmetic)
 
     def _warn(self) -> None:
         """Warn, once per process, if most differences of losses were rounding noise."""
@@ -339,18 +347,6 @@ class LocalSteps:
 def at_a_line(vector: Tensor) -> Tensor:
     """The vector at an aligned address, on which rounding depends (`problems.flat`); maybe a copy."""
     return vector.clone() if vector.data_ptr() % 64 else vector
-
-
-def with_own_part(training: Training, client: Client, message: M) -> M:
-    """The message with the client's own local part, if it has one: initial, or as left after its last round."""
-    if not training.own_parts:
-        return message
-    problem = training.problem
-    theta, buffers = (problem.to_device(t) for t in problem.client_side.initial())
-    if "theta" in client.memory:
-        last, buffers = (problem.to_device(client.memory[name]) for name in ("theta", "buffers"))
-        theta[: len(last)] = last
-    return replace(message, theta=theta, buffers=buffers)
 
 
 def moments_of(training: Training, client: Client, message: Model, name: str) -> dict[str, Any]:

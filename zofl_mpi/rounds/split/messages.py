@@ -52,7 +52,7 @@ class Passed:
 
 @dataclass(frozen=True)
 class Trained:
-    """Client to server: the local steps are done; the model stays until it is asked for."""
+    """Client to server: the local steps are done."""
 
     loss: float | None  # mean local loss over the local steps; None: no step computes it
 
@@ -64,13 +64,8 @@ def mean_loss(losses: Iterable[float | None]) -> float:
 
 
 @dataclass(frozen=True)
-class Ask:
-    """Server to client: send the model."""
-
-
-@dataclass(frozen=True)
 class Update:
-    """Client to server."""
+    """Client to server, of which it gets the mean: the model after the local steps."""
 
     theta: Tensor  # the averaged part of theta_l
     buffers: Tensor  # (b_l,)
@@ -78,7 +73,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Scalars:
+class Scalars(Trained):
     """Client to server, with --uplink seeds: the model as scalars of its steps."""
 
     differences: NDArray[np.float64]  # (h, n_p) loss differences of each step's perturbed passes

@@ -10,18 +10,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zofl_mpi import Client, Clients, Directions, Step, UserError, demand, flag_group
+from zofl_mpi import Client, Clients, Directions, UserError, demand, flag_group
 from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.fields import demand_known
 from zofl_mpi.engine.fleet import HELD_BYTES, Needs, RoundWork
 from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.engine.reduction import Reduction
 from zofl_mpi.engine.sharing import SharedServerStep, UploadPass
 from zofl_mpi.errors import warn
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.saving import PLAIN
 from zofl_mpi.rounds.base import OnProblem
 from zofl_mpi.rounds.report import by_column
-from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss, at_a_line, with_own_part
+from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss, at_a_line
 from zofl_mpi.rounds.split.costs import (
     LABELS,
     WITHOUT,
@@ -33,7 +34,6 @@ from zofl_mpi.rounds.split.costs import (
     work_of,
 )
 from zofl_mpi.rounds.split.messages import (
-    Ask,
     Model,
     NetworkParts,
     ServerPart,
@@ -42,12 +42,12 @@ from zofl_mpi.rounds.split.messages import (
     SplitState,
     Trained,
     Update,
-    mean_loss,
 )
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines, backprop
 from zofl_mpi.rounds.split.server import Server, passes_at
 from zofl_mpi.rounds.split.training import Training
 
+Trainings = dict[int, Trained]  # {client: its reply at the end of its local steps}
 EVALUATION_SAMPLES = 256  # test samples scored at once; a multiple of every problem's `report_batch`
 
 
@@ -112,20 +112,26 @@ class SplitMethod(OnProblem[Split]):
         """A step of the server's ranks: `passes_at` the part."""
         return passes_at(self.training, part)
 
-    def train_server(self, state: SplitState, r: int, clients: Clients, train: Step) -> tuple[Server, float]:
-        """The server's part after a step on each upload of `train`, and the mean of the clients' losses."""
-        main, losses = self.server(state, r, clients.sharing), []
-        for group in self.training.groups(r):
-            replies = clients.ask(train, self.begin_round(state, r, head=True), to=group)
-            losses += [item.loss for _, item in main.train(replies) if not isinstance(item, Smashed)]
-        return main, mean_loss(losses)
-
-    def mean(self, state: SplitState, r: int, clients: Clients) -> Update:
-        """Weighted mean of the participants' models, with the server's head if clients send none."""
+    def models(self, r: int) -> Reduction | None:
+        """The participants' models, by their weights, to be averaged; None where clients keep them."""
         if self.training.own_parts:
-            return Update(state.theta, state.buffers)
-        to, shares = self.training.participants(r), self.training.client_weights()
-        return with_head(state, clients.mean(self.update, Ask(), to=to, weights=shares))
+            return None
+        return Reduction(self.training.participants(r), self.training.client_weights())
+
+    def train_server(
+        self, state: SplitState, r: int, clients: Clients, models: Reduction | None
+    ) -> tuple[Server, Trainings]:
+        """The server's part after a step on each upload of `train`, and the clients' replies; adds up their models."""
+        main, message = self.server(state, r, clients.sharing), self.begin_round(state, r, head=True)
+        ended = Trainings()
+        for group in self.training.groups(r):
+            items = main.train(clients.ask(self.train, message, to=group, into=models))
+            ended.update((i, item) for i, item in items if not isinstance(item, Smashed))
+        return main, ended
+
+    def mean(self, state: SplitState, models: Reduction | None) -> Update:
+        """The mean of the participants' models, with the server's head if clients send none."""
+        return Update(state.theta, state.buffers) if models is None else with_head(state, models.mean())
 
     # --- a client
 
@@ -133,7 +139,7 @@ class SplitMethod(OnProblem[Split]):
         """Take the local steps of a round, and upload."""
         return (yield from self.run_steps(self.steps(client, message)))
 
-    def run_steps(self, model: LocalSteps, sent: int = 0) -> Generator[Smashed, Tensor | None, Trained]:
+    def run_steps(self, model: LocalSteps, sent: int = 0) -> Generator[Smashed, Tensor | None, Any]:
         """Take the local steps (the first `sent` are already uploaded); the server may answer with lambda."""
         rule = self.rule_of(model.client.i)
         for q, x, labels in model:
@@ -167,7 +173,7 @@ class SplitMethod(OnProblem[Split]):
     def steps(self, client: Client, message: Model) -> LocalSteps:
         """The client's model, for its local steps of a round."""
         parts = self.rule_of(client.i).parts
-        message = with_own_part(self.training, client, message)
+        message = self.training.with_own_part(client, message)
         return LocalSteps(self.training, client, message, self.loss, parts, self.scalars_each)
 
     @cached_property
@@ -178,11 +184,6 @@ class SplitMethod(OnProblem[Split]):
     def rule_of(self, i: int) -> GradientRule:
         """The rule of client i's steps."""
         return self.rules[self.setting.way_of(i)]
-
-    def update(self, client: Client, message: Ask) -> Update:
-        """The model after the local steps, left by `LocalSteps.done`; need not be kept."""
-        memory, average = client.memory, self.training.state == "average"
-        return Update(memory.pop("theta"), memory.pop("buffers"), memory.pop("moments") if average else {})
 
     # --- reports
 
@@ -201,7 +202,7 @@ class SplitMethod(OnProblem[Split]):
 
     def score(self, client: Client, message: NetworkParts) -> Scored:
         """Sums over a client's share of the test samples, and of the validation samples."""
-        problem, setting, message = self.problem, self.setting, with_own_part(self.training, client, message)
+        problem, setting, message = self.problem, self.setting, self.training.with_own_part(client, message)
         theta, theta_s = (at_a_line(problem.to_device(t)) for t in (message.theta, message.theta_s))
         # copies: a user's module may move buffers in any mode, and clients of a process share the message
         buffers, buffers_s = (problem.to_device(t).clone() for t in (message.buffers, message.buffers_s))
@@ -358,31 +359,38 @@ class LockstepMethod(SplitMethod):
         loss = CutLoss(self.problem)
         return loss, backprop(self.training, loss)
 
-    def exchange(self, state: SplitState, r: int, clients: Clients, servers: Mapping[int, Server]) -> None:
-        """Exchange all mini-batches with {i: client i's server part}; the models stay at the clients."""
+    def exchange(
+        self, state: SplitState, r: int, clients: Clients, servers: Mapping[int, Server], models: Reduction | None
+    ) -> Trainings:
+        """Exchange all mini-batches with {i: client i's server part}; the clients' replies; adds up their models."""
+        ended = Trainings()
         for group in self.training.groups(r):
-            replies = clients.ask(self.begin, self.begin_round(state, r), to=group)
-            while asked := list(self._stepped(servers, replies)):
+            items = clients.ask(self.begin, self.begin_round(state, r), to=group)
+            while asked := list(self._stepped(servers, items, ended)):
                 for i in asked:
                     servers[i].move()
-                replies = clients.ask_each(self.proceed, {i: Cut(servers[i].slopes.pop(i)) for i in asked})
+                lambdas = {i: Cut(servers[i].slopes.pop(i)) for i in asked}
+                items = clients.ask_each(self.proceed, lambdas, into=models)
+        return ended
 
-    def _stepped(self, servers: Mapping[int, Server], replies: Replies) -> Iterator[int]:
-        """Take the servers' steps on the uploads among replies; yield the clients."""
-        for i, item in replies:
+    def _stepped(self, servers: Mapping[int, Server], items: Replies, ended: Trainings) -> Iterator[int]:
+        """Take the servers' steps on the uploads among items; yield the clients."""
+        for i, item in items:
             if isinstance(item, Smashed):
                 servers[i].step(i, item, returned=True)
                 yield i
+            else:
+                ended[i] = item
 
     def begin(self, client: Client, message: Model) -> Smashed:
         """Begin `train`, up to its first upload."""
         steps = client.scratch["steps"] = self.train(client, message)
         return next(steps)  # type: ignore[no-any-return]
 
-    def proceed(self, client: Client, message: Cut) -> Smashed | Trained:
-        """Continue `train`, up to its next upload or its end."""
+    def proceed(self, client: Client, message: Cut) -> Any:
+        """Goes on with `train`, up to its next upload or its end."""
         try:
-            return client.scratch["steps"].send(message.slope)  # type: ignore[no-any-return]
+            return client.scratch["steps"].send(message.slope)
         except StopIteration as done:
             del client.scratch["steps"]
-            return done.value  # type: ignore[no-any-return]
+            return done.value

@@ -1,18 +1,21 @@
 """Flags of split training: participants and mini-batches of each round."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, final
+from typing import Literal, TypeVar, final
 
 import numpy as np
 
-from zofl_mpi import Loads, Purpose, Setting, UserError, at_least, demand, fraction
+from zofl_mpi import Client, Loads, Purpose, Setting, UserError, at_least, demand, fraction
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems import Batch, Split
 from zofl_mpi.problems.saving import Saving, saving_of
 from zofl_mpi.rounds.base import ClientWeights, Sampling
+from zofl_mpi.rounds.split.messages import Model, NetworkParts
+
+M = TypeVar("M", Model, NetworkParts)
 
 
 @final
@@ -171,6 +174,17 @@ class Training:
         if self.pace.still:
             return self.lr_client
         return self.pace.client(self.lr_client, self._past(r)[0].get(i, 0) * self.steps(i) + q)
+
+    def with_own_part(self, client: Client, message: M) -> M:
+        """The message with the client's own local part, where it has one: as the problem made it, or as it left it."""
+        if not self.own_parts:
+            return message
+        to_device = self.problem.to_device
+        theta, buffers = map(to_device, self.problem.client_side.initial())
+        if "theta" in client.memory:
+            last, buffers = (to_device(client.memory[name]) for name in ("theta", "buffers"))
+            theta[: len(last)] = last
+        return replace(message, theta=theta, buffers=buffers)
 
     # --- rounds before
 

@@ -212,7 +212,7 @@ class UnsplitMethod(SplitMethod):
         return Uploaded(
             differences=torch.stack(found).double().cpu().numpy().reshape(-1, rule.n_p),
             buffers=local.buffers,
-            loss=local.done().loss,
+            loss=local.mean_loss(),
         )
 
     def first_moments(self, x: Tensor) -> dict[str, Any]:

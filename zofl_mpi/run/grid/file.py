@@ -36,6 +36,11 @@ cell = "a0.1-b0.5"
 flags = { gamma = 0.3 }
 
 [tune]                                # steps are chosen by results: see python -m pydoc zofl_mpi.run.grid.tune
+[figure]                              # of zofl-report, which has these flags: x, y, control, best, over
+[table]                               # beside the figure; columns of the results, differences to a control
+rows = ["method"]                     # axes that tell the groups apart
+columns = ["test_accuracy", "test_loss"]
+control = "server_sgd"
 """
 
 import functools
@@ -69,7 +74,10 @@ from zofl_mpi.run.grid.axes import (
     tune_of,
 )
 
-KEYS = ("module", "ranks", "folder", "name", "optional", "fixed", "axes", "when", "skip", "only", "set", "tune")
+KEYS = (
+    *("module", "ranks", "folder", "name", "optional", "fixed", "axes", "when", "skip", "only", "set", "tune"),
+    *("figure", "table"),  # of zofl-report
+)
 MAX_RANKS = 65_536
 """Most processes of a run: more is a mistake, or a stranger's file that would start them here."""
 LONGEST = 200

@@ -7,7 +7,8 @@ from typing import Any, final
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.between import answering, bytes_up
 from zofl_mpi.engine.clients import Booked, Client, ClientError, Clients, Participants, Replies, Step, Weights, failure
-from zofl_mpi.engine.ledger import Row
+from zofl_mpi.engine.ledger import REDUCED, Row
+from zofl_mpi.engine.reduction import Reduction, whole
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.sharing import SharedServerStep
 from zofl_mpi.engine.watch import Watch
@@ -30,15 +31,22 @@ class LocalClients(Clients):
         self._bytes_up = functools.partial(bytes_up, method)
 
     def ask(
-        self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None
+        self,
+        step: Step,
+        message: Any,
+        *,
+        to: Participants = None,
+        counted: bool = True,
+        booked: Booked = None,
+        into: Reduction | None = None,
     ) -> Replies:
-        items = self._ask(step, dict.fromkeys(participants(to, self.m), message), counted, booked)
-        return (
-            (i, messages.copy(item)) for i, item in items
-        )  # clients may overwrite them; the server keeps the originals
+        items = self._ask(step, dict.fromkeys(participants(to, self.m), message), counted, booked, into)
+        return ((i, messages.copy(item)) for i, item in items)  # which clients may overwrite; the server keeps them
 
-    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
-        items = self._ask(step, {i: each[i] for i in participants(each, self.m)}, counted)
+    def ask_each(
+        self, step: Step, each: Mapping[int, Any], *, counted: bool = True, into: Reduction | None = None
+    ) -> Replies:
+        items = self._ask(step, {i: each[i] for i in participants(each, self.m)}, counted, into=into)
         return ((i, messages.copy(item)) for i, item in items)
 
     def mean(
@@ -79,7 +87,14 @@ class LocalClients(Clients):
     def close(self, status: int = 0) -> None:
         self._questions.check_closed("the run ended")
 
-    def _ask(self, step: Step, each: dict[int, Any], counted: bool, booked: Booked = None) -> Replies:
+    def _ask(
+        self,
+        step: Step,
+        each: dict[int, Any],
+        counted: bool,
+        booked: Booked = None,
+        into: Reduction | None = None,
+    ) -> Replies:
         different = {id(message): message for message in each.values()}
         packed = {key: messages.copy(message, writable=False) for key, message in different.items()}
         inbox = {i: packed[id(message)] for i, message in each.items()}  # read-only: one copy may serve many
@@ -89,12 +104,23 @@ class LocalClients(Clients):
             sizes = {key: messages.size(message) for key, message in different.items()}
             for i, message in each.items():
                 self.ledger.sent(name, i, booked[i] if booked else sizes[id(message)])
-        return self._replies(step, name, inbox, counted)
+        if into is not None:
+            into.begin(1, self._reduced, counted)
+        return self._replies(step, name, inbox, counted, into)
 
-    def _replies(self, step: Step, name: str, inbox: dict[int, Any], counted: bool) -> Replies:
-        """Yield the items as the clients made them, without copies."""
+    def _reduced(self, into: Reduction) -> Any:
+        """The mean of the reduced parts of replies."""
+        self._questions.check_closed("a mean of replies was read")
+        self.ledger.open(REDUCED)
+        self._questions.book(into, into.adder.own.sizes)
+        return mean.local_mean(into.adder.own)
+
+    def _replies(self, step: Step, name: str, inbox: dict[int, Any], counted: bool, into: Reduction | None) -> Replies:
+        """Yields the items as the clients made them, without copies."""
         taken = self._answering(step) if counted else step
-        for item in round_robin(taken, self._clients, inbox, self._questions.clock, name, self._batched):
+        take = whole if into is None else functools.partial(into.adder.take, size=self._bytes_up)
+        clock, most = self._questions.clock, self._batched
+        for item in round_robin(taken, self._clients, inbox, clock, name, most, take=take):
             if item.failed:
                 self._questions.close()
                 raise ClientError(item.i, 0, name, item.failed) from item.exc

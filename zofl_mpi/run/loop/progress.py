@@ -194,12 +194,12 @@ class _Shown:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._clients, name)
 
-    def ask(self, step: Step, message: Any, *, to: Participants = None, counted: bool = True) -> Replies:
+    def ask(self, step: Step, message: Any, *, to: Participants = None, **how: Any) -> Replies:
         to = range(self._clients.m) if to is None else list(to)
-        return self._each(len(to), self._clients.ask(step, message, to=to, counted=counted))
+        return self._each(len(to), self._clients.ask(step, message, to=to, **how))
 
-    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
-        return self._each(len(each), self._clients.ask_each(step, each, counted=counted))
+    def ask_each(self, step: Step, each: Mapping[int, Any], **how: Any) -> Replies:
+        return self._each(len(each), self._clients.ask_each(step, each, **how))
 
     def _each(self, count: int, replies: Replies) -> Replies:
         self._progress.step(self._name, count)

@@ -13,8 +13,9 @@ from zofl_mpi.engine import messages
 from zofl_mpi.engine.batching import batched
 from zofl_mpi.engine.clients import Client, Failure, Participants, Step, failure, step_of
 from zofl_mpi.engine.fields import check_finite, without_warnings
-from zofl_mpi.engine.ledger import SERVER, Clock, Costs, Ledger, Row
+from zofl_mpi.engine.ledger import REDUCED, SERVER, Clock, Costs, Ledger, Row
 from zofl_mpi.engine.ownership import Shared, own_memory
+from zofl_mpi.engine.reduction import Reduction, whole
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.loop.client_memory import STEPS
 
@@ -39,11 +40,13 @@ def round_robin(
     name: str,
     most: int = 1,
     check: Callable[[], None] = lambda: None,
+    take: Callable[[int, Any], Any] = whole,
 ) -> Iterator[Item]:
     """Yield the items of one process's clients, in turn: the q-th of each in the order of `inbox`, then q + 1.
 
-    Ends at the first failure. Running one client to its end first would change the order, and deadlock with bounded
-    buffers. `most`: clients of a batch, see `batched`. `check`: called when the last of them has ended.
+    Ends at the first failure. Running one client to its end first would change the order, and deadlock where buffers
+    are bounded. `most`: clients of a batch, see `batched`. `check`: called when the last of them has ended. `take`
+    returns what the server reads of a reply, (i, reply).
     """
     step, shared = batched(step, clients, inbox, inbox, most), Shared(inbox.values(), f"step {name!r}")
     live = {i: _items(step, clients[i], inbox[i]) for i in inbox}
@@ -53,6 +56,7 @@ def round_robin(
             try:
                 with clock.time(name, "compute"), without_warnings():
                     last, content = next(live[i])
+                    content = take(i, content) if last else content
                 messages.size(content)  # refuses anything but a message here, where the client is known
                 check_finite(content)
                 if last:
@@ -113,6 +117,12 @@ class Questions:
         if name not in STEPS:
             self.ledger.open(name)
         return name
+
+    def book(self, into: Reduction, sizes: Mapping[int, int]) -> None:
+        """Count the reduced parts of replies, {client: bytes} (TypeError: some are missing)."""
+        for i in sorted(sizes) if into.counted else ():
+            self.ledger.received(REDUCED, i, sizes[i], items=0)
+        into.check(sizes)
 
     def close(self) -> None:
         """Close the question after its last item or a failure."""

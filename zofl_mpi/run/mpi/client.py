@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast, final
 
@@ -16,6 +16,7 @@ from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.hidden import Unchanged
 from zofl_mpi.engine.ledger import SERVER, Clock
 from zofl_mpi.engine.ownership import Shared, own_memory
+from zofl_mpi.engine.reduction import Adder, whole
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import staging_of
@@ -78,6 +79,9 @@ class ClientRank:
             case "ask" | "each" | "mean" | "sum":
                 with unread.noting(self._parts):
                     self._compute(question, block)
+            case "reduce":
+                self._add_up(self._adder.own)
+                self._adder = Adder()
             case "step":
                 serve_step(self._collectives, cast(Collectives, self._pair), self._method, question, block, self._clock)
             case "holders":
@@ -117,6 +121,16 @@ class ClientRank:
         own = (i for i, rank in enumerate(self._collectives.placement) if rank == self._collectives.rank)
         self._clients = {i: Client(i, self._data[i]) for i in own}
         self._asked: set[int] = set()  # in this round: no other client has scratch
+        self._adder: Adder = Adder()
+
+    def _take(self, question: Question) -> Callable[[int, Any], Any]:
+        """Function that handles a reply: it adds the reduced part to the question's reduction."""
+        if not question.reduction:
+            return whole
+        if self._adder.number != question.reduction:
+            self._adder = Adder(question.first, number=question.reduction)
+        self._adder.shares.update(question.shares or {})
+        return partial(self._adder.take, size=partial(bytes_up, self._method))
 
     def _unhidden(self) -> None:
         """Refuses state that the steps of the first round have hidden in the method, which has no checkpoint."""
@@ -160,8 +174,8 @@ class ClientRank:
 
         thread = threading.Thread(target=gather, daemon=True)
         thread.start()
-        step = self._step(question)
-        for item in round_robin(step, self._clients, inbox, self._clock, question.step, self._batched, self._unhidden):
+        step, how = self._step(question), (self._batched, self._unhidden, self._take(question))
+        for item in round_robin(step, self._clients, inbox, self._clock, question.step, *how):
             with self._clock.time(question.step, "comm"):
                 prepared = messages.prepare(item.failed or item.content)
             with self._clock.time(question.step, "wait"):
@@ -179,7 +193,7 @@ class ClientRank:
             raise lost[0]
 
     def _contribute(self, question: Question, inbox: dict[int, Any]) -> None:
-        """Serves `mean` and `sum`: if every rank's clients succeeded and the mean exists, adds this rank's part."""
+        """Serve `mean` and `sum`."""
         own, shares = mean.Contribution(), question.shares or {}
         if question.kind == "sum":
             term: Any = adding(self._method, step_of(self._method, question.term))
@@ -199,6 +213,10 @@ class ClientRank:
                     self._unhidden()
             except BaseException as exc:  # SystemExit too: the server must hear of it
                 own.failed.append((i, self._collectives.rank, failure(0, exc)))
+        self._add_up(own)
+
+    def _add_up(self, own: mean.Contribution) -> None:
+        """Add this rank's part to a mean or a sum, if every rank's clients succeeded and it exists."""
         own.report = self._clock.report(self._watch.stop())
         self._watch.begins(following=False)  # the server may count this report as the round's account
         contributions = self._collectives.allgather_objects(own.without_arrays())

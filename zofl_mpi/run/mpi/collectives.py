@@ -56,13 +56,15 @@ POLLED_BYTES = 1 << 16
 class Question(NamedTuple):
     """A question to all ranks, without the message: its bytes follow."""
 
-    # ask, each, mean, sum, holders, keep, account or end; between the server's ranks step, upload, account or end
+    # ask, each, reduce, mean, sum, holders, keep, account or end; between the server's ranks step, upload, account, end
     kind: str
     step: str = ""
     to: Sequence[int] = ()
     counted: bool = True  # as `Clients.ask` has it
     sizes: Sequence[int] = ()  # bytes of the one message that goes with it, or of each participant's (each)
-    shares: Mapping[int, float] | None = None  # mean: of the participants
+    shares: Mapping[int, float] | None = None  # mean: of the participants; ask, each: of those not told before
+    reduction: int = 0  # ask, each: number of the one that the reduced parts of replies are for; 0: none
+    first: int = 0  # participant of the reduction
     term: str = ""  # sum: name of the step that makes a reply's term
     steps: Sequence[str] = ()  # account: rows of the table
     status: int = 0  # end: of the process
