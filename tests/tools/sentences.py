@@ -92,7 +92,7 @@ def faults(source: str) -> list[str]:
     """Docstrings that begin with one of QUESTIONS, and sentences of more than MOST words: LINE: text."""
     found = list[str]()
     for number, text in docstrings(source):
-        if text.split()[:1] and text.split()[0] in QUESTIONS:
+        if text.split()[:1] and text.split()[0].strip(",:") in QUESTIONS:
             found.append(f"{number}: {text.splitlines()[0]}")
         for sentence in sentences(entries(text)):
             words = length(re.sub(FORMULA, "", sentence))

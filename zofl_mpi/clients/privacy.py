@@ -166,7 +166,7 @@ class Privacy(Between):
         z = self.noise_multiplier
         demand(z == 0 or accounting.LEAST_NOISE <= z <= 2**30, "noise_multiplier", z, NOISE)
         if self.trust == LOCAL and not scalars:
-            raise UserError("--trust nobody: this method's clients send vectors; it is for zo_hfl, decomfl and hiso")
+            raise UserError("--trust nobody: needs clients that send scalars; take --method zo_hfl, decomfl or hiso")
         if self.active and self.setting.fleet is not None:
             raise UserError("--devices with --clip: who is off, late or too small depends on a client; leave it out")
         met = [(name, vars(each)[name]) for each in parts_of(method) for name in LEAKS if name in vars(each)]
@@ -307,7 +307,7 @@ class Privacy(Between):
         whole = self.cost(rounds, z)
         if whole == budget == math.inf:
             beyond = f"the epsilon of {rounds} rounds is beyond {LARGEST_EPSILON:,g}, up to which it is computed"
-            raise UserError(f"--noise-multiplier {z:g}: {beyond}, and protects nobody; more noise, or fewer rounds")
+            raise UserError(f"--noise-multiplier {z:g}: {beyond}; take a larger one, or fewer --rounds")
         if 0 < before < rounds:
             less = f"{self.cost(before, z):.4g} for {before}"
             warn(f"--rounds {rounds}: epsilon {whole:.4g} at delta {self._delta:.3g}, in place of {less}")

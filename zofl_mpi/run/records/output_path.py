@@ -51,7 +51,7 @@ def check_new(path: Path, force: bool, continues: bool = False) -> None:
         raise UserError(f"--out {path.name}: {less} bytes too long: its checkpoint's name may have {most} bytes")
     other = path.with_name(path.name.removesuffix(".h5") if path.name.endswith(".h5") else path.name + ".h5")
     if other.is_file():
-        raise UserError(f"--out {path}: {other} is there, and both would have the checkpoint {checkpoint}")
+        raise UserError(f"--out {path}: {other} exists and has the same checkpoint: choose another name")
     if os.path.lexists(path):
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
