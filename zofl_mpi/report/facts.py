@@ -154,7 +154,7 @@ def _moved(run: Run) -> int:
 
 
 def _stored(run: Run, name: str) -> Any:
-    """An attribute that is stored as JSON, whose type `records.layout` has checked; empty where it is missing."""
+    """Value of a JSON attribute, with the type checked by `records.layout`; empty if missing."""
     return json.loads(run.attrs.get(name) or "[]")
 
 

@@ -1,4 +1,4 @@
-"""A run in a process that is forked from the grid's: it need not import what a run before it has imported.
+"""Run in a fork of the grid's process, which saves imports.
 
 torch takes a second, its compiler, which its gradient checkpointing needs, one more: a third of a short run.
 """

@@ -1,4 +1,4 @@
-"""State of the runs of a grid: how far each is, the command that completes it, whether a process runs it now."""
+"""State of a grid's runs: progress, completing command, and running process."""
 
 import fcntl
 import os

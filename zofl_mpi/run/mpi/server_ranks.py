@@ -95,7 +95,7 @@ class ServerRanks(SharedServerStep):
 def serve_step(
     collectives: Collectives, pair: Collectives, method: Any, question: Question, block: Bytes | None, clock: Clock
 ) -> None:
-    """Another rank's part in a step of the server."""
+    """Part of another server rank in a server step."""
     with clock.time(SERVER, "comm"):
         part = _received(collectives, question, block)
     work = cast(Begin, step_of(method, question.step))(part)
@@ -140,5 +140,5 @@ def _sums(
 
 
 def _received(collectives: Collectives, question: Question, block: Bytes | None) -> Any:
-    """The message of a question; its tensors are in memory that torch allocated, as `Flat` needs it."""
+    """The message of a question, with tensors in torch's memory, as `Flat` needs them."""
     return messages.copy(messages.unpack(collectives.message(question, block)))

@@ -30,7 +30,7 @@ def check_name(path: Path, flag: str) -> None:
 
 
 def check_new(path: Path, force: bool, continues: bool = False) -> None:
-    """Refuses a place at which no result may be made.
+    """Refuse a path where no result may be created.
 
     Args:
         force: a result there, and its checkpoints, may be replaced.
@@ -71,7 +71,7 @@ def check_new(path: Path, force: bool, continues: bool = False) -> None:
 
 
 def _check_checkpoint(path: Path, left: Path, force: bool) -> None:
-    """Refuses to replace a checkpoint that lies where the run's own will, or anybody's file of that name."""
+    """Refuse to replace an existing checkpoint, or another file, at the path of the run's checkpoint."""
     if not force:
         remedy = f"continue it with --resume {path}, choose another name, or add --force"
         raise UserError(f"--out {path}: the checkpoint {left} is there; {remedy}")
