@@ -31,8 +31,8 @@ class Compression(Between):
     the scale.
 
     Attributes:
-        compress: none, topk:FRACTION (the entries of largest magnitude, each with its index of 4 bytes) or
-            quantise:BITS (a sign and a level, rounded at random without bias, and one scale).
+        compress: compression of uploads: none; topk:FRACTION (the entries of largest magnitude, each with an index of 4
+            bytes); quantise:BITS (a sign and a level, rounded at random without bias, and one scale).
     """
 
     setting: Setting[Any]

@@ -87,11 +87,11 @@ class Privacy(Between):
         noise_multiplier: z, 0 or at least 0.04; the sum's noise has standard deviation z C in each entry.
         epsilon: privacy budget, at most 1000; determines z from the planned rounds. none: no budget.
         delta: delta of the account, at least 1e-12; auto: 1/m^1.1.
-        participation: fixed (beta m clients a round) or poisson (each client independently with probability beta: group
-            sizes vary and may be 0, epsilon is smaller).
+        participation: sampling of clients: fixed (beta m clients a round) or poisson (each client independently with
+            probability beta: group sizes vary and may be 0, epsilon is smaller).
         trust: party that adds the noise: server (to the sum) or nobody (each client to its scalars).
-        mechanism: gaussian, or laplace for pure epsilon: Laplace noise of scale z C on scalars clipped in l1; for
-            vectors the K-norm mechanism (uniform direction, radius Gamma(n, z C)).
+        mechanism: noise: gaussian, or laplace for pure epsilon (Laplace noise of scale z C on scalars clipped in l1;
+            for vectors the K-norm mechanism, with uniform direction and radius Gamma(n, z C)).
     """
 
     setting: Setting[Any]

@@ -24,11 +24,12 @@ class ConvNet:
     cheap.
 
     Attributes:
-        channels: of each stage's convolution.
-        strides: of each stage's convolution.
+        channels: output channels of each stage's convolution.
+        strides: stride of each stage's convolution.
         cut: number of stages at the client; the server has the others and the linear layer.
         head: auxiliary head: linear (on all smashed numbers) or pooled (on each channel's mean).
-        norm: group (GroupNorm with 16 channels per group, independent of other samples) or batch (BatchNorm).
+        norm: normalisation: group (GroupNorm with 16 channels per group, independent of other samples) or batch
+            (BatchNorm).
     """
 
     channels: tuple[int, ...] = at_least(1, (16, 32, 32, 64), "whole numbers")

@@ -41,9 +41,9 @@ class Samples:
             nothing of the clients).
         m: number of clients; with --partition natural given by the data.
         alpha: Dirichlet concentration of the clients' classes (by_class, by_mix), above 0; inf for iid.
-        partition: by_class (each class is spread over the clients); by_mix (each client draws its mix; equal sizes);
-            shards:K (sorted by class, K pieces for each client); quantity:ALPHA (iid classes; min_samples for each
-            client, the rest in Dirichlet shares); natural (by the array client of an .npz).
+        partition: clients' samples: by_class (each class is spread over the clients); by_mix (each client draws its
+            mix; equal sizes); shards:K (sorted by class, K pieces for each client); quantity:ALPHA (iid classes;
+            min_samples for each client, the rest in Dirichlet shares); natural (by the array client of an .npz).
         min_samples: minimum samples of a client; the partition is redrawn until it holds. natural drops clients with
             fewer.
         split: test part: random (--test-fraction of all samples) or official (the data set's own).

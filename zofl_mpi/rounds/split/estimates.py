@@ -216,11 +216,12 @@ class Estimation:
             derivatives along n_p directions by forward-mode differentiation, an oracle without mu; n_p passes with
             twice the products, and one more for an upload. exact: the gradient by backpropagation, for tests; HERON is
             then CSE-FSL, HO-SFL is SFLV2.
-        directions: global (one per mini-batch) or per-sample (one per sample, by random signs of one perturbation of
-            each layer; see `problems.signs`). per-sample doubles the products of a perturbed pass.
-        exact_layers: the client's last N layers step along their gradient, by a backward pass through these layers
-            only. HERON's gradient is that of the local loss (the head is exact too), HO-SFL's that of the loss along
-            lambda. N = all layers is CSE-FSL or SFLV2 bit for bit. The client keeps these layers' graph.
+        directions: directions of a mini-batch: global (one for all samples) or per-sample (one per sample, by random
+            signs of one perturbation of each layer; see `problems.signs`). per-sample doubles the products of a
+            perturbed pass.
+        exact_layers: N, number of the client's last layers that step along their gradient, by a backward pass through
+            these only. HERON's gradient is that of the local loss (the head is exact too), HO-SFL's that of the loss
+            along lambda. N = all layers is CSE-FSL or SFLV2 bit for bit. The client keeps these layers' graph.
         rest: treatment of the layers before these: estimated, or frozen.
         probe_gradient: evaluations also report the cosine between clients' estimates and their gradients by
             backpropagation, outside the ledger.
