@@ -1,4 +1,4 @@
-"""Check of a machine: its MPI library, the ranks' hosts and devices, and the time of real exchanges.
+"""Check this machine for runs: MPI library, hosts and devices of the ranks, times of real messages.
 
 mpirun -n 4 python -m zofl_mpi.doctor
 """
@@ -47,7 +47,9 @@ class Echo:
 @printing
 def main(words: list[str] | None = None) -> int:
     """Print the findings; exit status 2 if the ranks cannot work together."""
-    parser = argparse.ArgumentParser(prog="python -m zofl_mpi.doctor", description=(__doc__ or "").split("\n")[0])
+    about, _, usage = (__doc__ or "").partition("\n\n")
+    epilog = f"Start it as you start a run: {usage.strip()}"
+    parser = argparse.ArgumentParser(prog="python -m zofl_mpi.doctor", description=about, epilog=epilog)
     parser.parse_args(words)
     try:
         world = connect()

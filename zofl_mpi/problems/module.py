@@ -159,8 +159,8 @@ class Function:
         """Tries a forward pass on the CPU, and the loss.
 
         Raises:
-            UserError: the module does not take the inputs, the loss does not take its outputs, or the module changes
-                parameters or buffers or draws random numbers, so that it is no function of its parameters.
+            UserError: the module does not take the inputs, or the loss its outputs; or the module is no function of
+                its parameters: it changes parameters or buffers, or draws random numbers.
         """
         name, count = type(self.module).__name__, self.examples.count
         before = [buffer.clone() for buffer in self.module.buffers()]

@@ -316,7 +316,7 @@ def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: st
         if (name := field_of(key)) not in known:
             raise UserError(f"{source}: unknown key {key!r}{nearest(name, known, flag)}")
         if isinstance(value, dict):
-            raise UserError(f"{source}: {key!r} is a table; every key stands at the top level and names a flag")
+            raise UserError(f"{source}: {key!r} is a table; write each flag as a key at the top level")
         if isinstance(value, bool):
             arguments.append(f"--{'' if value else 'no-'}{flag(name)}")
         elif value != "":

@@ -1,4 +1,4 @@
-"""Where the ranks of a run compute: each takes a GPU and threads, tries the GPU, and reports to the others."""
+"""Bind each rank to a GPU and threads, test the GPU, and report to the others."""
 
 import platform
 from collections import Counter
@@ -18,14 +18,14 @@ class RankPlacement:
     """Device and cores of one rank."""
 
     host: str  # name of its node
-    client: bool  # whether it acts for clients
+    client: bool  # True if it acts for clients
     device: str  # "cpu" or "cuda:k" in its own numbering
     uuid: str  # of the GPU on which an allocation of this rank landed; "" on the CPU
-    gpus: int  # of its node, as far as the ranks there see them or Slurm says that the job has them
-    cores: str  # those that it may run on, as in "0-3,8"
-    threads: int  # of its numerical libraries
+    gpus: int  # GPUs of its node, as far as its ranks see them or Slurm grants them to the job
+    cores: str  # cores that it may run on, such as "0-3,8"
+    threads: int  # threads of its numerical libraries
     blas: str  # library of NumPy's matrix products
-    unused: str = ""  # why a GPU that its node seems to have is not used; "" where none is, or none was wanted
+    unused: str = ""  # reason why its node's GPU is not used; "" if there is none, or none was requested
 
     def row(self, rank: int, clients: int, servers: int = 1) -> dict[str, int | str]:
         """The rank's row of the table of ranks; `clients` is its number of clients, `servers` that of server ranks."""
@@ -63,7 +63,7 @@ def bind(world: World, requested: str, gpu: bool) -> list[RankPlacement]:
 
 
 def warnings_of(placements: Sequence[RankPlacement]) -> Iterator[str]:
-    """Yields a warning for each node on which ranks share a GPU although it has one for each, or do not use it.
+    """Yield a warning for each node with ranks that share a GPU although there is one for each, or do not use it.
 
     The server's rank counts only where there are GPUs enough for it, too: it computes least while clients compute most.
     """

@@ -21,14 +21,14 @@ __all__ = ["Communicator", "RanksLost", "Request", "WrappedCommunicator", "wait"
 
 
 class RanksLost(Exception):
-    """Raised when ranks are lost: this round must be given up, and the ranks that are left come together.
+    """Ranks are lost: abandon this round and regroup the remaining ranks.
 
     With --survive only; otherwise the launcher ends all ranks.
     """
 
 
 class WrappedCommunicator:
-    """A communicator and its requests and parts, whose calls are made by `make(name, call, arguments)`."""
+    """Wrapper of a communicator, its requests and parts: every call goes through `make(name, call, arguments)`."""
 
     def __init__(self, inner: Any, make: Callable[[str, Callable[..., Any], Any], Any]) -> None:
         self._inner, self._make = inner, make

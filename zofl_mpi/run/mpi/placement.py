@@ -1,4 +1,4 @@
-"""On which rank each client lives, from the configuration alone."""
+"""Placement of clients on ranks, a function of the configuration."""
 
 import heapq
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from zofl_mpi.engine.setting import Loads
 
 
 def place_clients(m: int, ranks: int, loads: Loads | None = None) -> list[int]:
-    """(m,) the rank of each client, among the client ranks 1..`ranks`: the same computation on every rank.
+    """(m,) rank of each client, among the client ranks 1..`ranks`; computed equally on every rank.
 
     Where no loads are known, or all are equal, client i lives on 1 + i mod P.
     """

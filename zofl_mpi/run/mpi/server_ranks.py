@@ -1,14 +1,14 @@
 """The server's ranks 0..S-1, with --server-ranks: they share out the uploads of a step, and rank 0 takes it.
 
-Rank 0 reads all uploads, and sends upload k of a step to rank k mod S, each over a communicator of the two, while the
-other uploads still arrive; it computes its own when those after it are on their way. The other ranks get the server's
-part with a step's second upload: a step on a single one stays at rank 0. At the end of the step all tell each other the
-largest magnitudes, from which follow the quanta of the exact mean, and reductions add whole numbers. Rank 0 alone
-moves the server's part and holds the optimiser's moments, so a checkpoint knows nothing of S.
+Rank 0 reads all uploads. While others still arrive, it sends upload k of a step to rank k mod S, each over a
+communicator of the two. It computes its own when those after it are on their way. The other ranks get the server's part
+with a step's second upload: a step on a single one stays at rank 0. At the end of the step all tell each other the
+largest magnitudes, from which follow the quanta of the exact mean, and reductions add whole numbers. Rank 0 alone moves
+the server's part and holds the optimiser's moments, so a checkpoint knows nothing of S.
 
-No deadlock: rank 0's two threads take turns in MPI (`world.split`), and wait for others outside of it but in blocking
-collectives, to which the other side comes without waiting for either of them: client ranks in a wave, or server ranks
-that have said, by a barrier or their magnitudes, that they are there.
+No deadlock: rank 0's two threads take turns in MPI (`world.split`), and wait for others outside of it, except in
+blocking collectives. The other side comes to these without waiting for either thread: client ranks in a wave, or server
+ranks that have reported, by a barrier or their magnitudes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -95,7 +95,7 @@ class ServerRanks(SharedServerStep):
 def serve_step(
     collectives: Collectives, pair: Collectives, method: Any, question: Question, block: Bytes | None, clock: Clock
 ) -> None:
-    """Another rank's part in a step of the server."""
+    """Part of another server rank in a server step."""
     with clock.time(SERVER, "comm"):
         part = _received(collectives, question, block)
     work = cast(Begin, step_of(method, question.step))(part)
@@ -140,5 +140,5 @@ def _sums(
 
 
 def _received(collectives: Collectives, question: Question, block: Bytes | None) -> Any:
-    """The message of a question; its tensors are in memory that torch allocated, as `Flat` needs it."""
+    """The message of a question, with tensors in torch's memory, as `Flat` needs them."""
     return messages.copy(messages.unpack(collectives.message(question, block)))

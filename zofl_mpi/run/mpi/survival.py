@@ -6,8 +6,8 @@ shrinks to a new communicator, in the order of the old one. Rank 0 then gives th
 round's start to their new ranks, and begins the round again. A loss in the middle of this is one more failure.
 
 Open MPI's weaknesses shape the rest. Its errors differ from rank to rank, so each counts as a loss. A collective in
-which a rank dies may end without an error and with garbage at another, so a round counts only once all ranks agree that
-nobody died in it (`agree`), and any error is a loss if somebody did (`lost`). An agreement waits for all that are
+which a rank dies may end without an error and with garbage at another. Hence a round counts only once all ranks agree
+that nobody died in it (`agree`), and any error is a loss if somebody did (`lost`). An agreement waits for all that are
 alive, revoked or not: a rank that gives up a round takes part in the one in which the others may already wait. Abort
 and MPI's end (Finalize) hang after a loss, so a rank that ends all kills itself, and the end is a barrier, which may
 fail, and _exit.
@@ -42,7 +42,7 @@ NEWS = 2.0  # seconds after which every rank knows of a loss
 
 @final
 class Survival:
-    """The ranks that are left, and how they come together after a loss, where calls raise `faults`."""
+    """Remaining ranks, and their regrouping after a loss, which calls report by `faults`."""
 
     def __init__(self, comm: Communicator, faults: Faults, watch: Watch) -> None:
         self.comm, self.faults = comm, faults  # the ranks that are left, at first all
@@ -50,7 +50,7 @@ class Survival:
         self._rank, self._watch, self._disagreed = comm.rank, watch, False
 
     def guarded(self) -> Communicator:
-        """The ranks that are left; raises RanksLost where one of them is gone."""
+        """Communicator of the remaining ranks; raises RanksLost if one of them is gone."""
 
         def make(name: str, call: Callable[..., Any], arguments: Any) -> Any:
             try:
@@ -61,7 +61,7 @@ class Survival:
         return cast(Communicator, WrappedCommunicator(self.comm, make))
 
     def recover(self) -> list[int]:
-        """Comes together with the ranks that are left; returns which are lost. Raises Ended if rank 0 is."""
+        """Regroup with the remaining ranks; return the lost ones. Raises Ended if rank 0 is lost."""
         alarm = _after(TIMEOUT + self._watch.longest, self._give_up)
         comm, before = self.comm, self.alive
         with suppress(*self.faults):
@@ -103,7 +103,7 @@ class Survival:
         raise RanksLost("some have been lost")
 
     def lost(self, exc: Exception) -> bool:
-        """True if an exception may be due to a lost rank; waits a moment for the news of one."""
+        """True if a lost rank may have caused an exception; waits a moment for the report."""
         deadline = time.monotonic() + NEWS
         while not (isinstance(exc, RanksLost) or self.comm.Is_revoked() or self.comm.Get_failed().size):
             if time.monotonic() > deadline:
@@ -156,7 +156,7 @@ def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:
 
 
 def end_all(alone: bool = False) -> NoReturn:
-    """Ends this process; the others, who find it gone, go on if it was not rank 0."""
+    """End this process; the others notice, and continue unless it was rank 0."""
     sys.stdout.flush()
     if not alone:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -164,7 +164,7 @@ def end_all(alone: bool = False) -> NoReturn:
 
 
 def end_stuck() -> NoReturn:
-    """Ends this process, and by the launcher those that are stuck and would keep the job: stopped ranks, above all."""
+    """End this process and, through the launcher, stuck ones that would keep the job alive, such as stopped ranks."""
     sys.stdout.flush()
     with suppress(OSError):
         launcher = os.getppid()

@@ -1,4 +1,4 @@
-"""The ranks of a run, and how all of them end together. The only place that imports mpi4py."""
+"""Ranks of a run under MPI, and their common end. The only module that imports mpi4py."""
 
 import atexit
 import math
@@ -152,12 +152,12 @@ class MPIWorld:
 
 
 def connect(environment: Mapping[str, str] = os.environ) -> World:
-    """The world of all launched processes; else a `SingleProcess` (UserError: they do not see each other)."""
+    """World of all launched processes, or a `SingleProcess`; UserError: processes do not see each other."""
     return MPIWorld.connect() if launched(environment) else SingleProcess()
 
 
 def connect_script() -> MPIWorld:
-    """The world of all launched processes, for a run of a script, whose ranks may come at different times.
+    """World of all launched processes for a script's run; its ranks may arrive at different times.
 
     Ranks that have not come after MEETING seconds are named, and after MEETING_ENDS all are ended. Where they have not
     even started MPI, whose start waits for all, those that have are.
@@ -197,7 +197,7 @@ def connect_script() -> MPIWorld:
 
 @contextmanager
 def _told_from_outside() -> Iterator[None]:
-    """Says after MEETING seconds that this rank waits, and ends it after MEETING_ENDS.
+    """Report after MEETING seconds that this rank waits, and end it after MEETING_ENDS.
 
     From another process: while MPI starts, no other thread of this one runs.
     """
@@ -217,7 +217,7 @@ def _told_from_outside() -> Iterator[None]:
 
 
 def end_launcher() -> None:
-    """Starts a process that ends the launcher, if it runs on this host and does not end within some seconds.
+    """Start a process that ends the launcher if it still runs on this host after some seconds.
 
     Open MPI's waits for ever for a host that has gone, although all ranks within reach have ended.
     """
@@ -238,7 +238,7 @@ def _print(text: str) -> None:
 
 
 def _missing(library: str, comm: Any) -> str:
-    """Requirements for surviving lost ranks that are missing here."""
+    """Missing requirements for surviving lost ranks."""
     if not library.startswith("Open MPI"):
         return f"Open MPI 5 started by {FT} (this is {library})"
     try:

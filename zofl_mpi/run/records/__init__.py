@@ -15,7 +15,7 @@
 Rows of rounds shorter than 0.25 s reach the file together, at most that much later, and all before a checkpoint, the
 end or a stop. A killed process loses those that waited: a resume computes their rounds again, from the last checkpoint.
 
-With more than 1000 clients m is 100 in these shapes: consecutive clients are added up, and /clients has attributes
+With more than 1000 clients m is 100 in these shapes: consecutive clients are added up. Then /clients has attributes
 aggregated (a sentence), clients (their number) and first_clients (100,), the first client of each entry.
 """
 

@@ -1,4 +1,4 @@
-"""Checkpoints: written in one step beside the result, complete or not at all; the last two are kept."""
+"""Checkpoints beside the result, written atomically; the last two are kept."""
 
 import json
 import os
@@ -21,14 +21,14 @@ from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
 Blocks = Mapping[str, NDArray[np.uint8]]
 PREVIOUS, TEMPORARY = ".previous", ".tmp"
-"""Added to a checkpoint's name: of the one before it, and while it is written."""
+"""Suffixes of the previous checkpoint, and of one being written."""
 CHECKSUMS = "checksums"
 
 
 @final
 @dataclass(frozen=True)
 class Checkpoint:
-    """Contents of a checkpoint: all that a run needs to continue."""
+    """Contents of a checkpoint, sufficient to continue a run."""
 
     attrs: dict[str, Any]
     payload: dict[str, NDArray[np.uint8]]  # name -> packed message: the state, and one memory a client
@@ -36,13 +36,13 @@ class Checkpoint:
 
 
 def checkpoint_path(out: FileName) -> Path:
-    """Where the checkpoint of the result `out` lies: run.h5 -> run.ckpt.h5."""
+    """Path of a result's checkpoint: run.h5 -> run.ckpt.h5."""
     out = Path(out)
     return out.with_name(out.name.removesuffix(".h5") + ".ckpt.h5")
 
 
 def save_checkpoint(path: FileName, payload: Mapping[str, Any], attrs: Attributes) -> None:
-    """Makes a checkpoint the newest in one step; the one at `path` becomes run.ckpt.h5.previous.
+    """Write a checkpoint atomically; the existing one at `path` becomes run.ckpt.h5.previous.
 
     `payload`: name -> bytes, or anything with a buffer of bytes; a name may have parts ("memory/3"). WriteError: the
     previous checkpoint, if any, is intact.
@@ -65,7 +65,7 @@ def save_checkpoint(path: FileName, payload: Mapping[str, Any], attrs: Attribute
 
 
 def load_checkpoint(path: FileName, *, whole: bool = True) -> Checkpoint:
-    """The checkpoint at `path`, or the previous one if that is missing or damaged (UserError: none can be read).
+    """Load the checkpoint at `path`, or the previous one if it is missing or damaged; UserError: neither is readable.
 
     Without `whole` its attributes alone are read and checked: a payload may be gigabytes.
     """
@@ -125,7 +125,7 @@ def _checksums(blocks: Blocks, attrs: Attributes) -> NDArray[np.uint32]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes the renaming durable, where the file system offers it."""
+    """Make the renaming durable, if the file system can."""
     with suppress(OSError):
         number = os.open(folder, os.O_RDONLY)
         try:

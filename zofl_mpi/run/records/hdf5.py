@@ -1,4 +1,4 @@
-"""Opening HDF5 files, and what h5py raises turned into sentences."""
+"""Open HDF5 files, and turn h5py's exceptions into error messages."""
 
 import errno
 import json
@@ -28,17 +28,17 @@ ATTRIBUTE_BYTES = 60_000
 LONG = "long"
 """The group of a file for texts that are longer."""
 FAILURES = (OSError, RuntimeError, KeyError, ValueError)
-"""Exceptions of h5py for a file that cannot be written; which one depends on the call."""
+"""Exceptions of h5py for failed writes; which one depends on the call."""
 
 
 class WriteError(UserError):
-    """A result or checkpoint that could not be written; says which, why, and which rounds are safe."""
+    """A result or checkpoint could not be written; the message names file, reason and safe rounds."""
 
     status = 1
 
 
 class DamagedError(WriteError):
-    """A result that another process changed while it was written."""
+    """Another process changed the result during the run."""
 
 
 class LostError(UserError):
@@ -65,7 +65,7 @@ def set_attributes(item: Any, values: Attributes) -> None:
 
 
 def text(value: str) -> NDArray[np.bytes_]:
-    """A string as HDF5 stores it in place: those of any length lie in a heap, in which one wrong bit hangs HDF5."""
+    """Fixed-length HDF5 string: variable-length ones lie in a heap, where one wrong bit hangs HDF5."""
     block = value.encode()
     return np.array(block, h5py.string_dtype("utf-8", max(1, len(block))))
 
@@ -77,7 +77,7 @@ def texts(values: Sequence[str]) -> NDArray[np.bytes_]:
 
 
 def plain(value: Any) -> Any:
-    """A value as HDF5 gives it; text as str, an array of texts as a tuple of them."""
+    """A value read from HDF5; text as str, an array of texts as a tuple."""
     if isinstance(value, bytes):
         return value.decode()
     return tuple(map(plain, value)) if isinstance(value, np.ndarray) and value.dtype.kind == "S" else value
@@ -91,7 +91,7 @@ def attributes_of(item: Any) -> dict[str, Any]:
 
 @contextmanager
 def explaining(path: Path, safe: int) -> Iterator[None]:
-    """Turns what writing a result raises into one sentence; the first `safe` rounds are in the file."""
+    """Context that turns write errors into an error message; the first `safe` rounds are in the file."""
     try:
         yield
     except FAILURES as error:
@@ -100,7 +100,7 @@ def explaining(path: Path, safe: int) -> Iterator[None]:
 
 
 def reason_of(error: BaseException, path: Path) -> str:
-    """The system's own words, and, if they are about space, how much is left."""
+    """The system's message, with the remaining space if that is the cause."""
     if not isinstance(error, OSError) or not error.errno:
         return str(error)
     words = os.strerror(error.errno)
@@ -147,7 +147,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """The error without tracebacks: their frames hold HDF5's objects, whose end after Python's is a crash."""
+    """The error without tracebacks: their frames keep HDF5 objects alive, which crash at Python's exit."""
     each: BaseException | None = error
     while each is not None:
         each.__traceback__, each = None, each.__context__

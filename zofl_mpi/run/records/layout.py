@@ -1,4 +1,4 @@
-"""Layout of results and checkpoints: each file is checked against it before anything is read.
+"""Layout of results and checkpoints; each file is checked against it before it is read.
 
 They are files that people send each other. A stranger's may claim what its bytes do not hold, and HDF5 follows what a
 file names: external storage, virtual sources and links lead to any file of the reader's. A file that has passed has
@@ -20,7 +20,7 @@ from zofl_mpi.run.records.rows import CLIENTS, RANK_TABLE, RANKS, TABLE
 ABSENT = 1 << 28
 """Most bytes that a file may claim and not store, as in rows that are lost: a reader fills them, in a second or two."""
 CHUNK_OVERHEAD = 25_000
-"""Bytes that take as long to fill as a chunk of its own."""
+"""Bytes that take as long to fill as one chunk."""
 OBJECTS = 100_000
 """Most groups and data sets of a file."""
 ATTRIBUTES = 1000
@@ -36,7 +36,7 @@ RESULT = {
     "final/*": (None, None),
     f"{LONG}/*": (None, 0),
 }
-"""Types (None: any numbers, or one text) and numbers of axes (None: any) of the data sets of a result."""
+"""Types (None: any numbers, or one text) and numbers of axes (None: any) of a result's data sets."""
 CHECKPOINT = {"payload/*": (np.uint8, 1), "checksums": (np.uint32, 1), f"{LONG}/*": (None, 0)}
 """The same of a checkpoint."""
 ATTRIBUTES_OF_RESULTS = {
@@ -66,7 +66,7 @@ FURTHER = {
     "threads": [int],
     "versions": {},
 }
-"""Attributes that a file may lack; one that is not named here is any text or number."""
+"""Optional attributes; unlisted ones may be any text or number."""
 ACCEPTED_TYPES: dict[Any, Any] = {int: (int, np.integer), float: (float, np.floating), bool: (bool, np.bool_), str: str}
 
 
@@ -166,7 +166,7 @@ def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:
 
 
 def _absent(data: Any, path: object, name: str) -> int:
-    """How many bytes a data set claims and does not store; refuses one whose numbers lie elsewhere, or are packed."""
+    """Bytes that a data set claims but does not store; UserError if its numbers lie elsewhere or are packed."""
     made = data.id.get_create_plist()
     if made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count():
         fault = f"{name} names another file for its numbers, as no file of zofl_mpi does"

@@ -30,7 +30,7 @@ def check_name(path: Path, flag: str) -> None:
 
 
 def check_new(path: Path, force: bool, continues: bool = False) -> None:
-    """Refuses a place at which no result may be made.
+    """Refuse a path where no result may be created.
 
     Args:
         force: a result there, and its checkpoints, may be replaced.
@@ -51,7 +51,7 @@ def check_new(path: Path, force: bool, continues: bool = False) -> None:
         raise UserError(f"--out {path.name}: {less} bytes too long: its checkpoint's name may have {most} bytes")
     other = path.with_name(path.name.removesuffix(".h5") if path.name.endswith(".h5") else path.name + ".h5")
     if other.is_file():
-        raise UserError(f"--out {path}: {other} is there, and both would have the checkpoint {checkpoint}")
+        raise UserError(f"--out {path}: {other} exists and has the same checkpoint: choose another name")
     if os.path.lexists(path):
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
@@ -71,7 +71,7 @@ def check_new(path: Path, force: bool, continues: bool = False) -> None:
 
 
 def _check_checkpoint(path: Path, left: Path, force: bool) -> None:
-    """Refuses to replace a checkpoint that lies where the run's own will, or anybody's file of that name."""
+    """Refuse to replace an existing checkpoint, or another file, at the path of the run's checkpoint."""
     if not force:
         remedy = f"continue it with --resume {path}, choose another name, or add --force"
         raise UserError(f"--out {path}: the checkpoint {left} is there; {remedy}")
@@ -82,7 +82,7 @@ def _check_checkpoint(path: Path, left: Path, force: bool) -> None:
 
 
 def checkpoints(path: Path) -> tuple[Path, Path]:
-    """Where the checkpoints of a result lie: the newest, and the one before it."""
+    """Paths of a result's checkpoints: the newest and the previous one."""
     newest = checkpoint_path(path)
     return newest, newest.with_name(newest.name + PREVIOUS)
 
@@ -94,7 +94,7 @@ def remove_checkpoints(path: Path) -> None:
 
 
 def beside(path: Path) -> Path:
-    """Where a result is made before it takes its place, empty; whoever holds the result's lock may use it."""
+    """Path of a new, empty result before it takes its place; for the holder of the result's lock."""
     fresh = path.with_name(path.name + TEMPORARY)
     fresh.unlink(missing_ok=True)  # left by a process that was killed
     return fresh

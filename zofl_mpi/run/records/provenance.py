@@ -1,4 +1,4 @@
-"""Where a result comes from: the command, the commit, the versions."""
+"""Provenance of a result: the command, the commit, the versions."""
 
 import functools
 import os

@@ -39,7 +39,7 @@ BATCH = 1 << 16
 
 @final
 class _Row(NamedTuple):
-    """A round that waits to be written: the arguments of `Recorder.append`."""
+    """A buffered round: the arguments of `Recorder.append`."""
 
     numbers: dict[str, float]
     steps: list[str]
@@ -170,13 +170,13 @@ class Recorder:
                 self._timer.start()
 
     def flush(self) -> None:
-        """Writes the rows that wait: they are on their way to the disk then, and survive the death of the process."""
+        """Write the buffered rows to the system; they then survive the process."""
         if self._late or (self._waiting and not self._failed):
             with self._writing():
                 pass
 
     def _flush_late(self) -> None:
-        """Writes the rows that have waited; what fails there is told by the next write."""
+        """Write the buffered rows after a delay; the next write reports failures."""
         self._timer = None
         try:
             self.flush()
@@ -184,7 +184,7 @@ class Recorder:
             self._late.append(error)
 
     def _put_waiting(self) -> None:
-        """Gives HDF5 the rows that wait, all with the same steps and tables."""
+        """Pass the buffered rows, all with equal steps and tables, to HDF5."""
         waiting = self._waiting
         if new := [name for name in waiting[0].steps if name not in self.steps]:
             self._name_steps(new)
@@ -243,7 +243,7 @@ class Recorder:
             rows.add_placements(self._file, self.rounds, placements)
 
     def sync(self) -> None:
-        """Forces the rows onto the disk, so that they survive a power cut; for checkpoints: it costs milliseconds."""
+        """Force the rows onto the disk, to survive a power cut; takes milliseconds, for checkpoints."""
         if not self._failed:
             with self._writing():
                 os.fsync(self._staged.number)
@@ -293,7 +293,7 @@ class Recorder:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Commits the rows that wait and all that is written in a `with` block, or nothing of it."""
+        """Context that commits the buffered rows and all writes in its block, or none."""
         with self._lock:
             if self._late:  # in the timer's thread, where nobody heard it
                 raise self._late[0]
@@ -311,7 +311,7 @@ class Recorder:
                 raise
 
     def _check(self) -> None:
-        """Refuses to write to a file that was deleted, replaced or taken over: it would be lost."""
+        """Refuse to write to a file that was deleted, replaced or taken over."""
         if self._writer.is_lost():
             raise WriteError(f"{self.path}: another process has removed {self._writer.path} and writes it now")
         with suppress(FileNotFoundError):
@@ -320,7 +320,7 @@ class Recorder:
         raise WriteError(f"{self.path} was deleted or replaced by another run: this run's rounds went with it")
 
     def _commit(self) -> None:
-        """Brings all changes to the disk, or none (OSError: they cannot be written)."""
+        """Write all changes to the disk, or none; OSError: it failed."""
         if self._file:
             self._file.flush()
         self._staged.commit()

@@ -58,7 +58,7 @@ class Run:
     """One result, as read. R rounds, m clients.
 
     Attributes:
-        path: where it was read from.
+        path: path of the file.
         attrs: of the root, as stored; `status` is "running" for a run that goes on, and for one that was killed.
         config: the resolved configuration.
         rounds: name -> (R,) float64, NaN in rounds without that number.

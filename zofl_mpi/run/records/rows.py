@@ -1,4 +1,4 @@
-"""The data sets of a result that grow by a row a round, and what it says of its sessions, which --resume adds."""
+"""Data sets of a result with a row per round, and records of its sessions."""
 
 import json
 import secrets
@@ -36,7 +36,7 @@ LOSSES = 500
 
 
 class Loss(NamedTuple):
-    """Client ranks whose loss was survived: in which round, and whether the round was repeated."""
+    """A survived loss of client ranks: the round, and True if it was repeated."""
 
     round: int
     ranks: tuple[int, ...]
@@ -45,7 +45,7 @@ class Loss(NamedTuple):
 
 @final
 class Rows:
-    """A data set that grows by rows; keeps the objects that h5py would make anew at each access.
+    """A data set that grows by rows; caches objects that h5py would recreate at each access.
 
     It stays open for the whole run: a data set that is closed loses its chunk cache, and each row would read it again.
     `row` is the shape of a row, `dtype` the type of its entries.
@@ -77,8 +77,8 @@ class Rows:
 def lay_out(m: int, ranks: int, rounds: int, missing: int, attrs: Attributes, file: Any) -> None:
     """Makes a result, empty but for fill values in the first `missing` rows, which were in a file that is lost.
 
-    One chunk a step and data set holds all planned rounds if it can: after the first rows the file then needs no new
-    space, so a full disk, or a kill in the middle of a write, leaves no half-made structure.
+    One chunk per step and data set holds all planned rounds, if possible. After the first rows the file then needs no
+    new space: a full disk, or a kill during a write, leaves no half-made structure.
     """
     file.create_group("rounds").attrs["done"] = np.int64(missing)
     if missing:

@@ -1,4 +1,4 @@
-"""A file that HDF5 changes in memory and that changes on the disk by commits: each takes place in full or not at all.
+"""File with atomic commits: HDF5's writes are staged in memory until `commit`.
 
 HDF5 sees no failed write: after one it cannot close the file, and ends the process by a segmentation fault.
 A write beyond the committed end of the file goes to the disk at once, since nothing there refers to it yet. A write
@@ -52,7 +52,7 @@ class StagedFile:
         return self._at
 
     def readinto(self, block: memoryview) -> int:
-        """Reads what the file will hold after the next commit; zeros beyond its end."""
+        """Read the content as of the next commit; zeros beyond its end."""
         start, view = self._at, memoryview(block).cast("B")
         self._at += len(view)
         stored = _read_all(self.number, view, start)
@@ -175,7 +175,7 @@ def _read_all(number: int, view: memoryview, at: int) -> int:
 
 
 def _allocate(number: int, start: int, count: int) -> None:
-    """Takes the space of a range from the file system, so that no later write there finds it full."""
+    """Allocate a range in the file system: later writes there cannot fail for lack of space."""
     try:
         os.posix_fallocate(number, start, count)
     except OSError as error:
