@@ -24,6 +24,7 @@ from zofl_mpi.run.command.family import Family, Site
 from zofl_mpi.run.command.plan import Plan
 from zofl_mpi.run.loop import evaluation, saving
 from zofl_mpi.run.loop.progress import Progress
+from zofl_mpi.run.loop.screen import columns, show
 from zofl_mpi.run.loop.signals import Stop
 from zofl_mpi.run.mpi.binding import RankPlacement, bind, listed, warnings_of
 from zofl_mpi.run.mpi.placement import place_clients
@@ -92,7 +93,7 @@ def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
     cls = run_or_fail_all(world, lambda: plans.method_of(family, values["method"]))
     choice = run_or_fail_all(world, lambda: plans.problem_of(family, values["problem"]))
     if speaks and plan.beside_the_paper:
-        print(plan.beside_the_paper, flush=True)
+        show(plan.beside_the_paper)
     placements = bind(world, values["device"], choice.gpu)
     known = _placements(world, placements)
     bar.step("start: data and model", 4)
@@ -100,7 +101,7 @@ def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
     fault = "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only"
     _check_equal(world, data.fingerprint, fault)
     if speaks and data.about:
-        print(f"samples   {data.about}", flush=True)
+        show(f"samples   {data.about}")
     bar.step("start: method and kernel", 4, 1)
     if ":" in values["method"]:
         run_or_fail_all(world, lambda: plans.check_hooks(flags.instantiate(cls, values, setting=data), plan))
@@ -136,9 +137,9 @@ def opened(built: Built, bar: Progress, stop: Stop) -> Job:
     clients = _clients_per_rank(world, values["server_ranks"], method.setting.m, loads)
     rows = [place.row(rank, clients[rank], values["server_ranks"]) for rank, place in enumerate(placements)]
     if values["verbose"] and world.rank == 0:
-        print(listed(rows))
+        show(listed(rows, columns()))
     if values["checkpoint_every"] == "auto" and world.rank == 0 and not values["quiet"]:
-        print(saving.ANNOUNCEMENT, flush=True)
+        show(saving.ANNOUNCEMENT)
 
     def result() -> tuple[Recorder, Restored | None]:
         from zofl_mpi.run.command.result import opened as file  # HDF5 is for rank 0 only

@@ -25,6 +25,7 @@ from zofl_mpi.run.command.build import Built, Job, build, compile_kernel, opened
 from zofl_mpi.run.command.family import Family, family_of
 from zofl_mpi.run.command.plan import Plan
 from zofl_mpi.run.loop.progress import announce, progress, say
+from zofl_mpi.run.loop.screen import columns, show
 from zofl_mpi.run.loop.signals import Stop
 from zofl_mpi.run.mpi.world import connect
 
@@ -119,9 +120,9 @@ def _print_plan(built: Built) -> None:
     """--dry-run: print the configuration, the expected cost, and the clients' devices."""
     compile_kernel(built.world, built.method)
     if built.world.rank == 0:
-        print(plans.in_words(built.plan.config, built.expected()))
+        show(plans.in_words(built.plan.config, built.expected()))
         if (fleet := built.method.setting.fleet) is not None:
-            print(devices.table(fleet, built.plan.values["rounds"]))
+            show(devices.table(fleet, built.plan.values["rounds"], columns()))
 
 
 def _run(job: Job) -> int:

@@ -27,6 +27,7 @@ from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.engine.world import World, at_server, run_or_fail_all
 from zofl_mpi.errors import UserError, check_one_of, demand, nearest, warn
 from zofl_mpi.run.command.flags import read_toml
+from zofl_mpi.run.loop.screen import aligned
 
 FOLDER = Path(__file__).parent
 NAMES = ("phones", "sensors", "silos")
@@ -165,7 +166,7 @@ LOOKED_AT = 1 << 20
 """Maximum number of participations that --dry-run counts; longer runs are sampled at equal distances."""
 
 
-def table(fleet: Fleet, rounds: int) -> str:
+def table(fleet: Fleet, rounds: int, width: int | None) -> str:
     """Lines of --dry-run: cost of round 0 for a client of each class, hours and joules of the whole run."""
     titles = ("class", "clients", "takes part", "latency", "down", "compute", "up", "total", "joules")
     rows = [titles]
@@ -173,12 +174,11 @@ def table(fleet: Fleet, rounds: int) -> str:
         part = f"lacks {bytes_in_words(round(row['lacks']))}" if row["lacks"] else "yes"
         shown = [f"{row[name]:.3g}" if name in row else "-" for name in titles[3:]]
         rows.append((row["class"], str(row["clients"]), part, *shown))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     needed = bytes_in_words(round(fleet.least)) if fleet.least else "memory that is not known"
     taken, spent = fleet.sampled(rounds, LOOKED_AT)
     whole = "" if taken == rounds else f", by {taken} rounds"
     hours = f"virtual hours of {rounds} rounds{whole}"
     lines = [f"a client's step needs {needed}; virtual seconds of a client in round 0, and joules:"]
-    lines += ["  ".join(map(str.rjust, row, widths)) for row in rows]
+    lines.append(aligned(rows, width, str.rjust))
     lines += [f"{hours:46} {spent.virtual_seconds / 3600:.4g}", f"{'joules of all clients':46} {spent.joules:.4g}"]
     return "\n".join(lines)

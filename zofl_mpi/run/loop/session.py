@@ -18,6 +18,7 @@ from zofl_mpi.run.command.build import Job
 from zofl_mpi.run.loop import rounds as loop
 from zofl_mpi.run.loop.divergence import has_diverged
 from zofl_mpi.run.loop.local import LocalClients
+from zofl_mpi.run.loop.screen import show
 from zofl_mpi.run.loop.signals import STATUS
 from zofl_mpi.run.loop.totals import Totals, short
 from zofl_mpi.run.loop.tracking import tracker
@@ -102,7 +103,7 @@ def lead(job: Job) -> int:
             track.on_end(session)
     status = STATUS if session.rounds.ended == "interrupted" else 0
     session.clients.close(status)
-    print(session.closing(), flush=True)
+    show(session.closing())
     return status
 
 

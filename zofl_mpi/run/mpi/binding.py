@@ -10,6 +10,7 @@ from typing import final
 from zofl_mpi.engine import device
 from zofl_mpi.engine.world import World, run_or_fail_all
 from zofl_mpi.errors import UserError
+from zofl_mpi.run.loop.screen import aligned
 
 
 @final
@@ -91,8 +92,6 @@ def spans(numbers: Collection[int]) -> str:
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
-def listed(rows: Sequence[dict[str, int | str]]) -> str:
-    """The table of ranks as text, a line per rank, its columns aligned."""
-    cells = [list(rows[0]), *([str(value) or "-" for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
+def listed(rows: Sequence[dict[str, int | str]], width: int | None) -> str:
+    """The table of ranks as text, a line per rank."""
+    return aligned([list(rows[0]), *([str(value) or "-" for value in row.values()] for row in rows)], width)
