@@ -127,7 +127,7 @@ def test_what_cannot_be_checked_says_why(monkeypatch: Patch) -> None:
     found = check_method(Sound, "softmax", data, family="zo_hfl")
     skipped = {each.name: each.detail for each in found.findings if each.status == "not checked"}
     assert found.ok and skipped == {
-        "cut and resumed": "Sound is of the script itself: define it in a module, or install cloudpickle: "
+        "cut and resumed": "Sound is defined in the script itself: move it to a module, or install cloudpickle: "
         "pip install 'zofl_mpi[script]'",
         "3 ranks": "no mpirun",
         "resumed on 3 ranks": "no mpirun",
@@ -148,7 +148,7 @@ def test_it_is_refused_under_a_launcher(monkeypatch: Patch) -> None:
     ("words", "status", "told"),
     [
         (["tests.e2e.faulty:Mistyped", "--problem", "toy"], 1, "one process .*'Gradient' object has no attribute"),
-        (["tests.e2e.faulty:Mistyped", "--problem", "toy", "--rounds", "2"], 2, "rounds: check_method sets it itself"),
+        (["tests.e2e.faulty:Mistyped", "--problem", "toy", "--rounds", "2"], 2, "rounds: check_method sets this flag"),
         (["tests.e2e.faulty:Sound", "--problem", "bowl"], 2, "the nearest is bowls"),
         (["tests.e2e.faulty:Sound", "--problem", "saddle"], 2, "needs a Smooth problem"),
         (["tests.e2e.faulty:Sound", "toy"], 2, "toy: only flags follow the method"),

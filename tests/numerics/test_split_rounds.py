@@ -114,7 +114,7 @@ def test_methods_refuse_flags_that_mean_nothing_to_them() -> None:
     method(HERON, training(setting(deep), batch=5, batchnorm="running"))
     method(FSLSAGE, training(setting(resnet), batch=5), buffer=1)
     for cls in (HERON, CSEFSL):
-        with pytest.raises(UserError, match="--freeze auxiliary: nothing of the local part is left to train"):
+        with pytest.raises(UserError, match="--freeze auxiliary: no part of the client's model is left to train"):
             method(cls, training(setting(headless), freeze="auxiliary"))
 
 

@@ -218,9 +218,9 @@ def test_a_problem_without_known_operations_is_refused() -> None:
     """Mutation: a clock that is not a number."""
     fleet, asks = bound(FAST, of=[0])
     asks.device_needs = lambda: [Needs(math.nan)]
-    assert "does not say its operations" in complaint(devices.bind, SingleProcess(), asks, "m", False)
+    assert "does not state its operations" in complaint(devices.bind, SingleProcess(), asks, "m", False)
     asks.device_needs = lambda: ()
-    assert "--method m does not say its clients' work" in complaint(devices.bind, SingleProcess(), asks, "m", False)
+    assert "--method m does not state its clients' work" in complaint(devices.bind, SingleProcess(), asks, "m", False)
     assert fleet.needs == (Needs(6.0),)
 
 

@@ -30,18 +30,18 @@ class Robust(Between):
     """Aggregation at the server, and clients that lie; the default is the exact mean of honest replies.
 
     D_i is the change that client i reports, as its reply declares it (`zofl_mpi.change`): y_i - x of a local model,
-    ZO-HFL's f+ - f-, DeComFL's and HiSo's differences of losses over the distance of their points. Median and
-    trimmed mean are taken coordinate by coordinate and count every reply alike, whatever --weights says (Yin, Chen,
+    ZO-HFL's f+ - f-, DeComFL's and HiSo's differences of losses over the distance of their points. Median and trimmed
+    mean are taken coordinate by coordinate and count every reply alike, whatever --weights says (Yin, Chen,
     Ramchandran, Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018).
-    Clipping by norm is one step of centred clipping about the server's model (Sun, Kairouz, Suresh, McMahan, "Can You
-    Really Backdoor Federated Learning?", 2019; Karimireddy, He, Jaggi, ICML 2021), then the weighted mean. A liar is
-    honest in what it keeps, and lies in what it sends, in every round that it takes part in.
+    Clipping by norm is one step of centred clipping about the server's model, then the weighted mean. Sources: Sun,
+    Kairouz, Suresh, McMahan, "Can You Really Backdoor Federated Learning?", 2019; Karimireddy, He, Jaggi, ICML 2021. A
+    liar is honest in what it keeps, and lies in what it sends, in every round that it takes part in.
 
     Attributes:
-        aggregate: how the server averages replies: mean; median; trimmed:F (in each coordinate without the
-            ceil(F |S_r|) largest numbers and as many smallest); clip:C (a change D_i longer than C is cut to it).
-        attackers: share F of the clients, below 1/2, that lie about D_i: the ceil(F m) first of a random order.
-        attack: their lie: sign (-D_i), noise (a Gaussian vector as long as D_i) or scale (10 D_i).
+        aggregate: the server's mean of replies: mean; median; trimmed:F (in each coordinate without the
+            ceil(F |S_r|) largest numbers and as many smallest); clip:C (changes D_i clipped to norm C).
+        attackers: share F of clients that send false D_i, below 1/2: ceil(F m) clients drawn at random.
+        attack: what attackers send: sign (-D_i), noise (a Gaussian vector as long as D_i) or scale (10 D_i).
     """
 
     USED_WITH: ClassVar[UsedWith] = {"attack": {"attackers": ()}}

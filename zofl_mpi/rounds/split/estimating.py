@@ -1,4 +1,4 @@
-"""Base of the methods of split training whose clients estimate gradients by forward passes."""
+"""Base of split methods with clients that estimate gradients by forward passes."""
 
 import math
 from collections.abc import Iterator
@@ -21,12 +21,12 @@ from zofl_mpi.rounds.split.server import Server
 class Compared:
     """Client to server at an evaluation, with --probe-gradient."""
 
-    cosine: float  # of the step's direction with the gradient, in what trains of theta_c
+    cosine: float  # cosine of the step's direction with the gradient, in the trained part of theta_c
     head: float  # |g_a| / |g_c|; nan without a head
 
 
 def check_arithmetic(server: str, client: str, flags: str, remedy: str) -> None:
-    """Refuses a client that draws other directions than the server from the same seeds, by what they compute on."""
+    """Refuse a client that would draw other directions than the server from the same seeds, by their devices."""
     if client != server:
         where = f"a client computes on {client}, the server on {server}"
         raise UserError(f"{flags}: {where}, which draws other directions from the same seeds; take {remedy}")
@@ -34,7 +34,7 @@ def check_arithmetic(server: str, client: str, flags: str, remedy: str) -> None:
 
 @dataclass(frozen=True)
 class EstimatingMethod(SplitMethod):
-    """A method whose clients estimate gradients by forward passes; the flags of `estimation` choose the rule."""
+    """A method with clients that estimate gradients by forward passes; the flags of `estimation` choose the rule."""
 
     computes: ClassVar[str] = "values of its loss, by forward passes"
     estimation: Estimation = field(default_factory=Estimation)
@@ -61,7 +61,7 @@ class EstimatingMethod(SplitMethod):
         return with_head(state, mean.of_replies(replays(), to, training.client_weights())), replayed
 
     def replay(self, state: SplitState, r: int, i: int, reply: Scalars) -> tuple[Tensor, dict[str, Any]]:
-        """Client i's model as it travels after its local steps of round r, with its optimiser's moments."""
+        """Client i's model as sent after its local steps of round r, with its optimiser's moments."""
         training, problem = self.training, self.problem
         remedy = "processors of one kind, --device cpu, or --uplink dense"
         check_arithmetic(problem.arithmetic, reply.arithmetic, "--uplink seeds", remedy)
@@ -77,7 +77,7 @@ class EstimatingMethod(SplitMethod):
 
     @property
     def _last(self) -> slice:
-        """The part of theta_l that steps along a gradient which no scalars give."""
+        """The part of theta_l that follows a gradient which scalars cannot reproduce."""
         return self.rule.parts[1] if len(self.rule.parts) > 1 else slice(0)
 
     # --- reports

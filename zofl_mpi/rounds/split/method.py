@@ -1,4 +1,4 @@
-"""Bases of the methods of split training: all but their rounds."""
+"""Bases of split methods: everything but their rounds."""
 
 import math
 from collections import Counter
@@ -48,23 +48,23 @@ from zofl_mpi.rounds.split.server import Server, passes_at
 from zofl_mpi.rounds.split.training import Training
 
 Trainings = dict[int, Trained]  # {client: its reply at the end of its local steps}
-EVALUATION_SAMPLES = 256  # test samples that are scored at once; a multiple of every problem's `report_batch`
+EVALUATION_SAMPLES = 256  # test samples scored at once; a multiple of every problem's `report_batch`
 
 
 @dataclass(frozen=True)
 class Scored:
     """Client to server at an evaluation."""
 
-    sums: dict[str, float]  # over its share of the test samples, by name: see `problems.Split.score`
-    validation: dict[str, float] = field(default_factory=dict)  # of its share of the validation samples, likewise
-    # where there are metrics, which need all outputs at once: outputs, targets and their rows of both parts
+    sums: dict[str, float]  # sums over its share of the test samples, by name: see `problems.Split.score`
+    validation: dict[str, float] = field(default_factory=dict)  # the same for its share of the validation samples
+    # for metrics, which need all outputs at once: outputs, targets and their rows of both parts
     seen: dict[str, Any] = field(default_factory=dict)
     validation_seen: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class SplitMethod(OnProblem[Split]):
-    """A method of split training: all but its round."""
+    """Base of split methods; a subclass adds the round."""
 
     computes: ClassVar[str] = "gradients of its part, through a head of its own"
     travels: ClassVar[str] = "its part and head down, the same and smashed batches up"
@@ -82,13 +82,13 @@ class SplitMethod(OnProblem[Split]):
             raise UserError(f"--client-memory {saving}: this method's clients take no backward pass; take none")
 
     def make_loss_and_rule(self) -> tuple[Loss, GradientRule]:
-        """The loss and the rule of a client's step; refuses flags that contradict each other."""
+        """The loss and the rule of a client's step; UserError if flags contradict each other."""
         raise NotImplementedError
 
     # --- the server
 
     def start(self) -> SplitState:
-        """The parts as the problem makes them."""
+        """The initial parts of the problem's network."""
         training, problem = self.training, self.problem
         (theta, buffers), (theta_s, buffers_s) = problem.client_side.initial(), problem.server_side.initial()
         trained = theta[training.trainable(head=self.loss.travels > problem.n_client)]
@@ -96,14 +96,14 @@ class SplitMethod(OnProblem[Split]):
         return SplitState(theta, buffers, theta_s, buffers_s, {}, moments=moments)
 
     def begin_round(self, state: SplitState, r: int, head: bool = False) -> Model:
-        """The message that begins a round: theta_c, with `head` theta_l; nothing of it where clients have their own."""
+        """The message that begins a round: theta_c, with `head` theta_l; neither if clients have their own parts."""
         if self.training.own_parts:
             return Model(state.theta[:0], state.buffers[:0], r, state.moments)
         n = self.problem.client_side.n if head else self.problem.n_client
         return Model(state.theta[:n], state.buffers, r, state.moments)
 
     def server(self, state: SplitState, r: int, sharing: SharedServerStep | None = None) -> Server:
-        """The server's part, for the uploads of all clients, at the beginning of round r."""
+        """The server's part at the beginning of round r, for the uploads of all clients."""
         before = self.training.server_steps_before(r)
         part = state.theta_s, state.buffers_s, state.optimiser
         return Server(self.training, self.server_pass, *part, before, sharing)
@@ -130,17 +130,17 @@ class SplitMethod(OnProblem[Split]):
         return main, ended
 
     def mean(self, state: SplitState, models: Reduction | None) -> Update:
-        """The mean of the participants' models, with the head that the server has where none comes."""
+        """The mean of the participants' models, with the server's head if clients send none."""
         return Update(state.theta, state.buffers) if models is None else with_head(state, models.mean())
 
     # --- a client
 
     def train(self, client: Client, message: Any) -> Any:
-        """Takes the local steps of a round, and uploads."""
+        """Take the local steps of a round, and upload."""
         return (yield from self.run_steps(self.steps(client, message)))
 
     def run_steps(self, model: LocalSteps, sent: int = 0) -> Generator[Smashed, Tensor | None, Any]:
-        """Takes the local steps, the first `sent` of which have been uploaded; the server may answer with lambda."""
+        """Take the local steps (the first `sent` are already uploaded); the server may answer with lambda."""
         rule = self.rule_of(model.client.i)
         for q, x, labels in model:
             uploads = self.training.uploads(q) and q >= sent
@@ -152,14 +152,14 @@ class SplitMethod(OnProblem[Split]):
     ) -> Generator[Smashed, Tensor | None, None]:
         """Takes local step q, on the inputs x with these labels."""
         point = rule.forward(model, x, labels, uploads)
-        # without an answer to wait for, it leaves while the rule's further passes go on
+        # without an answer to wait for, the upload leaves while the rule's further passes run
         lam = (yield point.upload(labels, keep=rule.needs_point)) if uploads else None
         target = labels if lam is None else point.laid_out(self.problem.to_device(lam))
         model.step(rule(model, point, target, model.key(q)))
 
     def rehearse(self, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor) -> None:
-        """Takes two local steps as a client does, from theta (n,) and buffers (b,): see `costs.held_bytes`."""
-        busiest = max(range(self.setting.m), key=self.training.steps)  # who draws most directions ahead
+        """Take two local steps as a client does, from theta (n,) and buffers (b,): see `costs.held_bytes`."""
+        busiest = max(range(self.setting.m), key=self.training.steps)  # the most directions drawn ahead
         client, model = Client(busiest, None), Model(theta, buffers, 0)
         local = LocalSteps(self.training, client, model, self.loss, rule.parts, self.scalars_each)
         for q in range(2):
@@ -178,7 +178,7 @@ class SplitMethod(OnProblem[Split]):
 
     @cached_property
     def rules(self) -> tuple[GradientRule, ...]:
-        """The rules that a client's device decides between: the first whose step it can hold."""
+        """The rules among which a client's device decides: the first with a step that fits."""
         return (self.rule,)
 
     def rule_of(self, i: int) -> GradientRule:
@@ -188,7 +188,7 @@ class SplitMethod(OnProblem[Split]):
     # --- reports
 
     def evaluate(self, state: SplitState, r: int, clients: Clients) -> SplitReport:
-        """The test samples, scored by the clients that an evaluation asks."""
+        """Scores on the test samples, from the clients that an evaluation asks."""
         asked = clients.ask(self.score, state.network(r), to=self.setting.eval_participants(r), counted=False)
         replies, sensors = dict(asked), self.problem.sensors
         test: dict[str, float | None] = {**self._quality("test", [reply.sums for reply in replies.values()])}
@@ -219,7 +219,7 @@ class SplitMethod(OnProblem[Split]):
         return Scored(test, validation, seen, further)
 
     def _sums(self, data: Any, i: int, first: int, step: int) -> tuple[dict[str, float], dict[str, Any]]:
-        """Sums over every step-th batch of consecutive samples, as client i sees them; outputs, if there are metrics.
+        """Sums over every step-th batch of consecutive samples, as client i sees them; with metrics, outputs too.
 
         Batches do not depend on the number of clients.
         """
@@ -236,7 +236,7 @@ class SplitMethod(OnProblem[Split]):
         return {name: float(value) for name, value in sums.items()}, found
 
     def _metrics(self, name: str, parts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """{name_...: score that a user has given} of all samples in their order; nothing where there are none."""
+        """{name_...: the user's metric} of all samples in their order; empty without metrics."""
         if not (found := [part for part in parts if part]):
             return {}
         order = np.argsort(np.concatenate([part["rows"] for part in found]))
@@ -244,7 +244,7 @@ class SplitMethod(OnProblem[Split]):
         return {f"{name}_{metric}": value for metric, value in self.problem.measured(outputs, targets).items()}
 
     def _quality(self, name: str, parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """{name_...: quality} from the sums of the clients that were asked; nothing where there are no samples."""
+        """{name_...: quality} from the sums of the clients asked; empty without samples."""
         kinds = {kind for sums in parts for kind in sums}
         sums = {kind: math.fsum(part.get(kind, 0.0) for part in parts) for kind in kinds}
         quality = self.problem.quality(sums) if sums else {}
@@ -261,12 +261,12 @@ class SplitMethod(OnProblem[Split]):
 
     @property
     def scalars_each(self) -> int:
-        """Numbers of each local step that go up in place of the model; 0: the model does."""
+        """Numbers per local step sent up in place of the model; 0: the model is sent."""
         return 0
 
     @cached_property
     def traffic(self) -> Traffic:
-        """The bytes that travel; the loss knows whether the head does, and whether the server answers uploads."""
+        """Traffic of the method: the loss knows if the head travels and if the server answers uploads."""
         last = sum(part.stop - part.start for part in self.rule.parts[1:])
         head = self.loss.travels > self.problem.n_client
         at_cut = self.loss.at_cut
@@ -276,13 +276,13 @@ class SplitMethod(OnProblem[Split]):
         return plan_of(self.traffic, rounds, self.rule.cost(self.loss)) | self.rule.plan_lines()
 
     def directions(self, rounds: int) -> Directions | None:
-        """The directions of all participants' local steps; each client draws its own."""
+        """Directions of all participants' local steps; each client draws its own."""
         training, part = self.training, self.rule.parts[0]
         taken = Counter(i for r in range(rounds) for i in training.participants(r))
         steps = ((i, taken[i], training.samples(i, q)) for i in taken for q in range(training.steps(i)))
         drawn = sum(times * self.rule_of(i).count(samples) for i, times, samples in steps)
         copies = len(taken) if self.training.own_parts else 1
-        numbers = copies * (part.stop - part.start)  # 0 where all of the client's part is frozen
+        numbers = copies * (part.stop - part.start)  # 0 if the client's part is entirely frozen
         return Directions(drawn, numbers) if drawn and numbers else None
 
     def costs(self) -> Lines:
@@ -293,7 +293,7 @@ class SplitMethod(OnProblem[Split]):
         return costs_of(self.training, self.loss, rule) | self.held_lines(rule)
 
     def held_lines(self, rule: GradientRule) -> Lines:
-        """What a step holds with --client-memory and without it; warns where it takes more than it saves."""
+        """Memory of a step with and without --client-memory; warns if it takes more than it saves."""
         if not isinstance(rule, Backprop) or rule.saving == PLAIN:
             return {}
         held, plain = self.held_bytes(rule), self.held_bytes(replace(rule, saving=PLAIN))
@@ -302,14 +302,14 @@ class SplitMethod(OnProblem[Split]):
         return {HELD_BYTES: held, HELD_BYTES + WITHOUT: plain}
 
     def held_bytes(self, rule: GradientRule) -> int:
-        """The most bytes that a client's device holds in a step by one of the `rules`."""
+        """Peak bytes of a client's device in a step by one of the `rules`."""
         return held_bytes(self.loss, rule, self.training.batch, self.rehearse)
 
     def device_needs(self) -> Sequence[Needs]:
         return [self.needs_of(rule) for rule in self.rules]
 
     def needs_of(self, rule: GradientRule) -> Needs:
-        """Of a client's step by a rule, and of a forward and a backward pass of the server."""
+        """Needs of a client's step by a rule, and of a forward and a backward pass at the server."""
         own, further = work_of(self.loss, rule)
         return Needs(own, 3 * macs(self.problem)[2], float(self.held_bytes(rule)), further)
 
@@ -330,7 +330,7 @@ class SplitMethod(OnProblem[Split]):
 
 
 def with_head(state: SplitState, mean: Update) -> Update:
-    """The mean of the clients' models, which begin with theta_c, with what else the server has of theta_l."""
+    """The mean of the clients' models, which begin with theta_c, completed by the rest of the server's theta_l."""
     theta = state.theta.clone()
     theta[: len(mean.theta)] = mean.theta
     return replace(mean, theta=theta)
@@ -345,7 +345,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class LockstepMethod(SplitMethod):
-    """A method whose server answers every mini-batch, so that k must be 1; the auxiliary head plays no part."""
+    """A method with a server that answers every mini-batch (hence k = 1); the auxiliary head is not used."""
 
     computes: ClassVar[str] = "gradients of its part, from the server's answer"
     travels: ClassVar[str] = "its part and gradients of all batches down, its part and all smashed batches up"
@@ -369,12 +369,11 @@ class LockstepMethod(SplitMethod):
             while asked := list(self._stepped(servers, items, ended)):
                 for i in asked:
                     servers[i].move()
-                lambdas = {i: Cut(servers[i].slopes.pop(i)) for i in asked}
-                items = clients.ask_each(self.proceed, lambdas, into=models)
+                items = clients.ask_each(self.proceed, {i: Cut(servers[i].slopes.pop(i)) for i in asked}, into=models)
         return ended
 
     def _stepped(self, servers: Mapping[int, Server], items: Replies, ended: Trainings) -> Iterator[int]:
-        """Takes the servers' steps on the uploads among items; yields the clients."""
+        """Take the servers' steps on the uploads among items; yield the clients."""
         for i, item in items:
             if isinstance(item, Smashed):
                 servers[i].step(i, item, returned=True)
@@ -383,7 +382,7 @@ class LockstepMethod(SplitMethod):
                 ended[i] = item
 
     def begin(self, client: Client, message: Model) -> Smashed:
-        """Begins `train`, up to its first upload."""
+        """Begin `train`, up to its first upload."""
         steps = client.scratch["steps"] = self.train(client, message)
         return next(steps)  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""Complete commands that continue a run or start it again."""
+"""Commands that continue or restart a run, as typed in a shell."""
 
 import os
 import shlex
@@ -9,11 +9,11 @@ from zofl_mpi.run.command.plan import Plan, RunFlags
 from zofl_mpi.run.loop.progress import launcher_words
 
 RESUME, BEGIN = "ZOFL_RESUME", "ZOFL_BEGIN"
-"""Environment variables in which a job script gives these two commands."""
+"""Variables in which a job script stores the commands that continue and restart its run."""
 SCRIPT = "zofl_mpi.simulate"
 """First word of the command of a run from Python; no command line begins with it."""
 COMMAND_FLAGS = ("server_ranks", "survive", "round_timeout", "track")
-"""Flags to repeat in the next command, since no file stores them."""
+"""Flags of one command that usually apply to the next one too; no file stores them."""
 
 
 @final
@@ -25,8 +25,8 @@ class Again(NamedTuple):
 
 
 def commands(plan: Plan, result: str, ranks: int) -> Again:
-    """Builds both commands for the run with this result, at rank 0, which sees the launcher."""
-    if plan.command.startswith(SCRIPT):  # its objects have no name on a command line
+    """The commands that continue the run with this result and that restart it; rank 0 sees the launcher."""
+    if plan.command.startswith(SCRIPT):  # with objects that no command can name
         call = f"{SCRIPT}(zofl_mpi.load({result!r}), ...)"
         return Again(f"{call} with the same method, problem and data", f"{plan.command[:-1]}, force=True)")
     program, arguments = _split(plan)
@@ -41,13 +41,13 @@ def commands(plan: Plan, result: str, ranks: int) -> Again:
 
 
 def _split(plan: Plan) -> tuple[list[str], list[str]]:
-    """Splits the command into `python -m MODULE` and its arguments."""
+    """`python -m MODULE`, and its arguments."""
     words = shlex.split(plan.command)
     return words[:3], words[3:]
 
 
 def _named_again(plan: Plan) -> list[str]:
-    """Flags that --resume needs again, since it takes them from no file."""
+    """Flags that a command must repeat, because no file stores them."""
     again = {name: plan.values.get(name) for name in stored.PATH_FLAGS if plan.values.get(name)}
     again |= {name: plan.values[name] for name in stored.CLASSES if ":" in plan.values[name]}
     again |= {k: v for k, v in plan.values.items() if k in stored.KNOWN and stored.is_place(k, str(v))}

@@ -1,7 +1,7 @@
-"""Builds a run on every rank from a plan: data, problem, method, devices, clocks, result file.
+"""Build a run on every rank from a plan: data, problem, method, devices, clocks, result file.
 
-The command line, grids and scripts all build their runs here. If one rank fails, as in reading data, all ranks raise
-its error message.
+The command line, grids and scripts all build their runs here. Steps that each rank performs separately, such as reading
+data, may fail on one rank only; then all ranks raise its message.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from zofl_mpi.run.command.family import Family, Site
 from zofl_mpi.run.command.plan import Plan
 from zofl_mpi.run.loop import evaluation, saving
 from zofl_mpi.run.loop.progress import Progress
+from zofl_mpi.run.loop.screen import columns, show
 from zofl_mpi.run.loop.signals import Stop
 from zofl_mpi.run.mpi.binding import RankPlacement, bind, listed, warnings_of
 from zofl_mpi.run.mpi.placement import place_clients
@@ -33,19 +34,19 @@ if TYPE_CHECKING:
     from zofl_mpi.run.records import Recorder
 
 RANKS_LISTED = 512
-"""Most ranks listed in attributes; beyond, only distinct hosts, devices, ...: an HDF5 attribute holds 64 kB."""
+"""With more ranks, only distinct hosts, devices, ... are stored: an HDF5 attribute holds 64 kB."""
 
 
 @final
 @dataclass(frozen=True)
 class Built:
-    """A run on this rank, before anything is written.
+    """A planned run on this rank, before anything is written.
 
     Attributes:
-        plan: the plan, including values derived from a budget.
-        loads: work of each client, if the method knows it.
-        places: placements of all ranks.
-        attrs: attributes of the result.
+        plan: including the values derived from a budget.
+        loads: each client's work, if the method knows it.
+        places: of all ranks.
+        attrs: of the result: detected and chosen values.
     """
 
     world: World
@@ -56,7 +57,7 @@ class Built:
     attrs: dict[str, Any] = field(repr=False)
 
     def expected(self) -> dict[str, Any]:
-        """Lines of --dry-run, at rank 0: the costs that the method knows, and measured seconds."""
+        """Lines of --dry-run: costs known to the method, and measured seconds; at rank 0."""
         rounds = self.plan.values["rounds"]
         return plans.expected(self.plan, self.method, trial.measured(self.method, rounds))
 
@@ -64,7 +65,7 @@ class Built:
 @final
 @dataclass(frozen=True)
 class Job:
-    """A rank's part of a run that is ready: rank 0 has a recorder and leads (`session`), the others serve."""
+    """A rank's part of a run before its rounds: rank 0 leads (`session`) and records, the others serve."""
 
     world: World
     method: Method[Any]
@@ -74,10 +75,10 @@ class Job:
     watch: Watch
     recorder: Recorder | None  # at rank 0 only
     resumed: Restored | None  # None for a new run
-    bar: Progress  # already shown
+    bar: Progress  # already waiting
 
     def serve(self) -> int:
-        """Answers rank 0 until the run ends; returns rank 0's exit status."""
+        """Answer rank 0 until the run ends; return its exit status."""
         from zofl_mpi.run.mpi.client import ClientRank
         from zofl_mpi.run.mpi.world import MPIWorld
 
@@ -86,13 +87,13 @@ class Job:
 
 
 def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
-    """Builds data, problem and method (UserError on all ranks: one rank fails, or ranks differ)."""
+    """Build data, problem and method; UserError on all ranks if one of them fails or ranks differ."""
     values = plan.values
     speaks = world.rank == 0 and not (values["quiet"] or values["dry_run"])
     cls = run_or_fail_all(world, lambda: plans.method_of(family, values["method"]))
     choice = run_or_fail_all(world, lambda: plans.problem_of(family, values["problem"]))
     if speaks and plan.beside_the_paper:
-        print(plan.beside_the_paper, flush=True)
+        show(plan.beside_the_paper)
     placements = bind(world, values["device"], choice.gpu)
     known = _placements(world, placements)
     bar.step("start: data and model", 4)
@@ -100,14 +101,14 @@ def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
     fault = "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only"
     _check_equal(world, data.fingerprint, fault)
     if speaks and data.about:
-        print(f"samples   {data.about}", flush=True)
+        show(f"samples   {data.about}")
     bar.step("start: method and kernel", 4, 1)
     if ":" in values["method"]:
         run_or_fail_all(world, lambda: plans.check_hooks(flags.instantiate(cls, values, setting=data), plan))
     setting, reason = _with_kernel(world, cls, data, plan)
     method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
     settled = world.bcast(at_server(world, lambda: plans.derived_flags(method, plan)))
-    if settled:  # from a budget and the rounds
+    if settled:  # derived from a budget and the rounds
         plan = replace(plan, values=values | settled)
         method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
     devices.bind(world, method, values["method"], speaks=not values["dry_run"])
@@ -122,7 +123,7 @@ def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
 
 
 def opened(built: Built, bar: Progress, stop: Stop) -> Job:
-    """Compiles the kernel and opens the result file (UserError on all ranks: it cannot be written)."""
+    """Compile the kernel and create the result file; UserError on all ranks if that fails."""
     world, plan, method, placements, attrs = built.world, built.plan, built.method, built.placements, built.attrs
     values = plan.values
     _check_survival(world, plan)
@@ -136,9 +137,9 @@ def opened(built: Built, bar: Progress, stop: Stop) -> Job:
     clients = _clients_per_rank(world, values["server_ranks"], method.setting.m, loads)
     rows = [place.row(rank, clients[rank], values["server_ranks"]) for rank, place in enumerate(placements)]
     if values["verbose"] and world.rank == 0:
-        print(listed(rows))
+        show(listed(rows, columns()))
     if values["checkpoint_every"] == "auto" and world.rank == 0 and not values["quiet"]:
-        print(saving.ANNOUNCEMENT, flush=True)
+        show(saving.ANNOUNCEMENT)
 
     def result() -> tuple[Recorder, Restored | None]:
         from zofl_mpi.run.command.result import opened as file  # HDF5 is for rank 0 only
@@ -152,10 +153,9 @@ def opened(built: Built, bar: Progress, stop: Stop) -> Job:
 
 
 def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Setting[Any], str]:
-    """Adds one kernel for all ranks to the setting, and returns the reason for its choice.
+    """The setting with the kernel chosen by rank 0 and tried on every rank, and the reason; one for the whole run.
 
-    Rank 0 chooses it, every rank tries it. The choice depends on a step's sizes, which a method knows, hence rank 0
-    creates a method. A continued run keeps its kernel.
+    The choice depends on a step's sizes, for which rank 0 builds a method. A continued run keeps its kernel.
     """
     problem = setting.problem
     if not problem.kernel:
@@ -180,7 +180,7 @@ def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], pl
 
 
 def _build_method(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Method[Any], Loads | None]:
-    """Creates the method; returns it with the work it plans for each client."""
+    """The method, and its planned work of each client."""
     method: Method[Any] = flags.instantiate(cls, plan.values, setting=setting)
     plans.check_validation(method, plan)
     memory.check_batches(method, method.kernel)
@@ -188,15 +188,17 @@ def _build_method(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> 
 
 
 def _check_survival(world: World, plan: Plan) -> None:
-    """Raises UserError for --survive without MPI's fault tolerance, or the reverse."""
+    """Refuse --survive without an MPI that survives lost ranks, and vice versa."""
     if plan.values["survive"] and world.missing:
-        raise UserError(f"--survive needs {world.missing}; else a lost rank ends the job, and --resume continues")
+        raise UserError(f"--survive needs {world.missing}; without it, continue by --resume after a lost rank")
     if not plan.values["survive"] and not world.missing:
-        raise UserError("under mpirun --with-ft ulfm no lost rank ends the job: add --survive")
+        raise UserError(
+            "mpirun --with-ft ulfm keeps the job alive after a lost rank and needs --survive: add that flag"
+        )
 
 
 def _check_server_ranks(world: World, method: Method[Any], plan: Plan) -> None:
-    """Raises UserError if a server rank would have no upload, none would hold clients, or --survive is given."""
+    """Refuse server ranks without uploads, without ranks left for clients, or without replacement when lost."""
     ranks, most = plan.values["server_ranks"], method.server_uploads
     if ranks == 1:
         return
@@ -229,16 +231,16 @@ def _watch(world: World, plan: Plan, hosts: list[str], recorder: Recorder | None
 
 
 def _neighbours(world: World) -> dict[int, Process]:
-    """Processes of the other ranks on this node that share its process IDs (one PID namespace)."""
+    """Processes of this node's other ranks, if they share a PID namespace."""
     me = this_process()
     _, ranks = world.neighbours((world.rank, me))
     return {rank: each for rank, each in ranks if me and each and each.space == me.space and each.pid != me.pid}
 
 
 def compile_kernel(world: World, method: Method[Any]) -> None:
-    """Compiles the kernel before the first round, if it must be compiled.
+    """Compile the kernel before the first round, if necessary.
 
-    One rank per node compiles; the other client ranks then load the cached result.
+    One rank of each node compiles first (all at once would each compile); the other client ranks then load the result.
     """
     setting, kernel = method.setting, method.kernel
     place, ranks = world.neighbours(None)
@@ -267,7 +269,7 @@ def _placements(world: World, placements: list[RankPlacement]) -> dict[str, list
 
 
 def _check_equal(world: World, value: Any, sentence: str) -> None:
-    """Raises UserError if ranks differ in a value that results depend on."""
+    """Refuse ranks that differ in a value that results depend on."""
     values = world.allgather(value)
     if len(set(values)) > 1:
         others = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(values) if other != values[0])
@@ -275,7 +277,7 @@ def _check_equal(world: World, value: Any, sentence: str) -> None:
 
 
 def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Setting[Any]:
-    """Builds the setting of a plan, equal on all ranks except for the device."""
+    """The setting of a plan, equal on every rank except for the device."""
     values, choice = plan.values, plans.problem_of(family, plan.values["problem"])
     holds_all = plans.method_of(family, values["method"]).holds_all
     site = Site(plan.of_problem(family), world, Streams(values["seed"]), values["dtype"], chosen, holds_all)
@@ -295,7 +297,7 @@ def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Sett
 
 
 def _clients_per_rank(world: World, servers: int, m: int, loads: Loads | None) -> list[int]:
-    """Number of clients on each rank."""
+    """Number of clients, of m, on each rank."""
     if world.size == 1:
         return [m]
     clients = Counter(place_clients(m, world.size - servers, loads))

@@ -19,15 +19,15 @@ from zofl_mpi.run.records import output_path
 from zofl_mpi.run.records.hdf5 import Attributes
 
 RESULTS = Path("results")
-"""Default folder of results, created in the working directory."""
+"""Default folder of results, created in the current folder."""
 
 
 def opened(
     world: World, method: Method[Any], plan: Plan, attrs: Attributes, rows: Sequence[Mapping[str, int | str]]
 ) -> tuple[records.Recorder, loop.Restored | None]:
-    """Opens the result file of a run; returns it with the checkpoint to continue from, if any.
+    """Open the result file of a run, new or continued, with these attributes and rows of the table of ranks.
 
-    UserError: it exists, or cannot be written or continued.
+    Returns it and the checkpoint to start from, if any. UserError: it exists, or cannot be written or continued.
     """
     flags, m, resumed = plan.values, method.setting.m, None
     known = {"config": plan.config, "seed": flags["seed"], "data": method.setting.fingerprint}
@@ -47,7 +47,7 @@ def opened(
 def continued(
     world: World, method: Method[Any], plan: Plan, attrs: Attributes, create: Callable[..., records.Recorder]
 ) -> tuple[records.Recorder, loop.Restored]:
-    """Opens the result that --resume names, truncated to its checkpoint, in place or at --out; and the checkpoint."""
+    """The result in --resume, cut back to its checkpoint, in place or at --out; and the checkpoint."""
     flags, rounds = plan.values, plan.values["rounds"]
     source = loop.result_of(flags["resume"])
     checkpoint = records.load_checkpoint(records.checkpoint_path(source))
@@ -56,7 +56,7 @@ def continued(
     before, lost = attributes_of(source, checkpoint)
     check_same_run(source, before, checkpoint.attrs, attrs)
     try:
-        resumed = loop.restored(checkpoint, method)  # refuses before any row is dropped
+        resumed = loop.restored(checkpoint, method)  # refused before any row is removed
     except UserError as exc:
         raise UserError(f"--resume {source}: {exc}; take an earlier copy of the two files, or begin again") from exc
     done = resumed.round
@@ -82,7 +82,7 @@ def continued(
 
 
 def attributes_of(source: Path, checkpoint: records.Checkpoint) -> tuple[Attributes, bool]:
-    """Attributes of a result, or of its checkpoint if the result is lost; and True if it is lost."""
+    """Attributes of a result (of its checkpoint if the result is lost), and True if it is lost."""
     try:
         return records.heading(source).attrs, False
     except records.LostError as error:
@@ -95,12 +95,12 @@ def attributes_of(source: Path, checkpoint: records.Checkpoint) -> tuple[Attribu
 
 
 def check_same_run(source: Path, before: Attributes, checkpoint: Attributes, now: Attributes) -> None:
-    """Raises UserError if run, data or kernel differ; warns of another BLAS, which may change bits.
+    """Refuse to continue another run or with another kernel; warn if only bits may change.
 
-    Compares the attributes of the result, of its checkpoint, and of this session.
+    Compares attributes of the result, of its checkpoint, and of this session.
     """
     if before.get("run") != checkpoint.get("run"):
-        raise UserError(f"--resume {source}: its checkpoint is of another run; one of the two files was replaced")
+        raise UserError(f"--resume {source}: its checkpoint belongs to another run: one of the two files was replaced")
     if before.get("data") != now["data"]:
         both = f"({before.get('data')} then, {now['data']} now)"
         data = [str(attrs.get("data")).split(", network ")[0] for attrs in (before, now)]
@@ -126,12 +126,12 @@ def check_same_run(source: Path, before: Attributes, checkpoint: Attributes, now
 
 
 def free_name(plan: Plan) -> Path:
-    """Default result: results/METHOD-PROBLEM-DATA-sSEED.h5, numbered if it exists; omits the method's usual problem."""
+    """results/METHOD-PROBLEM-DATA-sSEED.h5, numbered if it exists; without default problem and without missing data."""
     flags = plan.values
-    data = [Path(str(flags["data"])).stem[:100]] if "data" in flags else []  # file systems allow some 255 characters
+    data = [Path(str(flags["data"])).stem[:100]] if "data" in flags else []  # a file system allows about 255 in all
     problem = [flags["problem"][:60]] if flags["problem"] != plan.usual or not data else []
     stem = "-".join([flags["method"], *problem, *data, f"s{flags['seed']}"]).replace(":", ".")
-    with suppress(OSError):  # creating the result reports what is wrong with the folder
+    with suppress(OSError):  # opening the result reports problems with the folder
         RESULTS.mkdir(exist_ok=True)
     names = (RESULTS / f"{stem}{'' if k == 1 else f'-{k}'}.h5" for k in range(1, 1_000_000))
     return next(name for name in names if not name.exists())

@@ -1,7 +1,8 @@
-"""Safe configuration from a result or checkpoint file of any origin.
+"""Configurations from other runs' files, restricted to values that are safe to use.
 
-People send each other these files. Their configuration may name a user-defined class (module:Class), whose import would
-execute its module, and paths of another machine. Both are used only if the command itself names them.
+Results and checkpoints are exchanged between people. Their configuration may name a user-defined class (module:Class),
+whose import would execute its module, and paths of another machine. Neither is taken from a file: the command itself
+must name them.
 """
 
 import hmac
@@ -33,24 +34,24 @@ UNSTORED_FLAGS = {
     "track",
     "verbose",
 }
-"""Flags of one command, not of a run: result files do not store them."""
+"""Flags of one command, not stored in the result."""
 PATH_FLAGS = ("data_dir",)
-"""Flags with paths of a machine; taken from a file only if this user sealed it."""
+"""Flags with paths of a machine; taken from a file only if sealed by the same user."""
 SEAL, SECRET_BYTES = "seal", 32
-"""Key of the seal beside the folders, and length of the secret behind it."""
+"""Name of the seal beside the folders, and length of its secret."""
 CLASSES = ("method", "problem")
-"""Flags that may name a user-defined class."""
+"""Flags that may name a user's class."""
 KNOWN: Mapping[str, Collection[str]] = {
     "data": ("digits", "mnist", "fashion-mnist", "cifar10", "synthetic", "e2e"),
     "model": ("gpt2", "random:tiny", "random:small", "random:medium"),
     "devices": ("", "phones", "sensors", "silos"),
     "pretrained": ("",),
 }
-"""{flag that may name a user's file, folder or model: its built-in values}; all other values are user-defined."""
+"""{flag that may name a user's file, folder or model: its built-in values; all others are the user's}."""
 
 
 def config_of(path: str) -> tuple[dict[str, Any], dict[str, str], str]:
-    """Reads configuration, this user's own folders and kernel of the run that --resume names.
+    """Configuration, this user's own folders and kernel of the run in --resume.
 
     UserError: it cannot be read.
     """
@@ -78,7 +79,7 @@ def config_of(path: str) -> tuple[dict[str, Any], dict[str, str], str]:
 
 
 def _is_value(value: Any) -> bool:
-    """True if a command line can give this value: a number, word, truth value, or a list of these."""
+    """True if a command line could have given the value: a number, a word, a truth value, or a list of these."""
     return all(isinstance(each, str | int | float) for each in (value if isinstance(value, list) else [value]))
 
 
@@ -90,22 +91,22 @@ def safe_config(
     own: Mapping[str, str] = MappingProxyType({}),
     command: str = "add",
 ) -> dict[str, Any]:
-    """Filters a file's configuration: drops flags of one command and folders of other users.
+    """The usable part of a file's configuration: without flags of one command and folders of other users.
 
-    UserError: it names a user-defined class, file or folder that the command does not name, or a value that looks
-    like a flag.
+    UserError: it names a user-defined class, file or folder that the command does not, or a value that looks like a
+    flag.
 
     Args:
-        named: {flag: value} given by the command itself.
-        by: flag by which the command names user-defined values, if not the value's own.
-        own: folders named by this user's runs; used if they still exist.
-        command: start of the command in the advice.
+        named: {flag: value} that the command itself gives.
+        by: the flag by which the command names user-defined values, if it differs.
+        own: folders of this user's run; used if they still exist.
+        command: as typed, to be completed in the advice.
     """
     kept = {key: value for key, value in config.items() if flags.field_of(key) not in {*UNSTORED_FLAGS, *PATH_FLAGS}}
     made, add = [], []
     for key, value in kept.items():
         for word in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(word, str) and word.startswith("-"):  # the command line would parse it as a flag
+            if isinstance(word, str) and word.startswith("-"):  # the command line would read it as a flag
                 raise UserError(f"{source}: its configuration has {key} = {word!r}, which is no value of a flag")
         name = flags.field_of(key)
         theirs = (name in CLASSES and ":" in str(value)) or (name in KNOWN and is_place(name, str(value)))
@@ -128,14 +129,14 @@ def safe_config(
 
 
 def sealed(config: Mapping[str, Any]) -> dict[str, str]:
-    """Absolute folders of a configuration, with a seal (HMAC) that only this user's runs can create; {} if none."""
+    """Absolute folders of a configuration, with a seal that only this user's runs can make; {} without folders."""
     folders = {k: os.path.abspath(os.path.expanduser(config[k])) for k in PATH_FLAGS if config.get(k)}
     secret = _secret() if folders else b""
     return {**folders, SEAL: _seal(folders, secret)} if secret else {}
 
 
 def _unsealed(text: Any) -> dict[str, str]:
-    """Folders that `sealed` stored in a file; {} if the seal is not this user's."""
+    """Folders from the output of `sealed`; {} if the seal is not this user's."""
     with suppress(AttributeError, TypeError, ValueError, RecursionError):
         folders = json.loads(text or "{}")
         seal = folders.pop(SEAL, "")
@@ -149,18 +150,18 @@ def _seal(folders: Mapping[str, str], secret: bytes) -> str:
 
 
 def _secret() -> bytes:
-    """This user's secret, created at first use in a file that only they can read; b"" if impossible."""
+    """This user's secret, created on first use in a private file; b"" if that is impossible."""
     import platformdirs
 
     path = Path(platformdirs.user_state_dir("zofl_mpi")) / "secret"
     with suppress(OSError):
-        if path.is_absolute() and not path.exists():  # else there is no home
+        if path.is_absolute() and not path.exists():  # no home folder
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
             with open(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
                 file.write(secrets.token_bytes(SECRET_BYTES))
             try:
-                with suppress(FileExistsError):  # another run was first
+                with suppress(FileExistsError):  # another run created it first
                     os.link(new, path)
             finally:
                 new.unlink()
@@ -173,5 +174,5 @@ def _secret() -> bytes:
 
 
 def is_place(name: str, value: str) -> bool:
-    """True if a flag in KNOWN has a user-defined value, or a model's name is also a folder here."""
+    """True if a value of one of these flags is not built in, or names an existing folder."""
     return value not in KNOWN[name] or (name == "model" and os.path.isdir(value))

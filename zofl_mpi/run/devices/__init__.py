@@ -27,19 +27,20 @@ from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.engine.world import World, at_server, run_or_fail_all
 from zofl_mpi.errors import UserError, check_one_of, demand, nearest, warn
 from zofl_mpi.run.command.flags import read_toml
+from zofl_mpi.run.loop.screen import aligned
 
 FOLDER = Path(__file__).parent
 NAMES = ("phones", "sensors", "silos")
-"""Built-in files, listed here to spare ranks a look into the folder."""
+"""Built-in files, listed to spare each rank a look into the folder."""
 CHOICES = ("share", "clients", "labels")
 POSITIVE = ("speed", "memory", "down", "up")
 MAX_CLASSES = 100  # classes
 LARGEST_NUMBER = 1e30
-"""Largest number of a class: sums and products stay finite."""
+"""Maximum value of a class's number: sums and products of these stay finite."""
 
 
 def read(name: str) -> tuple[tuple[DeviceClass, ...], float]:
-    """Reads classes and server speed from a file or a name in NAMES (UserError: missing or malformed)."""
+    """Device classes and the server's speed, from a file or one of NAMES; UserError: missing or malformed."""
     if not name.endswith(".toml") and name not in NAMES:
         raise UserError(f"--devices {name}: must be one of {', '.join(NAMES)}, or a file .toml{nearest(name, NAMES)}")
     where = f"--devices {name}"
@@ -60,9 +61,9 @@ def read(name: str) -> tuple[tuple[DeviceClass, ...], float]:
 
 
 def equipped(world: World, setting: Setting[Any], name: str, deadline: float, over_select: float) -> Setting[Any]:
-    """Gives the clients of a setting the devices of this name, read at rank 0; "": none.
+    """The setting with client devices from that file, read at rank 0; "" for none.
 
-    UserError: a deadline or over-selection without devices; a class names missing clients or labels.
+    UserError: a limit without devices, or a class that names missing clients or labels.
     """
     if not name:
         demand(deadline == 0, "deadline", deadline, "0 without --devices")
@@ -77,9 +78,9 @@ def equipped(world: World, setting: Setting[Any], name: str, deadline: float, ov
 
 
 def bind(world: World, method: Method[Any], name: str, speaks: bool) -> None:
-    """Gives the devices the method's needs, measured at rank 0; `name` is the method's.
+    """Pass the method's needs, measured at rank 0, to the clients' devices.
 
-    If the run `speaks`, warns of classes whose devices lack the memory for a step.
+    The excluded clients are printed if the run `speaks`.
     """
     fleet = method.setting.fleet
     if fleet is None:
@@ -88,9 +89,9 @@ def bind(world: World, method: Method[Any], name: str, speaks: bool) -> None:
     if not needs:
         base = "zofl_mpi.rounds.base.EstimatesCost"
         remedy = f"let it inherit {base} and state its effort, or give it device_needs and round_work"
-        raise UserError(f"--devices: --method {name} does not say its clients' work; {remedy}")
+        raise UserError(f"--devices: --method {name} does not state its clients' work; {remedy}")
     if not all(math.isfinite(each.macs + each.server_macs) for each in needs):
-        raise UserError("--devices: the problem does not say its operations (flops, flops_evaluation); take another")
+        raise UserError("--devices: the problem does not state its operations (flops, flops_evaluation); take another")
     run_or_fail_all(world, lambda: fleet.bind(method, needs))
     for row in fleet.class_rows() if world.rank == 0 and speaks else ():
         if row["lacks"]:
@@ -101,7 +102,7 @@ def bind(world: World, method: Method[Any], name: str, speaks: bool) -> None:
 
 
 def _of(setting: Setting[Any], classes: tuple[DeviceClass, ...]) -> NDArray[np.int64]:
-    """(m,) class of each client: the one that names it or its most common label, else drawn by the shares."""
+    """(m,) class of each client: the one that lists it or its commonest label, else drawn by the shares."""
     m, counts = setting.m, setting.counts
     edges = np.cumsum([each.share for each in classes])
     drawn = np.searchsorted(edges, setting.streams(Purpose.DEVICES).random(m) * edges[-1], side="right")
@@ -162,23 +163,22 @@ def _check_keys(table: Mapping[str, Any], known: Iterable[str], where: str) -> N
 # --- --dry-run
 
 LOOKED_AT = 1 << 20
-"""Most participations that --dry-run counts; it samples the rounds of longer runs at equal distances."""
+"""Maximum number of participations that --dry-run counts; longer runs are sampled at equal distances."""
 
 
-def table(fleet: Fleet, rounds: int) -> str:
-    """Lines of --dry-run: cost of round 0 for a client of each class; hours and joules of the whole run."""
+def table(fleet: Fleet, rounds: int, width: int | None) -> str:
+    """Lines of --dry-run: cost of round 0 for a client of each class, hours and joules of the whole run."""
     titles = ("class", "clients", "takes part", "latency", "down", "compute", "up", "total", "joules")
     rows = [titles]
     for row in fleet.class_rows():
         part = f"lacks {bytes_in_words(round(row['lacks']))}" if row["lacks"] else "yes"
         shown = [f"{row[name]:.3g}" if name in row else "-" for name in titles[3:]]
         rows.append((row["class"], str(row["clients"]), part, *shown))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     needed = bytes_in_words(round(fleet.least)) if fleet.least else "memory that is not known"
     taken, spent = fleet.sampled(rounds, LOOKED_AT)
     whole = "" if taken == rounds else f", by {taken} rounds"
     hours = f"virtual hours of {rounds} rounds{whole}"
     lines = [f"a client's step needs {needed}; virtual seconds of a client in round 0, and joules:"]
-    lines += ["  ".join(map(str.rjust, row, widths)) for row in rows]
+    lines.append(aligned(rows, width, str.rjust))
     lines += [f"{hours:46} {spent.virtual_seconds / 3600:.4g}", f"{'joules of all clients':46} {spent.joules:.4g}"]
     return "\n".join(lines)

@@ -22,12 +22,12 @@ class Acknowledged:
 
 
 def recall(client: Client, message: Acknowledged) -> Memory:
-    """Step: returns the client's memory, for a checkpoint."""
+    """Step: return the client's memory, for a checkpoint."""
     return Memory(dict(client.memory))
 
 
 def restore(client: Client, message: Memory) -> Acknowledged:
-    """Step: sets the client's memory from a checkpoint."""
+    """Step: set the client's memory from a checkpoint."""
     client.memory = messages.copy(message).entries
     return Acknowledged()
 

@@ -1,4 +1,4 @@
-"""All clients in this process: the reference that every other transport must equal."""
+"""All clients in this process: the reference for every other transport."""
 
 import functools
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from zofl_mpi.run.loop.questions import Questions, forget_scratch, participants,
 
 @final
 class LocalClients(Clients):
-    """All clients in this process, one after the other: the reference that every other transport must equal."""
+    """All clients in this process, one after another: the reference for every other transport."""
 
     def __init__(self, data: list[Any], method: Any = None, watch: Watch | None = None) -> None:
         self.m, self.survives, self.lost = len(data), False, list[list[int]]()
@@ -25,7 +25,7 @@ class LocalClients(Clients):
         self._questions = Questions(self.m, method, watch or Watch())
         self.ledger = self._questions.ledger
         self._clients = {i: Client(i, d) for i, d in enumerate(data)}
-        self._asked: set[int] = set()  # in this round: no other client has scratch
+        self._asked: set[int] = set()  # in this round: other clients have no scratch
         self._batched = program_of(method).backend.batched_clients
         self._answering = functools.partial(answering, method)
         self._bytes_up = functools.partial(bytes_up, method)

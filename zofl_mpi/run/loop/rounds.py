@@ -1,4 +1,4 @@
-"""Runs the rounds: evaluate, record, checkpoint, stop at a signal."""
+"""Rounds of a run: run, evaluate, record, checkpoint, stop at a signal."""
 
 import json
 import time
@@ -44,7 +44,7 @@ from zofl_mpi.run.loop.totals import Totals, note
 @final
 @dataclass(frozen=True)
 class Schedule:
-    """When to evaluate and to checkpoint; fields are the flags in `plan.RunFlags`."""
+    """Rounds to evaluate and to checkpoint after, by the flags of these names (`plan.RunFlags`)."""
 
     rounds: int
     eval_every: int
@@ -56,7 +56,7 @@ class Schedule:
 
 
 MAX_SEPARATE_MEMORIES = 1000
-"""Most clients with a separate data set in a checkpoint: creating a data set costs more than writing it."""
+"""Maximum number of clients with a data set each in a checkpoint: creating one in HDF5 costs more than writing it."""
 
 
 @final
@@ -74,14 +74,14 @@ class Restored:
 @final
 @dataclass
 class Rounds:
-    """Leads the rounds of a run, at rank 0.
+    """The rounds of a run, led by rank 0.
 
     Attributes:
-        age: seconds since the start of the run.
-        totals: totals of the rounds so far.
-        state: state after the last round.
-        ended: done, interrupted (by a signal), stopped (by `stop` or the method); "" during the run.
-        reason: why it is stopped; "" if it is not.
+        age: seconds since the run's beginning.
+        totals: of the rounds so far.
+        state: after the last round.
+        ended: done, interrupted (by a signal), stopped (by `stop`, or by the method); "" during the run.
+        reason: reason of the stop, or "".
     """
 
     method: Method[Any]
@@ -96,19 +96,19 @@ class Rounds:
     reason: str = field(default="", init=False)
 
     def stop(self, reason: str) -> None:
-        """Ends the run after the round in progress, or, between rounds, after the one just yielded."""
+        """End the run after the round in progress, or after the one just yielded."""
         self.reason = self.reason or reason or "no reason was given"
 
     def run(self, resumed: Restored | None) -> tuple[Totals, bool]:
-        """Runs until done, a signal or a stop; returns the totals, and True if the run is done. Raises as `rows`."""
+        """Run all rounds, or until a signal or a stop; return totals, and True if the run is done. Raises as `rows`."""
         for _ in self.rows(resumed):
             pass
         return self.totals, self.ended == "done"
 
     def rows(self, resumed: Restored | None) -> Iterator[dict[str, float]]:
-        """Runs from the start or a checkpoint; yields each round's columns before any checkpoint is written.
+        """Run from the start or from a checkpoint; yield each round's columns before writing a checkpoint.
 
-        RunFailed: a round failed, earlier ones are in the result file; WriteError: that cannot be written.
+        RunFailed: a round failed, the result has the finished ones; WriteError: the result cannot be written.
         """
         clients, recorder, schedule = self.clients, self.recorder, self.schedule
         parts = unread.begin(self.method) if resumed is None else {}
@@ -124,7 +124,7 @@ class Rounds:
             try:
                 state, columns, (row, stop) = clients.retry_on_rank_loss(partial(self._round, state, done, parts))
                 _check_state(state, outline)
-                if parts and row.bytes_up.any():  # a round without uploads may not read them
+                if parts and row.bytes_up.any():  # a round without participants has few of them
                     clients.retry_on_rank_loss(partial(unread.check_read, self.method, parts, clients))
                     parts = {}
                 if done + 1 == first or schedule.evaluates(done + 1):
@@ -139,7 +139,7 @@ class Rounds:
             columns = self._record(done, wall, row, columns)
             began = time.perf_counter()
             yield columns
-            since += time.perf_counter() - began  # the caller's time counts toward no round
+            since += time.perf_counter() - began  # the caller's work on a row counts for no round
             ends = stop or (bool(self.reason) and saving.every != 0)
             if saving.is_due(done) or (ends and done < schedule.rounds):
                 saving.save(partial(clients.retry_on_rank_loss, partial(self._save, done, state)))
@@ -151,7 +151,7 @@ class Rounds:
         self._finish(done, state)
 
     def _record(self, done: int, wall: float, row: Row, columns: dict[str, float]) -> dict[str, float]:
-        """Records a round that took `wall` seconds; returns its columns, including round and seconds."""
+        """Write the row of a round that took `wall` seconds; return its columns, including these two."""
         self.totals.add(row, wall, columns)
         columns = {"round": float(done), "seconds": wall, **columns}
         tables = {name: value for name, value in vars(row).items() if name != "seconds"}
@@ -162,7 +162,7 @@ class Rounds:
         return columns
 
     def _finish(self, done: int, state: Any) -> None:
-        """Writes the last state of a run that is done or stopped."""
+        """Write the last state of a run that is done or stopped."""
         stopped = self.reason if done < self.schedule.rounds else ""
         final = messages.named(messages.leaves(state))
         if fleet := self.method.setting.fleet:
@@ -175,13 +175,13 @@ class Rounds:
         try:
             self.recorder.finish(final, "stopped" if stopped else "done", **attrs)
         except records.DamagedError:
-            if not self.schedule.checkpoint_every:  # else the last checkpoint has this state
+            if not self.schedule.checkpoint_every:  # otherwise its last checkpoint is this one
                 self.clients.retry_on_rank_loss(partial(self._save, done, state))
             raise
         self.ended = "stopped" if stopped else "done"
 
     def _begin(self, resumed: Restored | None) -> tuple[int, Any]:
-        """Starts or restores the run; returns the number of finished rounds and the state after them."""
+        """Number of finished rounds, and the state after them."""
         with without_warnings():
             done, state = (0, messages.copy(self.method.start())) if resumed is None else (resumed.round, resumed.state)
         if resumed is not None:
@@ -193,12 +193,12 @@ class Rounds:
         return done, state
 
     def _round(self, state: Any, r: int, parts: unread.Unusual) -> tuple[Any, dict[str, float], tuple[Row, bool]]:
-        """Runs round r and its evaluation if due; returns the new state, the columns, and `clients.account()`.
+        """Run round r and its evaluation if due; return the new state, the row's columns, and its `account`.
 
-        `parts`: parts whose reads are noted.
+        Reads of `parts` are recorded.
         """
         method, clients = self.method, self.clients
-        # a repeated round must find its state unchanged
+        # a repeated round must start from an unchanged state
         state = messages.copy(state) if clients.survives else state
         with unread.noting(parts):
             state = finite_round(method, state, r, clients)
@@ -223,19 +223,19 @@ class Rounds:
         return state, columns, clients.account()
 
     def _survived(self, repeated: bool) -> None:
-        """Records in the result the ranks lost in a round, or in its checkpoint (then `repeated` is False)."""
+        """Record in the result the ranks lost during a round, or during its checkpoint (then nothing is `repeated`)."""
         totals = self.totals
         if new := self.clients.lost[len(totals.losses) :]:
             totals.losses += [records.Loss(totals.round, tuple(ranks), repeated) for ranks in new]
             self.recorder.survived(totals.losses[-len(new) :])
 
     def _save(self, done: int, state: Any) -> None:
-        """Writes a checkpoint: state, clients' memories, finished rounds; no random state is needed.
+        """Write a checkpoint: the state, existing memories, number of rounds; no random state.
 
         RunFailed: it cannot be written; DamagedError: it is written, but the result is no longer readable.
         """
         clients, recorder = self.clients, self.recorder
-        recorder.flush()  # first: failing to write rows is no failure of the checkpoint
+        recorder.flush()  # its rows first: their failure is not the checkpoint's
         holders = clients.holders()
         recalled = clients.ask(STEPS["<recall>"], Acknowledged(), to=holders, counted=False) if holders else iter(())
         if len(holders) <= MAX_SEPARATE_MEMORIES:
@@ -256,7 +256,7 @@ class Rounds:
 
 
 def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> Any:
-    """Runs round r; returns its state (UserError: a value that must be finite is not, or another class)."""
+    """The state after round r; UserError: a value is not finite, or the state has another class."""
     with without_warnings():
         new = method.round(state, r, clients)
     if type(new) is not type(state):
@@ -269,7 +269,7 @@ def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> A
 
 
 def _check_state(state: Any, like: dict[str, Any]) -> None:
-    """Raises UserError for a state that --resume could not continue from."""
+    """Refuse a state that --resume would refuse."""
     try:
         messages.check_like(state, like)
     except UserError as exc:
@@ -280,7 +280,7 @@ def _check_state(state: Any, like: dict[str, Any]) -> None:
 
 
 def check_arrays(state: Any) -> None:
-    """Raises UserError if an array of the state is not finite; scalars may be NaN."""
+    """Refuse a state with a non-finite array, declared or not; its numbers may be NaN."""
     for path, value in messages.leaves(state):
         is_array = (isinstance(value, np.ndarray) and value.dtype.kind in "fc") or (
             is_tensor(value) and value.is_floating_point()
@@ -290,7 +290,7 @@ def check_arrays(state: Any) -> None:
 
 
 def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
-    """Unpacks a checkpoint of this method (UserError: it is damaged, or its state is unlike that of `start`)."""
+    """Read a checkpoint of this method; UserError: damaged, or its state is unlike the one of `start`."""
     payload = checkpoint.payload
     try:
         with without_warnings():
@@ -313,14 +313,14 @@ def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
 
 
 def result_of(text: str) -> Path:
-    """Path of the result that --resume names by itself or by its checkpoint (UserError: an impossible path)."""
+    """The result in --resume, given by its own path or its checkpoint's; UserError: an impossible path."""
     path = user_path(text, "--resume")
     records.check_name(path, "--resume")
     return path.with_name(path.name.removesuffix(".ckpt.h5") + ".h5") if path.name.endswith(".ckpt.h5") else path
 
 
 def _failed(round_: int, exc: BaseException, method: Method[Any], recorder: records.Recorder) -> RunFailed:
-    """Builds a round's error: a client's failure, a user error, lack of memory, or a bug in the method."""
+    """The error of a round: a client's, the user's, out of memory, or the method's."""
     cause, trace, place = str(exc), "", dict[str, Any]()
     if isinstance(exc, ClientError):
         cause, trace = f"{exc}; {memory.remedy(method)}" if exc.short else str(exc), exc.trace

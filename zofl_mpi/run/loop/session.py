@@ -1,4 +1,4 @@
-"""Rank 0's part of a run: result file, clients, closing lines, and error handling."""
+"""Rank 0's part of a run: result file, clients, closing lines, and an orderly end in every case."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -18,20 +18,21 @@ from zofl_mpi.run.command.build import Job
 from zofl_mpi.run.loop import rounds as loop
 from zofl_mpi.run.loop.divergence import has_diverged
 from zofl_mpi.run.loop.local import LocalClients
+from zofl_mpi.run.loop.screen import show
 from zofl_mpi.run.loop.signals import STATUS
 from zofl_mpi.run.loop.totals import Totals, short
 from zofl_mpi.run.loop.tracking import tracker
 from zofl_mpi.run.mpi.world import MPIWorld
 
 NOTABLE = 0.1
-"""Share of the run's time above which closing lines report evaluations, or waiting for one rank."""
+"""Minimum share of a run's time for the closing lines to mention late ranks or evaluations."""
 STALLED_EVALUATIONS = 6
-"""Consecutive bit-identical evaluations that count as no progress."""
+"""Number of consecutive evaluations with identical bits that counts as no progress."""
 
 
 @final
 class Session:
-    """Rank 0's part of a run: clients, rounds, and the result, which it always closes."""
+    """Rank 0's part of a run: clients, rounds, result; the result is closed in every case."""
 
     def __init__(self, job: Job, age: Callable[[], float] = device.age) -> None:
         """`age`: seconds since the start of the run."""
@@ -50,29 +51,29 @@ class Session:
         self.rounds = loop.Rounds(method, composed(self.clients, method), schedule, job.recorder, job.bar, age)
 
     def rows(self) -> Iterator[dict[str, float]]:
-        """Yields each round's columns, as `Rounds.rows`; on any exception, closes the result or flushes its rows."""
+        """Columns of each round, as `Rounds.rows`; at any exception the result is closed, or its rows are safe."""
         try:
             with self.job.bar:
                 yield from self.rounds.rows(self.job.resumed)
         except UserError as exc:
             self.break_off(exc)
             raise
-        except BaseException:  # such as Ctrl-C: rows may be buffered
+        except BaseException:  # such as Ctrl-C: rows may wait
             with suppress(UserError):
                 self.recorder.flush()
             raise
 
     def break_off(self, exc: BaseException) -> None:
-        """Closes the result of a failed run."""
+        """Close the result of a failing run."""
         if isinstance(exc, records.WriteError) or isinstance(exc.__cause__, records.WriteError):
             self.recorder.abandon()
-        with suppress(UserError):  # report the run's failure instead
+        with suppress(UserError):  # report the run's own failure
             self.recorder.close("interrupted")
         self.job.watch.ends()
 
     @property
     def remedy(self) -> str:
-        """Advice on how to continue a failed run; "" if it cannot continue."""
+        """Advice for continuing a failed run; "" if impossible."""
         return f"; {self.job.watch.remedy()}" if self.job.watch.has_checkpoint else ""
 
     def closing(self) -> str:
@@ -86,7 +87,7 @@ class Session:
 
 
 def lead(job: Job) -> int:
-    """Runs the rounds and closes everything; returns the exit status. A failure ends all ranks with one message."""
+    """Run the rounds and close everything; return the exit status. A failure ends all ranks with one message."""
     session, track = Session(job), None
     try:
         track = tracker(job.plan.values["track"], session.recorder.path)
@@ -102,7 +103,7 @@ def lead(job: Job) -> int:
             track.on_end(session)
     status = STATUS if session.rounds.ended == "interrupted" else 0
     session.clients.close(status)
-    print(session.closing(), flush=True)
+    show(session.closing())
     return status
 
 
@@ -110,8 +111,8 @@ def closing(totals: Totals, path: Path, stopped: str = "", resume: str = "") -> 
     """Closing lines of a run: measures reached, times, bytes sent, path of the result.
 
     Args:
-        stopped: why the run ended before its last round, and how to continue it; "" if it is done.
-        resume: command that continues it.
+        stopped: reason of an early end and how to continue; "" for a complete run.
+        resume: the command that continues the run.
     """
     lines = [f"stopped after round {totals.round} {stopped}"] if stopped else []
     measures = ("test_accuracy", "personal_accuracy", "test_loss", "objective")
@@ -133,7 +134,7 @@ def closing(totals: Totals, path: Path, stopped: str = "", resume: str = "") -> 
         who = f"{S} ranks, each on average: " if S > 1 else ""
         own = _spent(np.mean(servers, axis=0))
         lines.append(f"server    {who}{own}; {totals.both:.1f} s of its computing while clients computed")
-    if totals.evaluating > max(1.0, NOTABLE * totals.wall):  # no advice for short runs
+    if totals.evaluating > max(1.0, NOTABLE * totals.wall):  # a short run need not be shorter
         lines.append(
             f"evaluated {totals.evaluating:.1f} s ({totals.evaluating / totals.wall:.0%} of the run): --eval-every "
             "makes evaluations rarer, --eval-samples and --eval-clients smaller"
@@ -159,7 +160,7 @@ def closing(totals: Totals, path: Path, stopped: str = "", resume: str = "") -> 
 
 
 def astray(course: Sequence[tuple[int, float]], called: str) -> str:
-    """Warning if a quantity, given as (round, value), diverges or stalls; else ""."""
+    """Warning if a quantity, by its (round, value), diverges or stagnates; else ""."""
     values = [value for _, value in course]
     if len(values) < 2:
         return ""

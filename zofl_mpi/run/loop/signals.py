@@ -1,4 +1,4 @@
-"""Ends a run after the round in progress on SIGTERM or SIGUSR1, a scheduler's warning before a time limit."""
+"""SIGTERM and SIGUSR1 (a scheduler's warning) end a run after the round in progress."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any, final
 
 STATUS = 75
-"""Exit status of a run that a signal stopped and that can be resumed (EX_TEMPFAIL): a job script requeues on it."""
+"""Exit status after a signal, for a run that can be resumed (EX_TEMPFAIL); job scripts requeue on it."""
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -16,7 +16,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 @final
 class Stop:
-    """Returns the name of the signal received, "" if none; a blocking MPI call delays Python's handler."""
+    """Name of the received signal, or "". Blocking MPI calls delay Python's handler until they return."""
 
     def __init__(self) -> None:
         self._name, self._listens, self._before = "", False, dict[int, Any]()
@@ -25,7 +25,7 @@ class Stop:
         return self._name
 
     def listen(self) -> None:
-        """Installs handlers that only note the signals; no effect outside the main thread."""
+        """Record signals instead of their usual effect; only in the main thread."""
         if threading.current_thread() is not threading.main_thread():
             return
         self._listens = True
@@ -33,14 +33,14 @@ class Stop:
             self._before.setdefault(number, signal.signal(number, self._heard))
 
     def restore(self) -> None:
-        """Restores the handlers from before `listen`."""
+        """Restore the signals' handlers from before `listen`."""
         while self._before:
             signal.signal(*self._before.popitem())
 
     def tell(self, say: Callable[[str], None]) -> None:
-        """Calls `say` with the first signal's name at once, in another thread: the main one may wait in MPI.
+        """Give the first signal's name to `say` at once, in another thread: the main one may wait in MPI.
 
-        Before `listen`, the signal still ends the process afterwards.
+        Before `listen` the signal then ends this process, as without a handler.
         """
         heard, wakes = os.pipe()
         os.set_blocking(wakes, False)
@@ -59,7 +59,7 @@ class Stop:
         threading.Thread(target=listen, daemon=True).start()
 
     def ignore(self) -> None:
-        """Ignores the signals: the run has ended and its exit status is fixed."""
+        """Ignore signals: the run has ended, and its exit status is decided."""
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 

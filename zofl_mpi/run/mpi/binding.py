@@ -1,4 +1,4 @@
-"""Binds each rank to a GPU or the CPU and to its threads, tries the GPU, and reports to the other ranks."""
+"""Bind each rank to a GPU and threads, test the GPU, and report to the others."""
 
 import platform
 from collections import Counter
@@ -10,6 +10,7 @@ from typing import final
 from zofl_mpi.engine import device
 from zofl_mpi.engine.world import World, run_or_fail_all
 from zofl_mpi.errors import UserError
+from zofl_mpi.run.loop.screen import aligned
 
 
 @final
@@ -18,14 +19,14 @@ class RankPlacement:
     """Device and cores of one rank."""
 
     host: str  # name of its node
-    client: bool  # True if it computes for clients
+    client: bool  # True if it acts for clients
     device: str  # "cpu" or "cuda:k" in its own numbering
-    uuid: str  # of the GPU where a test allocation landed; "" on the CPU
-    gpus: int  # of its node, as seen by its ranks or reported by Slurm
-    cores: str  # allowed cores, as "0-3,8"
-    threads: int  # of its numerical libraries
-    blas: str  # BLAS library of NumPy
-    unused: str = ""  # why a GPU of its node is not used; "" if there is none, or none was requested
+    uuid: str  # of the GPU on which an allocation of this rank landed; "" on the CPU
+    gpus: int  # GPUs of its node, as far as its ranks see them or Slurm grants them to the job
+    cores: str  # cores that it may run on, such as "0-3,8"
+    threads: int  # threads of its numerical libraries
+    blas: str  # library of NumPy's matrix products
+    unused: str = ""  # reason why its node's GPU is not used; "" if there is none, or none was requested
 
     def row(self, rank: int, clients: int, servers: int = 1) -> dict[str, int | str]:
         """Row of the table of ranks; `clients`: the rank's clients, `servers`: number of server ranks."""
@@ -63,7 +64,7 @@ def bind(world: World, requested: str, gpu: bool) -> list[RankPlacement]:
 
 
 def warnings_of(placements: Sequence[RankPlacement]) -> Iterator[str]:
-    """Yields a warning for each node whose ranks share a GPU although it has one for each, or use none.
+    """Yield a warning for each node with ranks that share a GPU although there is one for each, or do not use it.
 
     Rank 0 counts only if there are enough GPUs for it, too: the server computes least while clients compute most.
     """
@@ -91,8 +92,6 @@ def spans(numbers: Collection[int]) -> str:
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
-def listed(rows: Sequence[dict[str, int | str]]) -> str:
-    """Formats the table of ranks, one line per rank, columns aligned."""
-    cells = [list(rows[0]), *([str(value) or "-" for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
+def listed(rows: Sequence[dict[str, int | str]], width: int | None) -> str:
+    """The table of ranks as text, a line per rank."""
+    return aligned([list(rows[0]), *([str(value) or "-" for value in row.values()] for row in rows)], width)

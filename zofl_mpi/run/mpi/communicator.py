@@ -20,14 +20,14 @@ __all__ = ["Communicator", "RanksLost", "Request", "WrappedCommunicator", "wait"
 
 
 class RanksLost(Exception):
-    """Ranks are lost: the remaining ranks must give up the round and recover.
+    """Ranks are lost: abandon this round and regroup the remaining ranks.
 
     Raised with --survive only; otherwise the launcher ends all ranks.
     """
 
 
 class WrappedCommunicator:
-    """Communicator that makes its calls, and those of its requests and parts, by `make(name, call, arguments)`."""
+    """Wrapper of a communicator, its requests and parts: every call goes through `make(name, call, arguments)`."""
 
     def __init__(self, inner: Any, make: Callable[[str, Callable[..., Any], Any], Any]) -> None:
         self._inner, self._make = inner, make

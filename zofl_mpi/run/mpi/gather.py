@@ -18,10 +18,10 @@ from zofl_mpi.engine.messages import Bytes, Prepared
 from zofl_mpi.engine.staging import LEAST_PINNED_BYTES, Fetch, Staging
 
 UPLOAD, REPLY, FAILED = range(3)
-"""Kinds of items; the last two end a client's stream."""
+"""Kinds of items; the last two end their client's stream."""
 BLOCKED, OPTIONAL, REQUIRED = range(3)
-"""What a rank may send in a wave: nothing, as the server still holds items of it; ready items; at least one item."""
-BOUND = 1 << 16  # most bytes that a rank packs into one wave, unless a single item is larger
+"""Items that a rank may send in a wave: none (the server still holds some), the ready ones, or at least one."""
+BOUND = 1 << 16  # bytes that a rank packs into one wave, unless a single item is larger
 MAX_WAVE_ITEMS = (
     60  # items that a rank packs into one wave: a header has a bit for each, whether it is its client's last
 )
@@ -30,7 +30,7 @@ EMPTY: Bytes = np.empty(0, np.uint8)
 
 
 class Sent(NamedTuple):
-    """One rank's part of a wave: its header, which all ranks see, and its bytes."""
+    """One rank's part of a wave: its header row, visible to all ranks, and its bytes."""
 
     items: int = 0
     size: int = 0
@@ -47,7 +47,7 @@ NOTHING_SENT = Sent()
 
 
 class Turn(NamedTuple):
-    """Next item for the server to read: its client, rank and kind."""
+    """The next item in reading order: client, rank, kind."""
 
     i: int
     rank: int
@@ -73,7 +73,7 @@ class Order:
         return self._failed or not self._live
 
     def due(self) -> set[int]:
-        """Ranks that must send: those of the next clients with missing items, up to the first repeated rank."""
+        """Ranks that must send: those of the next clients with a missing item, up to a repeated rank."""
         seen: set[int] = set()
         for k in range(self._at, len(self._live)):
             rank = self._placement[self._live[k]]
@@ -87,7 +87,7 @@ class Order:
         return BLOCKED if self._ahead[rank] else REQUIRED if rank in self.due() else OPTIONAL
 
     def advance(self, headers: NDArray[np.int64]) -> list[Turn]:
-        """Processes a wave's headers (P + 1, 4); returns the items to read now, in order."""
+        """Process a wave's headers (P + 1, 4); return the items that are next in order."""
         turns: list[Turn] = []
         for rank, (items, _, last, failed) in enumerate(headers.tolist()):
             for j in range(items):
@@ -110,7 +110,7 @@ class Order:
 
 
 class PackedItem(NamedTuple):
-    """A packed item and its copies from a GPU, which may be in progress."""
+    """A packed item, and its GPU copies in progress."""
 
     kind: int
     block: Bytes
@@ -163,7 +163,7 @@ class Outbox:
             self._changed.notify_all()
 
     def drop(self) -> None:
-        """Waits for copies from a GPU into unsent items, whose memory is reused."""
+        """Wait for GPU copies into items that will not be sent: their memory is reused."""
         for fetch in (each for item in self._items for each in item.fetched):
             with suppress(RuntimeError):  # changed meanwhile
                 fetch.wait()
@@ -171,7 +171,7 @@ class Outbox:
     # --- the communication thread
 
     def take(self, wish: int) -> Sent:
-        """Takes this rank's items for the next wave: none, the ready ones, or at least one."""
+        """Items of the next wave: none, the ready ones, or at least the required one."""
         with self._changed:
             if wish == REQUIRED:
                 self._wait()
@@ -193,7 +193,7 @@ class Outbox:
         return sum(item.block.size for item in self._items)
 
     def _ready(self) -> bool:
-        """True if there are items of at most BOUND bytes, with all copies complete."""
+        """True if there are small items with complete copies."""
         arrived = all(each.ready() for item in self._items for each in item.fetched)
         return bool(self._items) and self._used() <= BOUND and arrived
 

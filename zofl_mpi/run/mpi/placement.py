@@ -1,4 +1,4 @@
-"""Placement of clients on ranks, from the configuration alone."""
+"""Placement of clients on ranks, a function of the configuration."""
 
 import heapq
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from zofl_mpi.engine.setting import Loads
 
 
 def place_clients(m: int, ranks: int, loads: Loads | None = None) -> list[int]:
-    """(m,) client rank 1..`ranks` of each client; every rank computes the same.
+    """(m,) rank of each client, among the client ranks 1..`ranks`; computed equally on every rank.
 
     If loads are unknown or equal, client i lives on rank 1 + i mod P.
     """

@@ -1,16 +1,14 @@
 """Server ranks 0..S-1 (--server-ranks): they share the uploads of a server step; rank 0 updates the model.
 
-Rank 0 reads all uploads and forwards upload k of a step to rank k mod S, over a communicator of the two, while later
-uploads still arrive. It computes on its own uploads once the following ones are on their way. The other ranks receive
-the server's part with a step's second upload; a step on a single upload stays at rank 0.
+Rank 0 reads all uploads. While others still arrive, it sends upload k of a step to rank k mod S, each over a
+communicator of the two. It computes its own when those after it are on their way. The other ranks get the server's part
+with a step's second upload: a step on a single one stays at rank 0. At the end of the step all tell each other the
+largest magnitudes, from which follow the quanta of the exact mean, and reductions add whole numbers. Rank 0 alone moves
+the server's part and holds the optimiser's moments, so a checkpoint knows nothing of S.
 
-At the end of a step, all exchange their largest magnitudes, which give the quanta of the exact mean, and integer
-reductions add the sums. Only rank 0 updates the server's part and holds the optimiser's moments, hence checkpoints do
-not depend on S.
-
-No deadlock: rank 0's two threads take turns in MPI (`world.split`) and wait outside of it, except in blocking
-collectives. The other side joins these without waiting for rank 0: client ranks in a wave, or server ranks that have
-announced themselves by a barrier or their magnitudes.
+No deadlock: rank 0's two threads take turns in MPI (`world.split`), and wait for others outside of it, except in
+blocking collectives. The other side comes to these without waiting for either thread: client ranks in a wave, or server
+ranks that have reported, by a barrier or their magnitudes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -97,7 +95,7 @@ class ServerRanks(SharedServerStep):
 def serve_step(
     collectives: Collectives, pair: Collectives, method: Any, question: Question, block: Bytes | None, clock: Clock
 ) -> None:
-    """Serves a server step on another server rank."""
+    """Part of another server rank in a server step."""
     with clock.time(SERVER, "comm"):
         part = _received(collectives, question, block)
     work = cast(Begin, step_of(method, question.step))(part)
@@ -141,5 +139,5 @@ def _sums(
 
 
 def _received(collectives: Collectives, question: Question, block: Bytes | None) -> Any:
-    """Receives a question's message; its tensors are in memory allocated by torch, as `Flat` needs it."""
+    """The message of a question, with tensors in torch's memory, as `Flat` needs them."""
     return messages.copy(messages.unpack(collectives.message(question, block)))

@@ -5,14 +5,12 @@ revokes the communicator, which makes every call of the other ranks fail, too. A
 a new communicator in the old order. Rank 0 sends the clients' memories, as of the round's start, to their new ranks and
 repeats the round. A loss during recovery is handled like any other.
 
-Workarounds for Open MPI:
-- Errors differ between ranks, hence each counts as a loss.
-- A collective in which a rank dies may return garbage without an error elsewhere. A round therefore counts only once
-  all ranks agree that nobody died in it (`agree`), and any error is a loss if somebody did (`lost`).
-- An agreement waits for all living ranks, revoked or not. A rank that gives up a round therefore joins the agreement in
-  which others may already wait.
-- Abort and Finalize hang after a loss. A rank that ends the run therefore kills itself, and a normal end is a barrier,
-  which may fail, followed by _exit.
+Open MPI's weaknesses shape the rest. Its errors differ from rank to rank, so each counts as a loss. A collective in
+which a rank dies may end without an error and with garbage at another. Hence a round counts only once all ranks agree
+that nobody died in it (`agree`), and any error is a loss if somebody did (`lost`). An agreement waits for all that are
+alive, revoked or not: a rank that gives up a round takes part in the one in which the others may already wait. Abort
+and MPI's end (Finalize) hang after a loss, so a rank that ends all kills itself, and the end is a barrier, which may
+fail, and _exit.
 """
 
 import hashlib
@@ -44,7 +42,7 @@ NEWS = 2.0  # seconds until every rank knows of a loss
 
 @final
 class Survival:
-    """Remaining ranks and their recovery after a loss, which calls report by raising `faults`."""
+    """Remaining ranks, and their regrouping after a loss, which calls report by `faults`."""
 
     def __init__(self, comm: Communicator, faults: Faults, watch: Watch) -> None:
         self.comm, self.faults = comm, faults  # remaining ranks, at first all
@@ -52,7 +50,7 @@ class Survival:
         self._rank, self._watch, self._disagreed = comm.rank, watch, False
 
     def guarded(self) -> Communicator:
-        """Communicator of the remaining ranks whose calls raise RanksLost if one of them is lost."""
+        """Communicator of the remaining ranks; raises RanksLost if one of them is gone."""
 
         def make(name: str, call: Callable[..., Any], arguments: Any) -> Any:
             try:
@@ -63,7 +61,7 @@ class Survival:
         return cast(Communicator, WrappedCommunicator(self.comm, make))
 
     def recover(self) -> list[int]:
-        """Forms a new communicator of the remaining ranks; returns the lost ones. Raises Ended if rank 0 is lost."""
+        """Regroup with the remaining ranks; return the lost ones. Raises Ended if rank 0 is lost."""
         alarm = _after(TIMEOUT + self._watch.longest, self._give_up)
         comm, before = self.comm, self.alive
         with suppress(*self.faults):
@@ -105,7 +103,7 @@ class Survival:
         raise RanksLost("some have been lost")
 
     def lost(self, exc: Exception) -> bool:
-        """True if an exception may be due to a lost rank; waits up to NEWS seconds for news of one."""
+        """True if a lost rank may have caused an exception; waits a moment for the report."""
         deadline = time.monotonic() + NEWS
         while not (isinstance(exc, RanksLost) or self.comm.Is_revoked() or self.comm.Get_failed().size):
             if time.monotonic() > deadline:
@@ -158,7 +156,7 @@ def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:
 
 
 def end_all(alone: bool = False) -> NoReturn:
-    """Ends this process; the others continue without it unless it was rank 0."""
+    """End this process; the others notice, and continue unless it was rank 0."""
     sys.stdout.flush()
     if not alone:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -166,7 +164,7 @@ def end_all(alone: bool = False) -> NoReturn:
 
 
 def end_stuck() -> NoReturn:
-    """Ends this process and, through the launcher, stuck ranks that would keep the job alive."""
+    """End this process and, through the launcher, stuck ones that would keep the job alive, such as stopped ranks."""
     sys.stdout.flush()
     with suppress(OSError):
         launcher = os.getppid()

@@ -1,8 +1,9 @@
 """Transport bytes: bytes moved by collectives, by step and rank, counted at rank 0.
 
-Rank 0 knows each rank's share, as collectives are rooted at it or give all ranks the same. A rank *sends* the bytes it
-passes to MPI for others, and *receives* those it gets from others: a broadcast of n bytes counts n sent by rank 0 and n
-received by each other rank, whatever path the library takes. A rank's own part, envelopes and barriers do not count.
+Every collective has rank 0 as its root, or gives all ranks the same, so rank 0 knows each rank's share. A rank *sends*
+the bytes that it hands to MPI for other ranks, and *receives* theirs from MPI. A broadcast of n bytes counts as n sent
+by rank 0 and n received by each other rank, by whatever route. Neither a rank's own part nor what the library adds
+(envelopes, barriers) is counted.
 """
 
 from collections import defaultdict
@@ -36,7 +37,7 @@ class Transport:
         self._add(step, [0, *sizes[1:]], [sum(sizes[1:]), *[0] * (self._ranks - 1)])
 
     def reduces(self, step: str, size: int) -> None:
-        """Counts a reduction: each rank sends `size` bytes; rank 0 receives their sum, `size` bytes."""
+        """Each rank sends `size` bytes; rank 0 receives their sum, of `size` bytes."""
         if self._ranks > 1:
             self._add(step, [0, *[size] * (self._ranks - 1)], [size, *[0] * (self._ranks - 1)])
 
@@ -46,7 +47,7 @@ class Transport:
             self._add(step, [size] * self._ranks, [size * (self._ranks - 1)] * self._ranks)
 
     def take(self, steps: Sequence[str], rest: str) -> Counts:
-        """Returns and resets the bytes sent and received, (steps, 2, ranks); unnamed steps count under `rest`."""
+        """(steps, 2, ranks) bytes sent and received; unlisted steps count under `rest`."""
         table = np.zeros((len(steps), 2, self._ranks), np.int64)
         for step, counts in self._counts.items():
             table[steps.index(step if step in steps else rest)] += counts

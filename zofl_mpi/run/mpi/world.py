@@ -1,4 +1,4 @@
-"""Connects the ranks of a run, and ends them together. Only this module imports mpi4py."""
+"""Ranks of a run under MPI, and their common end. The only module that imports mpi4py."""
 
 import atexit
 import math
@@ -152,12 +152,12 @@ class MPIWorld:
 
 
 def connect(environment: Mapping[str, str] = os.environ) -> World:
-    """Connects all launched processes; without a launcher, a `SingleProcess` (UserError: they do not connect)."""
+    """World of all launched processes, or a `SingleProcess`; UserError: processes do not see each other."""
     return MPIWorld.connect() if launched(environment) else SingleProcess()
 
 
 def connect_script() -> MPIWorld:
-    """Connects all launched processes for a script's run, at which ranks may arrive at different times.
+    """World of all launched processes for a script's run; its ranks may arrive at different times.
 
     Names missing ranks after MEETING seconds, and ends all ranks after MEETING_ENDS. If the missing ranks have not
     started MPI, whose start waits for all, the waiting rank is named instead.
@@ -197,7 +197,7 @@ def connect_script() -> MPIWorld:
 
 @contextmanager
 def _told_from_outside() -> Iterator[None]:
-    """Reports after MEETING seconds that this rank waits, and kills it after MEETING_ENDS.
+    """Report after MEETING seconds that this rank waits, and end it after MEETING_ENDS.
 
     A separate process does this: while MPI starts, no other thread of this one runs.
     """
@@ -217,7 +217,7 @@ def _told_from_outside() -> Iterator[None]:
 
 
 def end_launcher() -> None:
-    """Starts a process that ends a launcher on this host if it does not end within LAST seconds.
+    """Start a process that ends the launcher if it still runs on this host after some seconds.
 
     Open MPI's launcher waits for ever for a lost host, even after all reachable ranks have ended.
     """
@@ -238,7 +238,7 @@ def _print(text: str) -> None:
 
 
 def _missing(library: str, comm: Any) -> str:
-    """Missing requirements for surviving lost ranks; "" if there are none."""
+    """Missing requirements for surviving lost ranks."""
     if not library.startswith("Open MPI"):
         return f"Open MPI 5 started by {FT} (this is {library})"
     try:

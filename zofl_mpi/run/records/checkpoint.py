@@ -1,4 +1,4 @@
-"""Checkpoints: written atomically beside the result; the last two are kept."""
+"""Checkpoints beside the result, written atomically; the last two are kept."""
 
 import json
 import os
@@ -21,14 +21,14 @@ from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
 Blocks = Mapping[str, NDArray[np.uint8]]
 PREVIOUS, TEMPORARY = ".previous", ".tmp"
-"""Suffixes of the previous checkpoint, and of one that is being written."""
+"""Suffixes of the previous checkpoint, and of one being written."""
 CHECKSUMS = "checksums"
 
 
 @final
 @dataclass(frozen=True)
 class Checkpoint:
-    """Contents of a checkpoint: everything that a run needs to continue."""
+    """Contents of a checkpoint, sufficient to continue a run."""
 
     attrs: dict[str, Any]
     payload: dict[str, NDArray[np.uint8]]  # name -> packed message: the state and each client's memory
@@ -36,13 +36,13 @@ class Checkpoint:
 
 
 def checkpoint_path(out: FileName) -> Path:
-    """Path of the checkpoint of a result: run.h5 -> run.ckpt.h5."""
+    """Path of a result's checkpoint: run.h5 -> run.ckpt.h5."""
     out = Path(out)
     return out.with_name(out.name.removesuffix(".h5") + ".ckpt.h5")
 
 
 def save_checkpoint(path: FileName, payload: Mapping[str, Any], attrs: Attributes) -> None:
-    """Writes a checkpoint atomically; the one at `path` becomes run.ckpt.h5.previous.
+    """Write a checkpoint atomically; the existing one at `path` becomes run.ckpt.h5.previous.
 
     `payload`: name -> bytes or a buffer of bytes; names may have parts ("memory/3"). WriteError: not written; an
     existing checkpoint is intact.
@@ -65,7 +65,7 @@ def save_checkpoint(path: FileName, payload: Mapping[str, Any], attrs: Attribute
 
 
 def load_checkpoint(path: FileName, *, whole: bool = True) -> Checkpoint:
-    """Reads the checkpoint at `path`, or the previous one if that is missing or damaged (UserError: neither works).
+    """Load the checkpoint at `path`, or the previous one if it is missing or damaged; UserError: neither is readable.
 
     Without `whole`, reads and checks only its attributes: a payload may have gigabytes.
     """
@@ -125,7 +125,7 @@ def _checksums(blocks: Blocks, attrs: Attributes) -> NDArray[np.uint32]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes a rename durable, if the file system can."""
+    """Make the renaming durable, if the file system can."""
     with suppress(OSError):
         number = os.open(folder, os.O_RDONLY)
         try:

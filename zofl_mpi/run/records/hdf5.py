@@ -1,4 +1,4 @@
-"""Opens HDF5 files, and turns h5py's exceptions into error messages."""
+"""Open HDF5 files, and turn h5py's exceptions into error messages."""
 
 import errno
 import json
@@ -28,17 +28,17 @@ ATTRIBUTE_BYTES = 60_000
 LONG = "long"
 """Group for texts too long for an attribute."""
 FAILURES = (OSError, RuntimeError, KeyError, ValueError)
-"""Exceptions that h5py raises if a file cannot be written; they vary by call."""
+"""Exceptions of h5py for failed writes; which one depends on the call."""
 
 
 class WriteError(UserError):
-    """A result or checkpoint could not be written; the message says why and which rounds are safe."""
+    """A result or checkpoint could not be written; the message names file, reason and safe rounds."""
 
     status = 1
 
 
 class DamagedError(WriteError):
-    """Another process changed a result while it was written."""
+    """Another process changed the result during the run."""
 
 
 class LostError(UserError):
@@ -77,7 +77,7 @@ def texts(values: Sequence[str]) -> NDArray[np.bytes_]:
 
 
 def plain(value: Any) -> Any:
-    """Converts a value read from HDF5: text to str, an array of texts to a tuple."""
+    """A value read from HDF5; text as str, an array of texts as a tuple."""
     if isinstance(value, bytes):
         return value.decode()
     return tuple(map(plain, value)) if isinstance(value, np.ndarray) and value.dtype.kind == "S" else value
@@ -91,7 +91,7 @@ def attributes_of(item: Any) -> dict[str, Any]:
 
 @contextmanager
 def explaining(path: Path, safe: int) -> Iterator[None]:
-    """Turns exceptions while writing a result into a WriteError; the first `safe` rounds are in the file."""
+    """Context that turns write errors into an error message; the first `safe` rounds are in the file."""
     try:
         yield
     except FAILURES as error:
@@ -100,7 +100,7 @@ def explaining(path: Path, safe: int) -> Iterator[None]:
 
 
 def reason_of(error: BaseException, path: Path) -> str:
-    """The system's error message, with the space left if that is the problem."""
+    """The system's message, with the remaining space if that is the cause."""
     if not isinstance(error, OSError) or not error.errno:
         return str(error)
     words = os.strerror(error.errno)
@@ -147,7 +147,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """Strips tracebacks: their frames keep HDF5 objects alive, which crash when freed after Python ends."""
+    """The error without tracebacks: their frames keep HDF5 objects alive, which crash at Python's exit."""
     each: BaseException | None = error
     while each is not None:
         each.__traceback__, each = None, each.__context__

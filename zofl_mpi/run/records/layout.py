@@ -1,4 +1,4 @@
-"""Layout check of results and checkpoints, before anything in the file is read.
+"""Layout of results and checkpoints; each file is checked against it before it is read.
 
 People send each other these files. A malicious one may claim more than it stores, or use external storage, virtual
 sources and links to lead HDF5 to any file of the reader. A file that passes has the names, types and shapes that this
@@ -20,7 +20,7 @@ from zofl_mpi.run.records.rows import CLIENTS, RANK_TABLE, RANKS, TABLE
 ABSENT = 1 << 28
 """Most bytes that a file may claim without storing them, as for lost rows: filling them takes one or two seconds."""
 CHUNK_OVERHEAD = 25_000
-"""Cost of a chunk, in bytes that take as long to fill."""
+"""Bytes that take as long to fill as one chunk."""
 OBJECTS = 100_000
 """Most groups and data sets of a file."""
 ATTRIBUTES = 1000
@@ -36,7 +36,7 @@ RESULT = {
     "final/*": (None, None),
     f"{LONG}/*": (None, 0),
 }
-"""{data set of a result: (type, number of axes)}; type None: any numbers or one text; axes None: any number."""
+"""Types (None: any numbers, or one text) and numbers of axes (None: any) of a result's data sets."""
 CHECKPOINT = {"payload/*": (np.uint8, 1), "checksums": (np.uint32, 1), f"{LONG}/*": (None, 0)}
 """The same for a checkpoint."""
 ATTRIBUTES_OF_RESULTS = {
@@ -66,7 +66,7 @@ FURTHER = {
     "threads": [int],
     "versions": {},
 }
-"""Optional attributes; others may be any text or number."""
+"""Optional attributes; unlisted ones may be any text or number."""
 ACCEPTED_TYPES: dict[Any, Any] = {int: (int, np.integer), float: (float, np.floating), bool: (bool, np.bool_), str: str}
 
 
@@ -166,7 +166,7 @@ def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:
 
 
 def _absent(data: Any, path: object, name: str) -> int:
-    """Cost in bytes of what a data set claims without storing it; refuses external and compressed data sets."""
+    """Bytes that a data set claims but does not store; UserError if its numbers lie elsewhere or are packed."""
     made = data.id.get_create_plist()
     if made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count():
         fault = f"{name} names another file for its numbers, as no file of zofl_mpi does"

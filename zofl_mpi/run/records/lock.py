@@ -1,4 +1,4 @@
-"""Write lock of a result: a file beside it names the writing host and process, as some file systems have no locks."""
+"""Lock of a result's writer, also without file-system locks: a file beside it names host and process."""
 
 import fcntl
 import json
@@ -48,7 +48,7 @@ class WriterLock:
         return False
 
     def release(self) -> None:
-        """Releases the lock; a second call does nothing."""
+        """Release the lock; a second call does nothing."""
         if self._number < 0:
             return
         if not self.is_lost():
@@ -79,7 +79,7 @@ def lock(number: int) -> bool:
 
 
 def _remove_stale(path: Path, result: Path) -> None:
-    """Removes the lock of a process that has ended."""
+    """Remove the lock of an ended process."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

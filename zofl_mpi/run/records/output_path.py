@@ -30,7 +30,7 @@ def check_name(path: Path, flag: str) -> None:
 
 
 def check_new(path: Path, force: bool, continues: bool = False) -> None:
-    """Raises UserError if no result can be created at `path`.
+    """Refuse a path where no result may be created.
 
     Args:
         force: allow replacing a result and its checkpoints.
@@ -51,7 +51,7 @@ def check_new(path: Path, force: bool, continues: bool = False) -> None:
         raise UserError(f"--out {path.name}: {less} bytes too long: its checkpoint's name may have {most} bytes")
     other = path.with_name(path.name.removesuffix(".h5") if path.name.endswith(".h5") else path.name + ".h5")
     if other.is_file():
-        raise UserError(f"--out {path}: {other} exists and would share {checkpoint}; choose another name")
+        raise UserError(f"--out {path}: {other} exists and has the same checkpoint: choose another name")
     if os.path.lexists(path):
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
@@ -71,7 +71,7 @@ def check_new(path: Path, force: bool, continues: bool = False) -> None:
 
 
 def _check_checkpoint(path: Path, left: Path, force: bool) -> None:
-    """Raises UserError if a checkpoint, or another file, is at the path of this run's checkpoint."""
+    """Refuse to replace an existing checkpoint, or another file, at the path of the run's checkpoint."""
     if not force:
         remedy = f"continue it with --resume {path}, choose another name, or add --force"
         raise UserError(f"--out {path}: the checkpoint {left} exists; {remedy}")
@@ -94,7 +94,7 @@ def remove_checkpoints(path: Path) -> None:
 
 
 def beside(path: Path) -> Path:
-    """Path of the temporary file in which a result is created, removed if it exists; requires the result's lock."""
+    """Path of a new, empty result before it takes its place; for the holder of the result's lock."""
     fresh = path.with_name(path.name + TEMPORARY)
     fresh.unlink(missing_ok=True)  # left by a process that was killed
     return fresh

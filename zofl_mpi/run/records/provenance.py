@@ -1,4 +1,4 @@
-"""Provenance of a result: command, commit, versions."""
+"""Provenance of a result: the command, the commit, the versions."""
 
 import functools
 import os

@@ -170,13 +170,13 @@ class Recorder:
                 self._timer.start()
 
     def flush(self) -> None:
-        """Writes buffered rows to the operating system: they survive the death of the process."""
+        """Write the buffered rows to the system; they then survive the process."""
         if self._late or (self._waiting and not self._failed):
             with self._writing():
                 pass
 
     def _flush_late(self) -> None:
-        """Writes buffered rows from the timer's thread; the next write reports a failure."""
+        """Write the buffered rows after a delay; the next write reports failures."""
         self._timer = None
         try:
             self.flush()
@@ -184,7 +184,7 @@ class Recorder:
             self._late.append(error)
 
     def _put_waiting(self) -> None:
-        """Passes the buffered rows to HDF5; all have the same steps and tables."""
+        """Pass the buffered rows, all with equal steps and tables, to HDF5."""
         waiting = self._waiting
         if new := [name for name in waiting[0].steps if name not in self.steps]:
             self._name_steps(new)
@@ -243,7 +243,7 @@ class Recorder:
             rows.add_placements(self._file, self.rounds, placements)
 
     def sync(self) -> None:
-        """Forces rows onto the disk (fsync), to survive a power cut; takes milliseconds, hence only at checkpoints."""
+        """Force the rows onto the disk, to survive a power cut; takes milliseconds, for checkpoints."""
         if not self._failed:
             with self._writing():
                 os.fsync(self._staged.number)
@@ -293,7 +293,7 @@ class Recorder:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Commits buffered rows and all writes of the `with` block atomically."""
+        """Context that commits the buffered rows and all writes in its block, or none."""
         with self._lock:
             if self._late:  # raised in the timer's thread
                 raise self._late[0]
@@ -311,7 +311,7 @@ class Recorder:
                 raise
 
     def _check(self) -> None:
-        """Raises WriteError if the file was deleted, replaced or taken over: its rows would be lost."""
+        """Refuse to write to a file that was deleted, replaced or taken over."""
         if self._writer.is_lost():
             raise WriteError(f"{self.path}: another process has removed {self._writer.path} and is writing it now")
         with suppress(FileNotFoundError):
@@ -320,7 +320,7 @@ class Recorder:
         raise WriteError(f"{self.path} was deleted or replaced by another run: the rounds of this run are lost")
 
     def _commit(self) -> None:
-        """Writes all changes to the file atomically (OSError: they cannot be written)."""
+        """Write all changes to the disk, or none; OSError: it failed."""
         if self._file:
             self._file.flush()
         self._staged.commit()

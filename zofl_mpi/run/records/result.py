@@ -58,8 +58,8 @@ class Run:
     """One result, as read. R rounds, m clients.
 
     Attributes:
-        path: file it was read from.
-        attrs: root attributes as stored; `status` is "running" during a run, and also after a kill.
+        path: path of the file.
+        attrs: of the root, as stored; `status` is "running" for a run that goes on, and for one that was killed.
         config: the resolved configuration.
         rounds: name -> (R,) float64, NaN in rounds without a value.
         clients: bytes_down, bytes_up, messages of the method's protocol -> (R, steps, m) int64; see `first_clients`.

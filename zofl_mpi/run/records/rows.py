@@ -1,4 +1,4 @@
-"""Growing data sets of a result, one row per round, and its list of sessions: the first start and each --resume."""
+"""Data sets of a result with a row per round, and records of its sessions."""
 
 import json
 import secrets
@@ -36,7 +36,7 @@ LOSSES = 500
 
 
 class Loss(NamedTuple):
-    """Client ranks lost in a round that the run survived, and whether the round was repeated."""
+    """A survived loss of client ranks: the round, and True if it was repeated."""
 
     round: int
     ranks: tuple[int, ...]
@@ -45,7 +45,7 @@ class Loss(NamedTuple):
 
 @final
 class Rows:
-    """A data set that grows by rows of shape `row` and type `dtype`.
+    """A data set that grows by rows; caches objects that h5py would recreate at each access.
 
     It stays open for the whole run: closing it would drop the chunk cache, and each row would read its chunk again.
     It keeps the objects that h5py would otherwise make at each access.
@@ -77,8 +77,8 @@ class Rows:
 def lay_out(m: int, ranks: int, rounds: int, missing: int, attrs: Attributes, file: Any) -> None:
     """Creates an empty result; its first `missing` rows, lost with an earlier file, hold fill values.
 
-    If possible, one chunk per step and data set holds all planned rounds. The file then needs no space after its first
-    rows, and neither a full disk nor a kill leaves a half-made structure.
+    One chunk per step and data set holds all planned rounds, if possible. After the first rows the file then needs no
+    new space: a full disk, or a kill during a write, leaves no half-made structure.
     """
     file.create_group("rounds").attrs["done"] = np.int64(missing)
     if missing:

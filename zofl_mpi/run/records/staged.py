@@ -1,4 +1,4 @@
-"""Transactional file for HDF5: writes are staged in memory, and each commit reaches the disk in full or not at all.
+"""File with atomic commits: HDF5's writes are staged in memory until `commit`.
 
 HDF5 must never see a failed write: it could not close the file, and would end in a segmentation fault.
 A write beyond the committed end of the file goes to the disk at once, since nothing refers to it yet. A write before
@@ -52,7 +52,7 @@ class StagedFile:
         return self._at
 
     def readinto(self, block: memoryview) -> int:
-        """Reads the file as of the next commit; zeros beyond its end."""
+        """Read the content as of the next commit; zeros beyond its end."""
         start, view = self._at, memoryview(block).cast("B")
         self._at += len(view)
         stored = _read_all(self.number, view, start)
@@ -175,7 +175,7 @@ def _read_all(number: int, view: memoryview, at: int) -> int:
 
 
 def _allocate(number: int, start: int, count: int) -> None:
-    """Reserves disk space for a range, so that later writes there cannot fail on a full disk."""
+    """Allocate a range in the file system: later writes there cannot fail for lack of space."""
     try:
         os.posix_fallocate(number, start, count)
     except OSError as error:
