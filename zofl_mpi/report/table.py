@@ -27,7 +27,8 @@ def table(
     """
     axes = _axes(found, rows)
     lines = [[plain(group.where[axis]) for axis in axes] for group in found.groups]
-    kept: list[Row] = [dict(zip(axes, line, strict=True)) for line in lines]
+    both = zip(lines, found.groups, strict=True)
+    kept: list[Row] = [{**dict(zip(axes, line, strict=True)), **group.told} for line, group in both]
     header, notes = list(axes), list[str]()
     for y in columns or [means.quantity(found.groups, None)]:
         curves, lost = means.curves(found, means.quantity(found.groups, y), "rounds")
@@ -40,7 +41,6 @@ def table(
             header.append(f"less {METHODS.get(control, control)}")
             _add(found.groups, less, y, lines, kept, "_difference")
     for group, line, row in zip(found.groups, lines, kept, strict=True):
-        row |= group.told
         line.append(f"{len(group.runs)} of {group.planned}")
         row |= {"seeds": len(group.runs), "seeds_planned": group.planned}
     text = io.StringIO()
