@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
-from zofl_mpi import Clients
+from zofl_mpi import Client, Clients
 from zofl_mpi.engine.fleet import RoundWork
+from zofl_mpi.engine.reduction import Reduction
 from zofl_mpi.rounds.split.client import HeadLoss, Loss
 from zofl_mpi.rounds.split.costs import HEADS, PARTS
-from zofl_mpi.rounds.split.messages import Ask, SplitState, Update
-from zofl_mpi.rounds.split.method import SplitMethod, with_head
+from zofl_mpi.rounds.split.messages import SplitState, mean_loss
+from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.rules import Frozen, GradientRule, backprop
 
 
@@ -39,14 +40,20 @@ class UploadOnly(SplitMethod):
 
     def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         """As CSE-FSL's, with the mean of the models that were trained."""
-        main, local_loss = self.train_server(state, r, clients, self.train)
-        trained = [i for i in self.training.participants(r) if self.has_room(i)]
-        mean = Update(state.theta, state.buffers)
-        if trained:
-            mean = clients.mean(self.update, Ask(), to=trained, weights=self.training.client_weights())
-        return main.state(with_head(state, mean), local_loss)
+        main, ended = self.train_server(state, r, clients, models := self.models(r))
+        return main.state(self.mean(state, models), mean_loss(each.loss for each in ended.values()))
 
     # --- by device
+
+    def models(self, r: int) -> Reduction | None:
+        """Those that are trained."""
+        trained = [i for i in self.training.participants(r) if self.has_room(i)]
+        return Reduction(trained, self.training.client_weights()) if trained else None
+
+    def train(self, client: Client, message: Any) -> Any:
+        """CSE-FSL's steps; without room the model stays."""
+        reply = yield from super().train(client, message)
+        return reply if self.has_room(client.i) else reply.sent
 
     def has_room(self, i: int) -> bool:
         """Whether client i's device can hold a backward pass."""

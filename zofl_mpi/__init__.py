@@ -2,25 +2,26 @@
 
 A method, a problem or a script of your own may import these names; everything else may move:
 
-- `Method`: base of a method, with the members that it may leave out.
-- `Problem`, `BilevelProblem`: bases of a problem, likewise.
+- `Method`: base class of methods, with defaults for optional members.
+- `Problem`, `BilevelProblem`: base classes of problems.
 - `Setting`: a method's problem, data of server and clients, and random numbers.
-- `Client`, `Clients`: a client as its steps see it; all clients, as the server asks them. `Step`: the type of a step.
+- `Client`, `Clients`: a client in its steps; all clients, for the server's questions. `Step`: the type of a step.
+- `Reply`: a reply with a part that is added up on the client's rank; `Reduction`: the mean of these parts.
 - `Array`: the type of a NumPy array of numbers.
 - `Purpose`: purpose of random numbers; with round, client and step it is their key.
 - `column`, `flag_group`, `injected`: fields of states and reports, of groups of flags, and fields that the run gives.
 - `at_least`, `above`, `fraction`: flags with a range, checked by the command line.
-- `finite`: a field of a message whose value must be finite, with the sentence that ends the run otherwise.
-- `change`: such a field by which a client changes something; clipping, noise and robust means are about it.
-- `Dataset`, `Federation`: samples; who holds which of them.
-- `Loads`: the work that a method plans for each client, by which they are placed on ranks.
-- `Directions`: how many directions a zeroth-order method draws, and their length.
-- `TorchProblem`, `SplitProblem`: a torch module, or a network cut in two, and a loss, as a problem.
-- `UserError`, `demand`: a mistake of the user, in one sentence; a check of a flag.
-- `simulate`, `plan`, `Simulation`: a run from Python, what it would be, and a run step by step.
-- `Result`, `load`: what a run has left; that of an earlier one.
+- `finite`: a message field that must be finite, with the error message if it is not.
+- `change`: a reply field with a client's change, which clipping, noise and robust means act on.
+- `Dataset`, `Federation`: samples, and their partition among server and clients.
+- `Loads`: planned work of each client, for placement on ranks.
+- `Directions`: number and length of a zeroth-order method's directions.
+- `TorchProblem`, `SplitProblem`: problem from a loss and a torch module, or a network cut in two.
+- `UserError`, `demand`: an error message for users; a check of a flag's value.
+- `simulate`, `plan`, `Simulation`: run a method, print its plan, run it round by round.
+- `Result`, `load`: the result of a run; load an earlier one.
 - `check_method`: small runs of a method that find its mistakes.
-- `lead`: lets rank 0 alone run a function, whose simulations the other ranks serve.
+- `lead`: run a function at rank 0; the other ranks serve its simulations.
 - `EarlyStopping`, `OptunaPruning`, `TensorBoard`: callbacks of `simulate`.
 - `RunFailed`: a run that failed in one of its rounds.
 - `records`: results and checkpoints; `records.load(path)` reads a result.
@@ -34,13 +35,14 @@ from zofl_mpi import errors
 from zofl_mpi.errors import RunFailed, UserError, demand
 
 errors.begin_command()  # before the imports that take long
-if sys.platform == "win32":  # whose Python has no fcntl and no resource
+if sys.platform == "win32":  # its Python has no fcntl and no resource
     raise UserError("zofl_mpi runs on Linux: on Windows start it within WSL (wsl --install, then pip install there)")
 
 # ruff: noqa: E402
 from zofl_mpi.arrays import Array
 from zofl_mpi.engine.clients import Client, Clients, Step
 from zofl_mpi.engine.fields import above, at_least, change, column, finite, flag_group, fraction, injected
+from zofl_mpi.engine.reduction import Reduction, Reply
 from zofl_mpi.engine.setting import Directions, Loads, Method, Setting
 from zofl_mpi.engine.streams import Purpose
 
@@ -72,6 +74,8 @@ __all__ = [
     "OptunaPruning",
     "Problem",
     "Purpose",
+    "Reduction",
+    "Reply",
     "Result",
     "RunFailed",
     "Setting",
@@ -118,7 +122,7 @@ LAZY = {
     "SplitProblem": "zofl_mpi.settings.heron_sfl",
     "TorchProblem": "zofl_mpi.settings.networks",
 }
-"""{public name: its module}, imported when it is asked for: ranks that need none of them start sooner."""
+"""{public name: its module}, imported on first use: ranks without need for them start sooner."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Types of arrays, and the context of arithmetic whose results may overflow."""
+"""Array types, and a context for arithmetic that may overflow."""
 
 from typing import Any
 
@@ -10,4 +10,4 @@ Array = NDArray[Any]
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
 no_numpy_warnings = np.errstate(all="ignore")
-"""Decorator: NumPy gives no warnings; the caller checks that values are finite."""
+"""Decorator without NumPy's warnings; the caller checks that values are finite."""

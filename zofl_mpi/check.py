@@ -1,11 +1,11 @@
-"""Check of a method of your own: small runs that find its mistakes.
+"""Check your own method: small runs that find typical mistakes.
 
     python -m zofl_mpi.check mymethod:FedSGD
     python -m zofl_mpi.check mymethod:FedSGD --family fedrzo --problem mlp --data digits --m 3
 
-A line for each check: passed, failed with what to do, or not checked with the reason. Flags are those of a run;
---family (zo_hfl, fedrzo or heron_sfl) says whose. Exit status 1 if a check fails, 2 for a mistake in the flags. From
-Python: `zofl_mpi.check_method`.
+Each check prints a line: passed, failed with advice, or not checked with the reason. Flags are those of a run. --family
+(zo_hfl, fedrzo or heron_sfl) selects the family of problems and flags. Exit status: 1 if a check fails, 2 for invalid
+flags. From Python: `zofl_mpi.check_method`.
 """
 
 import sys
@@ -14,6 +14,7 @@ from typing import Any
 
 from zofl_mpi.errors import UserError, plain, printing, refused
 from zofl_mpi.run.command import flags
+from zofl_mpi.run.loop.screen import show
 
 
 @printing
@@ -29,12 +30,12 @@ def main(words: Sequence[str] | None = None) -> None:
         found = check_method(words[0], **_given(words[1:]))
     except UserError as error:
         raise SystemExit(refused(error)) from error
-    print("\n".join(map(plain, str(found).splitlines())))
+    show("\n".join(map(plain, str(found).splitlines())))
     raise SystemExit(int(not found.ok))
 
 
 def _given(words: Sequence[str]) -> dict[str, Any]:
-    """The flags as `check_method` takes them (UserError: a word that belongs to none)."""
+    """The flags as arguments of `check_method`; UserError for a stray word."""
     found = dict[str, Any]()
     for typed, values in flags.split(words):
         if not typed.startswith("--"):

@@ -1,4 +1,4 @@
-"""Errors that a user can mend: one sentence, no traceback, exit status 2; and how any text reaches a screen."""
+"""Error messages for users (one sentence, exit status 2, no traceback), and safe display of any text."""
 
 import functools
 import gc
@@ -13,16 +13,16 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 LONGEST = 4000
-"""Characters of a text on its way out."""
+"""Maximum characters of a displayed text."""
 SCRIPTS = ("zo-hfl", "fedrzo", "heron-sfl", "zofl-doctor", "zofl-grid", "zofl-report", "zofl-same")
 """The package's console scripts."""
 
 
 def plain(text: object, most: int = LONGEST) -> str:
-    """Text, which may come from a file, as one line that a screen, a page and UTF-8 can show.
+    """One line of text, possibly from a file, that a screen, a page and UTF-8 can show.
 
-    Escape sequences, new lines, marks that turn the direction and lone surrogates appear as Python writes them; of a
-    long text the beginning and the end.
+    Escape sequences, new lines, direction marks and lone surrogates appear as Python escapes; a long text loses its
+    middle.
     """
     words = str(text)
     if len(words) > most:
@@ -34,12 +34,12 @@ def plain(text: object, most: int = LONGEST) -> str:
 
 
 def plain_lines(text: str) -> str:
-    """`plain` of each line of a text that has several, as a traceback or a table."""
+    """`plain` of each line of a multi-line text, such as a traceback or a table."""
     return "\n".join(map(plain, text.split("\n")))
 
 
 class UserError(Exception):
-    """A clear sentence to a user: the fault, the value, the allowed range, the remedy.
+    """Error message for a user: the fault, the value, the allowed range, the remedy.
 
     The command line prints it after ``zofl_mpi: `` on one line and exits with `status`; no traceback is shown.
     """
@@ -51,14 +51,14 @@ class UserError(Exception):
 
 
 class RunFailed(UserError):
-    """A run that failed in one of its rounds; the rounds before it are in its result.
+    """A run that failed in one of its rounds; its result holds the earlier rounds.
 
     Attributes:
-        round: the one that failed, counted from 1; 0: none of them, as where the result cannot be written.
-        client, step, rank: where, if a client's step failed; else None.
-        cause: the failure, without its place.
-        kept: the rounds that are kept, and where.
-        trace: a traceback as text; "" where the sentence suffices.
+        round: the failed round, counted from 1; 0: failed outside rounds, for example while writing the result.
+        client, step, rank: location, if a client's step failed; else None.
+        cause: the failure, without its location.
+        kept: the rounds that are kept, and their file.
+        trace: a traceback as text; "" if the message suffices.
     """
 
     status = 1
@@ -80,14 +80,14 @@ class RunFailed(UserError):
 
 
 class ChangedInPlace(UserError):
-    """A message was changed in place that others read, too."""
+    """A message with other readers was changed in place."""
 
 
 class HiddenState(UserError):
-    """A round changed what no checkpoint has, such as an attribute of the method.
+    """A round changed data outside its checkpoint, such as an attribute of the method.
 
     Attributes:
-        random: whether it is a generator of random numbers.
+        random: True if it is a generator of random numbers.
     """
 
     def __init__(self, *sentences: object, random: bool = False) -> None:
@@ -96,7 +96,7 @@ class HiddenState(UserError):
 
 
 def mistake(exc: BaseException) -> str:
-    """An error in a user's own code, with file and line where it has some."""
+    """Message for an error in the user's code, with file and line if known."""
     place = place_of(exc)
     return f"{type(exc).__name__}: {exc}" + (f" ({place})" if place else "")
 
@@ -113,7 +113,7 @@ def place_of(exc: BaseException) -> str:
 
 
 def printing(main: Callable[P, R]) -> Callable[P, R]:
-    """A command's main function whose standard output may be closed (status 1) or full (one sentence, status 2)."""
+    """Wrap a command's main function: closed standard output gives status 1, a full one a message and status 2."""
 
     @functools.wraps(main)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -137,10 +137,10 @@ def printing(main: Callable[P, R]) -> Callable[P, R]:
 
 
 def begin_command() -> None:
-    """Prepares a command of the package for its imports, which take most of a short run; does nothing in a script.
+    """Prepare a command for its imports, which take most of a short run; does nothing in a script.
 
-    Ctrl-C then ends it without a traceback: Python ends the process by the signal, which a shell reports as status 130.
-    Garbage is not looked for until `end_start`: imports leave none, and looking takes a tenth of their time.
+    Ctrl-C then ends it without a traceback: Python ends the process by the signal, reported as status 130 by a shell.
+    Garbage collection pauses until `end_start`: imports leave no garbage, and collecting takes a tenth of their time.
     """
     names, (program, *_) = sys.orig_argv, getattr(sys, "argv", []) or [""]  # while `python -m` imports, it is "-m"
     ours = program == "-m" and any(name.partition(".")[0] in ("zofl_mpi", "-mzofl_mpi") for name in names)
@@ -150,7 +150,7 @@ def begin_command() -> None:
 
 
 def end_start() -> None:
-    """Looks for garbage again after `begin_command`, leaving out what has been imported."""
+    """Resume garbage collection after `begin_command`, ignoring imported objects."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
@@ -164,7 +164,7 @@ def _shown_unless_interrupted(
 
 
 def output_fails() -> bool:
-    """True if what was printed cannot be written, as on a full disk."""
+    """True if standard output cannot be written, for example on a full disk."""
     try:
         print(flush=True)
     except OSError:
@@ -173,7 +173,7 @@ def output_fails() -> bool:
 
 
 def refused(problem: UserError, speaks: bool = True) -> int:
-    """Prints the sentence on standard error, where `speaks` (one process of a run does); returns the exit status."""
+    """Print the message on standard error if `speaks` (true for one process of a run); return the exit status."""
     if speaks:
         print(f"zofl_mpi: {problem}", file=sys.stderr, flush=True)
     return problem.status
@@ -185,22 +185,22 @@ def warn(sentence: str) -> None:
 
 
 def nearest(word: str, allowed: Iterable[str], spelled: Callable[[str], str] = str) -> str:
-    """`; the nearest is ...`, if one is near; `spelled`: as one would type it."""
-    import difflib  # few commands have a mistake
+    """`; the nearest is ...` if an allowed word is similar; `spelled`: its form on a command line."""
+    import difflib  # slow import, needed for mistakes only
 
     near = difflib.get_close_matches(word, allowed, 1, 0.65)
     return f"; the nearest is {spelled(near[0])}" if near else ""
 
 
 def check_one_of(allowed: Iterable[str], word: str, what: str, where: str = "") -> None:
-    """Refuses a word that is none of those allowed."""
+    """Refuse a word that is not allowed."""
     allowed = list(allowed)
     if word not in allowed:
         raise UserError(f"{where}unknown {what} {word!r}{nearest(word, allowed)}; there are {', '.join(allowed)}")
 
 
 def demand(holds: bool, flag: str, value: object, allowed: str) -> None:
-    """Refuses a value of a flag, as typed or by its field, unless `holds`; `allowed` is the range, after "must be"."""
+    """Refuse a flag's value unless `holds`; `allowed` is the range, after "must be"."""
     if not holds:
         name = flag if flag.startswith("--") else "--" + flag.replace("_", "-")
         shown = " ".join(map(str, value)) if isinstance(value, tuple) else value

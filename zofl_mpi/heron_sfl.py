@@ -1,4 +1,4 @@
-"""HERON-SFL: split federated learning whose clients train by forward passes only.
+"""HERON-SFL: split federated learning with clients that train by forward passes only.
 
 [C] Kou, Chen, Yang, Shen, "Lean Clients, Full Accuracy: Hybrid Zeroth- and First-Order Split Federated Learning".
 
@@ -7,9 +7,9 @@ estimate of its local loss: no backward pass, hence no stored activations. Every
 up, and the server trains the rest of the network on them by backpropagation while the clients compute on; nothing is
 returned. At the end of the round the theta_l are averaged.
 
-It is compared with split learning by backpropagation, in lockstep with the server (sflv1, sflv2, splitlora) or from an
-auxiliary loss (cse_fsl, fsl_sage), by forward passes along what the server returns (ho_sfl), and with clients that hold
-the whole network and exchange scalars alone (decomfl, fedkseed).
+Baselines: split learning by backpropagation, in lockstep with the server (sflv1, sflv2, splitlora) or from an
+auxiliary loss (cse_fsl, fsl_sage). ho_sfl uses forward passes along the gradient that the server returns. In decomfl
+and fedkseed clients hold the whole network and exchange scalars only.
 
     mpirun -n 3 python -m zofl_mpi.heron_sfl
     mpirun -n 6 python -m zofl_mpi.heron_sfl --paper --data cifar10
@@ -40,7 +40,7 @@ METHODS = {
     "ho_sfl": HOSFL,
 }
 OWN_PROBLEM = own_split
-PAPER_PROBLEM = "split_resnet"  # with --paper; what is run where no problem is named learns within a minute
+PAPER_PROBLEM = "split_resnet"  # with --paper; the default problem learns within a minute
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Paths that a user gives, by a flag, a variable or a file of their own, and the folders that are theirs."""
+"""Paths from flags, variables or files, and the user's own folders."""
 
 import os
 import secrets
@@ -11,12 +11,12 @@ from zofl_mpi.errors import UserError
 
 
 def user_path(text: str | os.PathLike[str], called: str) -> Path:
-    """The path of a user's text, with `~` for a home folder where it begins with one.
+    """Path of a user's text; expands `~`.
 
-    UserError: it is not UTF-8, which no result could hold; has a NUL; or nobody knows that home folder.
+    UserError: the text is not UTF-8 (results could not store it), contains a NUL, or names an unknown home folder.
 
     Args:
-        called: the flag, variable or key that gave it, as it is typed.
+        called: the flag, variable or key that gave it, as typed.
     """
     given = os.fspath(text)
     check_text(given, called)
@@ -31,7 +31,7 @@ def user_path(text: str | os.PathLike[str], called: str) -> Path:
 
 
 def check_text(given: str, called: str) -> None:
-    """Refuses what the system passed on without being text: bytes that are not UTF-8."""
+    """Refuse text that is not UTF-8."""
     try:
         given.encode()
     except UnicodeEncodeError as error:
@@ -41,15 +41,16 @@ def check_text(given: str, called: str) -> None:
 
 
 def user_folder(variable: str, part: str) -> Path:
-    """The folder that the environment's `variable` names, else `part` of the user's cache folder (UserError: the user
-    has none).
+    """The folder in the environment's `variable`, else `part` of the user's cache folder.
+
+    UserError: the user has none.
     """
     if named := os.environ.get(variable):
         return user_path(named, variable)
-    import platformdirs  # as pooch finds it, which takes 0.1 s to import, times every rank of a node
+    import platformdirs  # like pooch, whose import takes 0.1 s on every rank of a node
 
     found = Path("~")
-    with suppress(RuntimeError):  # of newer versions; older ones return "~/.cache"
+    with suppress(RuntimeError):  # newer versions only; older ones return "~/.cache"
         found = Path(platformdirs.user_cache_dir("zofl_mpi"))
     if not found.is_absolute():
         raise UserError(f"this process has no home folder (HOME is not set): set {variable} to a folder")
@@ -58,14 +59,14 @@ def user_folder(variable: str, part: str) -> Path:
 
 @contextmanager
 def new_file(path: Path, called: str, force: bool = False, inputs: Iterable[Path] = ()) -> Iterator[Path]:
-    """Yields an empty file beside `path`, of the same suffix, that takes its name when it is complete.
+    """Yield an empty temporary file beside `path`, with its suffix; it takes the name when complete.
 
-    UserError: `path` may not be written, or cannot be, as on a full disk; what was there is intact.
+    UserError: `path` must not or cannot be written, for example on a full disk; an existing file stays intact.
 
     Args:
-        called: the flag or key that named it, as it is typed; "" for a name of our own.
-        force: a file there may be replaced.
-        inputs: files that were read for it, and are never replaced.
+        called: the flag or key that named it, as typed; "" for an internal name.
+        force: an existing file may be replaced.
+        inputs: files that were read for it; they are never replaced.
     """
     check_new_file(path, called, force, inputs)
     fresh = path.with_name(f".zofl-{os.getpid()}-{secrets.token_hex(4)}{path.suffix}")
@@ -73,8 +74,8 @@ def new_file(path: Path, called: str, force: bool = False, inputs: Iterable[Path
         os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
         yield fresh
         with fresh.open("rb") as file:
-            os.fsync(file.fileno())  # some file systems tell only now that they are full
-        check_new_file(path, called, force, inputs)  # it may have come meanwhile
+            os.fsync(file.fileno())  # some file systems report a full disk only here
+        check_new_file(path, called, force, inputs)  # another process may have created it meanwhile
         os.replace(fresh, path)
     except OSError as error:
         why = f"cannot be written ({error.strerror or error})"
@@ -85,7 +86,7 @@ def new_file(path: Path, called: str, force: bool = False, inputs: Iterable[Path
 
 
 def check_new_file(path: Path, called: str, force: bool = False, inputs: Iterable[Path] = ()) -> None:
-    """Refuses a place at which `new_file` writes nothing, before the work is done."""
+    """Refuse a path that `new_file` could not write, before the work is done."""
     named = f"{called} {path}".lstrip()
     if not path.name or path.is_dir():
         raise UserError(f"{named} is a folder: name a file in it")
@@ -99,6 +100,6 @@ def check_new_file(path: Path, called: str, force: bool = False, inputs: Iterabl
     if not stat.S_ISREG(mode):
         raise UserError(f"{named} is a device, a pipe or a socket: name a file")
     if any(os.path.samefile(path, read) for read in inputs if read.exists()):
-        raise UserError(f"{named} is one of the files that it is made of: choose another name")
+        raise UserError(f"{named} is one of the input files: choose another name")
     if not force:
         raise UserError(f"{named} exists: choose another name or add --force")

@@ -32,7 +32,7 @@ from zofl_mpi.errors import UserError
 Form = Literal["one", "packed"]
 """How replies travel: a wave holds one item a rank, or up to PACKED items or PACKED_BYTES of each."""
 PACKED, PACKED_BYTES = 60, 1 << 16
-MEANS = {("fedavg", "train"), ("fedavg-cnn", "train"), ("heron", "update")}
+MEANS = {("fedavg", "train"), ("fedavg-cnn", "train"), ("heron", "update"), ("heron", "reduced")}
 """Method and step: the questions that are means; all others are asked."""
 SUMS = {"zo_hfl"}
 """Methods whose question is a sum: 8 bytes for each of 4 that went down, of vectors of two sizes, go up from a rank."""

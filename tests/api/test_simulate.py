@@ -161,15 +161,15 @@ def test_a_round_that_fails_says_where_and_shows_the_users_frames(tmp_path: Path
     [
         (("fedavgg",), {}, "method fedavgg: must be one of .*; the nearest is fedavg"),
         (("fedavg", "softmux"), {}, "problem softmux: must be one of .*; the nearest is softmax"),
-        (("fedavg", "mlp"), {}, "belong to zo_hfl and fedrzo: say which by family='zo_hfl'"),
+        (("fedavg", "mlp"), {}, "belong to zo_hfl and fedrzo: choose one by family='zo_hfl'"),
         (("fedavg", "softmax"), {"tua": 3}, r"unknown flag --tua; the nearest is --tau"),
         (("fedavg", "softmax"), {"tau": {}}, "tau is a dict; a flag's value is"),
         (("fedavg", "softmax"), {"beta": 0}, "--beta 0.0: must be"),
         (("fedavg", 3), {}, "problem is a int; it must be a problem's word, a class"),
         (("fedavg", "softmax"), {"family": "zo"}, "family 'zo': must be one of zo_hfl, fedrzo, heron_sfl"),
-        (("fedavg", "softmax"), {"dry_run": True}, "dry_run: a script has no use for it; call zofl_mpi.plan"),
+        (("fedavg", "softmax"), {"dry_run": True}, "dry_run: has no effect in a script; call zofl_mpi.plan"),
         ((int, "softmax"), {}, "int is no method, it lacks"),
-        (("fedavg", "softmax"), {"out": "--x"}, "out='--x' is no value of a flag"),
+        (("fedavg", "softmax"), {"out": "--x"}, "out='--x' is not a valid flag value"),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -37,7 +37,7 @@ from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.methods.heron import HERON
 from zofl_mpi.problems import Split
 from zofl_mpi.rounds.split.estimates import Estimation
-from zofl_mpi.rounds.split.messages import Ask, Model, Smashed, SplitState, Trained, Update
+from zofl_mpi.rounds.split.messages import Model, Smashed, SplitState
 from zofl_mpi.rounds.split.training import Training
 from zofl_mpi.run import records
 
@@ -98,6 +98,11 @@ def convolutions(layers: int, channels: int = 32, side: int = 16) -> list[nn.Mod
 
 
 @dataclass(frozen=True)
+class Ask:
+    """Go on."""
+
+
+@dataclass(frozen=True)
 class Nothing:
     """No report: evaluations cost nothing."""
 
@@ -129,15 +134,14 @@ class Measured(Method[Any]):
     def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         [to], main = self.training.groups(r), self.heron.server(state, r)
         message, streamed = Model(state.theta, state.buffers, r), self.asks == "streaming"
-        for i, item in clients.ask(self.train, message, to=to) if streamed else self.one_by_one(clients, message, to):
+        models = self.heron.models(r)
+        asked = clients.ask(self.train, message, to=to, into=models) if streamed else None
+        for i, item in asked or self.one_by_one(clients, message, to, models):
             if isinstance(item, Smashed):
                 main.step(i, item)
-        return main.state(self.heron.mean(state, r, clients), math.nan)
+        return main.state(self.heron.mean(state, models), math.nan)
 
-    def update(self, client: Client, message: Ask) -> Update:
-        return self.heron.update(client, message)
-
-    def one_by_one(self, clients: Clients, message: Model, to: list[int]) -> Iterator[tuple[int, Any]]:
+    def one_by_one(self, clients: Clients, message: Model, to: list[int], models: Any) -> Iterator[tuple[int, Any]]:
         """The same items in the same order; no client computes before the server asks for the next."""
         replies = clients.ask(self.begin, message, to=to)
         while to:
@@ -146,22 +150,22 @@ class Measured(Method[Any]):
                 yield i, item
                 to += [i] * isinstance(item, Smashed)
             if to:
-                replies = clients.ask(self.proceed, Ask(), to=to)
+                replies = clients.ask(self.proceed, Ask(), to=to, into=models)
 
-    def train(self, client: Client, message: Model) -> Generator[Smashed, None, Trained]:
+    def train(self, client: Client, message: Model) -> Generator[Smashed, None, Any]:
         """HERON's step."""
         return (yield from self.heron.train(client, message))
 
-    def begin(self, client: Client, message: Model) -> Smashed | Trained:
+    def begin(self, client: Client, message: Model) -> Any:
         client.scratch["steps"] = self.train(client, message)
         return self.proceed(client, Ask())
 
-    def proceed(self, client: Client, message: Ask) -> Smashed | Trained:
-        steps: Generator[Smashed, None, Trained] = client.scratch["steps"]
+    def proceed(self, client: Client, message: Ask) -> Any:
+        steps: Generator[Smashed, None, Any] = client.scratch["steps"]
         try:
             return next(steps)
         except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+            return stop.value
 
     def evaluate(self, state: SplitState, r: int, clients: Clients) -> Nothing:
         return Nothing()

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from zofl_mpi import Array, Client, Clients, Method, Purpose, Setting, column
 
@@ -78,6 +77,8 @@ class InPlace(Sound):
     """torch's way of a step, in place, in the memory that other clients read."""
 
     def gradient(self, client: Client, model: Model) -> Gradient:
+        import torch  # here: a script with a class of this module need not load it
+
         x = torch.from_numpy(model.x)
         x -= 0.1 * client.i
         return super().gradient(client, model)

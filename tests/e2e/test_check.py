@@ -21,7 +21,7 @@ from zofl_mpi.run.command.plan import groups_of, role_of
 
 PROBLEMS = {"Bilevel": "bilevel_bowls", "SecondOrder": "saddle", "Split": "split_mlp", "Lipschitz": "bowls"}
 """{role: the smallest problem that plays it}; else the family's own."""
-TINY = {"tau": 2, "T_lower": 2, "h": 2, "batch": 4}
+TINY = {"tau": 2, "T": 2, "N": 2, "T_lower": 2, "h": 2, "n_p": 2, "align_epochs": 3, "batch": 4}
 """Flags, of methods that have them, by which a round is short."""
 
 
@@ -42,7 +42,8 @@ def findings() -> dict[str, Checked]:
     """What is found in all of them, by name; a start of processes serves all."""
     calls = {cls.__name__: Call(cls, "toy", None, "", {"n": 3}) for cls in FAULTS} | ours()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(checking.FEW, "beta", 0.05)  # ours with many clients: all of them would take minutes
+        patch.setitem(checking.FEW, "beta", 0.01)  # ours with many clients: all of them would take minutes
+        patch.setattr(checking, "ROUNDS", 3)
         return dict(zip(calls, check_all(list(calls.values())), strict=True))
 
 
@@ -126,7 +127,7 @@ def test_what_cannot_be_checked_says_why(monkeypatch: Patch) -> None:
     found = check_method(Sound, "softmax", data, family="zo_hfl")
     skipped = {each.name: each.detail for each in found.findings if each.status == "not checked"}
     assert found.ok and skipped == {
-        "cut and resumed": "Sound is of the script itself: define it in a module, or install cloudpickle: "
+        "cut and resumed": "Sound is defined in the script itself: move it to a module, or install cloudpickle: "
         "pip install 'zofl_mpi[script]'",
         "3 ranks": "no mpirun",
         "resumed on 3 ranks": "no mpirun",
@@ -147,7 +148,7 @@ def test_it_is_refused_under_a_launcher(monkeypatch: Patch) -> None:
     ("words", "status", "told"),
     [
         (["tests.e2e.faulty:Mistyped", "--problem", "toy"], 1, "one process .*'Gradient' object has no attribute"),
-        (["tests.e2e.faulty:Mistyped", "--problem", "toy", "--rounds", "2"], 2, "rounds: check_method sets it itself"),
+        (["tests.e2e.faulty:Mistyped", "--problem", "toy", "--rounds", "2"], 2, "rounds: check_method sets this flag"),
         (["tests.e2e.faulty:Sound", "--problem", "bowl"], 2, "the nearest is bowls"),
         (["tests.e2e.faulty:Sound", "--problem", "saddle"], 2, "needs a Smooth problem"),
         (["tests.e2e.faulty:Sound", "toy"], 2, "toy: only flags follow the method"),

@@ -33,10 +33,10 @@ COMMANDS = {
     "heron": ("heron_sfl", SPLIT + " --state average --optimiser adamw"),
     "heron-seeds": ("heron_sfl", SPLIT + " --uplink seeds"),
     "cse_fsl": ("heron_sfl", SPLIT + " --method cse_fsl --k 2"),
-    "fsl_sage": ("heron_sfl", SPLIT + " --method fsl_sage --l 2"),
+    "fsl_sage": ("heron_sfl", SPLIT + " --method fsl_sage --l 2 --align-epochs 3"),
     "sflv1": ("heron_sfl", SPLIT + " --method sflv1"),
     "sflv2": ("heron_sfl", SPLIT + " --method sflv2"),
-    "decomfl": ("heron_sfl", SPLIT + " --method decomfl"),
+    "decomfl": ("heron_sfl", SPLIT + " --method decomfl --n-p 2"),
 }
 
 

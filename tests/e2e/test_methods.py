@@ -75,8 +75,7 @@ RUNS: dict[str, list[Any]] = {
 }
 """Name -> flags; idle: 2 of 5 ranks have nothing to do; shared, thousand: ranks add up estimates."""
 PROCESSES = ["memories", "idle", "shared", "scaffold-softmax", "caps"]
-SPLITS = ["rule-scaffold-momentum", "natural", "thousand-sizes", "robust-fedavg", "robust-zo_hfl", "private-zo_hfl"]
-FIVE = [*PROCESSES, *SPLITS, "usual", "many", "thousand", "zo_hfl-toy", "fedavg-softmax", "pfedme-toy"]
+FIVE = ["natural", "robust-zo_hfl", "private-zo_hfl", "shared", "idle", "memories", "many", "scaffold-softmax"]
 """PROCESSES on two ranks under mpirun; on three, which are threads, all of RUNS, and FIVE on five."""
 
 

@@ -174,7 +174,7 @@ def test_rows_after_the_checkpoint_are_made_again(whole: Path, part: Path, tmp_p
     shutil.copy(whole, other)
     shutil.copy(early, checkpoint_path(other))
     assert resume(other, "--rounds", 9) == 2
-    assert "its checkpoint is of another run" in capsys.readouterr().err
+    assert "its checkpoint belongs to another run" in capsys.readouterr().err
 
 
 CHANGED = ["--eta was 0.1, is now 0.2", "6.0 5.0 3.0, is now 1.0 2.0", "--seed was 1, is now 5"]
@@ -183,7 +183,7 @@ CHANGED = ["--eta was 0.1, is now 0.2", "6.0 5.0 3.0, is now 1.0 2.0", "--seed w
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--rounds 9 --eta 0.2 --tau 1 2 --seed 5", ["the checkpoint is of another configuration", *CHANGED]),
+        ("--rounds 9 --eta 0.2 --tau 1 2 --seed 5", ["the checkpoint belongs to another configuration", *CHANGED]),
         ("--method zofl_mpi.zo_hfl:ZOHFL", ["that run has --method ", "zofl_mpi.zo_hfl:ZOHFL"]),
         ("--problem toy", ["that run has --problem ", "toy"]),
         ("--rounds 4", ["--rounds 4: 5 rounds are done already; ask for more: --rounds 105"]),

@@ -30,7 +30,7 @@ METHODS = {
     "heron": ["--uplink", "seeds", "--n-p", "2"],
     "cse_fsl": ["--k", "2", "--state", "average"],
     "sflv2": ["--order", "client_major", "--bf16"],
-    "decomfl": [],
+    "decomfl": ["--n-p", "2"],
 }
 FOODS = ["Thai", "French", "Chinese", "Indian", "Italian", "English", "Japanese", "fast food"]
 PRETRAINING = ["--method", "sflv2", "--m", "1", "--train", "all", "--label-smoothing", "0", "--part", "pretrain"]

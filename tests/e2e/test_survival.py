@@ -130,7 +130,7 @@ def test_without_ulfm_a_sentence_says_what_is_missing(ranks: int, tmp_path: Path
     if ranks > 1:  # ULFM without --survive, where a lost rank's garbage might be recorded
         assert run_module(ranks, FAMILY, *SMALL, "--out", out, fate=Fate()) == 2
         told = capsys.readouterr().err
-        assert "--with-ft ulfm, under which no lost rank ends the job, is for --survive" in told
+        assert "--with-ft ulfm keeps the job alive after a lost rank and needs --survive" in told
 
 
 class Leap:

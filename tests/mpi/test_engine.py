@@ -12,6 +12,7 @@ import pytest
 
 from zofl_mpi.engine import mean
 from zofl_mpi.engine.clients import Client, ClientError
+from zofl_mpi.engine.reduction import Reduction, Reply
 from zofl_mpi.run.loop.client_memory import STEPS, Acknowledged
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -76,6 +77,28 @@ class Steps:
         return Vector(
             (g.standard_normal((300, 401)) * 10.0 ** g.integers(-8, 8)).astype(np.float32), g.standard_normal()
         )
+
+    def train(self, client: Client, message: Seed) -> Any:
+        """0 to 3 uploads, then a loss and what `random` replies, to be averaged."""
+        for q in range(client.i % 4):
+            yield Part(message.k, client.i, q, np.ones(2))
+        return Reply(Part(message.k, client.i, -1, np.zeros(1)), self.random(client, message))
+
+    def begin(self, client: Client, message: Seed) -> Part:
+        client.scratch["steps"] = self.train(client, message)
+        return self.go_on(client, message)
+
+    def go_on(self, client: Client, message: Seed) -> Any:
+        try:
+            return next(client.scratch["steps"])
+        except StopIteration as stop:
+            return stop.value
+
+    def unequal(self, client: Client, message: Seed) -> Any:
+        """A reduced part that is not as the others: of the client k not finite, of the next one of another shape."""
+        yield Part(message.k, client.i, 0, np.zeros(1))
+        a = np.full(2 + (client.i == message.k + 1), np.nan if client.i == message.k else 1.0)
+        return Reply(Label("done"), Vector(a))
 
     def scaled(self, i: int, message: Seed, reply: Vector) -> np.ndarray:
         return (reply.a.astype(np.float64) * (reply.weight + message.k * i)).ravel()
@@ -214,6 +237,74 @@ def test_a_term_that_is_not_finite_makes_the_sum_nan_and_a_stream_has_none(both:
             return [str(ask(steps.nan, Seed(2))) for ask in sums(clients)]
 
     assert alike(both, 5, program) in (None, [str(np.full(2, np.nan))] * 2)
+
+
+def test_reduced_parts_have_the_bits_of_a_mean_over_all_their_questions(both: Both) -> None:
+    """By streams of one question, of two, and in lockstep. Mutations: equal weights; shares of one question alone; a
+    rank that begins anew with each question; parts of the round before; parts that go up with the items."""
+    to, weights = [6, 0, 3, 2, 5, 1], {i: float(i % 3) for i in range(7)}
+
+    def streamed(clients: Any, groups: list[list[int]]) -> Any:
+        into, read = Reduction(to, weights), []
+        for group in groups:
+            read += [(i, item.q) for i, item in clients.ask(steps.train, Seed(5), to=group, into=into)]
+        return into.mean(), read
+
+    def lockstep(clients: Any) -> Any:
+        into, left, read = Reduction(to, weights), to, []
+        items = clients.ask(steps.begin, Seed(5), to=to, into=into)
+        while left:
+            read += (found := [(i, item.q) for i, item in items])
+            left = [i for i, q in found if q >= 0]
+            items = clients.ask_each(steps.go_on, {i: Seed(5) for i in left}, into=into) if left else ()
+        return into.mean(), read
+
+    def program(clients: Any) -> list[Any]:
+        found = []
+        for ask in (partial(streamed, groups=[to]), partial(streamed, groups=[[6, 2], [0, 3], [5, 1]]), lockstep):
+            result, read = ask(clients)
+            found.append((result.a.tobytes(), result.weight, read, books(clients)))
+        whole = clients.mean(steps.random, Seed(5), to=to, weights=weights)
+        return [*found, (whole.a.tobytes(), whole.weight)]
+
+    if local := alike(both, 7, program):
+        *found, whole = local
+        assert all(each[:2] == whole for each in found)
+        assert found[0][2] == found[2][2]
+        for _, _, read, (names, _, up, messages) in found:
+            assert up[names.index("reduced")] == [(4 * 300 * 401 + 8) * (i in to) for i in range(7)]
+            items = [(1 + i % 4) * (i in to) for i in range(7)]
+            assert items == [sum(i == j for j, _ in read) for i in range(7)] == np.sum(messages, axis=0).tolist()
+
+
+def test_reduced_parts_that_have_no_mean_are_refused_by_client(both: Both) -> None:
+    """And the engine can go on. Mutations: NaN is added; a part that nobody asked for goes up; a mean of some."""
+
+    def program(clients: Any) -> list[float]:
+        words = r"client 2 .*failed in step 'unequal', item 1: Vector.a is not finite, so it has no mean"
+        with pytest.raises(ClientError, match=words):
+            list(clients.ask(steps.unequal, Seed(2), to=[0, 2], into=Reduction([0, 2])))
+        with pytest.raises(ClientError, match=r"client 0 .*needs clients.ask\(..., into=Reduction"):
+            list(clients.ask(steps.unequal, Seed(2), to=[0]))
+        with pytest.raises(ClientError, match=r"client 1 .*a reduced part of client 1, of whom none is left to come"):
+            list(clients.ask(steps.unequal, Seed(2), to=[0, 1], into=Reduction([0])))
+        into = Reduction([0, 1, 4])
+        list(clients.ask(steps.unequal, Seed(2), to=[4], into=into))
+        with pytest.raises(TypeError, match="no reduced part came from 2 clients, of which the first is 0"):
+            into.mean()
+        into = Reduction([0, 3])
+        with pytest.raises((ClientError, TypeError), match="replies of different shapes"):
+            list(clients.ask(steps.unequal, Seed(2), to=[0, 3], into=into))
+            into.mean()
+        replies = clients.ask(steps.unequal, Seed(2), to=[0], into=(into := Reduction([0])))
+        with pytest.raises(RuntimeError, match="a mean of replies was read while replies to 'unequal' are unread"):
+            into.mean()
+        list(replies)
+        with pytest.raises(RuntimeError, match="before clients were asked into it"):
+            Reduction([0]).mean()
+        return [float(x) for x in into.mean().a]
+
+    assert alike(both, 5, program) in (None, [1.0, 1.0])
 
 
 @pytest.mark.parametrize(

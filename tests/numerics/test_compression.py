@@ -1,11 +1,14 @@
 """Compressed uploads with error feedback: unbiased rounding, telescoping errors, bytes by formula."""
 
+from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.numerics.first_order import BOTH, Array, Make, clients_of, method, point, run, softmax, started, toy
+from zofl_mpi import Method, Reduction, Reply, Setting, UserError
 from zofl_mpi.clients.compression import Compression, largest, quantised
 from zofl_mpi.engine.between import answering
 from zofl_mpi.engine.clients import Client
@@ -17,9 +20,59 @@ from zofl_mpi.methods.pfedme import PFedMe
 from zofl_mpi.methods.scaffold import Controlled, Scaffold
 from zofl_mpi.rounds.local_sgd import LocalModel
 from zofl_mpi.rounds.report import GlobalModel
+from zofl_mpi.run.command.flags import from_flags
 from zofl_mpi.run.loop.rounds import finite_round
 
 ERROR = "compression_error_y"
+
+
+@dataclass(frozen=True)
+class Done:
+    loss: float
+
+
+@dataclass(frozen=True)
+class Own(Method[Any]):
+    """A method of a user's own whose clients stream, or reply at once; it knows no wrapper."""
+
+    setting: Setting[Any]
+    streams: bool = False
+
+    def start(self) -> GlobalModel:
+        return GlobalModel(point(self.setting), 0)
+
+    def round(self, state: GlobalModel, r: int, clients: Any) -> GlobalModel:
+        message, into = GlobalModel(state.x, r), Reduction(range(clients.m))
+        if not self.streams:
+            return GlobalModel(clients.mean(self.at_once, message).y, r)
+        assert [item.loss for _, item in clients.ask(self.stream, message, into=into)] == [0.5] * clients.m + [0.0] * 4
+        return GlobalModel(into.mean().y, r)
+
+    def at_once(self, client: Client, message: GlobalModel) -> LocalModel:
+        return LocalModel(message.x + np.linspace(-1, client.i, self.setting.problem.n))
+
+    def stream(self, client: Client, message: GlobalModel) -> Generator[Done, Any, Reply[Done, LocalModel]]:
+        yield Done(0.5)
+        return Reply(Done(0.0), self.at_once(client, message))
+
+
+def test_wrappers_treat_a_reduced_part_as_a_reply() -> None:
+    """Its changes are compressed, and counted so; means that read each reply are refused. Mutations: a reduced part, or
+    the reply of a step that streams, goes up as it is; dense bytes."""
+    found = []
+    for streams in (True, False):
+        of = from_flags(Own, toy(), streams=streams, compress="topk:0.3")
+        state, clients = of.start(), clients_of(of)
+        for r in range(3):
+            state = of.round(state, r, clients)
+        row = clients.account()[0]
+        up = dict(zip(row.steps, row.bytes_up.sum(axis=1).tolist(), strict=True))
+        found.append((state.x.tobytes(), up["reduced" if streams else "at_once"], up.get("stream", 0)))
+    dense = run(from_flags(Own, toy(), streams=True), 3)
+    assert found[0][:2] == found[1][:2] and found[0][2] == 3 * 4 * 16 and dense.x.tobytes() != found[0][0]
+    for flags in ({"aggregate": "median"}, {"attackers": 0.3}):
+        with pytest.raises(UserError, match=r"Own asks for step 'stream' by clients.ask, whose replies are not read"):
+            run(from_flags(Own, toy(), streams=True, **flags), 1)
 
 
 class Given:

@@ -148,7 +148,7 @@ def without_server(setting: Setting) -> Setting:
 def test_what_needs_the_servers_samples_is_refused_without_them(make: Make) -> None:
     """When the method is made, so by --dry-run too. Mutation: a draw among no samples, told by NumPy."""
     setting = without_server(make())
-    sentence = "^--server-fraction 0: the server has no samples of its own, needed for "
+    sentence = "^--server-fraction 0: the server has no samples for "
     for cls in LOCAL:
         with pytest.raises(UserError, match=sentence + "--gamma$"):
             method(cls, setting, gamma=0.1)

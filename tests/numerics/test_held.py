@@ -184,9 +184,15 @@ def whole_round(of: Any) -> int:
     return max(found[1:])  # the first client of a process unpacks what all of them share
 
 
+ONCE = ("central", "seeds", "frozen head", "averaged", "one step", "accumulate")
+"""Ways whose memory differs by counts of tensors alone, whatever the network: with two of them."""
+
+
 def cases(problem: str) -> Iterator[tuple[str, Any]]:
-    """(name, method) of all steps that the problem's network can take."""
+    """(name, method) of all steps that the problem's network can take, those of ONCE with two networks alone."""
     for which, (cls, _, _) in STEPS.items():
+        if problem not in ("mlp", "convolutions") and any(way in which for way in ONCE):
+            continue
         several = problem == "mlp" and which in ("CSEFSL", "HERON", "DeComFL, one step")
         for name in OPTIMISERS if several else ["sgd" if cls is FedKSeed else "adam"]:
             with suppress(UserError):  # BatchNorm in parts, signs of texts, ...

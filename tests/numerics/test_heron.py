@@ -303,7 +303,7 @@ def test_scalars_and_seeds_give_the_dense_uplinks_bits(
 def test_replays_that_cannot_be_are_told() -> None:
     """Other vector instructions draw other directions. Mutations: no check."""
     of = method(HERON, training(setting()), uplink="seeds")
-    told = Scalars(np.zeros((2, 1)), of.start().buffers, torch.zeros(0), "cpu with other instructions")
+    told = Scalars(None, np.zeros((2, 1)), of.start().buffers, torch.zeros(0), "cpu with other instructions")
     with pytest.raises(UserError, match="client computes on cpu with other instructions, the server on cpu with "):
         of.replay(of.start(), 0, 1, told)
     for cls in (HERON, HOSFL):

@@ -189,7 +189,7 @@ def test_the_mean_of_tensors_has_the_bits_of_the_mean_of_replies(dtype: torch.dt
     of the first tensor alone; the mean of one."""
     drawn = STREAMS(Purpose.SYNTHETIC, r=3).standard_normal((5, 257)) * 10.0 ** np.arange(-9, 6, 3)[:, None]
     values = [torch.from_numpy(row).to(dtype) for row in drawn]
-    expected = mean.of_replies({i: Smashed(v, v[:0]) for i, v in enumerate(values)}, None).s
+    expected = mean.of_replies(((i, Smashed(v, v[:0])) for i, v in enumerate(values)), range(len(values))).s
     for order in ([0, 1, 2, 3, 4], [4, 2, 0, 1, 3]):
         assert torch.equal(mean.of_tensors([values[k] for k in order]), expected)
     assert mean.of_tensors([values[0][:0]] * 2).shape == (0,)

@@ -10,7 +10,7 @@ import torch
 
 from tests.numerics.split_methods import torchs
 from zofl_mpi.errors import UserError
-from zofl_mpi.numerics.optimisers import Optimiser
+from zofl_mpi.numerics.optimisers import Optimiser, copied
 
 RULES: list[dict[str, Any]] = [
     {"optimiser": "sgd"},
@@ -74,6 +74,14 @@ def test_a_slice_moves_alone_and_a_step_of_size_0_changes_no_bit(rule: dict[str,
     Optimiser(**rule).step(theta[3:7], g, memory, 0.1)
     moved = theta != start
     assert moved[3:7].all() and not moved[:3].any() and not moved[7:].any()
+
+
+def test_a_copy_of_moments_has_tensors_of_its_own() -> None:
+    """Mutation: the tensors themselves, which the next step moves in place."""
+    own: dict[str, Any] = {"first": torch.zeros(4), "t": 3.0}
+    copy = copied(own)
+    Optimiser("adam").step(torch.zeros(4), torch.ones(4), copy | {"second": torch.zeros(4)}, 0.1)
+    assert copy["first"].tolist() != [0.0] * 4 and own["first"].tolist() == [0.0] * 4 and copy["t"] == own["t"]
 
 
 @pytest.mark.parametrize("rule", [RULES[2], RULES[4]], ids=["momentum", "adam"])

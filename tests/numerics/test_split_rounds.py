@@ -36,6 +36,7 @@ from tests.numerics.split_methods import (
     vectors,
 )
 from zofl_mpi.engine.ledger import costs_type
+from zofl_mpi.engine.reduction import Reduction
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.methods.cse_fsl import CSEFSL
@@ -44,7 +45,7 @@ from zofl_mpi.methods.heron import HERON
 from zofl_mpi.methods.splitfed import SFLV1, SFLV2
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.problems.split import crop_flip
-from zofl_mpi.rounds.split.messages import Ask, Model
+from zofl_mpi.rounds.split.messages import Model
 from zofl_mpi.rounds.split.server import Server
 from zofl_mpi.run.loop.client_memory import STEPS, Acknowledged
 from zofl_mpi.run.loop.local import LocalClients
@@ -113,7 +114,7 @@ def test_methods_refuse_flags_that_mean_nothing_to_them() -> None:
     method(HERON, training(setting(deep), batch=5, batchnorm="running"))
     method(FSLSAGE, training(setting(resnet), batch=5), buffer=1)
     for cls in (HERON, CSEFSL):
-        with pytest.raises(UserError, match="--freeze auxiliary: nothing of the local part is left to train"):
+        with pytest.raises(UserError, match="--freeze auxiliary: no part of the client's model is left to train"):
             method(cls, training(setting(headless), freeze="auxiliary"))
 
 
@@ -137,8 +138,9 @@ def test_participants_are_averaged_by_their_weights_and_the_others_do_nothing(cl
     start, alone = of.start(), LocalClients(list(own.data), method=of)
     parts = {}
     for i in (0, 2):
-        list(alone.ask(of.train, Model(start.theta, start.buffers, r), to=[i]))
-        ((_, parts[i]),) = alone.ask(of.update, Ask(), to=[i])
+        own_model = Reduction([i])
+        list(alone.ask(of.train, Model(start.theta, start.buffers, r), to=[i], into=own_model))
+        parts[i] = own_model.mean()
     for name in ("theta", "buffers"):
         close(getattr(found, name), share * getattr(parts[0], name) + (1 - share) * getattr(parts[2], name))
     memories = dict(clients.ask(STEPS["<recall>"], Acknowledged(), counted=False))

@@ -1,9 +1,13 @@
 """Identities of the zeroth-order estimates. Each docstring names the mutations of zo.py that its test must catch."""
 
+import itertools
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 
-from tests.numerics.first_order import close
+from tests.numerics.first_order import Array, close
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics import zo
@@ -115,3 +119,52 @@ def test_a_radius_without_effect_is_refused_where_x_is_ordinary() -> None:
         zo.demand_move(np.ones(2), np.full(2, 1e-30), 1e-30)
     zo.demand_move(np.full(2, 1e20), np.full(2, 1e-3), 1e-3)
     zo.demand_move(np.ones(2), np.array([1e-30, 1e-3]), 1e-3)
+
+
+# --- the square of a mean, without bias
+
+GENERATORS = Streams(5)
+
+
+def copies(count: int) -> Array:
+    return GENERATORS(Purpose.START, t=count).standard_normal((count, 4))
+
+
+SHIFTS = (0.0, GENERATORS(Purpose.START, r=1).standard_normal(4))
+
+
+def pairs(g: Array, shift: Any) -> float:
+    """The definition: products of different copies only."""
+    every = [(g[j] + shift) @ (g[k] + shift) for j in range(len(g)) for k in range(len(g)) if j != k]
+    return float(np.mean(every))
+
+
+@pytest.mark.parametrize("shift", SHIFTS)
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_value_and_error_are_those_of_pairs_and_of_the_jackknife(count: int, shift: Any) -> None:
+    """Products of different copies only, and every value without one copy, computed anew. Mutations: N^2 in the
+    denominator; the squares left in; the shift added once; (N - 1)/N left out or turned round; one row too few; the
+    copy's own square in what is left out."""
+    g = copies(count)
+    found = zo.gradient_squared(g, shift)
+    assert found.value == pytest.approx(pairs(g, shift), rel=1e-12, abs=1e-12)
+    if count > 2:
+        left = np.array([pairs(np.delete(g, j, axis=0), shift) for j in range(count)])
+        expected = math.sqrt((count - 1) / count * np.sum((left - left.mean()) ** 2))
+        assert found.error == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("shift", SHIFTS)
+def test_it_is_unbiased_exactly(shift: Any) -> None:
+    """All 4^3 ways of drawing three copies out of four vectors, averaged. Mutation: the square of the mean."""
+    values = copies(4)
+    drawn = [zo.gradient_squared(values[list(which)], shift).value for which in itertools.product(range(4), repeat=3)]
+    assert np.mean(drawn) == pytest.approx(np.sum((values.mean(axis=0) + shift) ** 2), rel=1e-12)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_too_few_copies_tell_nothing(count: int) -> None:
+    """Two have a value and no error, and it may be negative. Mutations: a division by zero; clipped at 0: a bias."""
+    found = zo.gradient_squared(copies(count))
+    assert math.isfinite(found.value) == (count == 2) and math.isnan(found.error)
+    assert zo.gradient_squared(np.array([[1.0], [-1.0], [1.0]])).value == pytest.approx(-1 / 3)

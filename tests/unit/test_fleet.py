@@ -55,6 +55,8 @@ def test_the_virtual_seconds_of_three_clients_by_hand() -> None:
     assert parts.compute.tolist() == [0.6, 6.0, 1.2]
     assert parts.up.tolist() == [16 / 40, 16 / 4, 0.0]
     assert parts.total.tolist() == [1 + 0.4 + 0.6 + 0.4, 2 + 4 + 6 + 4, 1.2]
+    rows = [(row["total"], row["joules"]) for row in fleet.class_rows()]
+    assert rows == [(parts.total[0], 138.0), (parts.total[1], 66.0), (parts.total[2], 0.0)]
     spent = fleet.columns(3)
     assert spent.virtual_seconds == 3 * (16.0 + 8 * 15 / 30)
     assert spent.joules == 3 * ((2 * 60 + 3 * 6) + (60 + 6))
@@ -175,6 +177,30 @@ def test_a_device_that_cannot_hold_a_step_takes_no_part() -> None:
     assert "needs 100 bytes" in sentence and "largest device has 64" in sentence
 
 
+def test_a_client_takes_its_step_in_the_first_way_that_its_device_holds() -> None:
+    """Until a method is bound that is the first one. FAST holds all of three, SLOW the third alone. Mutations: a device
+    that must hold all ways, or is excluded with the first; the last way; costs of the first, or the second, way."""
+    fleet, asks = bound(FAST, SLOW, of=[0, 1, 1])
+    assert Fleet([FAST, SLOW], np.array([0, 1, 1]), Streams(7)).way.tolist() == [0, 0, 0] and fleet.costs() == {}
+    fleet.bind(asks, [Needs(6.0, bytes=66.0), Needs(5.0, bytes=65.0), Needs(3.0, bytes=64.0, upload_macs=1.0)])
+    assert fleet.way.tolist() == [0, 2, 2] and list(fleet.costs().values()) == [64]
+    assert fleet.seconds(asks.round_work(0)).compute.tolist() == [60 / 100, 30 / 10, 30 / 10]
+    assert fleet.macs(asks.round_work(0)._replace(uploaded=2.0)).tolist() == [60, 32, 32]
+    assert [row["way"] for row in fleet.class_rows()] == [0, 2] and not fleet.by_client(1)["excluded"].any()
+
+
+def test_the_totals_of_a_run_are_estimated_from_rounds_at_equal_distances() -> None:
+    """Rounds 0, 3 and 6 of nine, times three. Mutations: the first rounds; one round more than `most` clients allow."""
+    fleet, _ = bound(FAST, SLOW, of=[0, 1, 0, 1], over_select=1.5, method={"beta": 0.5})
+    taken, found = fleet.sampled(9, 6)
+    ends = [fleet.columns(r + 1).virtual_seconds - fleet.columns(r).virtual_seconds for r in (0, 3, 6)]
+    joules = [fleet.columns(r + 1).joules - fleet.columns(r).joules for r in (0, 3, 6)]
+    assert (taken, found.clients_dropped) == (3, 9)
+    assert found.virtual_seconds == pytest.approx(3 * sum(ends)) and found.joules == pytest.approx(3 * sum(joules))
+    taken, whole = fleet.sampled(9, 100)
+    assert taken == 9 and whole.virtual_seconds == pytest.approx(fleet.columns(9).virtual_seconds)
+
+
 def test_a_method_that_asks_all_clients_cannot_leave_any_out() -> None:
     class Everyone(Asks):
         def round_work(self, r: int, clients: Any = None) -> RoundWork:
@@ -192,9 +218,9 @@ def test_a_problem_without_known_operations_is_refused() -> None:
     """Mutation: a clock that is not a number."""
     fleet, asks = bound(FAST, of=[0])
     asks.device_needs = lambda: [Needs(math.nan)]
-    assert "does not say its operations" in complaint(devices.bind, SingleProcess(), asks, "m", False)
+    assert "does not state its operations" in complaint(devices.bind, SingleProcess(), asks, "m", False)
     asks.device_needs = lambda: ()
-    assert "--method m does not say its clients' work" in complaint(devices.bind, SingleProcess(), asks, "m", False)
+    assert "--method m does not state its clients' work" in complaint(devices.bind, SingleProcess(), asks, "m", False)
     assert fleet.needs == (Needs(6.0),)
 
 

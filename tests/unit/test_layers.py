@@ -31,15 +31,15 @@ NEVER = {"run": ("numerics", "data", "problems", "rounds"), "methods": ("run", "
 WITHIN = {
     "engine": (
         ("lazy", "fields", "fleet", "roles", "streams", "messages", "ledger", "device", "coroutines", "processes"),
-        ("watch", "staging", "memory", "mean", "sharing", "batching", "ownership"),
+        ("watch", "staging", "memory", "mean", "reduction", "sharing", "batching", "ownership"),
         ("clients", "world", "hidden", "context"),
         ("between",),
         ("setting",),
     ),
     "run": (
         (
-            *("loop.signals", "loop.progress", "loop.client_memory", "loop.evaluation", "loop.saving"),
-            *("loop.divergence", "loop.tracking", "command.imported"),
+            *("loop.signals", "loop.progress", "loop.screen", "loop.client_memory", "loop.evaluation"),
+            *("loop.saving", "loop.divergence", "loop.tracking", "command.imported"),
         ),
         ("records", "mpi.binding", "loop.questions", "command.flags", "command.family", "command.unread"),
         ("loop.local", "mpi"),

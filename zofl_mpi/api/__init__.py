@@ -1,4 +1,4 @@
-"""The Python interface: a run is a function of a method, a problem, data, and the command line's flags.
+"""Python interface of the command line: `zofl_mpi.simulate` and related functions.
 
-`zofl_mpi.simulate` and its kin; every run is built and led by the same code as on the command line (`run.build`).
+A run is a function of a method, a problem, data and flags, built by the same code as on the command line (`run.build`).
 """

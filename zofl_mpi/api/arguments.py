@@ -1,4 +1,4 @@
-"""Arguments of a run from Python, understood as a command line is: flags by the same code, objects beside them."""
+"""Arguments of a run from Python: objects, and flags with the command line's rules."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from zofl_mpi.settings.samples import Samples
 
 PACKAGE = "zofl_mpi."
 IN_MEMORY = "data in memory"
-"""How the command in a result calls data that no flag names."""
+"""Name for data without a flag, in a result's command."""
 
 
 @final
 @dataclass(frozen=True)
 class Arguments:
-    """A run as a script asks for it.
+    """A run as a script requests it.
 
     Attributes:
-        method: a word of a command line, or a class.
-        problem: a word, a class, or an object with `choice()`, such as a `TorchProblem`; None: the method's usual one.
-        data: a word or a path, as --data takes it, or a `Federation` in memory; None: the usual ones.
-        family: zo_hfl, fedrzo or heron_sfl, where method and problem belong to several; "": found.
+        method: a name of the command line, or a class.
+        problem: a name, a class, or an object with `choice()`, such as a `TorchProblem`; None: the method's default.
+        data: a name or a path, as for --data, or a `Federation` in memory; None: the default.
+        family: zo_hfl, fedrzo or heron_sfl, needed if method and problem belong to several; "": determined by them.
         flags: {flag, with underscores: value}.
     """
 
@@ -43,7 +43,7 @@ class Arguments:
     flags: Mapping[str, Any]
 
     def words(self) -> list[str]:
-        """The flags as a command line has them (UserError: a value that none could have)."""
+        """The flags as words of a command line; UserError for an impossible value."""
         named = {"method": word_of(self.method)}
         if self.problem is not None:
             named["problem"] = word_of(self.problem)
@@ -55,11 +55,11 @@ class Arguments:
 
     @property
     def has_objects(self) -> bool:
-        """Whether something of it cannot be typed on a command line."""
+        """True if an argument cannot be typed on a command line."""
         return not all(isinstance(each, str | os.PathLike | None) for each in (self.method, self.problem, self.data))
 
     def planned(self, family: Family) -> Plan:
-        """The plan, of the `chosen` family (UserError: whatever is wrong)."""
+        """The plan, within the `chosen` family; UserError for any mistake."""
         words = self.words()
         plan = plans.parse_plan(family, words)
         if self.has_objects:
@@ -69,7 +69,7 @@ class Arguments:
         return plan
 
     def chosen(self) -> Family:
-        """The family with what this script adds (UserError: none has this method and problem, or several have)."""
+        """The family, extended by this script's objects; UserError if none or several fit."""
         if not (self.problem is None or isinstance(self.problem, str | type) or hasattr(self.problem, "choice")):
             allowed = "a problem's word, a class, or a zofl_mpi.TorchProblem or SplitProblem"
             raise UserError(f"problem is a {type(self.problem).__name__}; it must be {allowed}")
@@ -93,13 +93,13 @@ class Arguments:
             raise UserError(f"problem {problem}: must be one of {', '.join(offered)}{nearest(str(problem), offered)}")
         in_memory = isinstance(self.data, Federation) and problem is None and self.problem is not None
         same = {None if method is None else family_of(name).METHODS[method] for name in both}
-        if len(both) > 1 and not (in_memory and len(same) == 1):  # else nothing depends on which
+        if len(both) > 1 and not (in_memory and len(same) == 1):  # any of these families gives the same run
             words = [each.removeprefix(PACKAGE) for each in both]
-            raise UserError(f"method and problem belong to {' and '.join(words)}: say which by family='{words[0]}'")
+            raise UserError(f"method and problem belong to {' and '.join(words)}: choose one by family='{words[0]}'")
         return self._extended(family_of(both[0]))
 
     def _extended(self, family: Family) -> Family:
-        """The family with the script's own classes, problem and data, by their words."""
+        """The family with the script's own classes, problem and data under their names."""
         methods, problems = dict(family.METHODS), dict(family.PROBLEMS)
         if isinstance(self.method, type):
             methods[word_of(self.method)] = self.method
@@ -126,7 +126,7 @@ def in_memory(name: str, choice: Choice, data: Federation) -> Choice:
 
 
 def word_of(given: Any) -> str:
-    """A method, a problem or a class by the word that a result keeps."""
+    """Name under which a result stores a method, a problem or a class."""
     if isinstance(given, str | os.PathLike):
         return os.fspath(given)
     if isinstance(given, type):
@@ -149,7 +149,7 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, str) and value.startswith("-"):
-        raise UserError(f"{name}={value!r} is no value of a flag")
+        raise UserError(f"{name}={value!r} is not a valid flag value: give a number, a word, True or False, or a list")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise UserError(f"{name} is a {type(value).__name__}; a flag's value is a number, a word, True or False, or a list")

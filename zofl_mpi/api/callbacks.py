@@ -1,4 +1,4 @@
-"""Callbacks that end a run: early stopping, Optuna's pruning. That for TensorBoard: zofl_mpi/run/loop/tracking.py."""
+"""Callbacks that end a run: early stopping and Optuna pruning. TensorBoard: zofl_mpi/run/loop/tracking.py."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class _Watching:
-    """Looks at one column."""
+    """Base of callbacks that read one column."""
 
     def __init__(self, column: str) -> None:
         self.column, self._came = column, False
 
     def _value(self, run: Simulation, row: Mapping[str, float]) -> float | None:
-        """The column's value; None in a round that is not evaluated (UserError: it was evaluated, without the column).
+        """The column's value; None in a round without evaluation.
 
-        A column that came once may be missing later.
+        UserError: the first evaluation lacks the column; it may be missing in later ones.
         """
         r, rounds, every = int(row["round"]), run.plan["rounds"], run.plan["eval_every"]
         self._came = self._came or self.column in row
@@ -38,16 +38,16 @@ class _Watching:
 
 @final
 class EarlyStopping(_Watching):
-    """Ends a run once a column has not become better for so many evaluations."""
+    """Ends a run when a column has not improved for `patience` evaluations."""
 
     def __init__(self, column: str, patience: int = 5, smallest: bool | None = None, min_delta: float = 0.0) -> None:
-        """Of one run, or of several after one another.
+        """Stop one run, or each of several consecutive runs, early.
 
         Args:
-            column: such as validation_accuracy.
-            patience: how many evaluations without a better value end the run.
-            smallest: whether smaller values are better; None: of losses, objectives and errors.
-            min_delta: by how much a value must be better than the best one to count.
+            column: for example validation_accuracy.
+            patience: number of evaluations without improvement that ends the run.
+            smallest: True if smaller values are better; None: True for losses, objectives and errors.
+            min_delta: minimum difference from the best value that counts as an improvement.
         """
         super().__init__(column)
         if patience < 1 or not 0 <= min_delta < math.inf:
@@ -56,7 +56,7 @@ class EarlyStopping(_Watching):
         self._sign = -1.0 if (is_smaller_better(column) if smallest is None else smallest) else 1.0
 
     def on_start(self, run: Simulation) -> None:
-        """Forgets an earlier run."""
+        """Forget an earlier run."""
         self._best, self._since = -math.inf, 0
         self._came = False
 
@@ -76,16 +76,16 @@ class EarlyStopping(_Watching):
 
 @final
 class OptunaPruning(_Watching):
-    """Reports a column to an Optuna trial, and ends the run and the trial when its study's pruner says so."""
+    """Reports a column to an Optuna trial; ends run and trial if the study's pruner decides so."""
 
     def __init__(self, trial: Any, column: str) -> None:
-        """`trial`: an optuna.Trial; `column`: what its study optimises."""
+        """`trial`: an optuna.Trial; `column`: the quantity that its study optimises."""
         super().__init__(column)
         self.trial, self._pruned = trial, ""
         self._raises = library("optuna", "OptunaPruning").TrialPruned
 
     def on_round(self, run: Simulation, row: Mapping[str, float]) -> None:
-        """Reports the value as that of the round."""
+        """Report the value for the round."""
         if (value := self._value(run, row)) is not None:
             self.trial.report(value, int(row["round"]))
             if self.trial.should_prune():
@@ -93,6 +93,6 @@ class OptunaPruning(_Watching):
                 run.stop(self._pruned)
 
     def on_end(self, run: Simulation) -> None:
-        """optuna.TrialPruned: it was pruned; the run's result is complete and closed."""
+        """Raise optuna.TrialPruned if the trial was pruned; the result is complete and closed."""
         if self._pruned:
             raise self._raises(self._pruned)

@@ -1,7 +1,8 @@
-"""`check_method`: small runs of a method, by which the mistakes are found that its own runs would not tell.
+"""`check_method`: test your own method by small runs.
 
-One process, 3 ranks, cut and resumed in a new process, one client, a thousand clients, clients whose data are not
-numbers, planned bytes beside counted ones: each is a `Finding`, with what to do where it fails.
+It finds mistakes that normal runs do not show: one process, 3 ranks, interrupted and resumed in a new process, one
+client, a thousand clients, NaN in clients' data, planned against counted bytes. Each check is a `Finding`, with advice
+if it fails.
 """
 
 from __future__ import annotations
@@ -37,41 +38,41 @@ from zofl_mpi.run.loop.local import LocalClients
 from zofl_mpi.run.records import Run, checkpoint_path, load
 
 ROUNDS, CUT, RANKS, MANY_CLIENTS, TIMEOUT = 4, 2, 3, 1000, 120.0
-"""Rounds of a run; those before the cut; ranks; clients of the run with many; seconds of a round on ranks, at most."""
+"""Rounds of a run; rounds before the cut; ranks; clients of the large run; seconds allowed for a round on ranks."""
 USUAL = {"eval_every": 1, "m": 5}
-"""Flags that the checks set where a user does not give them, and the run has them."""
+"""Flags that the checks set if the user does not and the run has them."""
 OWN = ("rounds", "out", "resume", "force", "dry_run", "survive", "server_ranks", "quiet", "verbose")
-"""Flags of a run that the checks set themselves."""
+"""Flags that only the checks may set."""
 WAYS = {
     "down": "bytes down, for each participant and round",
     "up": "bytes up, for each participant and round",
 }
-"""{way: line of a method's `plan` that is compared with the counted bytes}"""
+"""{way: line of a method's `plan` to compare with the counted bytes}"""
 TOTAL = "bytes down and up, all rounds"
-"""Likewise, of both ways."""
+"""The same for both ways."""
 FEW = {"min_samples": 1, "server_fraction": 0.1, "test_fraction": 0.05, "batch": 1}
-"""Flags, at most so large, by which small data suffice for a thousand clients."""
+"""Upper bounds of flags for which small data suffice for a thousand clients."""
 
 
 def check_method(method: Any, problem: Any = None, data: Any = None, *, family: str = "", **flags: Any) -> Checked:
-    """Checks a method by small runs, as scikit-learn's check_estimator does an estimator; takes some seconds.
+    """Test a method by small runs, like scikit-learn's check_estimator; takes some seconds.
 
     Args:
-        method: a class of your own, module:Class, or a name of `python -m zofl_mpi`.
-        problem, data, family: as `zofl_mpi.simulate` takes them; small ones will do. Without `family` the first one
-            whose problem the method can have.
-        flags: of all runs; m is 5 where it is not given.
+        method: your class, module:Class, or a name listed by `python -m zofl_mpi`.
+        problem, data, family: as for `zofl_mpi.simulate`, preferably small. Default family: the first with a problem
+            that fits the method.
+        flags: for all runs; m is 5 by default.
 
     Raises:
-        UserError: no such method, problem or flag, or no method at all.
+        UserError: unknown method, problem or flag, or the class is no method.
     """
     return check_all([Call(method, problem, data, family, flags)])[0]
 
 
 def check_all(calls: Sequence[Call]) -> list[Checked]:
-    """As `check_method`, for several methods, whose runs in other processes share a start."""
+    """`check_method` for several methods, with one start of other processes for all."""
     if launched(os.environ) > 1:
-        raise UserError("check_method starts ranks of its own: call it without mpirun")
+        raise UserError("check_method starts its own ranks: run it without mpirun")
     with tempfile.TemporaryDirectory(prefix="zofl-check-") as folder:
         checks = [_Check(call, Path(folder) / str(k)) for k, call in enumerate(calls)]
         for each in checks:
@@ -100,7 +101,7 @@ class _Check:
         given = self.call
         known = {flagged.field_of(name) for name in given.flags}
         if own := sorted(known & set(OWN)):
-            raise UserError(f"{own[0]}: check_method sets it itself; leave it out")
+            raise UserError(f"{own[0]}: check_method sets this flag; leave it out")
         family = given.family or _family(given)
         with isolation.alone(), isolation.put_back():
             arguments = Arguments(given.method, given.problem, given.data, family, {**given.flags, "quiet": True})
@@ -135,14 +136,14 @@ class _Check:
         return {**self.call.flags, "out": str(self.path(name)), **more}
 
     def continued(self, name: str) -> dict[str, Any]:
-        """The flags of a run that continues the one that was cut, in a file of its own."""
+        """Flags that resume the interrupted run in a new file."""
         half, new = self.path("half"), self.path(name)
         shutil.copy(half, new)
         shutil.copy(checkpoint_path(half), checkpoint_path(new))
         return {**self.call.flags, "resume": str(new)}
 
     def run(self, flags: Mapping[str, Any]) -> Method[Any]:
-        """Runs the method in this process; returns it as it was built."""
+        """Run the method in this process; return the built method."""
         call = self.call
         with Simulation(call.method, call.problem, call.data, family=call.family, mpi=False, **flags) as run:
             for _ in run:
@@ -153,7 +154,7 @@ class _Check:
         """The checks in this process."""
         try:
             method = self.run(self.flags("whole"))
-        except Exception as exc:  # of a method of somebody's own
+        except Exception as exc:  # a user's method
             if isinstance(exc, UserError) and not isinstance(exc, RunFailed):
                 raise
             return self.failed(_kind(exc), _said(exc))
@@ -164,7 +165,7 @@ class _Check:
         self.passed("random numbers", "no round drew from Python's, NumPy's or torch's own generator")
         try:
             self.run(self.flags("again"))
-        except Exception as exc:  # of a method of somebody's own
+        except Exception as exc:  # a user's method
             self.failed("a second run", _said(exc))
         else:
             self.compare("a second run", "again", "in the same process")
@@ -175,7 +176,7 @@ class _Check:
         self.run(self.flags("half", rounds=CUT))
 
     def compare(self, name: str, run: str, where: str) -> None:
-        """Compares the bits of a run's result with those of the one in one process."""
+        """Compare a run's result with that of one process, bit by bit."""
         assert self.whole is not None
         if names := [each for each in compared(self.whole, load(self.path(run))) if not each.endswith(ELSEWHERE)]:
             self.failed(name, f"other bits {where}: {_few(names)}")
@@ -183,7 +184,7 @@ class _Check:
             self.passed(name, f"the same bits {where}")
 
     def bytes(self, method: Method[Any], run: Run) -> None:
-        """Compares what the method plans to send with what the ledger counted."""
+        """Compare the method's planned bytes with the ledger's."""
         faults = list[str]()
         lines = method.plan(run.length)
         counted = {way: run.clients[f"bytes_{way}"].sum(1) for way in WAYS}  # (R, m) each
@@ -214,7 +215,7 @@ class _Check:
             self.skipped("planned bytes", f"no line of its plan is called {WAYS['up']!r}")
 
     def not_numbers(self, method: Method[Any], run: Run) -> None:
-        """Takes rounds in which the clients' data are NaN: the run must end, or its state must show it."""
+        """Run rounds with NaN in the clients' data: the run must end, or its state must contain NaN."""
         name, setting = "NaN", method.setting
         data = [_poisoned(each) for each in setting.data]
         if any(each is None for each in data):
@@ -231,12 +232,12 @@ class _Check:
                     state = loop.finite_round(sick, state, r, clients)
                     clients.account()
                 loop.check_arrays(state)
-        except Exception as exc:  # of whatever kind: the run would have ended
+        except Exception as exc:  # any kind: the run would have ended
             return self.passed(name, f"ends the run: {_said(exc)}")
         self.failed(name, f"{CUT} rounds went on, although all numbers of the clients' data were NaN")
 
     def clients(self, name: str, m: int, rounds: int) -> None:
-        """A short run with so many clients."""
+        """A short run with m clients."""
         if "m" not in self.plan.values:
             return self.skipped(name, "the data say how many clients there are")
         values, few = self.plan.values, {}
@@ -244,7 +245,7 @@ class _Check:
             few = {key: value for key, value in FEW.items() if key in values and values[key] > value}
         try:
             method = self.run(self.flags(f"m{m}", m=m, rounds=rounds, eval_clients=CUT, **few))
-        except Exception as exc:  # of a method of somebody's own
+        except Exception as exc:  # a user's method
             if isinstance(exc, UserError) and not isinstance(exc, RunFailed):
                 return self.skipped(name, f"there is no run of it: {exc}")
             return self.failed(name, _said(exc))
@@ -258,7 +259,7 @@ Job = tuple[_Check, str, Mapping[str, Any]]
 
 
 def _elsewhere(jobs: Sequence[Job], count: int, folder: Path, where: str) -> None:
-    """Runs the methods in `count` other processes, and compares their results with those of this one."""
+    """Run the methods in `count` other processes, and compare their results with this one's."""
     if count > 1 and processes.mpirun() is None:
         for check, name, _ in jobs:
             check.skipped(name, "no mpirun")
@@ -276,7 +277,7 @@ def _elsewhere(jobs: Sequence[Job], count: int, folder: Path, where: str) -> Non
 
 
 def _family(call: Call) -> str:
-    """The first family with a problem for the method, of these the one where that comes first (UserError: none)."""
+    """The first family with a problem for the method, and among equals with the earliest one; UserError if none."""
     word, places, having, fault = word_of(call.method), dict[str, int](), list[str](), None
     for name in FAMILIES:
         family = Arguments(call.method, call.problem, call.data, name, {}).chosen()
@@ -294,19 +295,19 @@ def _family(call: Call) -> str:
         places |= {name: fitting[0]} if fitting else {}
     if not having:
         if fault is None or ":" not in word_of(call.problem):
-            Arguments(call.method, call.problem, call.data, "", {}).chosen()  # refuses words that no family has
+            Arguments(call.method, call.problem, call.data, "", {}).chosen()  # UserError for unknown names
         assert fault is not None
         raise fault
-    return min(places, key=lambda name: places[name], default=having[0])  # one where they do not fit says why
+    return min(places, key=lambda name: places[name], default=having[0])  # a single family explains why they do not fit
 
 
 def _root(exc: BaseException) -> BaseException:
-    """The exception that others were raised from."""
+    """The root cause of a chain of exceptions."""
     return exc if exc.__cause__ is None else _root(exc.__cause__)
 
 
 def _kind(exc: Exception) -> str:
-    """The finding to which a failure in one process belongs."""
+    """Name of the finding for a failure in one process."""
     root = _root(exc)
     if isinstance(root, ChangedInPlace) or (isinstance(root, ValueError) and "read-only" in str(root)):
         return "messages"
@@ -316,7 +317,7 @@ def _kind(exc: Exception) -> str:
 
 
 def _said(exc: Exception) -> str:
-    """A failure in a sentence, with file and line where it is no sentence for users."""
+    """A failure in a sentence, with file and line unless it is a UserError."""
     root = _root(exc)
     said = exc.cause if isinstance(exc, RunFailed) else str(exc) if isinstance(exc, UserError | ClientError) else ""
     where = "" if isinstance(root, UserError) else place_of(root)
@@ -324,13 +325,13 @@ def _said(exc: Exception) -> str:
 
 
 def _few(words: Sequence[Any]) -> str:
-    """The first ones, and how many more."""
+    """The first words, and the number of further ones."""
     shown = ", ".join(f"{word:,}" if isinstance(word, int) else str(word) for word in words[:3])
     return f"{shown} and {len(words) - 3} more" if len(words) > 3 else shown
 
 
 def _poisoned(data: Any) -> Any:
-    """A copy of a client's data whose numbers are NaN; None: they hold no floating-point numbers."""
+    """A copy of a client's data with NaN in all numbers; None if there are no floating-point numbers."""
     if isinstance(data, Dataset):
         return replace(data, shift=np.nan)
     if isinstance(data, np.ndarray):

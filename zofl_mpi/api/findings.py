@@ -1,4 +1,4 @@
-"""Findings of `check_method`: what was checked, what came of it, what to do."""
+"""Findings of `check_method`: check, outcome, advice."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ ADVICE = {
     "m = 1": "a method may have one client, or one participant: no division by m - 1",
     "m = 1,000": "clients are numbered up to m - 1: no table of a fixed length",
 }
-"""{name of a finding: what to do where it fails}"""
+"""{name of a finding: advice if it fails}"""
 
 
 @final
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """Outcome of one check.
 
     Attributes:
-        name: of the check, as "3 ranks".
+        name: of the check, for example "3 ranks".
         status: passed, failed or not checked.
-        detail: what was found, or why it was not checked.
-        advice: what to do; "" where nothing failed.
+        detail: the observation, or the reason for not checking.
+        advice: remedy; "" if nothing failed.
     """
 
     name: str
@@ -51,10 +51,10 @@ class Finding:
 @final
 @dataclass(frozen=True)
 class Checked:
-    """What `check_method` found.
+    """All outcomes of `check_method`.
 
     Attributes:
-        method, problem: what was checked, by the words of a command line.
+        method, problem: their names on a command line.
         findings: a `Finding` for each check.
     """
 
@@ -64,12 +64,12 @@ class Checked:
 
     @property
     def ok(self) -> bool:
-        """Whether no check failed; what was not checked does not count."""
+        """True if no check failed; skipped checks do not count."""
         return not self.failed
 
     @property
     def failed(self) -> list[str]:
-        """The names of the checks that failed."""
+        """Names of the failed checks."""
         return [each.name for each in self.findings if each.status == "failed"]
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a run changes in its process, put back at its end: a script goes on as it was."""
+"""Restore the process after a run, so that the script continues unaffected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RUNNING = threading.Lock()
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """No other run of this process is in progress (UserError: one is)."""
+    """Context of one run at a time in this process; UserError if another is in progress."""
     if not _RUNNING.acquire(blocking=False):
         raise UserError(
             "a run is in progress in this process, and two would disturb each other's threads, seeds and signals: "
@@ -32,7 +32,7 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def put_back() -> Iterator[None]:
-    """Environment, threads of the libraries, the path of imports and the hook of threads are as before afterwards."""
+    """Context that restores environment variables, library threads, the import path and the hook of threads."""
     from threadpoolctl import ThreadpoolController
 
     variables = {name: os.environ.get(name) for name in VARIABLES}
@@ -56,7 +56,7 @@ def put_back() -> Iterator[None]:
 
 
 def _settings(torch: Any) -> tuple[Any, ...]:
-    """Torch's threads, and what `device.reproducible` sets."""
+    """Torch's threads, and the settings of `device.reproducible`."""
     if torch is None:
         return ()
     return (

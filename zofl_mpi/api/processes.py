@@ -1,7 +1,7 @@
-"""Runs in processes of their own, one or several under mpirun, of methods that this process knows; for `check_method`.
+"""Runs in other processes, single or under mpirun, of methods known in this one; for `check_method`.
 
-What a run is given is pickled by value, into a folder that only this user reads. Many runs are one start: a start of
-Python costs more than a small run.
+Arguments are pickled by value into a private folder. Many runs share one start of Python, which costs more than a small
+run.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ sys.path[:] = json.load(open(sys.argv[1] + "/path.json"))
 from zofl_mpi.api.processes import perform
 perform(sys.argv[1])"""
 LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "SLURM_", "HYDI_", "HYDRA_", "PALS_", "FLUX_")
-"""Beginnings of a launcher's variables, which the processes that this one starts must not inherit."""
+"""Prefixes of launcher variables, which child processes must not inherit."""
 OPEN_MPI = {
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "PRTE_MCA_hwloc_default_binding_policy": "none",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
 }
-"""More ranks than cores, for Open MPI; other MPIs need nothing for that."""
+"""Settings for oversubscription with Open MPI; other MPIs need none."""
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 PATIENCE, GRACE = 300.0, 5.0
-"""Seconds that a run may take, and those between a polite signal and the last one."""
+"""Seconds that a run may take, and those between SIGTERM and SIGKILL."""
 
 
 @final
 @dataclass(frozen=True)
 class Call:
-    """A run as `simulate` is given it: its arguments without flags, and flags."""
+    """Arguments of a call of `simulate`, and its flags."""
 
     method: Any
     problem: Any
@@ -53,21 +53,21 @@ class Call:
 
 
 def mpirun() -> str | None:
-    """The path of mpirun: this Python's own, else the first of PATH; None: there is none."""
+    """Path of mpirun: this Python's own, else the first in PATH; None: not found."""
     return shutil.which("mpirun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
 
 
 class Outcome(NamedTuple):
-    """What became of a run."""
+    """Outcome of a run."""
 
-    fault: str = ""  # why it failed
-    unsent: bool = False  # whether it never began: what it is given cannot be sent, or no process starts
+    fault: str = ""  # reason of failure
+    unsent: bool = False  # True if it never began: its arguments cannot be sent, or no process starts
 
 
 def run_all(calls: Sequence[Call], count: int, folder: Path) -> list[Outcome]:
-    """Makes the runs one after the other on `count` ranks (1: one process).
+    """Run all calls in order on `count` ranks (1: one process).
 
-    After a run that ends its processes the next ones get new ones. `folder` must exist; files in it are this call's.
+    If a run ends its processes, the next ones start new ones. `folder` must exist and is for this call only.
     """
     outcomes = [Outcome()] * len(calls)
     waiting = list[int]()
@@ -87,7 +87,7 @@ def run_all(calls: Sequence[Call], count: int, folder: Path) -> list[Outcome]:
         while waiting and (done := folder / f"{waiting[0]}.json").exists():
             outcomes[waiting.pop(0)] = Outcome(*json.loads(done.read_text()))
         if waiting and (folder / f"{waiting[0]}.begun").exists():
-            outcomes[waiting.pop(0)] = Outcome(said)  # which has ended its processes
+            outcomes[waiting.pop(0)] = Outcome(said)  # it ended its processes
         else:
             for k in waiting:
                 outcomes[k] = Outcome(f"no {count} processes can be started: {said}", unsent=True)
@@ -96,7 +96,7 @@ def run_all(calls: Sequence[Call], count: int, folder: Path) -> list[Outcome]:
 
 
 def perform(folder: str) -> None:
-    """Makes the waiting runs of a folder, on every rank of this start."""
+    """Execute the waiting runs of a folder, on every rank of this start."""
     is_first = next((os.environ[name] for name in RANKS if name in os.environ), "0") == "0"
     for k in json.loads((Path(folder) / "waiting.json").read_text()):
         outcome = Outcome()
@@ -104,7 +104,7 @@ def perform(folder: str) -> None:
             (Path(folder) / f"{k}.begun").touch()
         try:
             method, problem, data, family, mpi, flags = ranks.received((Path(folder) / f"{k}.pickle").read_bytes())
-        except Exception as exc:  # whatever a module of somebody's own raises
+        except Exception as exc:  # a user's module may raise anything
             outcome = Outcome(f"it cannot be loaded in another process: {mistake(exc)}", unsent=True)
         else:
             try:
@@ -120,18 +120,18 @@ def perform(folder: str) -> None:
 
 
 def _refuse_main(call: Call) -> None:
-    """Refuses a class of the script itself where it cannot go by value (UserError)."""
+    """Refuse a class defined in the script itself if it cannot be pickled by value."""
     own = [each for each in (call.method, call.problem) if getattr(each, "__module__", "") == "__main__"]
     if own and not ranks.by_value():
         name = getattr(own[0], "__qualname__", type(own[0]).__name__)
         raise UserError(
-            f"{name} is of the script itself: define it in a module, or install cloudpickle: "
+            f"{name} is defined in the script itself: move it to a module, or install cloudpickle: "
             "pip install 'zofl_mpi[script]'"
         )
 
 
 def _start(count: int, folder: Path, patience: float) -> str:
-    """Starts the processes and waits for their end; the last words of processes that fail."""
+    """Start the processes and wait for their end; return the last output of failed ones."""
     launcher = mpirun()
     command = [sys.executable, "-c", RUN, str(folder)]
     if count > 1:
@@ -154,7 +154,7 @@ def _start(count: int, folder: Path, patience: float) -> str:
 
 
 def _end(process: subprocess.Popen[Any]) -> None:
-    """Ends what is still there: first by a polite signal, since mpirun ends its ranks only if it may."""
+    """End remaining processes: SIGTERM first, because mpirun needs it to end its ranks."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return

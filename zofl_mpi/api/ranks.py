@@ -1,4 +1,4 @@
-"""Ranks of a script under mpirun: they meet before a run, compare its arguments, and may serve those of rank 0."""
+"""Ranks of a script under mpirun: they meet before a run, compare arguments, and may serve rank 0's runs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from zofl_mpi.run.mpi import world as mpi
 
 T = TypeVar("T")
 SHARED, SENT_BYTES = "/dev/shm", 1 << 24
-"""Folder of files in memory, and bytes that travel at once."""
+"""Folder of files in memory, and maximum bytes per transfer."""
 _LEADING: list[World] = []
 """The world of a `lead` in progress, at rank 0."""
 
 
 def connect(use_mpi: bool | None, remedy: str = "say mpi=False (or mpi=True)") -> World:
-    """The ranks of a run; with False this process alone. All ranks call it.
+    """Ranks of a run; with use_mpi=False this process alone. All ranks call it.
 
-    UserError: a notebook's kernel inherits a launcher's variables; the ranks do not see each other.
+    UserError: a notebook's kernel inherits launcher variables, or the ranks do not see each other.
     """
     if use_mpi is False or not (use_mpi or launched(os.environ)):
         return SingleProcess()
@@ -40,7 +40,7 @@ def connect(use_mpi: bool | None, remedy: str = "say mpi=False (or mpi=True)") -
 
 @contextmanager
 def aborting(world: World) -> Iterator[None]:
-    """Ends all ranks, of several, when this one raises what the others do not know of."""
+    """Context that ends all ranks if this one raises an exception unknown to the others."""
     try:
         yield
     except UserError:  # the others have it, too
@@ -52,12 +52,12 @@ def aborting(world: World) -> Iterator[None]:
 
 
 def last_words(exc: BaseException) -> str:
-    """What a rank prints that ends all."""
+    """Final output of a rank that ends all others."""
     return "".join(traceback.format_exception(exc)) + f"zofl_mpi: {type(exc).__name__}: {exc}"
 
 
 def shared(world: World, data: Any) -> Any:
-    """The data of a run on every rank: its own, or those of rank 0 where the others have none, once on each node."""
+    """The data on every rank: its own, or rank 0's if the others have none, once per node."""
     has = world.allgather(isinstance(data, Federation))
     if not has[0] or all(has):
         return data
@@ -65,7 +65,7 @@ def shared(world: World, data: Any) -> Any:
 
 
 def spread(world: World, value: Any) -> Any:
-    """Rank 0's value on all ranks; its arrays once on each node, in memory that the ranks of the node share."""
+    """Rank 0's value on all ranks, with arrays in memory shared by the ranks of a node."""
     buffers: list[pickle.PickleBuffer] = []
     text = pickle.dumps(value, protocol=5, buffer_callback=buffers.append) if world.rank == 0 else b""
     text, sizes = world.bcast((text, [each.raw().nbytes for each in buffers]))
@@ -82,7 +82,7 @@ def spread(world: World, value: Any) -> Any:
         if world.rank and sum(sizes):
             with open(path, "rb") as file:
                 whole = mmap.mmap(file.fileno(), sum(sizes), access=mmap.ACCESS_READ)
-        world.neighbours(None)  # until then the file is there
+        world.neighbours(None)  # the file exists until then
     if world.rank == 0:
         return value
     ends = [0, *itertools.accumulate(sizes)]
@@ -90,7 +90,7 @@ def spread(world: World, value: Any) -> Any:
 
 
 def compare(world: World, words: list[str]) -> None:
-    """Refuses ranks that ask for different runs."""
+    """Refuse ranks with different arguments."""
     told = world.allgather(words)
     for rank, other in enumerate(told):
         if other != told[0]:
@@ -100,17 +100,17 @@ def compare(world: World, words: list[str]) -> None:
 
 
 def lead(function: Callable[..., T], *arguments: Any, **named: Any) -> T | None:
-    """Calls `function` at rank 0 alone; the other ranks serve its simulations until it returns. Call it on all ranks.
+    """Call `function` at rank 0 only; the other ranks serve its simulations until it returns. All ranks call it.
 
-    What simulations are given within `function` is sent to the other ranks by value: classes, functions and arrays,
-    those of a notebook too (by cloudpickle, which must be installed for these).
+    Arguments of simulations within `function` are sent to the other ranks by value: classes, functions and arrays,
+    including those of a notebook (these need cloudpickle).
 
     Returns:
-        At rank 0, or without MPI, what `function` returns; None elsewhere.
+        At rank 0, or without MPI, the value of `function`; None elsewhere.
 
     Raises:
-        RunFailed: on the other ranks, where `function` raises an exception at rank 0, which gets the exception itself.
-        UserError: what a simulation is given cannot be sent; it is named.
+        RunFailed: on the other ranks, if `function` raises at rank 0, which gets the exception itself.
+        UserError: an argument of a simulation cannot be sent (named).
     """
     alone = "there are no ranks to lead; call the function itself, whose runs say mpi=False"
     world = connect(None, alone)
@@ -135,13 +135,13 @@ def lead(function: Callable[..., T], *arguments: Any, **named: Any) -> T | None:
 
 
 def announce(call: Callable[..., object], *arguments: Any) -> None:
-    """Within `lead` at rank 0: makes the other ranks call this function, too."""
+    """Within `lead` at rank 0: make the other ranks call this function, too."""
     if _LEADING:
         _LEADING[0].bcast(("call", sent((call, *arguments))))
 
 
 def _serve(world: World) -> None:
-    """Takes part in whatever rank 0 calls, until it ends."""
+    """Take part in rank 0's calls until it ends."""
     while True:
         word, content = world.bcast(None)
         if word == "end":
@@ -154,7 +154,7 @@ def _serve(world: World) -> None:
 
 
 def by_value() -> Any:
-    """cloudpickle, which sends classes of a script or of a notebook's cell by value; None: it is not installed."""
+    """cloudpickle, which sends classes of a script or notebook by value; None: not installed."""
     try:
         import cloudpickle
     except ImportError:
@@ -163,12 +163,12 @@ def by_value() -> Any:
 
 
 def sent(arguments: tuple[Any, ...]) -> bytes:
-    """The arguments by value (UserError: one cannot be sent, named)."""
-    pickler = by_value() or pickle  # classes of a module suffice
+    """The arguments by value; UserError names one that cannot be sent."""
+    pickler = by_value() or pickle  # classes of a module need no cloudpickle
     for each in arguments:
         try:
             pickler.dumps(each)
-        except Exception as exc:  # of whatever __reduce__ is
+        except Exception as exc:  # __reduce__ may raise anything
             name = getattr(each, "__qualname__", type(each).__name__)
             advice = "define it in a module, or install cloudpickle: pip install 'zofl_mpi[script]'"
             raise UserError(f"{name} cannot be sent to the other ranks ({exc}): {advice}") from exc
@@ -176,7 +176,7 @@ def sent(arguments: tuple[Any, ...]) -> bytes:
 
 
 def received(content: bytes) -> Any:
-    """What `sent` has made. Classes of the sender's script become known here: messages name their classes."""
+    """The arguments in the output of `sent`. Registers classes of the sender's script: messages name their classes."""
     arguments = pickle.loads(content)
     main = vars(sys.modules["__main__"])
     for cls in (each for each in arguments if isinstance(each, type) and each.__module__ == "__main__"):

@@ -1,4 +1,4 @@
-"""Results of runs from Python: what a run reached, its tables, its model."""
+"""Results of runs from Python: last row, tables, model."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from zofl_mpi.run import records
 
 SMALLER = ("loss", "objective", "error", "residual", "gap", "distance")
-"""Words of columns whose smaller values are better."""
+"""Words in names of columns with smaller values that are better."""
 
 
 @final
 @dataclass(frozen=True)
 class Result:
-    """What a run has left.
+    """Result of a run.
 
     Attributes:
-        path: of the result file, which rank 0 has written.
+        path: of the result file, written by rank 0.
         status: done; stopped (by a callback, the script or the method); interrupted (by a signal); running.
         row: columns of the last round, {name: value}.
         config: the resolved configuration, {flag: value}.
-        reason: why the run was stopped; "" where it was not.
-        rank: of this process; the tables are at rank 0.
+        reason: reason of the stop; "" if the run was not stopped.
+        rank: of this process; rank 0 has the tables.
     """
 
     path: str
@@ -41,12 +41,12 @@ class Result:
     config: Mapping[str, Any] = field(repr=False)
     reason: str = ""
     rank: int = 0
-    built: Arguments | None = field(default=None, repr=False)  # by which this process ran it
-    problem: Any = field(default=None, repr=False)  # as that run had it
+    built: Arguments | None = field(default=None, repr=False)  # the arguments in this process
+    problem: Any = field(default=None, repr=False)  # as in that run
 
     @cached_property
     def run(self) -> records.Run:
-        """The result file, as `zofl_mpi.records.load` reads it; at rank 0."""
+        """The result file, as `zofl_mpi.records.load` reads it; at rank 0 only."""
         if self.rank:
             advice = "ask `result.rank == 0` first, or let rank 0 alone work: zofl_mpi.lead"
             raise UserError(f"rank {self.rank} has no tables, they are at rank 0: {advice}")
@@ -55,11 +55,11 @@ class Result:
         return records.load(self.path)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is sent to other processes: the file is read again there."""
+        """State for other processes, which read the file again."""
         return {name: value for name, value in vars(self).items() if name != "run"}
 
     def table(self) -> pd.DataFrame:
-        """One row a round: bytes_down, bytes_up, messages, and all columns; needs pandas."""
+        """One row per round: bytes_down, bytes_up, messages, and all columns; needs pandas."""
         return self.run.table()
 
     @property
@@ -68,9 +68,9 @@ class Result:
         return self.run.final
 
     def best(self, column: str, *, smallest: bool | None = None) -> dict[str, float]:
-        """The row with the best value of a column: the largest, or the smallest of losses, objectives and errors.
+        """The row with the best value of a column: the largest, or the smallest for losses, objectives and errors.
 
-        `smallest` says which, where the name does not (UserError: no such column, or it has no value).
+        `smallest` overrides this rule. UserError: the column is missing or has no value.
         """
         rounds = self.run.rounds
         if column not in rounds:
@@ -83,12 +83,12 @@ class Result:
         return {name: float(each[k]) for name, each in rounds.items()}
 
     def module(self) -> Any:
-        """The torch module with the final model's parameters, a copy on the CPU (UserError: the problem has none).
+        """A torch module with the final model's parameters, a copy on the CPU (UserError: the problem has none).
 
-        Of a network cut in two: the client's part, then the server's, `module.client` and `module.server`.
+        For a split network: the client's part, then the server's, `module.client` and `module.server`.
         """
         if self.config.get("client_parts") == "own":
-            raise UserError("--client-parts own: each client keeps a part of its own; there is no one module")
+            raise UserError("--client-parts own: each client keeps its own part, hence there is no single module")
         module = None if self.problem is None else self.problem.module_of(self.final)
         if module is None:
             what = "is of a file" if self.problem is None else f"is of {type(self.problem).__name__}"
@@ -97,9 +97,9 @@ class Result:
         return module
 
     def continued(self, problem: Any, data: Any, family: str, flags: Mapping[str, Any]) -> Arguments:
-        """The arguments that continue this run (UserError: what its file does not record is not given)."""
+        """Arguments that continue this run; UserError if one was an object that the file cannot store."""
         own, method = self.built, self.config["method"]
-        if own is not None:  # what this process has at hand
+        if own is not None:  # objects of this process
             method, family = own.method, family or own.family
             problem = own.problem if problem is None else problem
             data = own.data if data is None else data
@@ -112,22 +112,22 @@ class Result:
 
     @cached_property
     def _command(self) -> str:
-        """The command that made the run, of which its tables are no part."""
+        """The command that created the run."""
         from zofl_mpi.run import records
 
         return str(records.heading(self.path).attrs["command"])
 
 
 def family_of(command: str) -> str:
-    """The family of methods by whose command a run was made; "" where it does not say."""
+    """The family of a run's command; "": unknown."""
     words = command.split()
     return words[2].removeprefix("zofl_mpi.") if words[:2] == ["python", "-m"] else ""
 
 
 def load(path: str | os.PathLike[str], *, method: type[Any] | None = None) -> Result:
-    """A result of an earlier run, to look at or to continue; `method`: its class, where that is your own.
+    """Load the result of an earlier run, to read or to continue it; `method`: its class, if it is yours.
 
-    UserError: there is no such result, or it is damaged.
+    UserError: the result is missing or damaged.
     """
     from zofl_mpi.run import records
 
@@ -139,10 +139,10 @@ def load(path: str | os.PathLike[str], *, method: type[Any] | None = None) -> Re
         data = None if IN_MEMORY in run.attrs["command"] else run.config.get("data")
         own = Arguments(method, run.config["problem"], data, family_of(run.attrs["command"]), {})
         result = replace(result, built=own)
-    vars(result)["run"] = run  # which it would read once more
+    vars(result)["run"] = run  # it would be read twice
     return result
 
 
 def is_smaller_better(column: str) -> bool:
-    """Whether a column's smaller values are better, by its name."""
+    """True if smaller values of a column are better, by its name."""
     return any(word in column for word in SMALLER)

@@ -1,4 +1,4 @@
-"""Runs from Python: `simulate`, `plan`, and `Simulation`, a run step by step."""
+"""Runs from Python: `simulate`, `plan`, and `Simulation`, a run round by round."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from zofl_mpi.errors import RunFailed, UserError
 from zofl_mpi.run.command import plan as plans
 from zofl_mpi.run.command.build import Built, build, compile_kernel, opened
 from zofl_mpi.run.loop.progress import Progress, progress
+from zofl_mpi.run.loop.screen import show
 from zofl_mpi.run.loop.signals import Stop
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ REFUSED = {
     "survive": "start the run from the command line",
     "track": "give callbacks=[zofl_mpi.TensorBoard(FOLDER)]",
 }
-"""{flag that means nothing here: what to do instead}"""
+"""{flag without meaning here: alternative}"""
 
 
 class Callback(Protocol):
-    """What looks on at rank 0: any object with one or more of these functions. Their seconds count for no round."""
+    """Observer of a run at rank 0: any object with some of these functions. Their time counts for no round."""
 
     def on_start(self, run: Simulation) -> None:
         """Called before the first round."""
@@ -46,21 +47,21 @@ class Callback(Protocol):
 
 @final
 class Simulation:
-    """A run, step by step: a context manager that yields the columns of each round.
+    """A run, round by round: a context manager that yields each round's columns.
 
         with zofl_mpi.Simulation("zo_hfl", "softmax", "digits", m=5) as run:
             for row in run:
                 ...
 
-    Leaving the block early ends the run after the round in progress. Under mpirun all ranks do the same; rank 0 alone
-    gets rows.
+    Leaving the block early ends the run after the round in progress. Under mpirun all ranks execute the same code; only
+    rank 0 gets rows.
 
     Attributes:
         rank: of this process.
         method: the method, as built.
         plan: the resolved configuration, {flag: value}.
         row: columns of the last round; {} before the first.
-        result: once the block is left, a `Result`.
+        result: a `Result`, once the block is left.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Simulation:
         mpi: bool | None = None,
         **flags: Any,
     ) -> None:
-        """As `simulate`; nothing happens before the `with` block."""
+        """Arguments as for `simulate`; the run starts with the `with` block."""
         self._given = _arguments(method, problem, data, family, flags)
         self._callbacks, self._mpi = list(callbacks), mpi
         self._call = (method, problem, data, family, mpi, flags)
@@ -88,23 +89,23 @@ class Simulation:
 
     @property
     def result(self) -> Result:
-        """The result of the run (UserError: the run goes on)."""
+        """The result of the run; UserError while it is in progress."""
         if self._result is None:
-            raise UserError("the run has no result yet: it has one when the `with` block is left")
+            raise UserError("the run has no result yet: read it after the `with` block")
         return self._result
 
     @property
     def state(self) -> Any:
-        """The state after the last round; at rank 0."""
+        """The state after the last round; at rank 0 only."""
         return self._leads().rounds.state
 
     @property
     def rounds(self) -> int:
-        """How many rounds are finished."""
+        """Number of finished rounds."""
         return int(self.row.get("round", 0))
 
     def stop(self, reason: str) -> None:
-        """Ends the run after the round in progress, or after the one whose row was just given; at rank 0."""
+        """End the run after the round in progress, or after the one just yielded; at rank 0 only."""
         self._leads().rounds.stop(reason)
 
     def __enter__(self) -> Self:
@@ -142,7 +143,7 @@ class Simulation:
             yield row
 
     def _next(self, session: Session) -> dict[str, float] | None:
-        """Computes a round; None after the last one."""
+        """Compute a round; None after the last one."""
         try:
             row = next(self._rows, None)
         except RunFailed as failure:
@@ -179,7 +180,9 @@ class Simulation:
             if exc is not None:
                 self._failed(self._session, world, exc)
                 return
-            with ExitStack() as at_the_end:  # all ranks have the result: what one callback raises hurts no other
+            with (
+                ExitStack() as at_the_end
+            ):  # all ranks have the result: an exception of a callback affects no other rank
                 for callback in reversed(self._callbacks):
                     at_the_end.callback(getattr(callback, "on_end", lambda _: None), self)
 
@@ -192,10 +195,10 @@ class Simulation:
         world.bcast(("", self._result))
         self._result = replace(self._result, built=self._given, problem=self.method.setting.problem)
         if not self._job.plan.values["quiet"]:
-            print(session.closing(), flush=True)
+            show(session.closing())
 
     def _failed(self, session: Session, world: World, exc: BaseException) -> None:
-        """Closes the result of a run that failed, and lets all ranks raise it, or ends them where they cannot hear."""
+        """Close the result of a failed run, and raise on all ranks, or end those that cannot respond."""
         session.break_off(exc)
         if world.size == 1:
             return
@@ -212,7 +215,7 @@ class Simulation:
             self._job.watch.ends()
 
     def _learn(self, told: tuple[str, Result | None]) -> None:
-        """What rank 0 says of the end."""
+        """Receive rank 0's outcome."""
         failure, result = told
         if result is None:
             raise RunFailed(f"rank 0: {failure}")
@@ -228,7 +231,7 @@ class Simulation:
     def _leads(self) -> Session:
         if self._session is None:
             where = f"rank {self.rank}" if self.rank else "a run that has not begun"
-            raise UserError(f"{where} has no state and stops nothing: rank 0 leads a run, within its `with` block")
+            raise UserError(f"{where} has no state and cannot stop a run: use rank 0, within the `with` block")
         return self._session
 
 
@@ -242,20 +245,20 @@ def simulate(
     mpi: bool | None = None,
     **flags: Any,
 ) -> Result:
-    """Runs a federated method; under mpirun all ranks call it, and rank 0 gets the whole result.
+    """Run a federated method; under mpirun all ranks call it, and rank 0 gets the whole result.
 
     Args:
-        method: a name of `python -m zofl_mpi`, a class of your own, or a `Result` to continue.
-        problem: a name, a class of your own, or a `TorchProblem` or `SplitProblem`; None: the method's usual one.
-        data: a name or a path of a file, as --data takes it, or a `Federation` in memory; None: the usual ones.
-        family: zo_hfl, fedrzo or heron_sfl, where method and problem belong to several.
-        callbacks: objects that look on, see `Callback`.
-        mpi: False: this process alone, whatever a launcher has set; True: MPI in any case.
-        flags: all of `python -m zofl_mpi.FAMILY --help`, with underscores; quiet is True where it is not given.
+        method: a name listed by `python -m zofl_mpi`, your class, or a `Result` to continue.
+        problem: a name, your class, a `TorchProblem` or a `SplitProblem`; None: the method's default.
+        data: a name or a file's path, as for --data, or a `Federation` in memory; None: the default.
+        family: zo_hfl, fedrzo or heron_sfl; needed if method and problem belong to several.
+        callbacks: observers, see `Callback`.
+        mpi: False: this process alone, even under a launcher; True: MPI in any case.
+        flags: those of `python -m zofl_mpi.FAMILY --help`, with underscores; quiet is True by default.
 
     Raises:
-        UserError: a mistake, before the first round; nothing was written.
-        RunFailed: a round failed; the rounds before it are in the result file. On all ranks.
+        UserError: a mistake, found before the first round; nothing was written.
+        RunFailed: a round failed; the result file has the earlier rounds. Raised on all ranks.
     """
     with Simulation(method, problem, data, family=family, callbacks=callbacks, mpi=mpi, **flags) as run:
         for _ in run:
@@ -264,18 +267,18 @@ def simulate(
 
 
 def take_part(method: Any, problem: Any, data: Any, family: str, mpi: bool | None, flags: Mapping[str, Any]) -> None:
-    """A rank's part of what rank 0 runs within `lead`."""
+    """A rank's part of rank 0's run within `lead`."""
     simulate(method, problem, data, family=family, mpi=mpi, **flags)
 
 
 @final
 @dataclass(frozen=True)
 class Planned:
-    """What a run would be, without running it.
+    """Plan of a run that is not executed.
 
     Attributes:
         config: the resolved configuration, {flag: value}.
-        expected: costs as far as the method knows them, and measured seconds, {description: value}.
+        expected: costs known to the method, and measured seconds, {description: value}.
     """
 
     config: Mapping[str, Any]
@@ -288,9 +291,9 @@ class Planned:
 def plan(
     method: Any, problem: Any = None, data: Any = None, *, family: str = "", mpi: bool | None = None, **flags: Any
 ) -> Planned:
-    """The resolved configuration and the expected cost of a run, as --dry-run prints them; arguments as `simulate`'s.
+    """Resolved configuration and expected cost of a run, as printed by --dry-run; arguments as for `simulate`.
 
-    Measured seconds are those of rank 0; the other ranks get the configuration alone.
+    Seconds are measured at rank 0; the other ranks get the configuration only.
     """
     ranks.announce(take_part_in_plan, method, problem, data, family, mpi, flags)
     with isolation.alone(), isolation.put_back(), ExitStack() as end:
@@ -305,22 +308,22 @@ def plan(
 def take_part_in_plan(
     method: Any, problem: Any, data: Any, family: str, mpi: bool | None, flags: Mapping[str, Any]
 ) -> None:
-    """A rank's part of what rank 0 plans within `lead`."""
+    """A rank's part of rank 0's plan within `lead`."""
     plan(method, problem, data, family=family, mpi=mpi, **flags)
 
 
 def _arguments(method: Any, problem: Any, data: Any, family: str, flags: Mapping[str, Any]) -> Arguments:
-    """The arguments, completed by those of a result that is continued."""
+    """The arguments, completed by those of a result to continue."""
     for name, advice in REFUSED.items():
         if flags.get(name):
-            raise UserError(f"{name}: a script has no use for it; {advice}")
+            raise UserError(f"{name}: has no effect in a script; {advice}")
     if isinstance(method, Result):
         return method.continued(problem, data, family, flags)
     return Arguments(method, problem, data, family, dict(flags))
 
 
 def _built(world: World, given: Arguments, quiet: bool, dry_run: bool = False) -> Built:
-    """The run on all ranks, whose arguments are compared."""
+    """The run on all ranks, after a comparison of their arguments."""
     own = {**given.flags, "quiet": quiet, **({"dry_run": True} if dry_run else {})}
     given = replace(given, flags=own, data=ranks.shared(world, given.data))
     ranks.compare(world, run_or_fail_all(world, given.words))

@@ -1,8 +1,9 @@
 """Read a client's change from its reply, as the reply's fields declare it (`zofl_mpi.change`)."""
 
+import functools
 import inspect
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from types import UnionType
@@ -10,7 +11,7 @@ from typing import Any, get_args, get_origin
 
 import numpy as np
 
-from zofl_mpi import Array, UserError
+from zofl_mpi import Array, Client, Reply, Step, UserError
 from zofl_mpi.engine import messages
 
 
@@ -110,6 +111,30 @@ def applied(reply: Any, message: Any, D: Array) -> Any:
     return replace(reply, **new)
 
 
+def with_replies(step: Step, change: Callable[[Client, Any, Any, dict[str, Any]], Any]) -> Step:
+    """The step with change(client, message, reply, memory before it) in place of its reply, or of its reduced part.
+
+    A step that streams stays one.
+    """
+
+    def changed(client: Client, message: Any, reply: Any, before: dict[str, Any]) -> Any:
+        if isinstance(reply, Reply):
+            return replace(reply, reduced=change(client, message, reply.reduced, before))
+        return change(client, message, reply, before)
+
+    @functools.wraps(step)
+    def answer(client: Client, message: Any) -> Any:
+        before = dict(client.memory)
+        return changed(client, message, step(client, message), before)
+
+    @functools.wraps(step)
+    def stream(client: Client, message: Any) -> Any:
+        before = dict(client.memory)
+        return changed(client, message, (yield from step(client, message)), before)
+
+    return stream if inspect.isgeneratorfunction(step) else answer
+
+
 def example(kind: type[Any], message: Any) -> Any:
     """A reply without any change; UserError if a change is counted from something outside the message."""
     starts = {c.name: base(kind, c, message) for c in of(kind)}
@@ -140,15 +165,23 @@ def _reply_of(cls: Any, name: str) -> type[Any] | None:
         hints = next((hints for step in steps if (hints := typing.get_type_hints(step))), {})
     except (NameError, TypeError):  # a name that only type checkers import
         return None
-    told = hints.pop("return", None)
-    answers = get_args(told) if get_origin(told) in (typing.Union, UnionType) else (told,)
-    kind = next((each for each in answers if isinstance(each, type) and of(each)), None)
+    kind = next((each for each in _classes(hints.pop("return", None)) if isinstance(each, type) and of(each)), None)
     asked = next((each for each in reversed(hints.values()) if is_dataclass(each)), None)
     if kind is None or asked is None:
         return None
     names = {f.name for each in (kind, asked) for f in fields(each)} | {""}
     fits = all({c.of, c.unit} <= names for c in of(kind))
     return kind if fits and "r" in names else None
+
+
+def _classes(told: Any) -> Iterator[Any]:
+    """Classes of the replies, and of their reduced parts, that an annotation names."""
+    among = {typing.Union: 0, UnionType: 0, Generator: 2, Reply: 0}  # the first argument that is of a reply
+    if get_origin(told) not in among:
+        yield told
+        return
+    for each in get_args(told)[among[get_origin(told)] :]:
+        yield from _classes(each)
 
 
 def size(value: Any) -> int:

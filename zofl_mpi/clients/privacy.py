@@ -75,23 +75,23 @@ class Spent:
 @final
 @dataclass(frozen=True)
 class Privacy(Between):
-    """Clipped replies D_i <- D_i min(1, C/|D_i|), their sum noised once, and the account (epsilon, delta) of that.
+    """Clipped replies D_i <- D_i min(1, C/|D_i|), one noise vector on their sum, and the privacy account (epsilon,
+    delta).
 
-    All clients weigh the same, and the sum's denominator is fixed, whoever came: beta m, or m where ZO-HFL divides by
-    it (--divide m). `D_i` is a change of the model (of
-    SCAFFOLD's c_i, too), or the scalars of a method that sends some, as its reply declares them (`zofl_mpi.change`).
+    All clients have equal weight. The sum's divisor is fixed: beta m, or m with ZO-HFL's --divide m. `D_i` is a change
+    of the model (or of SCAFFOLD's c_i), or the scalars that a method sends, as its reply declares them
+    (`zofl_mpi.change`).
 
     Attributes:
-        clip: C, the norm to which a client's reply is clipped: none, or a number. The other flags here need one.
-        noise_multiplier: z, 0 or at least 0.04: the sum's noise has standard deviation z C in each number.
-        epsilon: the budget E, at most 1000, in place of z, which the account of the planned rounds then gives; none: no
-            budget.
-        delta: of the account, at least 1e-12; auto: 1/m^1.1.
-        participation: fixed (beta m clients a round) or poisson (each client by itself with probability beta: some
-            rounds have more, some none; the account is tighter).
-        trust: server (it adds the noise, after the sum) or nobody (each client adds it to its scalars).
-        mechanism: gaussian, or laplace: pure epsilon, by Laplace noise of scale z C on scalars clipped in l1, and on
-            vectors by the K-norm mechanism (uniform direction, radius Gamma(n, z C)).
+        clip: C, the clipping norm of a client's reply: none, or a number. The other flags of this group need one.
+        noise_multiplier: z, 0 or at least 0.04; the sum's noise has standard deviation z C in each entry.
+        epsilon: privacy budget, at most 1000; determines z from the planned rounds. none: no budget.
+        delta: delta of the account, at least 1e-12; auto: 1/m^1.1.
+        participation: sampling of clients: fixed (beta m clients a round) or poisson (each client independently with
+            probability beta: group sizes vary and may be 0, epsilon is smaller).
+        trust: party that adds the noise: server (to the sum) or nobody (each client to its scalars).
+        mechanism: noise: gaussian, or laplace for pure epsilon (Laplace noise of scale z C on scalars clipped in l1;
+            for vectors the K-norm mechanism, with uniform direction and radius Gamma(n, z C)).
     """
 
     setting: Setting[Any]
@@ -166,7 +166,7 @@ class Privacy(Between):
         z = self.noise_multiplier
         demand(z == 0 or accounting.LEAST_NOISE <= z <= 2**30, "noise_multiplier", z, NOISE)
         if self.trust == LOCAL and not scalars:
-            raise UserError("--trust nobody: this method's clients send vectors; it is for zo_hfl, decomfl and hiso")
+            raise UserError("--trust nobody: needs clients that send scalars; take --method zo_hfl, decomfl or hiso")
         if self.active and self.setting.fleet is not None:
             raise UserError("--devices with --clip: who is off, late or too small depends on a client; leave it out")
         met = [(name, vars(each)[name]) for each in parts_of(method) for name in LEAKS if name in vars(each)]
@@ -180,27 +180,24 @@ class Privacy(Between):
 
     def answering(self, step: Step) -> Step:
         """Wrap a step: its reply holds the clipped changes and nothing else."""
+        return changes.with_replies(step, self._clipped_reply)
 
-        @functools.wraps(step)
-        def answer(client: Client, message: Any) -> Any:
-            before = dict(client.memory)
-            reply = step(client, message)
-            found = changes.of(type(reply))
-            if not found:
-                return reply
-            _refuse_others(reply)
-            sent = self.clipped(client.i, changes.changed(reply, message), message.r, all(c.scalar for c in found))
-            if not is_finite(sent.change):
-                check_finite(reply)  # its class has an error message of its own
-            if not any(c.memory for c in found):
-                return sent
-            sizes = [changes.size(getattr(reply, c.name)) for c in found]
-            for c, D in zip(found, np.split(sent.change, np.cumsum(sizes)[:-1]), strict=True):
-                if c.memory:  # the server's mean stays the mean over clients
-                    client.memory[c.memory] = (before.get(c.memory, 0) + D).astype(D.dtype)
+    def _clipped_reply(self, client: Client, message: Any, reply: Any, before: dict[str, Any]) -> Any:
+        """The clipped changes of a reply."""
+        found = changes.of(type(reply))
+        if not found:
+            return reply
+        _refuse_others(reply)
+        sent = self.clipped(client.i, changes.changed(reply, message), message.r, all(c.scalar for c in found))
+        if not is_finite(sent.change):
+            check_finite(reply)  # its class has an error message of its own
+        if not any(c.memory for c in found):
             return sent
-
-        return answer
+        sizes = [changes.size(getattr(reply, c.name)) for c in found]
+        for c, D in zip(found, np.split(sent.change, np.cumsum(sizes)[:-1]), strict=True):
+            if c.memory:  # the server's mean stays the mean over clients
+                client.memory[c.memory] = (before.get(c.memory, 0) + D).astype(D.dtype)
+        return sent
 
     def clipped(self, i: int, values: Array, r: int, scalars: bool = False) -> Clipped:
         """(k,) client i's values in round r, clipped; with noise under --trust nobody."""
@@ -310,7 +307,7 @@ class Privacy(Between):
         whole = self.cost(rounds, z)
         if whole == budget == math.inf:
             beyond = f"the epsilon of {rounds} rounds is beyond {LARGEST_EPSILON:,g}, up to which it is computed"
-            raise UserError(f"--noise-multiplier {z:g}: {beyond}, and protects nobody; more noise, or fewer rounds")
+            raise UserError(f"--noise-multiplier {z:g}: {beyond}; take a larger one, or fewer --rounds")
         if 0 < before < rounds:
             less = f"{self.cost(before, z):.4g} for {before}"
             warn(f"--rounds {rounds}: epsilon {whole:.4g} at delta {self._delta:.3g}, in place of {less}")

@@ -1,6 +1,6 @@
 """Clients with clipped and noised replies, as the server's program sees them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from zofl_mpi import Clients, Step, UserError
 from zofl_mpi.clients import changes
 from zofl_mpi.clients.wrapped import Wrapped
-from zofl_mpi.engine.clients import Participants, Replies, Weights
+from zofl_mpi.engine.clients import Participants, Weights
 
 T = TypeVar("T")
 
@@ -19,15 +19,7 @@ class PrivateClients(Wrapped):
 
     def __init__(self, inner: Clients, method: Any, privacy: Any) -> None:
         super().__init__(inner, method)
-        self.privacy, self._answered = privacy, -1
-
-    def ask(self, step: Step, message: Any, *, counted: bool = True, **how: Any) -> Replies:
-        self.refuse(counted, step, self._why, "clients.ask")
-        return self.inner.ask(step, message, counted=counted, **how)
-
-    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
-        self.refuse(counted, step, self._why, "clients.ask_each")
-        return self.inner.ask_each(step, each, counted=counted)
+        self.privacy, self._answered, self.flag = privacy, -1, f"--clip {privacy.clip:g}"
 
     def mean(
         self,
@@ -43,11 +35,11 @@ class PrivateClients(Wrapped):
         """The noised sum of the replies' changes, divided by the expected number of participants."""
         kind, privacy = changes.reply_of(step), self.privacy
         if kind is None:
-            self.refuse(counted, step, self._why, "clients.mean")
+            self.refuse(counted, step, "clients.mean")
             return self.inner.mean(step, message, to=to, weights=weights, counted=counted, nobody=nobody, **how)
         to = self._one_reply(step, message, to)
         if weights is not None and len({weights[i] for i in to}) > 1:
-            raise UserError(f"{self._why}: clients.mean must weigh all participants alike, or tells of their data")
+            raise UserError(f"{self.flag}: clients.mean must weigh participants equally: weights reveal their data")
         like = changes.example(kind, message) if nobody is None else nobody
         if to:
             total = self.inner.sum(step, message, privacy.clipped_change, to=to, **how)()
@@ -71,12 +63,12 @@ class PrivateClients(Wrapped):
         """The noised sum of the terms; a term is `stretch` times as long as the reply's change."""
         kind, privacy = changes.reply_of(step), self.privacy
         if kind is None or not changes.along(kind):
-            self.refuse(True, step, self._why, "clients.sum")
+            self.refuse(True, step, "clients.sum")
         if stretch is None:
-            raise UserError(f"{self._why}: clients.sum needs stretch=, by how much a term is longer than a change")
+            raise UserError(f"{self.flag}: clients.sum needs stretch=, by how much a term is longer than a change")
         to = self._one_reply(step, message, to)
         if not to and nobody is None:
-            raise UserError(f"{self._why}: nobody takes part in round {message.r + 1}; clients.sum needs nobody=")
+            raise UserError(f"{self.flag}: no client takes part in round {message.r + 1}: give clients.sum nobody=")
         read = self.inner.sum(step, message, privacy.adding(term), to=to, **how) if to else None
 
         def noised() -> Any:
@@ -97,12 +89,8 @@ class PrivateClients(Wrapped):
         chosen, r = list(range(self.m)) if to is None else [int(i) for i in to], message.r
         if r == self._answered:
             again = f"step {step.__name__!r} asks for a second reply in round {r + 1}"
-            raise UserError(f"{self._why}: {again}, and the account is that of one for each client and round")
+            raise UserError(f"{self.flag}: {again}; the account allows one per client and round")
         self._answered = r
         if sorted(chosen) != self.privacy.participants(r):
-            raise UserError(f"{self._why}: step {step.__name__!r} goes to other clients than `sampling` draws")
+            raise UserError(f"{self.flag}: step {step.__name__!r} goes to other clients than `sampling` draws")
         return chosen
-
-    @property
-    def _why(self) -> str:
-        return f"--clip {self.privacy.clip:g}"

@@ -15,7 +15,7 @@ from zofl_mpi.clients import changes
 from zofl_mpi.clients.wrapped import Wrapped
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.between import Between
-from zofl_mpi.engine.clients import Replies, Weights
+from zofl_mpi.engine.clients import Weights
 from zofl_mpi.engine.fields import UsedWith, parts_of
 from zofl_mpi.numerics.schedules import kind_and_number
 
@@ -30,18 +30,18 @@ class Robust(Between):
     """Aggregation at the server, and clients that lie; the default is the exact mean of honest replies.
 
     D_i is the change that client i reports, as its reply declares it (`zofl_mpi.change`): y_i - x of a local model,
-    ZO-HFL's f+ - f-, DeComFL's and HiSo's differences of losses over the distance of their points. Median and
-    trimmed mean are taken coordinate by coordinate and count every reply alike, whatever --weights says (Yin, Chen,
+    ZO-HFL's f+ - f-, DeComFL's and HiSo's differences of losses over the distance of their points. Median and trimmed
+    mean are taken coordinate by coordinate and count every reply alike, whatever --weights says (Yin, Chen,
     Ramchandran, Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018).
-    Clipping by norm is one step of centred clipping about the server's model (Sun, Kairouz, Suresh, McMahan, "Can You
-    Really Backdoor Federated Learning?", 2019; Karimireddy, He, Jaggi, ICML 2021), then the weighted mean. A liar is
-    honest in what it keeps, and lies in what it sends, in every round that it takes part in.
+    Clipping by norm is one step of centred clipping about the server's model, then the weighted mean. Sources: Sun,
+    Kairouz, Suresh, McMahan, "Can You Really Backdoor Federated Learning?", 2019; Karimireddy, He, Jaggi, ICML 2021. A
+    liar is honest in what it keeps, and lies in what it sends, in every round that it takes part in.
 
     Attributes:
-        aggregate: how the server averages replies: mean; median; trimmed:F (in each coordinate without the
-            ceil(F |S_r|) largest numbers and as many smallest); clip:C (a change D_i longer than C is cut to it).
-        attackers: share F of the clients, below 1/2, that lie about D_i: the ceil(F m) first of a random order.
-        attack: their lie: sign (-D_i), noise (a Gaussian vector as long as D_i) or scale (10 D_i).
+        aggregate: the server's mean of replies: mean; median; trimmed:F (in each coordinate without the
+            ceil(F |S_r|) largest numbers and as many smallest); clip:C (changes D_i clipped to norm C).
+        attackers: share F of clients that send false D_i, below 1/2: ceil(F m) clients drawn at random.
+        attack: what attackers send: sign (-D_i), noise (a Gaussian vector as long as D_i) or scale (10 D_i).
     """
 
     USED_WITH: ClassVar[UsedWith] = {"attack": {"attackers": ()}}
@@ -140,14 +140,8 @@ class RobustClients(Wrapped):
     def __init__(self, inner: Clients, method: Any, robust: Robust) -> None:
         super().__init__(inner, method)
         self.robust = robust
-
-    def ask(self, step: Step, message: Any, *, counted: bool = True, **how: Any) -> Replies:
-        self.refuse(counted, step, self._why, "clients.ask")
-        return self.inner.ask(step, message, counted=counted, **how)
-
-    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
-        self.refuse(counted, step, self._why, "clients.ask_each")
-        return self.inner.ask_each(step, each, counted=counted)
+        asked = f"--aggregate {robust.aggregate}", f"--attackers {robust.attackers}"
+        self.flag = asked[robust.aggregate == MEAN]
 
     def mean(
         self,
@@ -160,13 +154,13 @@ class RobustClients(Wrapped):
         **how: Any,
     ) -> Any:
         if changes.reply_of(step) is None:
-            self.refuse(counted, step, self._why, "clients.mean")
+            self.refuse(counted, step, "clients.mean")
             return self.inner.mean(step, message, weights=weights, counted=counted, nobody=nobody, **how)
         robust, asked = self.robust, self.inner.ask(step, message, counted=counted, **how)
         replies = {i: robust.read(i, message, reply) for i, reply in asked}
         if robust.sorts:
             return middle(replies, robust.left_out(len(replies)))
-        return mean.of_replies(replies, weights)
+        return mean.of_replies(replies.items(), list(replies), weights)
 
     def sum(
         self, step: Step, message: Any, term: Any, *, stretch: float | None = None, nobody: Any = None, **how: Any
@@ -177,7 +171,7 @@ class RobustClients(Wrapped):
         """
         kind = changes.reply_of(step)
         if kind is None or not changes.along(kind):
-            self.refuse(True, step, self._why, "clients.sum")
+            self.refuse(True, step, "clients.sum")
         robust, asked = self.robust, self.inner.ask(step, message, **how)
 
         def read() -> Any:
@@ -191,11 +185,6 @@ class RobustClients(Wrapped):
             return mean.local_mean(total) * (len(replies) / len(kept))
 
         return read
-
-    @property
-    def _why(self) -> str:
-        robust = self.robust
-        return f"--aggregate {robust.aggregate}" if robust.aggregate != MEAN else f"--attackers {robust.attackers}"
 
 
 def middle(replies: Mapping[int, Any], k: int) -> Any:

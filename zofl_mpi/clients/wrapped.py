@@ -11,18 +11,23 @@ T = TypeVar("T")
 
 
 class Wrapped(Clients):
-    """Clients unchanged; subclasses override what they change and pass everything else through."""
+    """Clients that refuse questions to each; subclasses override how replies are averaged and added."""
+
+    flag: str
+    """The flag and its value that wrap them, for errors."""
 
     def __init__(self, inner: Clients, method: Any) -> None:
         self.inner, self.method = inner, method
         self.m, self.ledger, self.sharing, self.survives = inner.m, inner.ledger, inner.sharing, inner.survives
         self.lost = inner.lost
 
-    def ask(self, step: Step, message: Any, **how: Any) -> Replies:
-        return self.inner.ask(step, message, **how)
+    def ask(self, step: Step, message: Any, *, counted: bool = True, **how: Any) -> Replies:
+        self.refuse(counted, step, "clients.ask")
+        return self.inner.ask(step, message, counted=counted, **how)
 
-    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
-        return self.inner.ask_each(step, each, counted=counted)
+    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True, **how: Any) -> Replies:
+        self.refuse(counted, step, "clients.ask_each")
+        return self.inner.ask_each(step, each, counted=counted, **how)
 
     def mean(self, step: Step, message: Any, **how: Any) -> Any:
         return self.inner.mean(step, message, **how)
@@ -45,11 +50,11 @@ class Wrapped(Clients):
     def close(self, status: int = 0) -> None:
         self.inner.close(status)
 
-    def refuse(self, counted: bool, step: Step, flag: str, verb: str) -> None:
+    def refuse(self, counted: bool, step: Step, verb: str) -> None:
         """Refuse a question whose replies declare no change."""
         if counted:
             name = f"{type(self.method).__name__} asks for step {step.__name__!r} by {verb}"
             raise UserError(
-                f"{flag}: {name}, whose replies are not read as changes; it is for clients.mean and clients.sum of "
-                "replies whose fields are declared by zofl_mpi.change"
+                f"{self.flag}: {name}; it needs clients.mean or clients.sum, of replies with fields declared by "
+                "zofl_mpi.change"
             )

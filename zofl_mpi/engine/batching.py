@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from zofl_mpi.engine import messages
+from zofl_mpi.engine import reduction
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -53,7 +53,7 @@ def batched(step: Step, clients: Mapping[int, Any], inbox: Mapping[int, Any], or
     waiting, ended = list(order), dict[int, Any]()
 
     def own(client: Any, message: Any) -> Any:
-        return messages.copy(step(client, message))  # before another step fills a buffer that this one returned
+        return reduction.copy(step(client, message))  # before another step fills a buffer that this one returned
 
     def replied(client: Any, message: Any) -> Any:
         if client.i not in ended:

@@ -4,7 +4,8 @@ A method's server program asks: `clients.ask(self.solve, message, to=S)` runs th
 `solve(client, message) -> reply` for each client of S and yields `(i, reply)` in the order of S. A step that is a
 generator streams: each `yield` is one upload, its `return` the reply. The server reads the items in the order (q, i):
 the q-th item of every client that has not yet returned, then q + 1. That order, and hence every bit of the result, is
-the same for any number of processes.
+the same for any number of processes. A reply ends its step: what the server wants the mean of alone goes with it, as a
+reduced part (`engine.reduction`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from zofl_mpi.engine import mean, memory
 from zofl_mpi.engine.fields import parts_of
 from zofl_mpi.engine.ledger import Ledger, Row
 from zofl_mpi.engine.ownership import Shared
+from zofl_mpi.engine.reduction import Reduction
 from zofl_mpi.engine.sharing import SharedServerStep
 from zofl_mpi.errors import UserError
 
@@ -66,9 +68,9 @@ class Clients(Protocol):
 
     Attributes:
         ledger: bytes and messages so far in this round.
-        survives: whether the loss of ranks is survived (--survive), so that a round may be repeated.
+        survives: True if the run survives lost ranks (--survive); a round may then be repeated.
         lost: the ranks that were lost, loss by loss.
-        sharing: the server's ranks, which share out its steps.
+        sharing: the server's ranks, which share its steps.
     """
 
     m: int
@@ -78,7 +80,14 @@ class Clients(Protocol):
     lost: list[list[int]]
 
     def ask(
-        self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None
+        self,
+        step: Step,
+        message: Any,
+        *,
+        to: Participants = None,
+        counted: bool = True,
+        booked: Booked = None,
+        into: Reduction | None = None,
     ) -> Replies:
         """Sends one message to the clients `to` (None: all) at once; yields (i, item) as read.
 
@@ -86,14 +95,16 @@ class Clients(Protocol):
         The server's computing before it reads overlaps with the clients'. The question is open until the iterator is
         exhausted. With counted=False the bytes do not enter the ledger (evaluation). `booked` has the bytes down that
         the ledger counts for each participant in place of the message's, where a rank needs what a client of a
-        federation makes of less.
+        federation makes of less. Into `into` go the reduced parts of replies, of which the items have the rest.
 
         Raises:
             ClientError: in place of the item of the client whose step failed.
             RuntimeError: another question is open.
         """
 
-    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
+    def ask_each(
+        self, step: Step, each: Mapping[int, Any], *, counted: bool = True, into: Reduction | None = None
+    ) -> Replies:
         """Like `ask`, with a different message for each participant, in the order of `each`."""
 
     def mean(

@@ -22,6 +22,8 @@ Counts = dict[tuple[str, str], dict[int, int]]  # {(step, kind of count): {clien
 
 SERVER = "server"
 """Name under which rank 0's own computing is counted: all its time except waiting and communicating."""
+REDUCED = "reduced"
+"""Name under which the reduced parts of replies are counted: no rank sends them one by one."""
 TIME_KINDS = ("compute", "wait", "comm", "staging")
 
 
@@ -38,10 +40,10 @@ def costs_type(steps: int) -> np.dtype[np.void]:
 class Clock:
     """Seconds of one rank, by step and kind.
 
-    `compute` is time inside a method's functions; `comm` is packing, copying and MPI calls of the main thread (not the
-    transfers of the communication thread, which overlap with computing); `wait` is having nothing to do: no question,
-    no free buffer, no item to read, or other ranks' items still on their way. `staging` is copies between a GPU and the
-    host of all threads; those of the main thread are in `comm` or `compute` too.
+    `compute` is time inside a method's functions. `comm` is packing, copying and MPI calls of the main thread, without
+    the communication thread's transfers. `wait` is idle time: no question, no free buffer, no item to read, or other
+    ranks' items still on their way. `staging` is copies between a GPU and the host of all threads; those of the main
+    thread are in `comm` or `compute` too.
     """
 
     seconds: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
@@ -152,10 +154,10 @@ class Ledger:
         """Counts a message of `size` bytes down to client i."""
         self._counts[step, "down"][i] += size
 
-    def received(self, step: str, i: int, size: int) -> None:
-        """Counts an item of `size` bytes up from client i."""
+    def received(self, step: str, i: int, size: int, items: int = 1) -> None:
+        """Counts an item of `size` bytes up from client i, or with items=0 a further part of one."""
         self._counts[step, "up"][i] += size
-        self._counts[step, "items"][i] += 1
+        self._counts[step, "items"][i] += items
 
     def forget(self) -> None:
         """Drops the counts of a round that is repeated."""

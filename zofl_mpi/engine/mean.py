@@ -6,7 +6,7 @@ need not be kept: those with equal quanta share a vector of int64. Multiples of 
 at the end, in ascending order.
 
 A mean rounds w_i x_i twice: as a float64 product, and by at most half a quantum, 2^-54 of the largest entry of x_i.
-The shares sum to 1, hence a weighted sum needs no more headroom than one term.
+Since the shares sum to 1, a weighted sum needs no more headroom than one term.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def refuse_stream(step: Callable[..., Any], what: str = "mean") -> None:
     """Refuse a step that streams: it is unclear which item `mean` or `sum` should take."""
     if inspect.isgeneratorfunction(step):
         raise TypeError(
-            f"{what} needs a step that returns its reply, {step.__name__!r} streams: "
-            f"keep the result in client.memory and take the {what} of a second step that returns it"
+            f"{what} needs a step that returns its reply, {step.__name__!r} streams: its mean comes from a reply with "
+            "a reduced part, Reply(sent, reduced), by clients.ask(..., into=Reduction(...))"
         )
 
 
@@ -139,15 +139,17 @@ class Sum(Contribution):
         return replace(cast(Sum, super().without_arrays()), term=None)
 
 
-def of_replies(replies: Mapping[int, Any], weights: Mapping[int, float] | None) -> Any:
-    """Mean of replies that the server holds, field by field, with the bits of `Clients.mean`.
+def of_replies(
+    replies: Iterable[tuple[int, Any]], to: Sequence[int], weights: Mapping[int, float] | None = None
+) -> Any:
+    """Mean of replies (i, reply) that the server gets, field by field, with the bits of `Clients.mean`; keeps none.
 
     Raises:
         TypeError: a field without a mean, or replies of different shapes.
         UserError: a field that is not finite; names the client.
     """
-    own, shares = Contribution(), normalised(list(replies), weights)
-    for i, reply in replies.items():
+    own, shares = Contribution(), normalised(to, weights)
+    for i, reply in replies:
         try:
             own.add(i, reply, shares[i], first=own.template is None)
         except UserError as exc:
@@ -210,11 +212,16 @@ def local_mean(own: Contribution) -> Any:
 
 
 def combined(contributions: Sequence[Contribution], own: Contribution, add: Add) -> Any:
-    """The mean or sum at the server, which contributes `own`; TypeError for different shapes."""
+    """The mean or sum at the server, which contributes `own`; TypeError for different shapes.
+
+    None: the first participant's reply is missing, as only a `Reduction` allows.
+    """
     means = field_means(fields_of(contributions), own, add)
     if isinstance(own, Sum):
         return means[()]
-    first = next(c.template for c in contributions if c.template is not None)
+    first = next((c.template for c in contributions if c.template is not None), None)
+    if first is None:
+        return None
     each = {i: values for c in contributions for i, values in c.each.items()}
     return with_each(messages.replace_arrays(messages.unpack(first), means), each)
 
@@ -250,15 +257,15 @@ def first_failure(contributions: Sequence[Contribution]) -> tuple[int, int, Any]
 
 
 def has_mean(contributions: Sequence[Contribution]) -> bool:
-    """True if all steps succeeded and all replies have the same shapes."""
+    """True if there are replies, all steps succeeded and all replies have the same shapes."""
     known = [c.shapes for c in contributions if c.shapes is not None]
-    return first_failure(contributions) is None and all(shapes == known[0] for shapes in known)
+    return first_failure(contributions) is None and bool(known) and all(shapes == known[0] for shapes in known)
 
 
 def fields_of(contributions: Sequence[Contribution]) -> list[Field]:
     """Fields to average or add, from all processes' contributions; TypeError for different shapes."""
     if not has_mean(contributions):
-        raise TypeError("replies of different shapes have no mean")
+        raise TypeError("no replies, or replies of different shapes, have no mean")
     shapes = next(c.shapes for c in contributions if c.shapes is not None)
     return [
         Field(path, shape, dtype, distinct(unit for c in contributions for unit in c.parts.get(path, ())))

@@ -8,7 +8,7 @@ from typing import final
 
 from zofl_mpi import Clients
 from zofl_mpi.rounds.split.client import HeadLoss, Loss
-from zofl_mpi.rounds.split.messages import SplitState
+from zofl_mpi.rounds.split.messages import SplitState, mean_loss
 from zofl_mpi.rounds.split.method import SplitMethod
 from zofl_mpi.rounds.split.rules import GradientRule, backprop
 
@@ -26,5 +26,5 @@ class CSEFSL(SplitMethod):
 
     def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         """Algorithm 1 of the paper."""
-        main, local_loss = self.train_server(state, r, clients, self.train)
-        return main.state(self.mean(state, r, clients), local_loss)
+        main, ended = self.train_server(state, r, clients, models := self.models(r))
+        return main.state(self.mean(state, models), mean_loss(each.loss for each in ended.values()))

@@ -18,8 +18,8 @@ from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.rounds.split.client import HeadLoss, LocalSteps, Loss
 from zofl_mpi.rounds.split.costs import Traffic
-from zofl_mpi.rounds.split.messages import Model, Smashed, SplitState, Trained, mean_loss
-from zofl_mpi.rounds.split.method import SplitMethod
+from zofl_mpi.rounds.split.messages import Model, Smashed, SplitState, mean_loss
+from zofl_mpi.rounds.split.method import SplitMethod, Trainings
 from zofl_mpi.rounds.split.rules import GradientRule, Lines, backprop
 from zofl_mpi.rounds.split.server import RecentUploads, Server
 
@@ -70,21 +70,21 @@ class FSLSAGE(SplitMethod):
         """Algorithm 1 of the paper."""
         main, heads = self.server(state, r, clients.sharing), dict(state.heads)
         recent = RecentUploads(state.smashed, state.labels, self.buffer, self.problem.equal_sizes)
-        message, losses, errors = self.begin_round(state, r), {}, []
+        message, models, ended, errors = self.begin_round(state, r), self.models(r), Trainings(), []
         for group in self.training.groups(r):
             if r % self.l == 0:
                 for i, item in main.train(clients.ask(self.first, message, to=group)):
                     recent.add(i, item)
                 errors += [self.align(main, recent, heads, i) for i in group]
-                uploads = clients.ask_each(self.rest, {i: Head(heads[str(i)]) for i in group})
+                uploads = clients.ask_each(self.rest, {i: Head(heads[str(i)]) for i in group}, into=models)
             else:
-                uploads = clients.ask(self.train, message, to=group)
+                uploads = clients.ask(self.train, message, to=group, into=models)
             for i, item in main.train(uploads):
                 if isinstance(item, Smashed):
                     recent.add(i, item)
                 else:
-                    losses[i] = item.loss
-        new = main.state(self.mean(state, r, clients), mean_loss(losses.values()))
+                    ended[i] = item
+        new = main.state(self.mean(state, models), mean_loss(each.loss for each in ended.values()))
         error = math.fsum(errors) / len(errors) if errors else math.nan
         return SageState(**vars(new), heads=heads, smashed=recent.smashed, labels=recent.labels, alignment_loss=error)
 
@@ -140,7 +140,7 @@ class FSLSAGE(SplitMethod):
         with torch.no_grad(), model.bound_to(model.scratch):  # the pass that moves the statistics follows with the head
             return Smashed(model.problem.smash(x), labels)
 
-    def rest(self, client: Client, message: Head) -> Generator[Smashed, Any, Trained]:
+    def rest(self, client: Client, message: Head) -> Generator[Smashed, Any, Any]:
         """Take all local steps with the aligned head; the first mini-batch is already uploaded."""
         model: LocalSteps = client.scratch.pop("model")
         model.theta[model.problem.n_client :] = model.problem.to_device(message.theta)

@@ -10,7 +10,7 @@ from typing import Literal, final
 from zofl_mpi import Clients, UserError
 from zofl_mpi.rounds.split.client import HeadLoss, Loss
 from zofl_mpi.rounds.split.estimating import EstimatingMethod
-from zofl_mpi.rounds.split.messages import SplitState
+from zofl_mpi.rounds.split.messages import SplitState, mean_loss
 from zofl_mpi.rounds.split.rules import GradientRule, backprop
 
 
@@ -39,9 +39,9 @@ class HERON(EstimatingMethod):
 
     def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         """Steps 1 to 4: clients train and upload, the main server trains on the uploads, models are averaged."""
-        main, local_loss = self.train_server(state, r, clients, self.train)  # (6) along (2), (7)
-        mean, replayed = self.average(state, r, clients)  # (8)
-        return replace(main.state(mean, local_loss), replayed=replayed)
+        main, ended = self.train_server(state, r, clients, models := self.models(r))  # (6) along (2), (7)
+        mean, replayed = self.average(state, r, ended, models)  # (8)
+        return replace(main.state(mean, mean_loss(each.loss for each in ended.values())), replayed=replayed)
 
     @cached_property
     def rules(self) -> tuple[GradientRule, ...]:

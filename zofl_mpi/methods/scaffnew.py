@@ -83,7 +83,7 @@ class Scaffnew(EstimatesCost[Smooth]):
         """(n,) h_i + (p/gamma) (x - xt_i), x the mean of the xt_i; UserError if it is not finite."""
         new: Array = (h + self.p / self.gamma_local * (x.astype(np.float64) - xt)).astype(h.dtype)
         if not np.isfinite(new).all():
-            raise UserError("h_i is not finite: --gamma-local is too small to divide by, or too large")
+            raise UserError("h_i is not finite; --gamma-local is too small to divide by, or too large")
         return new
 
     def scale(self, i: int) -> float:

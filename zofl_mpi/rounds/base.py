@@ -25,7 +25,7 @@ X0 = Literal["auto", "zero", "random"]
 
 
 def shaped(value: Any, shape: tuple[int, ...], what: str) -> Array:
-    """The value of a problem's member as an array; refused in another shape, which NumPy might stretch.
+    """A problem's value as an array of the expected shape; NumPy might broadcast another one.
 
     Raises:
         TypeError: it has another shape.
@@ -37,7 +37,7 @@ def shaped(value: Any, shape: tuple[int, ...], what: str) -> Array:
 
 
 def descended(problem: Smooth, data: Any, y: Array, batches: Batch, stepsizes: Vector, **terms: Any) -> Array:
-    """(n,) y after the local steps of `Problem.descend`, which is refused in another shape."""
+    """(n,) y after the local steps of `Problem.descend`; TypeError if its shape changed."""
     new = problem.descend(data, y, batches, stepsizes, **terms)
     return shaped(new, y.shape, "descend(data, y, batches, stepsizes)")
 
@@ -53,16 +53,16 @@ class Sampling:
 
     setting: Setting
     beta: float = fraction(1.0, "a fraction of the clients")
-    poisson: bool = injected(default=False)  # each client by itself with probability beta
+    poisson: bool = injected(default=False)  # each client independently, with probability beta
 
     @property
     def each(self) -> bool:
-        """True if each client is drawn by itself."""
+        """True if each client is drawn independently."""
         return self.poisson or self.setting.any_between("poisson")
 
     @property
     def expected(self) -> float:
-        """E |S_r|: round(beta m), halves up, at least 1; of Poisson sampling beta m."""
+        """E |S_r|: round(beta m), halves up, at least 1; beta m for Poisson sampling."""
         count = Decimal(str(self.beta)) * self.setting.m  # 50 * 0.57 is 28.5
         return float(count) if self.each else max(1, int(count.to_integral_value(ROUND_HALF_UP)))
 
@@ -74,17 +74,15 @@ class Sampling:
         return self.setting.participants(r, int(self.expected))
 
     def denominator(self, asked: int) -> float:
-        """By what a sum over the `asked` clients of a round is divided: their number, or where each is drawn by itself,
-        which would tell who came, its expectation.
-        """
+        """Divisor of a sum over a round's clients: `asked`, or under Poisson sampling its expectation."""
         return self.expected if self.each else asked
 
     def share(self, weights: Mapping[int, float], asked: Sequence[int]) -> float:
-        """The sum of the weights of a round's clients, or where each is drawn by itself, its expectation."""
+        """Sum of the weights of a round's clients, or its expectation under Poisson sampling."""
         return self.expected / self.setting.m if self.each else math.fsum(weights[i] for i in asked)
 
     def size(self, r: int) -> int:
-        """|S_r|, where it can be without drawing who they are."""
+        """|S_r|, without drawing the clients if possible."""
         return len(self(r)) if self.each else self.setting.participants_count(r, int(self.expected))
 
 
@@ -95,7 +93,8 @@ class ServerStep:
 
     Attributes:
         gamma: step size gamma of the server on its own data; 0: it takes no step.
-        schedule: of gamma_r over rounds: sqrt (gamma/sqrt(r+1)), constant, harmonic[:OFFSET] or power:P (1/2 < P <= 1).
+        schedule: schedule of gamma_r over rounds: sqrt (gamma/sqrt(r+1)), constant, harmonic[:OFFSET] or power:P (1/2 <
+            P <= 1).
         server_batch: samples of the server's gradient, drawn with replacement.
         x0: first model: zero, random or auto (zero; a network: random).
     """
@@ -131,9 +130,9 @@ def has_samples(setting: Setting) -> bool:
 
 
 def demand_samples(setting: Setting, flags: str) -> None:
-    """Refuses `flags` that need samples at the server where it has none."""
+    """Refuse `flags` that need samples at the server if it has none."""
     if not has_samples(setting):
-        raise UserError(f"--server-fraction 0: the server has no samples of its own, needed for {flags}")
+        raise UserError(f"--server-fraction 0: the server has no samples for {flags}")
 
 
 def step_samples(setting: Setting[Any], batch: int) -> list[int]:
@@ -142,14 +141,14 @@ def step_samples(setting: Setting[Any], batch: int) -> list[int]:
 
 
 def draw_batches(generator: np.random.Generator, size: int, steps: int, batch: int) -> Any:
-    """(steps, batch) positions below `size`, drawn with replacement; batch = 0: None for each step, all samples."""
+    """(steps, batch) positions below `size`, drawn with replacement; batch = 0: None per step, for all samples."""
     return generator.integers(size, size=(steps, batch)) if batch else [None] * steps
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class ClientWeights(Mapping[int, float]):
-    """{i: w_i} of all clients, summing to 1, each computed when it is asked for: a round needs those of S_r alone."""
+    """{i: w_i} of all clients, summing to 1; computed on access, since a round needs those of S_r only."""
 
     setting: Setting[Any]
     weights: str  # size or uniform
@@ -169,7 +168,7 @@ class ClientWeights(Mapping[int, float]):
 
 
 def scaled_to_one(weights: Mapping[int, float], asked: Collection[int]) -> Mapping[int, float]:
-    """The weights {i: w_i} of the clients that were asked, scaled to sum to 1; unchanged where all were."""
+    """The weights {i: w_i} of the clients asked, scaled to sum to 1; unchanged if all were asked."""
     if len(asked) == len(weights):
         return weights
     total = math.fsum(weights[i] for i in asked)
@@ -185,8 +184,8 @@ def eval_data(setting: Setting[Any], data: Any, i: int | None = None) -> Any:
 
 # --- expected costs
 
-GRADIENT = 3  # passes that a gradient counts: forward, and a backward pass that costs two of these
-PLANNED_SAMPLES = 64  # samples whose operations a plan counts where a batch is all of a client's samples
+GRADIENT = 3  # cost of a gradient in forward passes: one forward and one backward pass (two forward ones)
+PLANNED_SAMPLES = 64  # samples in a plan's count of operations if a batch is all of a client's samples
 
 
 @dataclass(frozen=True)
@@ -199,14 +198,14 @@ class RoundCost:
     down: Any  # an example of the message to a participant; None: none
     up: Any  # an example of its reply
     gradients: int = 1  # mini-batch gradients of a local step
-    points: int = 0  # at which a local step evaluates the loss of its mini-batch, in place of gradients
-    full_pass: bool = False  # whether a participant also takes one gradient on all of its samples
-    server_batch: int = 0  # samples of the server's own step in a round; 0: it takes none
-    vectors: int = 0  # (n,) ones that a participant holds in a step, beside the problem's own (`client_bytes`)
-    holds_x: bool = False  # whether the model that it got is one of them
+    points: int = 0  # loss evaluations of a local step, in place of gradients
+    full_pass: bool = False  # True if a participant also takes one gradient on all of its samples
+    server_batch: int = 0  # samples of the server's own step in a round; 0: no step
+    vectors: int = 0  # vectors (n,) that a participant holds in a step, beside the problem's own (`client_bytes`)
+    holds_x: bool = False  # True if the received model is one of them
 
     def samples(self, H: Integers, size: Integers) -> Integers:
-        """(k,) samples of the gradients of H (k,) local steps of participants that have `size` (k,) samples."""
+        """(k,) samples of the gradients of H (k,) local steps, by participants that have `size` (k,) samples."""
         return H * self.gradients * (self.batch or size) + self.full_pass * size
 
 
@@ -224,16 +223,16 @@ class OnProblem(Method[Any], Generic[P]):
 
 @dataclass(frozen=True)
 class EstimatesCost(OnProblem[P], ABC):
-    """Base of a method that states its `round_cost`: kernel, planned work, loads and the lines of --dry-run follow."""
+    """Base of a method that states its `round_cost`, which determines kernel, planned work, loads and --dry-run."""
 
     @property
     @abstractmethod
     def round_cost(self) -> RoundCost:
-        """The work and the messages of a round."""
+        """Cost model of a round."""
 
     @property
     def kernel(self) -> str:
-        """Name of the code that computes a step; kernels agree to rounding only."""
+        """Name of the step's kernel; kernels agree to rounding only."""
         return str(cast(Any, self.problem).kernel_name(self._largest()))
 
     @property
@@ -273,7 +272,7 @@ class EstimatesCost(OnProblem[P], ABC):
         return lines
 
     def device_needs(self) -> Sequence[Needs]:
-        """MACs of a sample in a step (half of its FLOPs), of its gradient at the server, and the bytes of a step."""
+        """MACs of a sample in a step (half of its FLOPs), of its gradient at the server, and bytes of a step."""
         cost, problem = self.round_cost, cast(Any, self.problem)
         size = cost.server_batch
         server = problem.flops(min(size, PLANNED_SAMPLES)) / min(size, PLANNED_SAMPLES) / 2 if size else 0.0
@@ -297,7 +296,7 @@ class EstimatesCost(OnProblem[P], ABC):
         return ids, steps, np.broadcast_to(cost.samples(steps, self._sizes[ids]), ids.shape)
 
     def _totals(self, cost: RoundCost, r: int) -> tuple[int, int, int]:
-        """How many participants round r has, and their local steps and the samples of these, in all."""
+        """Totals of round r: participants, their local steps, and the samples of these."""
         H = cost.steps(np.zeros(0, np.int64), r)
         alike = (cost.batch and not cost.full_pass) or self._sizes.min() == self._sizes.max()
         if isinstance(cost.participants, Sampling) and isinstance(H, int) and alike:
@@ -319,7 +318,7 @@ class EstimatesCost(OnProblem[P], ABC):
         return down, up
 
     def _flops(self) -> float:
-        """FLOPs of a sample's loss where a step evaluates losses, else of its gradient; a network computes a step."""
+        """FLOPs of a sample's loss if a step evaluates losses, else of its gradient; for a network, those of a step."""
         problem, probe = cast(Any, self.problem), self.round_cost.batch or min(self._largest(), PLANNED_SAMPLES)
         return float((problem.flops_evaluation(probe) if self.round_cost.points else problem.flops(probe)) / probe)
 

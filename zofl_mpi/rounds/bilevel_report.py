@@ -1,4 +1,4 @@
-"""Bases of the methods on two levels: points and lower-level calls of [B] Algorithm 2, reports, --dry-run."""
+"""Bases of the bilevel methods: points and lower-level calls of [B] Algorithm 2, reports, --dry-run."""
 
 import math
 from abc import ABC, abstractmethod
@@ -45,14 +45,14 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class TwoLevels(OnProblem[B]):
-    """Base of the methods on min_x (1/m) sum_i f_i(x, y(x))."""
+    """Base of the bilevel methods, on min_x (1/m) sum_i f_i(x, y(x))."""
 
     def flops(self) -> float:
-        """FLOPs of a pass, taken as those of a product with each entry of x and y."""
+        """FLOPs of a pass, estimated as a product with each entry of x and y."""
         return 2.0 * (self.problem.n + self.problem.n_lower)
 
     def held(self, batch: int, upper: bool, x: int = 0, y: int = 0) -> float:
-        """Bytes of a pass of f_i if `upper`, else of a step of y, beside so many (n,) and (n_lower,); 0: not known.
+        """Bytes of a pass of f_i if `upper`, else of a step of y, plus `x` vectors (n,) and `y` (n_lower,); 0: unknown.
 
         `batch` are the samples, 0 for all of the level's own.
         """
@@ -62,33 +62,33 @@ class TwoLevels(OnProblem[B]):
         return own and own + beside
 
     def work_of(self, samples: Sequence[float], sizes: Sequence[tuple[int, int]], clients: Any) -> RoundWork:
-        """All clients' work in a round: samples (m,) of each, and the bytes of each exchange, down and up."""
+        """All clients' work in a round: samples (m,) of each, and the bytes down and up of each exchange."""
         ids = list(range(self.setting.m) if clients is None else clients)
         down, up = (np.full(len(ids), float(sum(ways))) for ways in zip(*sizes, strict=True))
         return RoundWork(ids, np.array(samples, float)[ids], down, up, np.full(len(ids), 2.0 * len(sizes)))
 
     def parts(self, client: Client) -> tuple[Any, Any]:
-        """The samples that f_i and h_i see."""
+        """The samples of f_i and of h_i."""
         return self.problem.parts(client.data)
 
     def first_lower(self) -> Array:
-        """(n_lower,) where the first lower solve starts."""
+        """(n_lower,) start of the first lower solve."""
         y = shaped(self.problem.initial_lower(), (self.problem.n_lower,), "initial_lower()")
         return np.asarray(y, self.setting.dtype)
 
     def send(self, clients: Clients, x: Array, r: int, counted: bool = True) -> None:
-        """Sends x_r (n,) to all clients, which keep it for the rest of the round."""
+        """Send x_r (n,) to all clients, which keep it for the rest of the round."""
         for _ in clients.ask(self.place, GlobalModel(x, r), counted=counted):
             pass
 
     def place(self, client: Client, message: GlobalModel) -> Placed:
-        """Keeps x_r for the rest of the round."""
+        """Keep x_r for the rest of the round."""
         client.memory["x"], client.memory["r"] = message.x, message.r
         client.scratch["calls"] = {}
         return Placed()
 
     def objective(self, clients: Clients, x: Array, y: Array, weights: Mapping[int, float], r: int) -> Array:
-        """(k,) sum_i w_i f_i at the rows of x and y, over the clients that an evaluation asks."""
+        """(k,) sum_i w_i f_i at the rows of x and y, over the clients of an evaluation."""
         asked = self.setting.eval_participants(r)
         shares = scaled_to_one(weights, asked)
         replies = clients.ask(self.measure, EvalPoints(x, y), to=asked, counted=False)
@@ -104,11 +104,11 @@ class TwoLevels(OnProblem[B]):
 
 @dataclass(frozen=True)
 class BilevelReports(EstimatesCost[Bilevel], TwoLevels[Bilevel]):
-    """Base of Algorithm 2: its points, its lower-level calls, their residual, its report and --dry-run.
+    """Base of Algorithm 2: its points, lower-level calls, their residual, report and --dry-run.
 
     Attributes:
-        exact: at each evaluation also solve the lower level exactly, where the problem can: to see what inexactness
-            does, and for the estimate of the gradient (--probe).
+        exact: at each evaluation also solve the lower level exactly, if the problem can: shows the effect of inexact
+            solutions, and serves the gradient estimate (--probe).
     """
 
     computes: ClassVar[str] = "values of f_i, and gradients of h_i in y"
@@ -136,14 +136,14 @@ class BilevelReports(EstimatesCost[Bilevel], TwoLevels[Bilevel]):
         return self.shifted(x, client.memory["r"]) if shifted else x
 
     def lower_start(self, state: Any) -> Array:
-        """(n_lower,) where the lower solves of the next round start."""
+        """(n_lower,) start of the next round's lower solves."""
         return state.y if self.solver.y0 == "last" else self.first_lower()
 
     def lower(self, client: Client, message: Iterate) -> Moved:
         """Takes a client's part of one communication round of Algorithm 3."""
         _, data = self.parts(client)
         r, calls = client.memory["r"], client.scratch.setdefault("calls", {})
-        if message.shifted not in calls:  # the same in all communication rounds of the call, of which there are many
+        if message.shifted not in calls:  # the same in all communication rounds of a call, which are many
             x = self.point(client, message.shifted)
             calls[message.shifted] = x, self.solver.schedule(x, r)
         x, schedule = calls[message.shifted]
@@ -152,7 +152,7 @@ class BilevelReports(EstimatesCost[Bilevel], TwoLevels[Bilevel]):
     def residual(self, clients: Clients, x: Array, y: Array) -> float:
         """|y - P(y - g)| at x, which the clients hold, g the mean of grad_y h_i on all samples, P onto Y(x).
 
-        It reads all samples; nan where the lower level gives its solution alone.
+        Reads all samples; nan if the lower level only provides its solution.
         """
         if self.problem.solution_only:
             return math.nan
@@ -187,7 +187,7 @@ class BilevelReports(EstimatesCost[Bilevel], TwoLevels[Bilevel]):
         return report(self.local, x, r, F[2::2] - F[3::2], scores)
 
     def _ends(self, x: Array, r: int) -> Iterator[Array]:
-        """Both ends of each direction of the report, one after the other."""
+        """Yield both ends of each direction of the report."""
         for v in directions(self.local, r):
             step = x.dtype.type(self.local.eta) * v
             yield from (np.asarray(x + step), np.asarray(x - step))
@@ -199,13 +199,13 @@ class BilevelReports(EstimatesCost[Bilevel], TwoLevels[Bilevel]):
         return self.local.round_cost(lambda r: range(self.setting.m), 2)
 
     def device_needs(self) -> Sequence[Needs]:
-        """MACs of a sample's two passes, bytes of a step; refused where the lower level's steps depend on x."""
+        """MACs of a sample's two passes, bytes of a step; UserError if the number of steps depends on x."""
         if self.solver.lower != "exact" and not self.solver.T_lower.isdecimal():
             how = f"--T-lower {self.solver.T_lower} takes as many local steps as L_h/mu_h at x asks for"
-            raise UserError(f"--devices: {how}, which no one knows before the round; give --T-lower a whole number")
+            raise UserError(f"--devices: {how}, which is unknown before the round; give --T-lower a whole number")
         upper = self.held(self.local.batch, True, x=3, y=1)  # x_i, the estimate, v; the other of both y
         further = 2 * (self.solver.sequences - 1)  # FedAC's w_ag and the point of its gradient
-        lower = self.held(self.solver.batch_lower, False, x=2, y=further)  # x_r and v, of which x + eta v is made
+        lower = self.held(self.solver.batch_lower, False, x=2, y=further)  # x_r and v, for x + eta v
         return [Needs(self.flops(), bytes=upper if self.solver.lower == "exact" else max(upper, lower))]
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:
@@ -221,7 +221,7 @@ class BilevelReports(EstimatesCost[Bilevel], TwoLevels[Bilevel]):
         return self.solver.schedule(self.setting.first_model(self.local.x0), 0)
 
     def loads(self) -> Loads:
-        """Samples of each client's steps in a round whose lower level is solved as at x_0."""
+        """Samples of each client's steps in a round with the lower level solved as at x_0."""
         T = self.first_schedule.T
         lower = base.step_samples(self.setting, self.solver.batch_lower)
         return Loads([f + 2 * T * h for f, h in zip(super().loads().work, lower, strict=True)])
@@ -249,7 +249,7 @@ class BilevelReports(EstimatesCost[Bilevel], TwoLevels[Bilevel]):
 
 @dataclass(frozen=True, kw_only=True)
 class HypergradientReport(HeldOut):
-    """Columns of an evaluation; None where the problem does not have it."""
+    """Columns of an evaluation; None if the problem does not provide the value."""
 
     test_loss: float = column("nat", "mean loss of (x, y) on the test samples, in the problem's own unit")
     objective: float = column("1", "f(x, y) = (1/m) sum_i f_i at the iterates, on all of the clients' samples")
@@ -258,10 +258,10 @@ class HypergradientReport(HeldOut):
 
 
 class Exchange(NamedTuple):
-    """An exchange with a client, by example, and the derivatives that its step takes.
+    """Example of an exchange with a client, and the derivatives that its step takes.
 
     Attributes:
-        upper, lower: of f_i and of h_i, each on a mini-batch.
+        upper, lower: number of derivatives of f_i and of h_i, each on a mini-batch.
     """
 
     message: Any
@@ -272,12 +272,12 @@ class Exchange(NamedTuple):
 
 @dataclass(frozen=True)
 class SecondOrderReports(TwoLevels[SecondOrder], ABC):
-    """Base of a method that takes derivatives of both levels: mini-batches, report and --dry-run.
+    """Base of a method with derivatives of both levels: mini-batches, report and --dry-run.
 
     Attributes:
         batch: samples of a gradient of f_i, drawn with replacement; 0 for all.
         batch_lower: samples of a derivative of h_i, drawn with replacement; 0 for all.
-        exact: at each evaluation also solve the lower level exactly, where the problem can.
+        exact: at each evaluation also solve the lower level exactly, if the problem can.
     """
 
     computes: ClassVar[str] = "gradients of f_i and h_i, and second derivatives of h_i"
@@ -293,15 +293,15 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
 
     @abstractmethod
     def exchanges(self, r: int | None) -> Sequence[Exchange]:
-        """The exchanges with a client in round r; of None: in a round with all terms of the series."""
+        """Exchanges with a client in round r; None: in a round with all terms of the series."""
 
     def lower_batches(self, client: Client, t: int, steps: int) -> Any:
-        """(steps, B) positions of h_i's derivatives in inner round t, or in a term of the series behind these."""
+        """(steps, B) positions for h_i's derivatives in inner round t, or after these in a term of the series."""
         generator = self.setting.streams(Purpose.LOWER_BATCH, r=client.memory["r"], i=client.i, t=t)
         return base.draw_batches(generator, len(self.parts(client)[1]), steps, self.batch_lower)
 
     def upper_batches(self, client: Client, steps: int) -> Any:
-        """(steps, B) positions of f_i's gradients; the first is that of the hypergradient."""
+        """(steps, B) positions for f_i's gradients; the first is the hypergradient's."""
         generator = self.setting.streams(Purpose.BATCH, r=client.memory["r"], i=client.i)
         return base.draw_batches(generator, len(self.parts(client)[0]), steps, self.batch)
 
@@ -320,20 +320,22 @@ class SecondOrderReports(TwoLevels[SecondOrder], ABC):
         )
 
     def loads(self) -> Loads:
-        """Samples of the derivatives that each client takes in a round with all terms of the series."""
+        """Samples of each client's derivatives in a round with all terms of the series."""
         return Loads(self._samples(self.exchanges(None)))
 
     def _samples(self, exchanges: Sequence[Exchange]) -> list[int]:
-        """(m,) samples of the derivatives that each client takes."""
+        """(m,) samples of each client's derivatives."""
         upper, lower = base.step_samples(self.setting, self.batch), base.step_samples(self.setting, self.batch_lower)
         outer, inner = (sum(numbers) for numbers in zip(*((e.upper, e.lower) for e in exchanges), strict=True))
         return [outer * f + inner * h for f, h in zip(upper, lower, strict=True)]
 
     def device_needs(self) -> Sequence[Needs]:
-        """MACs of a sample's derivative; bytes of the step that holds the most."""
-        inner = self.held(self.batch_lower, False, y=3)  # y, its gradient there, the mean one
+        """MACs of a sample's derivative; bytes of the step that holds most."""
+        inner = self.held(self.batch_lower, False, y=3)  # y, its gradient, the mean gradient
         product = self.held(self.batch_lower, False, x=2)  # both parts of a hypergradient
-        outer = self.held(self.batch, True, x=5, y=1)  # both gradients in x, x_r, their mean, the step; one in y
+        outer = self.held(
+            self.batch, True, x=5, y=1
+        )  # both gradients in x, x_r, their mean, the step; one gradient in y
         return [Needs(GRADIENT * self.flops() / 2, bytes=max(inner, product, outer))]
 
     def round_work(self, r: int, clients: Sequence[int] | None = None) -> RoundWork:

@@ -1,8 +1,8 @@
 """Local SGD steps, the uploads and the server's average of their results, shared by the first-order methods.
 
 They minimise sum_i w_i F_i(x), F_i the mean loss over client i's data. Participants, local steps and step sizes are
-those of ZO-HFL: as many local steps as one call of its Algorithm 2 takes ([A] says "the same total number of local
-steps" and makes two calls).
+those of ZO-HFL. One call of its Algorithm 2 fixes the number of local steps; [A] says "the same total number of local
+steps" and makes two calls.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class LocalSGDState:
         finite="x is not finite after the server's step; smaller --eta-g, --gamma or --gamma-local may help",
     )
     local_steps: int = column("1", "local steps that all participants took in this round", 0)
-    moments: dict[str, Any] = field(default_factory=dict, kw_only=True)  # (n,) each, of the server's rule
+    moments: dict[str, Any] = field(default_factory=dict, kw_only=True)  # (n,) each, moments of the server's rule
 
 
 SGD = ServerRule()
@@ -50,10 +50,11 @@ class StepSchedule:
     """Numbers and sizes of the local steps.
 
     Attributes:
-        tau: local steps: H_{i,r} = ceil(tau sqrt(r+1)); one number, or one per client.
-        schedule_h: sqrt (the paper's H) or constant (H = ceil(tau)).
+        tau: number of local steps: H_{i,r} = ceil(tau sqrt(r+1)); one value, or one per client.
+        schedule_h: growth of the number of local steps: sqrt (the paper's) or constant (H = ceil(tau)).
         gamma_local: step size of the local steps.
-        schedule_local: over local steps t: harmonic (gamma_local/(t+1)), harmonic:OFFSET, sqrt, constant or power:P.
+        schedule_local: schedule of the step size over local steps t: harmonic (gamma_local/(t+1)), harmonic:OFFSET,
+            sqrt, constant or power:P.
     """
 
     setting: Setting
@@ -73,7 +74,7 @@ class StepSchedule:
         return local_steps(self.schedule_h, self.tau[i % len(self.tau)], r)
 
     def counts(self, clients: NDArray[np.int64], r: int) -> NDArray[np.int64] | int:
-        """(k,) H_{i,r} of clients (k,); a number where it is that of all."""
+        """(k,) H_{i,r} of clients (k,); one number if it is equal for all."""
         if len(self.tau) == 1:
             return self.count(0, r)
         taus = [self.tau[i] for i in clients.tolist()]
@@ -92,8 +93,9 @@ class LocalSolve:
 
     Attributes:
         batch: samples of a local step, drawn with replacement.
-        y0: start of the local solves: x (the point they are asked at) or last (the middle of the client's last pair).
-        samples: shared or separate mini-batches of the two solves; separate multiplies their noise by n/(2 eta).
+        y0: start of the local solves: x (the point at which they are evaluated) or last (the middle of the client's
+            last pair).
+        samples: mini-batches of the two solves: shared or separate; separate multiplies their noise by n/(2 eta).
     """
 
     setting: Setting[Hierarchical]
@@ -111,7 +113,7 @@ class LocalSolve:
         return np.concatenate([plus, self._descended(client, x[1:], y0[1:], r, Purpose.BATCH_MINUS)])
 
     def keep(self, client: Client, y: Array) -> None:
-        """Remembers the middle of the pair y (2, n), where the next solves start with --y0 last."""
+        """Store the middle of the pair y (2, n), the next start with --y0 last."""
         if self.y0 == "last":
             client.memory["y"] = y.mean(axis=0, dtype=np.float64).astype(y.dtype)
 
@@ -158,15 +160,15 @@ class LocalSGD:
     def average(
         self, clients: Clients, train: Step, state: LocalSGDState, r: int, rule: ServerRule = SGD
     ) -> LocalSGDState:
-        """`step` towards sum over S_r of w_i y_i, y_i the replies to `train`."""
+        """Next state, by `step` towards the sum over S_r of w_i y_i; the y_i are the replies to `train`."""
         S, message = self.sampling(r), GlobalModel(state.x, r)
         mean = clients.mean(train, message, to=S, weights=self.client_weights(), nobody=LocalModel(state.x))
         return self.step(state, mean.y, r, S, rule)
 
     def step(self, state: LocalSGDState, y: Array, r: int, to: list[int], rule: ServerRule = SGD) -> LocalSGDState:
-        """The rule's step from x along y - x, y the average of the models of `to`, and the server's own."""
+        """The rule's step from x along y - x, y the average of the models of `to`; then the server's own step."""
         x = state.x
-        y = shaped(y, x.shape, "descend(data, y, batches, stepsizes)")  # a user's method may take it unchecked
+        y = shaped(y, x.shape, "descend(data, y, batches, stepsizes)")  # a user's method may use it unchecked
         new, moments = rule.step(x, y, self.eta_g, state.moments)
         if self.server.gamma:
             new = self.server.step(new, self.server.gradient(x, r), r)
@@ -196,12 +198,12 @@ class FirstOrder(EstimatesCost[Smooth]):
         return self.reporting.measured(client, message.x, self.personal(client, message.x, message.r))
 
     def personal(self, client: Client, x: Array, r: int) -> Array | None:
-        """(n,) y_i, the client's personal model; None where there is none."""
+        """(n,) y_i, the client's personal model; None: it has none."""
         return self.reporting.fine_tuned(client, x, r)
 
     @property
     def sampling(self) -> Sampling:
-        """Who takes part in a round."""
+        """Sampling of a round's participants."""
         return self.local.sampling
 
     @property
@@ -213,7 +215,7 @@ class FirstOrder(EstimatesCost[Smooth]):
 
 
 def minibatches(setting: Setting, client: Client, r: int, steps: int, batch: int) -> NDArray[np.int64]:
-    """(steps, batch) positions in the client's data of its local steps in round r; batch = 0: all, in every step."""
+    """(steps, batch) positions for the client's local steps in round r; batch = 0: all samples in every step."""
     size = len(client.data)
     if batch == 0:
         return repeated(np.arange(size), steps)
@@ -221,5 +223,5 @@ def minibatches(setting: Setting, client: Client, r: int, steps: int, batch: int
 
 
 def repeated(positions: NDArray[np.int64], steps: int) -> NDArray[np.int64]:
-    """(steps, B) the same mini-batch (B,) for every step; no view: it would cost another compilation of a kernel."""
+    """(steps, B) the same mini-batch (B,) for every step; a copy, because a view would recompile a kernel."""
     return np.tile(positions, (steps, 1))

@@ -19,7 +19,7 @@ from zofl_mpi.numerics.descent import Gradient, Projection, descend
 from zofl_mpi.problems import Bilevel
 from zofl_mpi.rounds.base import draw_batches, shaped
 
-GROWTH = 4  # times the local steps that x_0's curvature asks for, beyond which a run warns
+GROWTH = 4  # a run warns beyond this multiple of the local steps that x_0's curvature needs
 _warned: list[bool] = []
 
 
@@ -43,10 +43,10 @@ class Moved:
 @final
 @dataclass(frozen=True)
 class LowerSchedule:
-    """The steps of one call; a function of x and r, so every rank knows it."""
+    """Step schedule of one call, a function of x and r and hence known to every rank."""
 
-    T: int  # local steps in all
-    H: int  # local steps between two averagings; the last ones may be fewer
+    T: int  # total local steps
+    H: int  # local steps between two averagings; the last group may be shorter
     gamma: float  # step size (LFD: c of c / (t + offset))
     offset: float = 0.0  # LFD's
     acceleration: tuple[float, float, float] | None = None  # FedAC's (alpha, beta, gamma_l)
@@ -69,17 +69,18 @@ class LowerSchedule:
 @final
 @dataclass(frozen=True)
 class LowerSolver:
-    """How y(x) is approximated.
+    """Solver of the lower level, an approximation of y(x).
 
     Attributes:
-        lower: local_sgd ([B] Algorithm 3), fedac1, fedac2 (FedAC-I, II), lfd, or exact (the problem's own solution).
-        T_lower: local steps of a call: auto, alg3 (2 a ln a, a = max(m, 4 L_h/mu_h, r) + 1), thm1 (the one that [B]'s
-            order for lfd needs), or a whole number.
-        H_lower: local steps between averagings: auto (paper where the h_i are equal, else 1), paper, or a whole number.
-        gamma_lower: step size of the lower level; 0 for the one that the method's theory takes from mu_h and L_h (Local
-            SGD: Algorithm 3's 1/(mu_h a); where --T-lower is a number min(1/L_h, 2 ln(T + 1)/(mu_h T))).
+        lower: solver: local_sgd ([B] Algorithm 3), fedac1, fedac2 (FedAC-I, II), lfd, or exact (the problem's own
+            solution).
+        T_lower: local steps of a call: auto; alg3 (2 a ln a, a = max(m, 4 L_h/mu_h, r) + 1); thm1 (the number in [B]'s
+            order for lfd); or a whole number.
+        H_lower: local steps between averagings: auto (paper if the h_i are equal, else 1); paper; or a whole number.
+        gamma_lower: step size of the lower level; 0: from the solver's theory, by mu_h and L_h. Local SGD then has
+            Algorithm 3's 1/(mu_h a), or min(1/L_h, 2 ln(T + 1)/(mu_h T)) if --T-lower is a number.
         batch_lower: samples of a local step, drawn with replacement, the same for both calls; 0 for all of them.
-        y0: where both calls start: last (the y of the round before, at its x) or fixed (the problem's first y).
+        y0: start of both calls: last (y of the round before, at its x) or fixed (the problem's first y).
     """
 
     USED_WITH: ClassVar[UsedWith] = {
@@ -102,11 +103,11 @@ class LowerSolver:
 
     @property
     def sequences(self) -> int:
-        """Number of vectors that travel each way, s."""
+        """Number of vectors in each message, s."""
         return 2 if self.lower.startswith("fedac") else 1
 
     def schedule(self, x: Array, r: int) -> LowerSchedule:
-        """Schedule of a solve at x (n,) in round r; refuses an h that is not strongly convex there, as FedAC may."""
+        """Schedule of a solve at x (n,) in round r; UserError if h is not strongly convex there."""
         if self.lower == "exact":
             return LowerSchedule(0, 1, 0.0)
         mu, L = map(float, shaped(self.setting.problem.curvature(x), (2,), "curvature(x)"))
@@ -135,7 +136,9 @@ class LowerSolver:
         a = self._a(kappa, r)
         if self.T_lower.isdecimal():
             return int(self.T_lower)
-        if self.T_lower == "thm1":  # Theorem 1 gives the order (r+1)^(2/3)/m up to logarithms; the constant is ours
+        if (
+            self.T_lower == "thm1"
+        ):  # Theorem 1 gives the order (r+1)^(2/3)/m up to logarithms; the constant is our choice
             return math.ceil(kappa * float((r + 1) ** (2 / 3)) * math.log(r + 2) / self.setting.m)
         if self.T_lower == "auto" and self.sequences == 2:
             T, enough = 0, math.ceil(2 * math.sqrt(kappa) * math.log(a))
@@ -159,7 +162,7 @@ class LowerSolver:
     # --- the server
 
     def watch_growth(self, first: LowerSchedule, now: LowerSchedule, r: int) -> None:
-        """Warns, once a process, where a worse L_h/mu_h than at x_0 makes T grow; round r + 1 alone would not.
+        """Warn, once per process, if a worse L_h/mu_h than at x_0 (not round r + 1 alone) increases T.
 
         Args:
             first, now: the schedules of a call at x_0 and of one in this round.
@@ -177,7 +180,7 @@ class LowerSolver:
     def solve(
         self, clients: Clients, step: Step, x: Array, y: Array, r: int, *, shifted: bool = False, counted: bool = True
     ) -> tuple[Array, LowerSchedule]:
-        """(n_lower,) about y(x), from the start y, and the call's schedule; `step` calls `local` on each client."""
+        """(n_lower,) approximate y(x) from y, and the call's schedule; `step` calls `local` on each client."""
         schedule = self.schedule(x, r)
         if self.lower == "exact":
             return self.exact(x), schedule
@@ -187,20 +190,22 @@ class LowerSolver:
         return w[-1], schedule
 
     def exact(self, x: Array) -> Array:
-        """(n_lower,) the problem's own y(x), from the data of all clients at once; refused where it has none."""
+        """(n_lower,) the problem's exact y(x), from all clients' data at once; UserError if it provides none."""
         solve = self.setting.problem.solution
         solution = None if solve is None else solve(x, self.setting.data)
         if solution is None:
-            raise UserError("--lower exact: this problem has no solution of its own; take local_sgd, fedac1 or lfd")
+            raise UserError(
+                "--lower exact: this problem does not know its lower solution; take local_sgd, fedac1 or lfd"
+            )
         return np.asarray(shaped(solution, (self.setting.problem.n_lower,), "solution(x, data)"), self.setting.dtype)
 
     # --- a client
 
     def local(self, client: Client, data: Any, x: Array, r: int, schedule: LowerSchedule, message: Iterate) -> Moved:
-        """A client's local steps between two averagings of a call at x (n,), on `data`, the lower part of its own."""
+        """A client's local steps between two averagings of a call at x (n,), on `data`, its lower-level samples."""
         problem = self.setting.problem
         steps, first = schedule.steps(message.t), message.t * schedule.H
-        # without the call in its key: both calls see the same samples
+        # the call is no part of the key: both calls see the same samples
         generator = self.setting.streams(Purpose.LOWER_BATCH, r=r, i=client.i, t=message.t)
         batches = draw_batches(generator, len(data), steps, self.batch_lower)
         project = problem.project_lower or (lambda x, y: y)
@@ -239,7 +244,7 @@ def acceleration(which: str, gamma: float, mu: float, L: float, H: int) -> tuple
 
 
 def _accelerated(w: Array, gradient: Gradient, project: Projection, steps: int, sizes: tuple[float, ...]) -> Array:
-    """(2, n_lower) FedAC's w and w_ag after the steps. Where Y(x) is a set both are projected: our addition."""
+    """(2, n_lower) FedAC's w and w_ag after the steps. If Y(x) is a set, both are projected: our addition."""
     (y, aggregate), (gamma, alpha, beta, gamma_l) = w, sizes
     for k in range(steps):
         middle = y / beta + (1 - 1 / beta) * aggregate

@@ -26,18 +26,18 @@ class GlobalModel:
 class Measured:
     """Client to server at an evaluation: the loss of the global model."""
 
-    loss: float  # F_i(x); nan where the problem has none
+    loss: float  # F_i(x); nan: the problem has no loss
     samples: int  # |D_i|
-    nonsmooth: float = math.nan  # the same with the losses that F_i is a smooth twin of
-    means: dict[str, float] = field(default_factory=dict)  # columns of the report, which averages them over clients
+    nonsmooth: float = math.nan  # the same with the nonsmooth losses, if F_i is their smooth twin
+    means: dict[str, float] = field(default_factory=dict)  # columns of the report, averaged over clients
 
 
-NO_SCORE = {"loss": math.nan, "accuracy": math.nan}  # of a problem that has none
+NO_SCORE = {"loss": math.nan, "accuracy": math.nan}  # for a problem without
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """Columns of every report: the model on samples held out from all, and the number of clients asked."""
+    """Columns of every report: scores on held-out samples, and the number of clients asked."""
 
     test_accuracy: float = column("1", "share of test samples that x classifies correctly")
     test_loss: float = column("nat", "mean loss of x on the test samples, in the problem's own unit")
@@ -48,15 +48,16 @@ class HeldOut:
 
 
 def by_column(report: type[Any], scores: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a report: the scores that are its columns, and all others as `further`."""
+    """Arguments of a report: scores with a column of that name, and all others as `further`."""
     columns = {f.name for f in fields(report)}
     known = {name: value for name, value in scores.items() if name in columns}
     return {**known, "further": {name: value for name, value in scores.items() if name not in columns}}
 
 
 def all_scores(setting: Setting[Any], *point: Array) -> dict[str, float]:
-    """{column: score} of x (n,), and y (n_lower,), on the test samples, and on the validation samples: accuracy, loss
-    and the metrics that a user has given.
+    """{column: score} of x (n,) and y (n_lower,), on test and validation samples.
+
+    Scores are accuracy, loss and the user's metrics.
     """
 
     def score(data: Any, of: str) -> dict[str, float]:
@@ -73,14 +74,14 @@ def all_scores(setting: Setting[Any], *point: Array) -> dict[str, float]:
 
 
 def share_weighted(losses: Iterable[tuple[int, float]]) -> float:
-    """The mean of losses, each weighted by its number of samples, (samples, loss)."""
+    """Mean of losses weighted by their numbers of samples, from pairs (samples, loss)."""
     pairs = list(losses)
     return math.fsum(samples * loss for samples, loss in pairs) / sum(samples for samples, _ in pairs)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SmoothReport(HeldOut):
-    """Columns of an evaluation; some only where the F_i are smooth twins of nonsmooth losses, or with --personal."""
+    """Columns of an evaluation; some need smooth twins of nonsmooth losses, or --personal."""
 
     test_loss: float = column("nat", "mean loss of x on the test samples: cross-entropy; the value of a toy problem")
     train_loss: float = column("nat", "the same on all training samples, the server's and the clients'")
@@ -105,9 +106,9 @@ class SmoothReport(HeldOut):
 
 
 def accuracies(setting: Setting[Any], i: int, y: Array) -> dict[str, float]:
-    """The accuracies of client i's personal model y (n,), by column; nan where no held-out sample counts.
+    """Accuracies of client i's personal model y (n,) and the user's metrics, by column.
 
-    And the metrics that a user has given, on the samples as they are.
+    Accuracies are nan if no held-out sample counts.
     """
     columns = {f"personal_{name}": value for name, value in _of_personal(setting, i, y, setting.test).items()}
     if setting.validation is not None:
@@ -118,12 +119,12 @@ def accuracies(setting: Setting[Any], i: int, y: Array) -> dict[str, float]:
 
 
 def column_means(replies: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each column over the clients that were asked; nothing where they have no personal models."""
+    """Mean of each column over the clients asked; empty without personal models."""
     return {name: math.fsum(reply[name] for reply in replies) / len(replies) for name in replies[0]}
 
 
 def _of_personal(setting: Setting[Any], i: int, y: Array, held_out: Any) -> dict[str, float]:
-    """The accuracy of y (n,) on samples weighted to client i's own classes, and as they are, and the metrics."""
+    """Accuracy of y (n,) on samples weighted by client i's classes, accuracy unweighted, and the user's metrics."""
     problem, counts, names = setting.problem, setting.counts, setting.problem.metric_names
     hits = None if counts is None else problem.hits
     scores = problem.score(y, held_out) if names or hits is None else {}
@@ -135,13 +136,13 @@ def _of_personal(setting: Setting[Any], i: int, y: Array, held_out: Any) -> dict
         return {"accuracy": of_mix, "accuracy_global": of_all, **metrics}
     right, there = hits(y, held_out), held_out.counts()  # (classes,)
     shares = np.where(there > 0, counts[i] / counts[i].sum(), 0.0)
-    total = shares.sum()  # 0: the samples have none of the client's classes
+    total = shares.sum()  # 0: the samples contain none of the client's classes
     weighted = float(shares @ (right / np.maximum(there, 1)) / total) if total else math.nan
     return {"accuracy": weighted, "accuracy_global": float(right.sum() / there.sum()), **metrics}
 
 
 PERSONAL = ("tau", "schedule_h", "gamma", "schedule", "mu", "batch")
-"""Flags of the personal models that an evaluation makes."""
+"""Flags of the personal models that an evaluation creates."""
 
 
 @final
@@ -149,16 +150,17 @@ PERSONAL = ("tau", "schedule_h", "gamma", "schedule", "mu", "batch")
 class Reporting:
     """The report of a method, and the step that clients are asked for.
 
-    With --personal a method that trains no personal models has each client make one at an evaluation, by Algorithm 2
-    of [A] from y = x, y <- y - gamma~_t (g_i(y) + mu (y - x)) on its own data; nothing of it travels or is kept. The
-    defaults are those of ZO-HFL's personal models.
+    With --personal, if the method trains no personal models, each client creates one at an evaluation by Algorithm 2 of
+    [A] from y = x: y <- y - gamma~_t (g_i(y) + mu (y - x)) on its own data. It is neither sent nor kept. The defaults
+    are those of ZO-HFL's personal models.
 
     Attributes:
-        personal: whether an evaluation makes them, and reports their accuracy.
+        personal: create personal models at evaluations and report their accuracy.
         personal_tau: local steps: H_r = ceil(tau sqrt(r+1)).
-        personal_schedule_h: sqrt or constant (H = ceil(tau)).
+        personal_schedule_h: growth of the number of local steps: sqrt, or constant (H = ceil(tau)).
         personal_gamma: step size.
-        personal_schedule: over local steps t: harmonic (gamma/(t+1)), harmonic:OFFSET, sqrt, constant or power:P.
+        personal_schedule: schedule of the step size over local steps t: harmonic (gamma/(t+1)), harmonic:OFFSET, sqrt,
+            constant or power:P.
         personal_mu: weight of the proximal term (mu/2)|x - y|^2; 0 is plain fine-tuning.
         personal_batch: samples of a step, drawn with replacement.
     """
@@ -180,7 +182,7 @@ class Reporting:
     def report(
         self, x: Array, r: int, clients: Clients, weights: Mapping[int, float], measure: Step | None = None
     ) -> SmoothReport:
-        """The report on the model x (n,) after round r, by the objective's {i: w_i} and the replies to `measure`."""
+        """The report on x (n,) after round r, from the objective's {i: w_i} and the replies to `measure`."""
         setting = self.setting
         asked = clients.ask(measure or self.measure, GlobalModel(x, r), to=setting.eval_participants(r), counted=False)
         scores = all_scores(setting, x)  # while the clients compute
@@ -199,11 +201,11 @@ class Reporting:
         )
 
     def measure(self, client: Client, message: GlobalModel) -> Measured:
-        """Measures a client's loss of the model on its samples, and its personal model with --personal."""
+        """Measure a client's loss of the model on its samples, and with --personal its personal model."""
         return self.measured(client, message.x, self.fine_tuned(client, message.x, message.r))
 
     def fine_tuned(self, client: Client, x: Array, r: int) -> Array | None:
-        """(n,) y_i, the client's personal model after round r, with --personal, else None; leaves its memory alone."""
+        """(n,) y_i, the client's personal model after round r (None without --personal); its memory stays unchanged."""
         if not self.personal:
             return None
         H = local_steps(self.personal_schedule_h, self.personal_tau, r)
@@ -213,7 +215,7 @@ class Reporting:
         return descended(self.setting.problem, client.data, x, batches, gammas, mu=self.personal_mu)
 
     def measured(self, client: Client, x: Array, y: Array | None = None) -> Measured:
-        """A client's measurements of the global model x (n,) and of its personal one, y (n,)."""
+        """A client's measurements of the global model x (n,) and of its personal model y (n,)."""
         problem, data = self.setting.problem, eval_data(self.setting, client.data, client.i)
         means = {} if y is None else accuracies(self.setting, client.i, y)
         loss = problem.loss(x, data)

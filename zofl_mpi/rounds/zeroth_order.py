@@ -71,16 +71,18 @@ class Local:
 
     Attributes:
         H: local steps of a round.
-        K: local iterations in all, of which Theorem 1 makes gamma = sqrt(m/K) and H = ceil((K/m^3)^(1/4)); 0: as given.
+        K: total number of local iterations; Theorem 1 then sets gamma = sqrt(m/K) and H = ceil((K/m^3)^(1/4)). 0: use
+            --gamma and --H.
         gamma: step size.
-        schedule: of the step size over rounds: constant, sqrt, harmonic[:OFFSET] or power:P.
+        schedule: schedule of the step size over rounds: constant, sqrt, harmonic[:OFFSET] or power:P.
         eta: smoothing radius; also the weight 1/eta of the distance to X_i.
         batch: samples of a local step, drawn with replacement; 0 for all of the client's.
-        x_set: X_i: problem (the problem's own), all, box:LOW:HIGH, ball:RADIUS[:CENTRE]; one, or one per client. They
-            must have a common point; where they have none, `set_distance` stays above 0.
-        weights: of the clients in f and in the mean: uniform (the paper's) or size (|D_i|); a lower level is uniform.
-        x0: first iterate: zero, random or auto (random where the problem says so).
-        probe: random directions at each evaluation for the estimate of the gradient of the smoothed objective; 0: none.
+        x_set: client sets X_i: problem (the problem's own), all, box:LOW:HIGH, ball:RADIUS[:CENTRE]; one, or one per
+            client. They must have a common point; otherwise `set_distance` stays above 0.
+        weights: weights of the clients in f and in the mean: uniform (the paper's) or size (|D_i|); a lower level is
+            uniform.
+        x0: first iterate: zero, random or auto (random if the problem requests it).
+        probe: random directions per evaluation to estimate the gradient of the smoothed objective; 0: none.
     """
 
     USED_WITH: ClassVar[UsedWith] = {"H": {"K": (0,)}, "gamma": {"K": (0,)}}
@@ -105,11 +107,11 @@ class Local:
         object.__setattr__(self, "sets", self._sets())
 
     def steps(self) -> int:
-        """H; Theorem 1's where K is given."""
+        """H; Theorem 1's if K is given."""
         return theorem1(self.K, self.setting.m)[0] if self.K else self.H
 
     def stepsize(self, r: int) -> float:
-        """gamma of round r; Theorem 1's where K is given."""
+        """gamma of round r; Theorem 1's if K is given."""
         return theorem1(self.K, self.setting.m)[1] if self.K else stepsize(self.schedule, self.gamma, r)
 
     def client_weights(self) -> Mapping[int, float]:
@@ -117,7 +119,7 @@ class Local:
         return ClientWeights(self.setting, self.weights)
 
     def _sets(self) -> Sequence[Any]:
-        """X_0, ..., X_{m-1}, each with `project(x)`; refuses sets without a common point."""
+        """X_0, ..., X_{m-1}, each with `project(x)`; UserError if they have no common point."""
         setting, own = self.setting, tuple(self.x_set) == ("problem",)
         gamma, bounded = self.stepsize(0), not own or setting.problem.constrained
         if bounded and not gamma < 2 * self.eta:
@@ -129,7 +131,7 @@ class Local:
         return convex_sets.parse_all(self.x_set, setting.problem.n, setting.m)
 
     def batches(self, client: Client, size: int, r: int) -> Any:
-        """(H, B) positions of round r's local steps, or None for each: all samples."""
+        """(H, B) positions of round r's local steps, or None for each step: all samples."""
         return draw_batches(self.setting.streams(Purpose.BATCH, r=r, i=client.i), size, self.steps(), self.batch)
 
     def pull(self, x: Array, convex: Any) -> NDArray[np.float64]:
@@ -138,23 +140,23 @@ class Local:
         return np.asarray(np.subtract(x, projected, dtype=np.float64) / self.eta)
 
     def descend(self, x: Array, r: int, i: int, estimate: Callable[[Array, int], Array], steps: int) -> Array:
-        """(n,) x_i after so many of client i's local steps from x, along estimate(x, k) in step k."""
+        """(n,) x_i after the first of client i's local steps from x, along estimate(x, k) in step k."""
         gamma, convex = self.stepsize(r), self.sets[i]
         for k in range(steps):
             x = (x - gamma * (estimate(x, k) + self.pull(x, convex))).astype(self.setting.dtype)
         return x
 
     def drawn_step(self, before: int, r: int) -> int | None:
-        """Reservoir sampling: the local step, 0..H-1, whose mean iterate is drawn; None: the one drawn before stays.
+        """Reservoir sampling: the local step, 0..H-1, with the newly drawn mean iterate; None: the earlier draw stays.
 
-        One of this round is drawn with probability H/(steps so far and now): all iterates so far have equal chances.
+        A new one is drawn with probability H/(steps so far and now): all iterates so far have equal chances.
         """
         H = self.steps()
         place = int(self.setting.streams(Purpose.OUTPUT, r=r).integers(before + H))
         return place if place < H else None
 
     def round_cost(self, participants: Callable[[int], Sequence[int]], points: int) -> RoundCost:
-        """Cost model of a round whose local steps evaluate the loss at `points` points each."""
+        """Cost model of a round with loss evaluations at `points` points per local step."""
         x, H = np.zeros(self.setting.problem.n, self.setting.dtype), self.steps()
         return RoundCost(participants, lambda i, r: H, self.batch, GlobalModel(x, 0), Stepped(x), points=points)
 
@@ -165,7 +167,7 @@ def theorem1(K: int, m: int) -> tuple[int, float]:
 
 
 def finite_losses(values: Array, k: int) -> NDArray[np.float64]:
-    """(k,) the values of f_i at k points, refused in another shape or where one is not finite."""
+    """(k,) the values of f_i at k points; UserError if one is not finite."""
     F = np.asarray(shaped(values, (k,), f"losses at {k} points"), np.float64)
     if not np.isfinite(F).all():
         raise UserError("f_i is not finite at the points of the estimate; a smaller --gamma may help")
@@ -174,7 +176,7 @@ def finite_losses(values: Array, k: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Probe:
-    """Client to server at an evaluation: the loss, and its differences along the directions of the report."""
+    """Client to server at an evaluation: the loss, and its differences along the report's directions."""
 
     loss: float  # f_i on all of the client's samples
     differences: Array  # (N,) f_i(x + eta v_j) - f_i(x - eta v_j), all samples
@@ -182,7 +184,7 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True)
 class FedRZOReport(HeldOut):
-    """Columns of an evaluation; None where the problem or the method does not have it."""
+    """Columns of an evaluation; None if the problem or the method does not provide the value."""
 
     objective: float = column("1", "f(x) = sum_i w_i f_i(x) on all of the clients' samples")
     set_distance: float = column("1", "largest distance of x to one of the sets X_i")
@@ -234,7 +236,7 @@ def report(local: Local, x: Array, r: int, differences: Array, scores: Mapping[s
 
 
 def schedule_lines(local: Local, theory: str) -> dict[str, str | float]:
-    """The lines of --dry-run on the local steps: their schedule, and a theorem's bounds on gamma, where L_0 is known.
+    """Lines of --dry-run on the local steps: their schedule, and a theorem's bounds on gamma if L_0 is known.
 
     B_2 of Proposition 1 says how the X_i differ (Assumption 1); Theorem 1's first bound hides unknown constants.
     """
@@ -278,7 +280,7 @@ class LipschitzReports(EstimatesCost[Lipschitz]):
         return report(self.local, x, r, differences, scores | {"objective": objective, "clients_asked": len(probes)})
 
     def probe(self, client: Client, message: GlobalModel) -> Probe:
-        """Measures f_i, at x and at both ends of each direction."""
+        """Measure f_i at x and at both ends of each direction."""
         x, v = message.x, directions(self.local, message.r)
         step = x.dtype.type(self.local.eta) * v
         points = np.concatenate([x[None], x + step, x - step])

@@ -1,1 +1,1 @@
-"""The program around an algorithm: command line, plan, ranks, rounds, results, grids of runs."""
+"""The program around a method: command line, plan, ranks, rounds, results, grids of runs."""

@@ -1,1 +1,1 @@
-"""From flags to a `Setting`: the data sets and the problems that a command line can name, family by family."""
+"""Data sets and problems of the command lines, by family: from flags to a `Setting`."""

@@ -1,4 +1,4 @@
-"""A pretrained network that clients adapt, each to the sensor through which it sees its samples."""
+"""Adaptation of a pretrained network by clients with different sensors."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 DIVISION = {"m", "alpha", "partition", "min_samples", "data_dir"}
-"""Flags of the data that a pretrained network may have had otherwise: they do not change what is held out."""
+"""Flags of the data that may differ from the pretraining run: they do not change the held-out samples."""
 
 
 @final
 @dataclass(frozen=True)
 class Adaptation:
-    """Which shift clients adapt a network to, and which of its parameters train.
+    """Sensor shift of the clients, and trained parameters of a pretrained network.
 
     Attributes:
-        shift: sensors of the clients, in turn, through which each sees its training and its evaluation samples: clean,
-            invert, gain, tint, contrast or blur; `problems/sensors.py` has the formulas.
-        pretrained: a result (.h5) of an earlier run, with whose last model this run begins; else random weights.
-        trainable: of the client's part, what trains and travels: all, norm (scales and shifts of normalisations) or
-            first (its first module with parameters); the rest stays as it came.
+        shift: sensors, assigned to clients in turn, through which they see training and evaluation samples: clean,
+            invert, gain, tint, contrast or blur; formulas in `problems/sensors.py`.
+        pretrained: result file (.h5) of an earlier run; its last model is the initial one. Default: random weights.
+        trainable: trained part of the client's network, which also travels: all, norm (scales and shifts of
+            normalisations) or first (the first module with parameters); the rest is frozen.
     """
 
     shift: tuple[Literal["clean", "invert", "gain", "tint", "contrast", "blur"], ...] = ("clean",)
@@ -41,15 +41,15 @@ class Adaptation:
     trainable: Literal["all", "norm", "first"] = "all"
 
     def sensors(self, site: Site, shape: Sequence[int]) -> tuple[str, ...]:
-        """The sensors for inputs of this shape; () where all are clean (UserError: no images with pixels in [0, 1])."""
+        """Sensors for inputs of this shape; () if all are clean. UserError: no images with pixels in [0, 1]."""
         if set(self.shift) == {"clean"}:
             return ()
         name = f"--shift {' '.join(self.shift)}"
         if site.federation is not None:
-            raise UserError(f"{name} changes the images of a data set, not data in memory; change them yourself")
+            raise UserError(f"{name} applies to images of a data set, not to data in memory; transform these yourself")
         samples = site.group(Samples)
         if samples.data == "synthetic" or (len(shape) != 3 and samples.features == "all"):
-            columns = math.prod(shape)  # of synthetic data a square number is an image to networks, without pixels
+            columns = math.prod(shape)  # networks see square synthetic inputs as images, but these have no pixels
             raise UserError(f"{name}: sensors see images, and --data {samples.data} is a table of {columns} columns")
         if samples.features != "all" or samples.pixels != "unit":
             raise UserError(f"{name}: sensors see images with pixels in [0, 1]; take --pixels unit and --features all")
@@ -58,8 +58,9 @@ class Adaptation:
         return self.shift
 
     def fill(self, site: Site, groups: Sequence[type[Any]], parts: Sequence[nn.Module]) -> None:
-        """Gives the client's, the auxiliary and the server's part the values of the pretrained model, if there is one
-        (UserError: the result has no last model, another network, or other test and validation samples).
+        """Set the client's, auxiliary and server part to the pretrained model, if there is one.
+
+        UserError: the result has no last model, another network, or other test and validation samples.
 
         Args:
             groups: dataclasses of the flags of data and network.
@@ -79,7 +80,7 @@ class Adaptation:
             differing = flags.changes(other, run.config, now)
             raise UserError(f"{name}: network and held-out samples must be those of that run: {differing}")
         held = np.size(run.final.get("theta", []))
-        headless = held == sum(p.numel() for p in parts[0].parameters())  # a method whose clients have no head
+        headless = held == sum(p.numel() for p in parts[0].parameters())  # a method without heads
         for modules, suffix in ((parts[:2], ""), (parts[2:], "_s")):
             parameters = [p for module in modules[: 1 if headless else 2] for p in module.parameters()]
             statistics = [b for module in modules for b in module.buffers() if b.is_floating_point()]
@@ -87,7 +88,7 @@ class Adaptation:
             _copy(name, run.final, f"buffers{suffix}", statistics)
 
     def choose(self, client: nn.Module) -> None:
-        """Freezes the client's parameters that do not train (UserError: none would)."""
+        """Freeze the client's untrained parameters; UserError if none would train."""
         from zofl_mpi.problems.layers import first_module, normalisations
 
         if self.trainable == "all":
@@ -100,7 +101,7 @@ class Adaptation:
 
 
 def _copy(name: str, final: Mapping[str, Any], field: str, tensors: Sequence[Tensor]) -> None:
-    """Copies a vector of the pretrained model into tensors of the network."""
+    """Copy a vector of the pretrained model into tensors of the network."""
     found, sizes = np.asarray(final.get(field, [])), [t.numel() for t in tensors]
     if found.shape != (size := sum(sizes),) or not np.isfinite(found).all():
         held = "numbers that are not finite" if found.shape == (size,) else f"{found.size} numbers"

@@ -1,4 +1,4 @@
-"""Constructors of networks whose arguments are flags: a class, a function or a module of a user's own."""
+"""Constructors with flags as arguments: a class, a function or a module of the user."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Any, Literal, final, get_args, get_origin
 from zofl_mpi.errors import UserError, mistake
 
 SIZES = ("shape", "classes")
-"""Names of the arguments that the data give: the shape of an input, and the number of classes."""
+"""Names of the arguments that come from the data: input shape and number of classes."""
 FLAG_TYPES = (int, float, str, bool)
 
 
 @final
 @dataclass(frozen=True)
 class Constructor:
-    """A call whose arguments are the data's sizes, flags, and values that the user has bound.
+    """A call with arguments from data sizes, flags, and values bound by the user.
 
-    Arguments with a default that is an int, a float, a str, a bool or a tuple of these are flags, by their annotation
-    or else by the default. `shape` and `classes` are the data's, and so are the first two arguments without a default,
-    whatever their names.
+    Arguments with a default of type int, float, str, bool or a tuple of these are flags, typed by annotation or
+    default. `shape` and `classes` come from the data, as do the first two arguments without a default, whatever their
+    names.
 
     Attributes:
-        make: a class or a function, or a torch module, which is returned as a copy.
+        make: a class or function, or a torch module, which is copied.
         bound: {argument: value}.
     """
 
@@ -40,7 +40,7 @@ class Constructor:
         return str((self.make if named else type(self.make)).__name__)
 
     def bind(self, values: Mapping[str, Any]) -> Constructor:
-        """The same with these arguments bound (UserError: it has no such argument)."""
+        """A copy with these arguments bound; UserError for an unknown argument."""
         known = self.arguments
         unknown = [name for name in values if name not in known or name in SIZES]
         if unknown:
@@ -49,7 +49,7 @@ class Constructor:
         return replace(self, bound={**self.bound, **values})
 
     def flags(self) -> dict[str, tuple[Any, Any]]:
-        """{argument: (type, default)} of those that are flags; what is bound is the default."""
+        """{argument: (type, default)} of the flags; a bound value is the default."""
         hints, found = self._hints(), dict[str, tuple[Any, Any]]()
         for name, parameter in self.arguments.items():
             default = self.bound.get(name, parameter.default)
@@ -60,7 +60,7 @@ class Constructor:
         return found
 
     def __call__(self, values: Mapping[str, Any], *sizes: Any) -> Any:
-        """Result of the call with the flags' values and the sizes (UserError: it fails)."""
+        """Call with the flags' values and the sizes; UserError if it fails."""
         if not callable(self.make) or _is_module(self.make):
             return copy.deepcopy(self.make)
         parameters, known = self.arguments, dict(zip(SIZES, sizes, strict=True))
@@ -95,12 +95,12 @@ class Constructor:
         try:
             own = self.make.__init__ if isinstance(self.make, type) else self.make  # type: ignore[misc]
             return typing.get_type_hints(own)
-        except Exception:  # an annotation of the user's that names nothing, or an object that has none
+        except Exception:  # an annotation may name nothing, or an object without a name
             return {}
 
 
 def flag_group(calls: Sequence[Constructor]) -> type[Any] | None:
-    """A dataclass of the flags of these calls, which share those of one name; None where they have none."""
+    """A dataclass of these calls' flags, with equal names shared; None: no flags."""
     found: dict[str, tuple[Any, Any]] = {}
     for call in calls:
         for name, own in call.flags().items():
@@ -115,7 +115,7 @@ def flag_group(calls: Sequence[Constructor]) -> type[Any] | None:
 
 
 def _documented(texts: Sequence[str]) -> str:
-    """The sections of arguments and attributes of docstrings, as those of one."""
+    """Merged `Args:` and `Attributes:` sections of several docstrings."""
     import docstring_parser
 
     google = docstring_parser.DocstringStyle.GOOGLE
@@ -125,7 +125,7 @@ def _documented(texts: Sequence[str]) -> str:
 
 
 def _kind(hint: Any, default: Any) -> Any:
-    """The type of a flag with this annotation and default; None: it is none."""
+    """Type of a flag with this annotation and default; None: not a flag."""
     if hint in FLAG_TYPES or get_origin(hint) is Literal:
         return hint
     if isinstance(default, tuple):

@@ -1,4 +1,4 @@
-"""The problems of [B] that a command line can name. In [B] all data are the clients', so that is the default here."""
+"""Problems of [B] for the command line. By default all data belong to the clients, as in [B]."""
 
 from dataclasses import dataclass, replace
 from typing import final
@@ -23,7 +23,7 @@ from zofl_mpi.settings.samples import ClientSamples
 @final
 @dataclass(frozen=True)
 class KnownSolution:
-    """A random problem whose solution is known, in float64.
+    """A random problem with known solution, in float64.
 
     Attributes:
         m: number of clients.

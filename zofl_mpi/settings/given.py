@@ -1,6 +1,6 @@
-"""Problems that are one dataclass, built-in or a user's own: its fields are flags, or given by the run.
+"""Problems from one dataclass, built-in or the user's: its fields are flags or provided by the run.
 
-A class offers the roles whose members it has, which decides the methods that can run on it.
+A class offers each role whose members it has; the roles determine the methods that can run on it.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from zofl_mpi.settings.samples import Samples, setting_on
 
 P = TypeVar("P")
 ROLES = (Hierarchical, Smooth, Lipschitz, Bilevel, SecondOrder)
-"""The roles that a class may have by its members alone; a `Split` problem is made of torch modules."""
+"""Roles that a class has by its members; a `Split` problem is built from torch modules."""
 BASES = {base for role in ROLES for base in role.__mro__}
 HIERARCHY: Groups = {"hierarchy": ProximalTerms}
 """Flags of a loss with `ProximalTerms` in the role `Hierarchical`."""
@@ -29,7 +29,7 @@ Make = Callable[[Site, Federation], Any]
 
 
 def terms_of(site: Site) -> ProximalTerms:
-    """[A]'s terms from the flags; the defaults where the method does not use them."""
+    """[A]'s terms from the flags; defaults if the method does not use them."""
     return site.group(ProximalTerms) if all(f.name in site.values for f in fields(ProximalTerms)) else ProximalTerms()
 
 
@@ -47,56 +47,56 @@ GIVEN: Mapping[str, Make] = {
 
 
 def given_to(cls: type[Any]) -> list[str]:
-    """Names of the fields that the run sets in a problem of this class."""
+    """Fields that the run sets in a problem of this class."""
     return [f.name for f in fields(cls) if f.init and not is_flag(f)]
 
 
 def problem_on(cls: type[P], site: Site, federation: Federation) -> P:
-    """A problem of this class on these data, from its flags and the fields that the run sets."""
+    """A problem of this class on these data, from its flags and injected fields."""
     return cast(P, instantiate(cls, site.values, **{name: GIVEN[name](site, federation) for name in given_to(cls)}))
 
 
 def lacking(cls: type[Any]) -> dict[str, list[str]]:
-    """{role: the members that it needs and a class lacks}; a base class's defaults do not count as the class's."""
+    """{role: members that a class lacks}; defaults of base classes do not count."""
     own = [base for base in cls.__mro__ if base not in BASES]
     has = {f.name for f in fields(cls)}.union(*map(vars, own))
     return {role.__name__: [name for name in needed(role) if name not in has] for role in ROLES}
 
 
 def needed(role: type[Any]) -> list[str]:
-    """Names of the members that a role needs, those of a role that it extends first."""
+    """Members that a role needs, those of extended roles first."""
     kin = [base for base in reversed(role.__mro__) if base in ROLES]
     return ["n", *(name for base in kin for name in vars(base) if not name.startswith("_"))]
 
 
 def base_of(cls: type[Any]) -> type[Any]:
-    """The base class that a problem with the members of this one inherits."""
+    """The base class to inherit for a problem with these members."""
     return Problem if lacking(cls)["Bilevel"] else BilevelProblem
 
 
 def roles_of(cls: type[Any]) -> dict[str, Groups]:
-    """{role that a class offers: the flags of that role in methods that need it}."""
+    """{role of a class: flags of that role in methods that need it}."""
     offered = [role for role, missing in lacking(cls).items() if not missing]
     has_terms = "terms" in given_to(cls)
     return {role: HIERARCHY if role == "Hierarchical" and has_terms else {} for role in offered}
 
 
 def without_data(cls: type[Any]) -> Choice:
-    """A problem that uses no data, in float64; its field `m` is the number of clients."""
+    """A problem without data, in float64; its field `m` is the number of clients."""
 
     def setting(site: Site) -> Setting[Any]:
-        problem, nothing = site.group(cls), range(1)  # a sample for everybody
+        problem, nothing = site.group(cls), range(1)  # a dummy sample
         return Setting(problem, site.streams, (nothing,) * problem.m, nothing, nothing, dtype=np.dtype(np.float64))
 
     return Choice({"problem": cls}, setting, roles_of(cls))
 
 
 def random_problem(flags: type[Any], cls: type[Any], *, tested_on_clients: bool = True) -> Choice:
-    """A random problem in float64 whose solution is known.
+    """A random problem in float64 with known solution.
 
     Args:
         flags: dataclass of the arguments of `cls.random`, which returns a problem, the data of server and clients.
-        tested_on_clients: whether reports are made on the clients' data, not on the server's.
+        tested_on_clients: True if reports use the clients' data, not the server's.
     """
 
     def setting(site: Site) -> Setting[Any]:
@@ -115,12 +115,12 @@ def on_samples(
     classifies: bool = True,
     usual: Mapping[str, Mapping[str, Any]] = NOTHING,
 ) -> Choice:
-    """A dataclass as a problem on the samples of a data set; one that is given the `device` may run on a GPU.
+    """A dataclass as a problem on a data set's samples; if `device` is injected, it may run on a GPU.
 
     Args:
-        samples: the flags of the data set, with a family's defaults.
-        make: makes the problem; None: `problem_on` these data.
-        classifies: refuse the data of a regression.
+        samples: flags of the data set, with a family's defaults.
+        make: creates the problem; None: `problem_on` these data.
+        classifies: refuse regression data.
         usual: as in `Choice`.
     """
 

@@ -1,4 +1,4 @@
-"""The split networks that a command line can name. All data are the clients' here."""
+"""Split networks for the command line. All data belong to the clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Precision:
 
     Attributes:
         bf16: compute forward passes in bfloat16; losses and their differences in float32 or better.
-        tf32: on a GPU, products of float32 as TF32: 10 bits of each factor, several times as fast.
+        tf32: on a GPU, products of float32 as TF32: 10 bits of mantissa, several times as fast.
     """
 
     bf16: bool = False
@@ -54,7 +54,7 @@ def _setting(factory: Factory, same: Sequence[type[Any]], given: SplitProblem | 
     adaptation.fill(site, same, parts)
     adaptation.choose(parts[0])
     named = [f"loss {called(loss)}"] if loss is not None else []
-    fingerprint = ", ".join([*map(fingerprint_of, parts), *named])  # before the problem takes their values over
+    fingerprint = ", ".join([*map(fingerprint_of, parts), *named])  # before the problem copies their values
     own: dict[str, Any] = {name: bool(site.values.get(name, False)) for name in ("bf16", "tf32")}
     own |= {"dtype": site.dtype, "device": site.device, "examples": examples_of(federation, np.dtype(site.dtype))}
     problem = SplitNetwork(*parts, shape, classes, loss, metrics, sensors=sensors, **own)
@@ -63,7 +63,7 @@ def _setting(factory: Factory, same: Sequence[type[Any]], given: SplitProblem | 
 
 
 def _network(cls: type[Any]) -> Choice:
-    """A built-in network, whose dataclass has its flags and makes its three parts."""
+    """A built-in network; its dataclass has the flags and creates the three parts."""
     groups: Groups = {"data": ClientSamples, "problem": cls, "precision": Precision, "adaptation": Adaptation}
     setting = partial(_setting, lambda site, *sizes: site.group(cls).parts(*sizes), (ClientSamples, cls), None)
     return Choice(groups, setting, {"Split": {}}, gpu=True)
@@ -72,17 +72,18 @@ def _network(cls: type[Any]) -> Choice:
 @final
 @dataclass(frozen=True)
 class SplitProblem:
-    """A network in three parts and a loss, as a problem of split learning; see `problems.Split`.
+    """A split network in three parts with a loss, as a problem of split learning; see `problems.Split`.
 
         net = SplitProblem(client, auxiliary, server, nn.MSELoss())
 
     Attributes:
-        client: a class or a function that makes a torch module, or a module, as `TorchProblem.module`; or, alone, a
+        client: a torch module, or a class or function that creates one, as for `TorchProblem.module`. If given alone: a
             class whose instances have the attributes client, auxiliary and server.
-        auxiliary: the client's head likewise.
-        server: the server's part likewise.
-        loss: of both outputs, as `TorchProblem.loss`; None: the cross-entropy.
-        metrics: of the server part's outputs, as `TorchProblem.metrics`: columns test_NAME and validation_NAME.
+        auxiliary: the client's head, likewise.
+        server: the server's part, likewise.
+        loss: loss of either output, as for `TorchProblem.loss`; None: cross-entropy.
+        metrics: metrics of the server part's outputs, as for `TorchProblem.metrics`: columns test_NAME,
+            validation_NAME.
         bound: {argument of a part: value}.
     """
 
@@ -94,14 +95,14 @@ class SplitProblem:
     bound: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, **arguments: Any) -> SplitProblem:
-        """The same with these arguments of its parts (UserError: no part has such an argument)."""
+        """A copy with these arguments of its parts; UserError if no part has such an argument."""
         for name, value in arguments.items():
             takers = [call for call in self._constructors() if name in call.arguments]
             (takers or self._constructors())[0].bind({name: value})
         return replace(self, bound={**self.bound, **arguments})
 
     def choice(self, samples: type[Any] = ClientSamples) -> Choice:
-        """The problem as a run takes it; `samples` are the flags of data that are not in memory."""
+        """The problem for a run; `samples` are the flags of data that are not in memory."""
         flags = flag_group(self._constructors())
         groups: Groups = {"data": samples, **({"problem": flags} if flags else {}), **_FURTHER}
         same = (samples, flags) if flags else (samples,)
@@ -138,7 +139,7 @@ _FURTHER: Groups = {"adaptation": Adaptation}
 
 
 def own_split(name: str, cls: Any) -> Choice:
-    """A user's own network in parts, --problem module:Class, or an object that is a `SplitProblem`."""
+    """The user's split network: --problem module:Class, or a `SplitProblem`."""
     return (cls if isinstance(cls, SplitProblem) else SplitProblem(cls)).choice()
 
 

@@ -1,4 +1,4 @@
-"""Torch modules as problems: `TorchProblem`, the MLP, the CNN, and a user's own class, module or problem."""
+"""Torch modules as problems: `TorchProblem`, the MLP, the CNN, and the user's classes, modules and problems."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from zofl_mpi.problems.network import Network
 
 ROLES: Mapping[str, Groups] = {"Hierarchical": HIERARCHY, "Smooth": {}, "Lipschitz": {}}
-"""The roles of `Network`; written out, since its file imports torch."""
+"""Roles of `Network`; listed here, since its file imports torch."""
 Factory = Callable[[Site, tuple[int, ...], int], "nn.Module"]
-"""A torch module from the flags, the shape of an input and the number of classes."""
+"""Torch module from flags, input shape and number of classes."""
 EXAMPLES = 8
-"""Samples of a client on which module and loss are tried before a run."""
+"""Client samples for a trial of module and loss before a run."""
 
 
 @final
@@ -51,14 +51,14 @@ class Widths:
 @final
 @dataclass(frozen=True)
 class Kernel:
-    """The flags of how a network's local steps are computed.
+    """Flags for computing a network's local steps.
 
     Attributes:
-        kernel: code that computes the local steps: serial (one client after the other), torch (many clients at once, on
-            --device), auto (torch on a GPU, if the module can be computed so).
-        client_memory: activations that a backward pass holds: none (all of them), checkpoint (of each layer with
-            parameters its inputs, and it is computed once more with those that follow), or accumulate:PARTS (those of
-            one part of the mini-batch at a time, and the parts' gradients are added up: the same, to rounding).
+        kernel: code of the local steps: serial (one client after another), torch (many clients at once, on --device),
+            auto (torch on a GPU, if the module allows it).
+        client_memory: activations held for a backward pass: none (all of them); checkpoint (the inputs of each layer
+            with parameters; the layer and those that follow are recomputed); accumulate:PARTS (one part of the
+            mini-batch at a time; the parts' gradients add up to the same, to rounding).
     """
 
     kernel: Literal["auto", "serial", "torch"] = "auto"
@@ -68,21 +68,21 @@ class Kernel:
 @final
 @dataclass(frozen=True)
 class TorchProblem:
-    """A network as a problem: a torch module and a loss, on any data.
+    """A problem from a torch module and a loss, on any data.
 
         net = TorchProblem(lambda width=16: Net(width), nn.BCEWithLogitsLoss(), metrics={"macro_f1": f1})
 
-    `net(width=32)` is the same with another width. x is the flat vector of the module's trainable parameters.
+    `net(width=32)` is a copy with another width. x is the flat vector of the module's trainable parameters.
 
     Attributes:
-        module: a class or a function that makes a torch module, or a module. Its arguments `shape` (of an input) and
-            `classes` are the data's; those with a default that is a number, a text or a tuple of these are flags.
+        module: a torch module, or a class or function that creates one. Its arguments `shape` (of an input) and
+            `classes` come from the data; arguments with a number, a text or a tuple of these as default are flags.
         loss: a torch loss, or a function (outputs (B, ...), targets (B, ...)) -> scalar tensor, a mean over samples;
-            None: the cross-entropy.
+            None: cross-entropy.
         metrics: {name: function (outputs (N, ...), targets (N, ...)) -> number}: columns test_NAME, validation_NAME
-            and, of personal models, personal_NAME. A cross-entropy of classes has the accuracy by itself.
-        augment: function (inputs, generator) -> inputs of the same shape, in training steps alone; its random numbers
-            must be those of the generator, which is NumPy's.
+            and, for personal models, personal_NAME. Accuracy is automatic with cross-entropy on classes.
+        augment: function (inputs, generator) -> inputs of the same shape, in training steps only; it must draw from
+            that NumPy generator.
         weight: function (inputs, targets) -> (B,) factors of the samples' losses.
         bound: {argument of the module: value}.
     """
@@ -95,11 +95,11 @@ class TorchProblem:
     bound: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, **arguments: Any) -> TorchProblem:
-        """The same with these arguments of the module (UserError: it has no such argument)."""
+        """A copy with these arguments of the module; UserError for an unknown argument."""
         return replace(self, bound=self._constructor.bind(arguments).bound)
 
     def choice(self, samples: type[Any] = Samples) -> Choice:
-        """The problem as a run takes it; `samples` are the flags of data that are not in memory."""
+        """The problem for a run; `samples` are the flags of data that are not in memory."""
         make = self._constructor
         return network_on(lambda site, *sizes: make(site.values, *sizes), flag_group([make]), samples, self)
 
@@ -153,14 +153,14 @@ def _setting(factory: Factory, given: TorchProblem, site: Site) -> Setting[Netwo
 
 
 def examples_of(federation: Federation, dtype: Any) -> tuple[Any, Any]:
-    """Inputs (k, p) and targets (k, ...) of some samples of the first client."""
+    """Inputs (k, p) and targets (k, ...) of the first client's samples."""
     first = federation.clients[0]
     some = np.linspace(0, len(first) - 1, min(EXAMPLES, len(first))).astype(np.int64)
     return first.take(some, dtype)[0], first.answers(some, dtype)
 
 
 def _names(given: TorchProblem) -> list[str]:
-    """Properties of a problem, beside its module, that decide its steps; the same text on every rank."""
+    """Properties of a problem, beside its module, that determine its steps; the same text on every rank."""
     from zofl_mpi.problems.objective import called
 
     own = {"loss": given.loss, "augment": given.augment, "weight": given.weight}
@@ -168,15 +168,15 @@ def _names(given: TorchProblem) -> list[str]:
 
 
 def fingerprint_of(module: nn.Module) -> str:
-    """Checksum of a network's layers and first values, which must be the same on every rank."""
+    """Checksum of a network's layers and initial values, which must agree on all ranks."""
     checksum = zlib.crc32(repr(module).encode())
-    for value in module.state_dict().values():  # one after the other: a language model is large
+    for value in module.state_dict().values():  # one after another: a language model is large
         checksum = zlib.crc32(value.detach().cpu().contiguous().numpy().reshape(-1).view(np.uint8), checksum)
     return f"network crc32 {checksum:08x}"
 
 
 def shape_of(federation: Federation) -> tuple[int, ...]:
-    """The shape that the data give an input; else (channels, height, width) of a square image, or (features,)."""
+    """Input shape from the data; else (channels, height, width) of a square image, or (features,)."""
     if federation.shape:
         return federation.shape
     try:
@@ -199,11 +199,11 @@ def _cnn(site: Site, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def own_problem(name: str, cls: Any, samples: type[Any] = Samples) -> Choice:
-    """A user's own class, --problem module:Class, as a problem (UserError: it is of neither kind).
+    """The user's own class, --problem module:Class, as a problem (UserError: unsuitable class).
 
-    Either a torch module, with arguments as those of `TorchProblem.module`, or a `TorchProblem`. Or a dataclass that
-    inherits `zofl_mpi.Problem` or `BilevelProblem`, with a field `federation` (`zofl_mpi.Federation`) or with fields
-    that the run gives (`settings.given.GIVEN`). Its other fields are flags; it offers the roles whose members it has.
+    Accepted: a torch module with arguments as for `TorchProblem.module`; a `TorchProblem`; or a dataclass that inherits
+    `zofl_mpi.Problem` or `BilevelProblem`, with a field `federation` (`zofl_mpi.Federation`) or injected fields
+    (`settings.given.GIVEN`). Its other fields are flags; it offers the roles whose members it has.
     """
     if isinstance(cls, TorchProblem):
         return cls.choice(samples)

@@ -1,4 +1,4 @@
-"""The flags of a data set and of its partition among server and clients."""
+"""Flags of a data set and its partition among server and clients."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from zofl_mpi.run.command.family import Site
 P = TypeVar("P")
 Derive = Callable[[Sources], Sources]
 
-SHOWN = 10  # classes or clients in a warning
+SHOWN = 10  # classes or clients listed in a warning
 
 
 @dataclass(frozen=True)
@@ -31,30 +31,28 @@ class Samples:
     """A data set and its partition among server and clients.
 
     Attributes:
-        data: digits, mnist, fashion-mnist, cifar10, synthetic, or the path of a .npz file with x and y (integers y are
-            classes, floats the targets of a regression), and client for --partition natural.
-        data_dir: the folder with the data set's files; else $ZOFL_DATA, else the user's cache.
-        pixels: of images unit (bytes in [0, 1], floats as stored), raw (as stored) or standardize (each channel with
-            mean 0 and variance 1 over the training part); of a table unit and raw (as stored) or standardize (each
-            column with mean 0 and variance 1 over the training part).
-        features: all, or pca:K: the first K principal components of the inputs, fitted on the training part (server and
-            clients), and a constant 1; server-pca:K: fitted on the server's own samples alone, so that they tell
-            nothing of the clients.
-        m: number of clients; with --partition natural it is the data's own.
+        data: digits, mnist, fashion-mnist, cifar10, synthetic, or the path of a .npz file with arrays x and y (integer
+            y: classes, float y: regression targets), and client for --partition natural.
+        data_dir: folder with the data set's files; default: $ZOFL_DATA, else the user's cache.
+        pixels: input scaling: unit (bytes to [0, 1], floats and tables as stored); raw (as stored); standardize (mean 0
+            and variance 1 over the training part, by channel of an image or column of a table).
+        features: inputs of the model: all; pca:K (the first K principal components and a constant 1, fitted on the
+            training part of server and clients); server-pca:K (fitted on the server's samples only, which reveals
+            nothing of the clients).
+        m: number of clients; with --partition natural given by the data.
         alpha: Dirichlet concentration of the clients' classes (by_class, by_mix), above 0; inf for iid.
-        partition: by_class (each class is spread over the clients), by_mix (each client draws its mix; equal sizes),
-            shards:K (sorted by class, K pieces for each client), quantity:ALPHA (iid classes; min_samples for each
-            client, and of the others Dirichlet shares) or natural (by the array client of an .npz).
-        min_samples: least number of samples of a client; the partition is redrawn until every client has that many,
-            natural leaves out clients with fewer.
-        split: random (10 % of all samples, --test-fraction, are the test set) or official (the data set's own).
-        test_fraction: share of all samples that is the test set.
-        server_fraction: share of the training part that is the server's own.
-        server_samples: number of samples of the training part that are the server's own, in place of its fraction; 0:
-            by the fraction.
-        server_lacks: number of classes, the last ones, of which the server has no samples; its share is of the others.
-        validation: share of the training part that server and clients do not train on, reported beside the test part
-            to choose step sizes by; 0 for none.
+        partition: clients' samples: by_class (each class is spread over the clients); by_mix (each client draws its
+            mix; equal sizes); shards:K (sorted by class, K pieces for each client); quantity:ALPHA (iid classes;
+            min_samples for each client, the rest in Dirichlet shares); natural (by the array client of an .npz).
+        min_samples: minimum samples of a client; the partition is redrawn until it holds. natural drops clients with
+            fewer.
+        split: test part: random (--test-fraction of all samples) or official (the data set's own).
+        test_fraction: share of all samples in the test part.
+        server_fraction: share of the training part that the server holds.
+        server_samples: number of training samples that the server holds, in place of --server-fraction; 0: use the
+            fraction.
+        server_lacks: number of classes, the last ones, without samples at the server; its share applies to the others.
+        validation: share of the training part held out from server and clients, to choose step sizes by; 0: none.
         synthetic_samples: --data synthetic: number of samples.
         synthetic_features: --data synthetic: length of an input.
         synthetic_classes: --data synthetic: number of classes.
@@ -86,11 +84,12 @@ class Samples:
     def federation(
         self, world: World, streams: Streams, made_of: Derive | None = None, classifies: bool = True
     ) -> Federation:
-        """The samples of the server, of each client, and the test part (UserError: on every rank, if a file is missing
-        or damaged on one, or a flag is out of range).
+        """Samples of the server and of each client, and the test part.
+
+        UserError, on every rank: a file is missing or damaged on one, or a flag is out of range.
 
         Args:
-            made_of: maps the data set, then in the cache, to the one that is partitioned; None: the data set itself.
+            made_of: maps the data set, then cached, to the one that is partitioned; None: identity.
             classifies: refuse a regression.
         """
         K, of_server = run_or_fail_all(world, lambda: features.parsed_components(self.features))
@@ -113,7 +112,7 @@ class Samples:
         return features.projected(world, federation, K, made.key, of_server) if K else federation
 
     def _warn_gaps(self, raw: Raw) -> None:
-        """Tells which classes below the largest label no sample has, as where labels begin at 1."""
+        """Warn of classes below the largest label that have no sample, for example if labels begin at 1."""
         counts = np.bincount(raw.labels, minlength=raw.classes)
         empty, held = np.flatnonzero(counts == 0), np.flatnonzero(counts)
         if len(empty):
@@ -126,7 +125,7 @@ class Samples:
             )
 
     def _check(self, raw: Raw, classifies: bool) -> None:
-        """Refuses samples by client without --partition natural, and targets where the problem classifies."""
+        """Refuse samples by client without --partition natural, and targets if the problem classifies."""
         kind, _ = partition.parsed(self.partition)
         if raw.clients is not None and kind != partition.NATURAL:
             raise UserError(
@@ -143,7 +142,7 @@ class Samples:
 @final
 @dataclass(frozen=True)
 class ClientSamples(Samples):
-    """The flags of `Samples`, with defaults for families whose data are all the clients'."""
+    """Flags of `Samples`, with the defaults of families without server data."""
 
     m: int = at_least(1, 5, "a number of clients")
     server_fraction: float = 0.0
@@ -152,7 +151,7 @@ class ClientSamples(Samples):
 def warn_left_out(
     raw: Raw, asked: NDArray[np.int64], clients: NDArray[np.int64], federation: Federation, min_samples: int
 ) -> None:
-    """Tells which of the clients `asked` have too few samples to take part; `clients` (N,) are those of all rows."""
+    """Warn of `asked` clients with too few samples to take part; `clients` (N,) are those of all rows."""
     held = [int(clients[part.rows_of(np.zeros(1, np.int64))[0]]) for part in federation.clients]
     everyone = np.unique(asked)
     left = np.setdiff1d(everyone, held)
@@ -166,7 +165,7 @@ def warn_left_out(
 
 
 def setting_on(site: Site, problem: P, federation: Federation, network: str = "") -> Setting[P]:
-    """The setting of a problem on these data; `network`: a fingerprint beside that of the data."""
+    """Setting of a problem on these data; `network`: a fingerprint beside that of the data."""
     data = federation.clients, federation.server, federation.test, federation.counts
     fingerprint = ", ".join(filter(None, (federation.fingerprint or federation.server.fingerprint(), network)))
     own: dict[str, Any] = {"validation": federation.validation, "about": federation.in_words()}
@@ -174,7 +173,7 @@ def setting_on(site: Site, problem: P, federation: Federation, network: str = ""
 
 
 def found_once_a_node(world: World, find: Callable[[], Sources]) -> Sources:
-    """Sources that one rank of each node finds, which may read whole files."""
+    """Sources, found by one rank of each node because it may read whole files."""
     found = list[Sources]()
 
     def name_and_key() -> tuple[str, str]:
@@ -190,6 +189,6 @@ def _left_to_another() -> Raw:
 
 
 def cached(world: World, stored: Sources) -> Raw:
-    """The data set from its node's cache, into which one rank of each node puts it."""
+    """The data set from its node's cache; one rank per node fills it."""
     once_a_node(world, lambda: cache.prepare(stored))
     return run_or_fail_all(world, lambda: cache.open_entry(stored))

@@ -1,4 +1,4 @@
-"""`split_lm` on a command line: a causal model of `transformers`, cut in three, with LoRA of `peft`, on texts."""
+"""Problem `split_lm`: a causal language model (transformers), cut in three, with LoRA (peft), on texts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from zofl_mpi.problems.split_lm import SplitLM
 
 TRAINED_ON = ("data", "text", "vocabulary", "part")
-"""Flags of the texts that a model which was trained here keeps in its configuration."""
+"""Flags of the texts, stored in the configuration of a model trained here."""
 
 
 class Uncut(NamedTuple):
-    """A model before it is cut, on the CPU in float32, and its logits as it was read."""
+    """A model before the cut, on the CPU in float32, and its logits as loaded."""
 
     model: Any
     own: list[Any]
@@ -37,27 +37,27 @@ class Uncut(NamedTuple):
 @final
 @dataclass(frozen=True)
 class LM:
-    """A causal language model, cut in three, with LoRA; dropout is off.
+    """A causal language model, cut in three, with LoRA and without dropout.
 
     Attributes:
-        model: a folder with a causal model of transformers (safetensors; no code of it runs), its name on the hub if it
-            is in the hub's cache (gpt2, EleutherAI/pythia-160m), or one with random weights: GPT-2 as random:tiny (4
-            blocks of width 192, context 256), random:small, random:medium (its own sizes), or random:FOLDER for the
-            config.json in a folder.
-        cut: blocks at the client; 0: a quarter of all ([C]'s 3 of small, 6 of medium).
-        auxiliary_blocks: blocks of the auxiliary head before its norm and unembedding, which begin as a copy of the
+        model: a folder with a causal transformers model (safetensors; code in it is not executed); the name of a model
+            in the hub's cache (gpt2, EleutherAI/pythia-160m); random:tiny, random:small or random:medium, GPT-2 with
+            random weights (tiny: 4 blocks of width 192, context 256); random:FOLDER, random weights for a folder's
+            config.json.
+        cut: blocks at the client; 0: a quarter of all ([C]: 3 of small, 6 of medium).
+        auxiliary_blocks: blocks of the auxiliary head before its norm and unembedding, which start as copies of the
             server's.
         lora_rank: r of LoRA.
-        lora_alpha: alpha of LoRA, by which over r its product is multiplied.
-        lora_targets: layers that LoRA adapts, by the last part of their names; auto: peft's own for the family, of
-            GPT-2 the queries and values of every block.
-        train: lora (all else is frozen), norm (the scales and shifts of normalisations alone) or all (every parameter
-            and no LoRA). A matrix that is embedding and unembedding stays one with decomfl, hiso and fedkseed; methods
-            that split hold a copy at each side, which drift apart.
-        label_smoothing: share of a label that is spread over the vocabulary, in training losses, zeroth-order ones too;
-            reports have none.
+        lora_alpha: alpha of LoRA; its product is scaled by alpha/r.
+        lora_targets: layers that LoRA adapts, by the last part of their names; auto: peft's default for the family;
+            GPT-2: queries and values of every block.
+        train: trained parameters: lora, norm (scales and shifts of normalisations) or all (no LoRA). A matrix shared by
+            embedding and unembedding stays shared with decomfl, hiso and fedkseed; split methods hold one copy on each
+            side, and the copies diverge.
+        label_smoothing: label smoothing over the vocabulary, in training losses (zeroth-order ones too), not in
+            reports.
         bf16: forward passes and smashed samples in bfloat16; losses and their differences in float32 or better.
-        tf32: on a GPU, products of float32 as TF32: 10 bits of each factor, several times as fast.
+        tf32: on a GPU, products of float32 as TF32: 10 bits of mantissa, several times as fast.
     """
 
     USED_WITH: ClassVar[UsedWith] = {f"lora_{name}": {"train": ("lora",)} for name in ("rank", "alpha", "targets")}
@@ -73,7 +73,7 @@ class LM:
     tf32: bool = False
 
     def begun(self) -> tuple[Any, Any]:
-        """A configuration, and its model in float32; None for random weights (UserError: it is not there)."""
+        """Configuration and float32 model; None for random weights. UserError: the model is missing."""
         from zofl_mpi.problems import lm_models
 
         if self.model.startswith("random:"):
@@ -82,7 +82,7 @@ class LM:
         return model.config, model
 
     def vocabulary(self, config: Any) -> Vocabulary | None:
-        """The model's own tokens; None where it has no tokeniser."""
+        """The model's own tokens; None if it has no tokeniser."""
         from zofl_mpi.problems import lm_files, lm_models
 
         folder = self.model.removeprefix("random:")
@@ -91,15 +91,15 @@ class LM:
         return lm_files.vocabulary_of(folder, config)
 
     def uncut(self, config: Any, model: Any, streams: Streams, vocabulary: int, end: int, longest: int) -> Uncut:
-        """The model before it is cut, with LoRA if LoRA is trained.
+        """The model before the cut, with LoRA if LoRA is trained.
 
         Args:
-            config, model: from `begun`; not to be used afterwards.
+            config, model: from `begun`; consumed.
             vocabulary: V, number of tokens of the data, of which `end` ends a text.
             longest: T, input tokens of the longest text.
 
         Raises:
-            UserError: the model has another vocabulary, or none of its logits; peft is not installed.
+            UserError: the model has another vocabulary or no logits for it; peft is not installed.
         """
         from zofl_mpi.problems import adapters, lm_models
         from zofl_mpi.problems.lm_checks import own_logits
@@ -114,7 +114,7 @@ class LM:
                 "was trained with, or a folder with the model and its tokeniser"
             )
         own = own_logits(model, longest, self.model)
-        if self.train == "lora":  # by a stream apart, so that A does not depend on the model's draws
+        if self.train == "lora":  # a separate stream: A must not depend on the model's draws
             targets = () if self.lora_targets == ("auto",) else self.lora_targets
             add = partial(adapters.add_lora, model, self.lora_rank, self.lora_alpha, targets)
             seeded(add, streams(Purpose.MODULE, t=1))
@@ -132,7 +132,7 @@ class LM:
         choices: int = 1,
         tied: bool = False,
     ) -> SplitLM:
-        """The problem of a model from `uncut`, which is not to be used afterwards; see `cut_model` and `SplitLM`.
+        """The problem of a model from `uncut`, which is consumed; see `cut_model` and `SplitLM`.
 
         UserError: it cannot be cut, or does not compute in this precision.
         """
@@ -177,7 +177,7 @@ def build(site: Site) -> Setting[Any]:
 
 
 def _check_texts(name: str, config: Any, own: Texts) -> None:
-    """Refuses texts that the model was trained on already, and texts written in another way."""
+    """Refuse texts that the model was trained on, and texts in another format."""
     trained: dict[str, Any] = getattr(config, "trained_on", {})
     if not (isinstance(trained, dict) and set(TRAINED_ON) <= trained.keys() and trained["data"] == own.data):
         return

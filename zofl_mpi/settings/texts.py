@@ -22,7 +22,7 @@ class Corpus:
 
     federation: Federation
     vocabulary: Vocabulary
-    division: str  # description of the training texts that the clients share, for the record
+    division: str  # description of the shared training texts, for the record
     files: tuple[Path, ...]  # training, validation and test part, or one of lines
     pipeline: e2e.Pipeline
     choices: int = 1  # completions of each text
@@ -31,24 +31,23 @@ class Corpus:
 @final
 @dataclass(frozen=True)
 class Texts:
-    """A data set of texts and its division among clients. The test part of E2E is testset_w_refs.csv.
+    """A data set of texts and its partition among clients. The test part of E2E is testset_w_refs.csv.
 
     Attributes:
-        data: e2e; a folder with trainset.csv, devset.csv and testset_w_refs.csv as E2E's are (columns mr and ref); or
-            FILE.jsonl, on each line a context and a completion, or a choice of completions.
-        data_dir: the folder with e2e/ and gpt2-bpe/, or with their files; else $ZOFL_DATA, else the user's cache.
-        text: of E2E, official (as in the files) or tokenised (as in the codes of LoRA and SplitLoRA: by Moses's rules,
-            the test part by spaCy's).
-        vocabulary: auto (the model's own tokeniser; of a GPT-2 without one gpt2), gpt2 (all 50,257 tokens), or e2e
-            (only those of gpt2 that occur in the data, renumbered; for tiny models).
+        data: e2e; a folder with trainset.csv, devset.csv and testset_w_refs.csv in E2E's format (columns mr and ref);
+            or FILE.jsonl, on each line a context and a completion, or a choice of completions.
+        data_dir: folder with e2e/ and gpt2-bpe/, or with their files; default: $ZOFL_DATA, else the user's cache.
+        text: format of E2E: official (as in the files) or tokenised (as in the codes of LoRA and SplitLoRA: Moses's
+            rules; spaCy's for the test part).
+        vocabulary: auto (the model's own tokeniser; for a GPT-2 without one gpt2), gpt2 (all 50,257 tokens), or e2e
+            (the tokens of gpt2 in the data, renumbered; for tiny models).
         m: number of clients.
-        alpha: Dirichlet concentration of the clients' classes, the types of meaning representations, above 0; inf for
-            iid.
-        partition: by_class (each class is spread over the clients), by_mix (each client draws its mix; equal sizes) or
-            natural (by the clients that lines name; --m is not used).
-        min_samples: least number of samples of a client; the partition is redrawn until every client has that many.
-        part: all training contexts, or pretrain (half of them, the same for all seeds) or finetune (the others).
-        validation: dev (devset.csv is reported beside the test part) or none.
+        alpha: Dirichlet concentration of the clients' classes (types of meaning representations), above 0; inf for iid.
+        partition: clients' texts: by_class (each class is spread over the clients), by_mix (each client draws its mix;
+            equal sizes) or natural (by the clients named in the lines; --m is not used).
+        min_samples: minimum samples of a client; the partition is redrawn until it holds.
+        part: training contexts: all, pretrain (half of them, the same for all seeds) or finetune (the other half).
+        validation: dev (report devset.csv beside the test part) or none.
     """
 
     data: str = "e2e"
@@ -65,12 +64,13 @@ class Texts:
     def corpus(
         self, world: World, streams: Streams, most: int | None = None, of_model: Vocabulary | None = None
     ) -> Corpus:
-        """The texts, encoded once on each node, and their division among clients (UserError: on every rank, if a file
-        is missing or damaged on one, a flag out of range, or a text too long).
+        """The texts, encoded once per node, and their partition among clients.
+
+        UserError, on every rank: a file is missing or damaged on one, a flag is out of range, or a text is too long.
 
         Args:
-            most: tokens that the model can look at; texts that are longer are refused.
-            of_model: the model's own tokens; None for none.
+            most: maximum tokens of the model's context; longer texts are refused.
+            of_model: the model's own tokens; None: it has none.
         """
         data_dir = user_path(self.data_dir, "--data-dir") if self.data_dir else published.default_data_dir()
         files = run_or_fail_all(world, lambda: self._files(data_dir))
@@ -96,7 +96,7 @@ class Texts:
         return run_or_fail_all(world, shared)
 
     def _files(self, data_dir: Path) -> tuple[Path, ...]:
-        """The three CSV files, or the one of lines."""
+        """The three CSV files, or the file of lines."""
         if self.data.endswith(lines.SUFFIX):
             return (user_path(self.data, "--data"),)
         if self.data == "e2e":

@@ -1,4 +1,4 @@
-"""The problems of [A] that a command line can name: softmax regression, frozen features, networks, and toys."""
+"""Problems of [A] for the command line: softmax regression, frozen features, networks, and toys."""
 
 import math
 from dataclasses import dataclass, replace
@@ -20,13 +20,13 @@ from zofl_mpi.settings.samples import Samples, setting_on
 @final
 @dataclass(frozen=True)
 class Toy:
-    """Random quadratics whose solutions are known in closed form, in float64.
+    """Random quadratics with closed-form solutions, in float64.
 
     Attributes:
         m: number of clients.
         n: length of x.
         lam: lambda, weight of the dissimilarity f_2.
-        radius: of the ball Y_i(x) around x to which y_i is confined; inf for none.
+        radius: radius of the ball Y_i(x) around x that contains y_i; inf for none.
         noise: standard deviation of a sample's gradient around the mean.
     """
 
@@ -39,7 +39,7 @@ class Toy:
 
 def _features(site: Site) -> Setting[Softmax]:
     if site.federation is not None:
-        raise UserError("--problem features makes its inputs of a data set's images, not of data in memory")
+        raise UserError("--problem features needs a data set of images, not data in memory")
     samples = site.group(Samples)
     demand(samples.pixels == "unit", "pixels", samples.pixels, "unit: the features are made of [0, 1] and standardised")
     images = samples.federation(site.world, site.streams, features.sources)

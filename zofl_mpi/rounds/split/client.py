@@ -1,9 +1,8 @@
-"""`LocalSteps`: a client's model during its local steps of a round, with its loss and the directions of its estimates.
+"""`LocalSteps`: a client's model during its local steps of a round, with its loss and its estimate's directions.
 
-A loss is a function of the smashed samples and a target: the labels, or, where it is `at_cut`, lambda (B,
-*smashed_shape), the gradient at the cut that the server returns. Its value () is summed in float64 where no gradient is
-asked for. All have the network in its parts (`problem`), the modules whose parameters are theta (`flat`), and the
-numbers of theta's first entries that travel (`travels`) and that a client holds (`held`).
+A loss is a function of the smashed samples and a target: the labels, or, if it is `at_cut`, lambda, the gradient at the
+cut that the server returns. Its value () is summed in float64 when no gradient is needed. It knows the split network,
+the modules with parameters theta (`flat`), and how many of theta's first entries travel and are `held` by a client.
 """
 
 from __future__ import annotations
@@ -12,24 +11,24 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeVar, cast, final
+from typing import Any, Literal, NamedTuple, cast, final
 
 import numpy as np
 
 from zofl_mpi import Client, Purpose
 from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.engine.reduction import Reply
 from zofl_mpi.engine.streams import Streams, seed_torch
 from zofl_mpi.errors import warn
 from zofl_mpi.numerics.optimisers import copied
 from zofl_mpi.problems import Batch, Split
-from zofl_mpi.rounds.split.messages import Model, NetworkParts, Smashed, Trained
+from zofl_mpi.rounds.split.messages import Model, Scalars, Smashed, Trained, Update
 from zofl_mpi.rounds.split.training import Training
 
-M = TypeVar("M", Model, NetworkParts)
 Draw = Literal["device", "host"]
-AHEAD = 2**15  # bytes of a client's directions drawn at once: many clients may wait in the middle of their steps
+AHEAD = 2**15  # bytes of directions drawn at once per client: many clients may wait in the middle of their steps
 _warned: list[bool] = []
 
 
@@ -43,10 +42,10 @@ class HeadLoss:
     at_cut = False
 
     def __init__(self, problem: Split, trained: bool = True) -> None:
-        """`trained`: whether the head trains and travels."""
+        """`trained`: True if the head trains and travels."""
         self.problem, self.flat, self.held = problem, problem.client_side, problem.client_side.n
         self.travels = problem.client_side.n if trained else problem.n_client
-        self.each = problem.local_losses  # (smashed, labels) to (B,) each sample's contribution; None: it is not known
+        self.each = problem.local_losses  # (smashed, labels) to (B,) contribution of each sample; None: unknown
 
     def __call__(self, smashed: Tensor, target: Tensor) -> Tensor:
         """() the head's mean loss on the labels."""
@@ -55,7 +54,7 @@ class HeadLoss:
 
 @final
 class CutLoss:
-    """<lambda, s>, whose gradient in theta_c continues the server's through the cut; the head plays no part."""
+    """<lambda, s>; its gradient in theta_c continues the server's through the cut; the head has no part in it."""
 
     at_cut = True
 
@@ -64,7 +63,7 @@ class CutLoss:
         self.travels = self.held = problem.n_client
 
     def __call__(self, smashed: Tensor, target: Tensor) -> Tensor:
-        """() sum_j <lambda_j, s_j> over the samples j; summed in float64 where no gradient is asked for."""
+        """() sum_j <lambda_j, s_j> over the samples j; summed in float64 when no gradient is needed."""
         product = _products(target, smashed)
         return product.sum(dtype=None if product.requires_grad else torch.float64)
 
@@ -75,7 +74,7 @@ class CutLoss:
 
 @final
 class NetworkLoss:
-    """The server's loss as a function of theta = (theta_c, theta_s), for clients with both and without a gradient."""
+    """The server's loss as a function of theta = (theta_c, theta_s), for clients with both parts and no gradient."""
 
     at_cut = False
 
@@ -89,7 +88,7 @@ class NetworkLoss:
 
 
 OwnLoss = HeadLoss | CutLoss
-"""The losses of clients that hold the first layers alone."""
+"""Losses of clients that hold only the first layers."""
 Loss = OwnLoss | NetworkLoss
 
 
@@ -101,7 +100,7 @@ class Joined:
         self._problem = problem
         self.n = problem.n_client + problem.server_side.n
         self.b = problem.client_side.b + problem.server_side.b
-        self._halves: dict[int, tuple[weakref.ref[Tensor], Tensor, Tensor]] = {}  # of vectors that are still there
+        self._halves: dict[int, tuple[weakref.ref[Tensor], Tensor, Tensor]] = {}  # for vectors that still exist
 
     def initial(self) -> tuple[Tensor, Tensor]:
         """Initial parameters (n,) and buffers (b,) of the modules."""
@@ -110,7 +109,7 @@ class Joined:
 
     @cached_property
     def places(self) -> dict[int, slice]:
-        """{id of a parameter: where it lies in theta}."""
+        """{id of a parameter: its slice of theta}."""
         n, problem = self._problem.n_client, self._problem
         client, server = problem.client_side.places(), problem.server_side.places()
         places = {key: part for key, (part, _) in client.items() if part.stop <= n}
@@ -120,7 +119,7 @@ class Joined:
     def bound_to(self, theta: Tensor, buffers: Tensor | None = None, running: bool = False) -> Iterator[list[Any]]:
         """See `problems.flat.Flat.bound_to`; the auxiliary head stays empty."""
         problem, b, key = self._problem, self._problem.client_side.b, id(theta)
-        if key not in self._halves:  # kept, since `Flat` keeps the views of each
+        if key not in self._halves:  # kept alive, since `Flat` caches the views of each
             first, last = theta.data.tensor_split([problem.n_client])
             self._halves[key] = weakref.ref(theta, lambda _: self._halves.pop(key, None)), first, last
         _, first, last = self._halves[key]
@@ -155,24 +154,24 @@ class Key(NamedTuple):
 
 @dataclass
 class Point:
-    """A local step's forward pass at the model itself, or as much of it as the step's rule needs."""
+    """A local step's forward pass at the model itself, as far as the step's rule needs it."""
 
     x: Tensor  # its inputs
-    smashed: Tensor | None = None  # with a graph where a backward pass is to come
-    loss: Tensor | None = None  # () where the target is known
-    gradient: Tensor | None = None  # of an exact rule's part, where the pass gives it too
-    strides: tuple[int, ...] = ()  # of the smashed samples, once they are uploaded
+    smashed: Tensor | None = None  # with a graph if a backward pass follows
+    loss: Tensor | None = None  # () if the target is known
+    gradient: Tensor | None = None  # gradient of an exact rule's part, if the pass computes it too
+    strides: tuple[int, ...] = ()  # shape and strides of the smashed samples, once uploaded
 
     def upload(self, labels: Tensor, keep: bool = True) -> Smashed:
-        """The message to the server, without the graph; `keep`: whether the step still needs the smashed samples."""
+        """The message to the server, without the graph; `keep`: True if the step still needs the smashed samples."""
         smashed = cast("Tensor", self.smashed)
         self.smashed, self.strides = smashed if keep else None, smashed.stride()
         return Smashed(smashed.detach(), labels)
 
     def laid_out(self, slope: Tensor) -> Tensor:
-        """A gradient at the uploaded samples, with their strides, which a message on the host loses.
+        """A gradient at the uploaded samples, with their strides: a message on the host loses them.
 
-        Where the two differ, a ReLU's backward pass takes torch 40 times as long.
+        Different strides make a ReLU's backward pass take torch 40 times as long.
         """
         if slope.stride() == self.strides:
             return slope
@@ -180,18 +179,18 @@ class Point:
 
 
 class Gradient(NamedTuple):
-    """A local step's direction, and the scalars that the server can replay it from."""
+    """A local step's direction, and the scalars from which the server can replay it."""
 
-    parts: tuple[Tensor | None, ...]  # (d_j,) along each of the rule's parts of theta; None leaves that part as it is
-    differences: Sequence[Tensor] = ()  # () of the losses, one a direction
+    parts: tuple[Tensor | None, ...]  # (d_j,) for each of the rule's parts of theta; None: that part stays unchanged
+    differences: Sequence[Tensor] = ()  # () differences of losses, one per direction
 
 
 @final
 class LocalSteps:
-    """A client's model during its local steps of a round; it moves in place.
+    """A client's model during its local steps of a round; updated in place.
 
-    The modules keep nothing of it between two calls: clients of one process take turns. Losses stay on their device
-    until the round ends: a GPU that sent each one to the host would idle meanwhile.
+    The modules keep nothing between calls: clients of one process take turns. Losses stay on their device until the
+    round ends: a transfer for each would stall a GPU.
     """
 
     def __init__(
@@ -222,10 +221,10 @@ class LocalSteps:
         self.scratch = self.buffers.clone()
         names = ("moments", "exact_moments")[: len(parts)]
         self.moments = [moments_of(training, client, message, name) for name in names]
-        self.total, self.count = self.theta.new_zeros((), dtype=torch.float64), 0  # of the steps' losses
+        self.total, self.count = self.theta.new_zeros((), dtype=torch.float64), 0  # losses of the steps
         self.moved = 0
         self.differences: list[Tensor] = []
-        self.rounding = 8 * float(torch.finfo(theta.dtype).eps)  # relative, of a loss
+        self.rounding = 8 * float(torch.finfo(theta.dtype).eps)  # relative to a loss
         self.pairs: list[tuple[Tensor, Tensor]] = []
         self.ahead: dict[int, list[Tensor]] = {}  # directions of later steps, by step
 
@@ -235,7 +234,7 @@ class LocalSteps:
             yield q, *self.inputs(positions, q)
 
     def inputs(self, positions: Batch, q: int) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of step q, on the device; with --augment changed at random."""
+        """Inputs and labels of step q, on the device; randomly changed with --augment."""
         x, labels = self.problem.samples(self.client.data, positions)
         x, kind = self.problem.sensed(x, self.client.i), self.training.augment
         return x if kind == "none" else self.problem.augmentation(kind)(x, self.key(q)(Purpose.AUGMENT)), labels
@@ -245,9 +244,9 @@ class LocalSteps:
         return Key(self.training.setting.streams, self.r, self.client.i, q)
 
     def drawn(self, draw: Callable[[Key], Iterable[Tensor]], key: Key, size: int) -> Iterable[Tensor]:
-        """draw(key), of `size` bytes; where that is little, drawn with what the next steps will ask for.
+        """draw(key), of `size` bytes; if small, drawn together with those of the next steps.
 
-        By itself, between two passes, a small draw takes three times as long: the processor's caches hold other code.
+        A small draw between two passes takes three times as long: the processor's caches hold other code.
         """
         count = min(AHEAD // max(1, size), self.training.steps(self.client.i) - key.t)
         if key.t not in self.ahead and count > 1:
@@ -258,7 +257,7 @@ class LocalSteps:
 
     @cached_property
     def perturbed_theta(self) -> Tensor:
-        """(n,) memory of a perturbed point."""
+        """(n,) memory for a perturbed point."""
         return torch.empty_like(self.theta)
 
     def bound_to(self, buffers: Tensor) -> AbstractContextManager[list[Any]]:
@@ -266,7 +265,7 @@ class LocalSteps:
         return self.loss.flat.bound_to(self.theta, buffers, self.training.running)
 
     def unmoved(self) -> Tensor:
-        """The buffers (b,) of further passes: a copy, unless these may move the statistics or move none."""
+        """Buffers (b,) for further passes: a copy, unless these passes may move the statistics or move none."""
         return self.scratch.copy_(self.buffers) if self.training.batchnorm == "batch" else self.buffers
 
     def forward(self, x: Tensor, labels: Tensor) -> Point:
@@ -278,7 +277,7 @@ class LocalSteps:
         return Point(x, smashed, loss)
 
     def perturbed(self, x: Tensor, target: Tensor, u: Tensor, mu: float) -> Tensor:
-        """() the loss at theta + mu u, u of the first part; a point that has memory of its own: the model stays."""
+        """() the loss at theta + mu u, for u of the first part; computed at a separate point, the model stays."""
         if len(u) == len(self.theta):
             torch.add(self.theta, u, alpha=mu, out=self.perturbed_theta)
         else:
@@ -289,16 +288,16 @@ class LocalSteps:
     # --- losses and steps
 
     def record(self, loss: Tensor | None) -> None:
-        """Adds a step's loss () to the running mean."""
+        """Add a step's loss () to the running mean."""
         if loss is not None:
             self.total, self.count = self.total + loss, self.count + 1
 
     def compare(self, plus: Tensor, other: Tensor) -> None:
-        """Keeps pairs of losses: `done` warns of many whose difference is rounding (a few are, at any radius)."""
+        """Record pairs of losses; `done` warns if many differences are rounding noise (a few are, at any radius)."""
         self.pairs.append((plus, other))
 
     def step(self, gradient: Gradient) -> None:
-        """Moves each part of the model by the optimiser's step along its gradient."""
+        """Move each part of the model by the optimiser's step along its gradient."""
         size = self.training.client_size(self.r, self.client.i, self.moved)
         for part, g, moments in zip(self.parts, gradient.parts, self.moments, strict=True):
             if g is not None:
@@ -306,19 +305,27 @@ class LocalSteps:
         self.differences += gradient.differences
         self.moved += 1
 
-    def done(self) -> Trained:
-        """Ends the round: what travels of the model stays in the client's memory until it is asked for."""
+    def mean_loss(self) -> float | None:
+        """Mean of the steps' losses; warns where their differences were rounding."""
         self._warn()
-        n, memory = self.loss.travels, self.client.memory
-        memory["theta"] = self.theta if n == len(self.theta) else self.theta[:n].clone()
-        memory["buffers"] = self.buffers
-        if self.scalars:  # (h, n_p) on the host
-            differences = torch.stack(self.differences) if self.differences else self.theta.new_zeros(0)
-            memory["differences"] = differences.double().cpu().numpy().reshape(-1, self.scalars)
-        return Trained(float(self.total) / self.count if self.count else None)
+        return float(self.total) / self.count if self.count else None
+
+    def done(self) -> Trained | Reply[Trained, Update]:
+        """End the round: a client's own part stays in its memory, else the model goes up, or scalars in its place."""
+        loss, theta, memory = self.mean_loss(), self.theta[: self.loss.travels], self.client.memory
+        if self.training.own_parts:
+            memory.update(theta=theta.clone(), buffers=self.buffers)
+            return Trained(loss)
+        moments = memory.pop("moments") if self.training.state == "average" else {}
+        if not self.scalars:
+            return Reply(Trained(loss), Update(theta, self.buffers, moments))
+        found = torch.stack(self.differences) if self.differences else self.theta.new_zeros(0)
+        differences = found.double().cpu().numpy().reshape(-1, self.scalars)  # (h, n_p) on the host
+        last = theta[self.parts[1]] if len(self.parts) > 1 else theta[:0]
+        return Scalars(loss, differences, self.buffers, last.clone(), self.problem.arithmetic)
 
     def _warn(self) -> None:
-        """Warns, once a process, where most differences of losses were rounding."""
+        """Warn, once per process, if most differences of losses were rounding noise."""
         if _warned or not self.pairs:
             return
         plus, other = (torch.cat([loss.reshape(-1) for loss in losses]) for losses in zip(*self.pairs, strict=True))
@@ -338,24 +345,12 @@ class LocalSteps:
 
 
 def at_a_line(vector: Tensor) -> Tensor:
-    """The vector at an address as torch chooses it, by which products round (`problems.flat`): a copy if need be."""
+    """The vector at an aligned address, on which rounding depends (`problems.flat`); maybe a copy."""
     return vector.clone() if vector.data_ptr() % 64 else vector
 
 
-def with_own_part(training: Training, client: Client, message: M) -> M:
-    """The message with the client's own local part, where it has one: as the problem made it, or as it left it."""
-    if not training.own_parts:
-        return message
-    problem = training.problem
-    theta, buffers = (problem.to_device(t) for t in problem.client_side.initial())
-    if "theta" in client.memory:
-        last, buffers = (problem.to_device(client.memory[name]) for name in ("theta", "buffers"))
-        theta[: len(last)] = last
-    return replace(message, theta=theta, buffers=buffers)
-
-
 def moments_of(training: Training, client: Client, message: Model, name: str) -> dict[str, Any]:
-    """The client's optimiser state, in its memory by that name; only `moments` is ever averaged."""
+    """The client's optimiser state, stored in its memory under that name; only `moments` is ever averaged."""
     if training.state == "average":
         client.memory[name] = copied(message.moments)
     elif training.state == "reset" or name not in client.memory:
@@ -371,7 +366,7 @@ def drawn(
 ) -> Iterator[Tensor]:
     """Yields `count` directions u (d,) of the dtype of `like` (d,), on its device; see `estimates.Estimation`.
 
-    From the host they come through pinned memory: while a GPU takes one step, the host draws for the next.
+    From the host they travel through pinned memory: the host draws for the next step while a GPU takes one.
     """
     generator, d = generator_of(seed, like, draw), like.numel()
     for _ in range(count):
@@ -383,12 +378,14 @@ def drawn(
 
 
 def random_values(count: int, generator: torch.Generator, like: Tensor, distribution: str) -> Tensor:
-    """(count,) independent numbers of mean 0 and variance 1, where the generator is: normal ones, or random signs."""
+    """(count,) independent numbers of mean 0 and variance 1, on the generator's device: normal, or random signs."""
     place, pinned = generator.device, generator.device != like.device
     if distribution != "rademacher":
         return torch.randn(count, generator=generator, device=place, dtype=like.dtype, pin_memory=pinned)
     words = torch.empty(-(-count // 64), device=place, dtype=torch.int64).random_(-(2**63), None, generator=generator)
-    signs = words.view(torch.int32)[:, None] << torch.arange(32, device=place, dtype=torch.int32)  # each bit, in front
+    signs = words.view(torch.int32)[:, None] << torch.arange(
+        32, device=place, dtype=torch.int32
+    )  # each bit, moved to the front
     ones = signs.bitwise_and_(-(2**31)).bitwise_or_(0x3F800000).view(torch.float32)  # 1.0 is 0x3F800000
     u = ones.flatten()[:count].to(like.dtype)
     return u.pin_memory() if pinned else u

@@ -1,4 +1,4 @@
-"""The costs of split methods: bytes that travel; passes, products and memory of a client's step, measured."""
+"""Costs of split methods: bytes that travel; measured passes, products and memory of a client's step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ C = TypeVar("C", bound=AbstractContextManager[Any])
 SAMPLE_MACS = "multiply-accumulates of a sample at the client"
 STEP_MACS = "multiply-accumulates of a client's step"
 PASS_MACS = "multiply-accumulates of each of a client's forward passes"
-STEP_BYTES = "peak bytes of a client's step, beyond its model"  # of its passes, as [C]'s Table II: see `peak_bytes`
+STEP_BYTES = "peak bytes of a client's step, beyond its model"  # of its passes, as in [C]'s Table II: see `peak_bytes`
 WITHOUT = ", without --client-memory"
 STEP_COUNTED = STEP_MACS + ", its backward pass as computed"
 RECOMPUTED = ", if it computes its blocks again"  # gradient checkpointing
@@ -38,14 +38,14 @@ class Traffic:
     """Messages between the server and the clients of a method."""
 
     training: Training
-    head: bool = True  # whether the auxiliary head trains, and travels with the client's part
-    returned: bool = False  # whether the server sends a gradient back for each upload
-    scalars: int = 0  # numbers of each local step that go up in place of the model; 0: the model does
-    last: int = 0  # numbers of theta_l, the last of those that travel, that go up beside scalars
-    aligned: int = 0  # every so many rounds each participant gets a new head; 0: never
+    head: bool = True  # True if the auxiliary head trains and travels with the client's part
+    returned: bool = False  # True if the server returns a gradient for each upload
+    scalars: int = 0  # numbers per local step sent up in place of the model; 0: the model is sent
+    last: int = 0  # last entries of theta_l that are sent up beside scalars
+    aligned: int = 0  # each participant receives a new head every so many rounds; 0: never
     unsplit: bool = False  # clients hold both parts: scalars travel, down those of all rounds since a client's last
-    losses: bool = True  # whether a client's steps compute a loss, whose mean it sends
-    sums: tuple[int, int] | None = None  # bytes (down, up) of sums in place of the scalars of steps
+    losses: bool = True  # True if a client's steps compute a loss and send its mean
+    sums: tuple[int, int] | None = None  # bytes (down, up) of sums that replace the scalars of steps
     _clients: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, compare=False)  # by client
 
     def of(self, r: int, i: int) -> dict[str, tuple[int, int]]:
@@ -69,15 +69,15 @@ class Traffic:
         }
 
     def aligns(self, r: int) -> bool:
-        """True if the participants of round r get new heads, in the middle of it."""
+        """True if the participants of round r receive new heads during it."""
         return self.aligned > 0 and r % self.aligned == 0
 
     def total(self, rounds: int) -> Counter[str]:
-        """{kind: bytes, both ways} of all participants in so many rounds."""
+        """{kind: bytes, both ways} of all participants in the first `rounds` rounds."""
         training, sums = self.training, Counter[str]()
         alike = (
             training.problem.equal_sizes and not self.unsplit
-        )  # then round 0 stands for all with new heads, 1 for others
+        )  # then round 0 stands for all rounds with new heads, round 1 for all others
         like = [int(r % max(1, self.aligned) > 0) if alike else r for r in range(rounds)]
         cases = Counter((like[r], i) for r in range(rounds) for i in training.participants(r))
         for (stands, i), times in cases.items():
@@ -86,7 +86,7 @@ class Traffic:
 
     @cached_property
     def _sizes(self) -> tuple[int, int, int, int]:
-        """Bytes of a client's part, of a head, of BatchNorm's statistics and of a client's moments, if they travel."""
+        """Bytes of a client's part, a head, BatchNorm's statistics, and a client's moments if they travel."""
         training, problem = self.training, self.training.problem
         itemsize, client = int(np.dtype(training.setting.dtype).itemsize), problem.n_client
         if training.own_parts:
@@ -99,7 +99,7 @@ class Traffic:
         return client * itemsize, (problem.client_side.n - client) * itemsize, problem.client_side.b * itemsize, moments
 
     def _uploads(self, r: int, i: int) -> tuple[int, int]:
-        """Bytes of client i's smashed samples and labels in round r; the same in each where samples have one size."""
+        """Bytes of client i's smashed samples and labels in round r; constant if samples have one size."""
         training, problem, data = self.training, self.training.problem, self.training.setting.data[i]
         if i not in self._clients or not problem.equal_sizes:
             sent = [batch for q, batch in enumerate(training.batches(i, r)) if training.uploads(q)]
@@ -139,7 +139,7 @@ def plan_of(traffic: Traffic, rounds: int, step: StepCost) -> Lines:
 
 
 def _gibibytes(traffic: Traffic, rounds: int) -> Lines:
-    """Lines of --dry-run: what travels in all rounds, by kind, and in the sums that [C] prints."""
+    """Lines of --dry-run: bytes of all rounds, by kind and by the sums that [C] prints."""
     kinds = traffic.total(rounds)
     bare = sum(kinds[kind] for kind in (PARTS, SMASHED, GRADIENTS))
     lines = {kind: size for kind, size in kinds.items() if kind != NUMBERS}
@@ -154,7 +154,7 @@ def _gibibytes(traffic: Traffic, rounds: int) -> Lines:
 
 
 def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
-    """Measured costs of a step: multiply-accumulates (a backward pass as two forward ones), and bytes of its passes."""
+    """Measured costs of a step: multiply-accumulates (a backward pass counts twice), bytes of its passes."""
     step, batch = rule.cost(loss), training.batch
     client, auxiliary, server_part = macs(training.problem)
     merged = min(training.merge, len(training.participants(0)))
@@ -181,7 +181,7 @@ def costs_of(training: Training, loss: Loss, rule: GradientRule) -> Lines:
 
 
 def work_of(loss: Loss, rule: GradientRule) -> tuple[float, float]:
-    """Multiply-accumulates of a sample in a client's step, and further ones where its smashed samples go up."""
+    """Multiply-accumulates of a sample in a client's step, and further ones if its smashed samples are uploaded."""
     step, (client, auxiliary, server) = rule.cost(loss), macs(loss.problem)
     if isinstance(loss, NetworkLoss):
         return step.forwards * (client + server), 0.0
@@ -189,7 +189,7 @@ def work_of(loss: Loss, rule: GradientRule) -> tuple[float, float]:
     if step.last:
         further += step_macs(loss, step.last) - forward  # its backward pass
     if step.plain:
-        further += step_macs(loss, rule) - step_macs(loss, step.plain)  # the blocks once more
+        further += step_macs(loss, rule) - step_macs(loss, step.plain)  # the blocks a second time
     passes = step.forwards + step.signed + 2 * step.backwards
     return passes * forward + further, step.on_upload * forward
 
@@ -215,9 +215,9 @@ def macs(problem: Split) -> tuple[float, float, float]:
 
 
 def step_macs(loss: Loss, rule: GradientRule) -> float:
-    """Multiply-accumulates of a client's step on one sample, the backward pass as computed.
+    """Multiply-accumulates of a client's step on one sample, with the backward pass as computed.
 
-    With frozen weights, as with LoRA, a backward pass has about as many as the forward pass, not twice as many.
+    With frozen weights, as in LoRA, a backward pass needs about as many as the forward pass, not twice as many.
     """
     from zofl_mpi.problems.counting import Products
 
@@ -225,27 +225,28 @@ def step_macs(loss: Loss, rule: GradientRule) -> float:
 
 
 def held_bytes(loss: Loss, rule: GradientRule, batch: int, rehearse: Callable[..., None]) -> int:
-    """The most bytes that a client's device holds at once in a step on a mini-batch, as a run's own code takes it.
+    """Peak bytes of a client's device in a step on a mini-batch, computed by a run's own code.
 
-    Counted are the weights, those that no step moves too, BatchNorm's statistics, the mini-batch, activations,
-    gradients, directions, perturbed points and the optimiser's moments; not what a kernel needs while it computes, the
-    rest of the client's data, or code.
+    Counted: weights (frozen ones too), BatchNorm's statistics, the mini-batch, activations, gradients, directions, /
+    perturbed points and the optimiser's moments. Not counted: kernels' workspaces, the rest of the client's data, code.
 
     Args:
-        rehearse: (rule, theta, buffers, inputs, labels) takes steps on such a mini-batch, from the second one on all
-            alike; theta is the message that the client's model, which is counted, is a copy of.
+        rehearse: (rule, theta, buffers, inputs, labels) takes steps on such a mini-batch, equal from the second on;
+            theta is the message that the client's model, which is counted, copies.
     """
     labels = _example(loss, 1)[3].nbytes * batch
     return frozen_bytes(loss) + labels + _most(loss, rule, batch, lambda loss, *step: rehearse(*step))
 
 
 def frozen_bytes(loss: Loss) -> int:
-    """Bytes of what a client holds beside theta and its statistics: weights that no step moves, and constants."""
+    """Bytes that a client holds beside theta and its statistics: frozen weights and constants."""
     local, top = loss.problem.client_side, loss.problem.server_side
     held = [(local, local.modules if loss.held > loss.problem.n_client else local.modules[:1])]
     if isinstance(loss, NetworkLoss):
         held = [(local, local.modules[:1]), (top, top.modules)]
-    each = {t.data_ptr(): t.nbytes for flat, modules in held for t in flat.constants(modules)}  # a tied one once
+    each = {
+        t.data_ptr(): t.nbytes for flat, modules in held for t in flat.constants(modules)
+    }  # a tied weight counts once
     return sum(each.values())
 
 
@@ -255,12 +256,12 @@ def peak_bytes(loss: Loss, rule: GradientRule, batch: int) -> int:
 
 
 def _most(loss: Loss, rule: GradientRule, batch: int, work: Callable[..., None]) -> int:
-    """The most bytes that `work` on a mini-batch makes and holds at once, and those of its inputs.
+    """Peak bytes that `work` on a mini-batch allocates, and the bytes of its inputs.
 
-    On a GPU as its allocator counts, else by the tensors that torch makes: work on 2 and on 3 samples gives it for any
-    number, each tensor's size being linear in it; the mini-batch itself is computed where these two make other tensors.
-    Chunked computation uses the chunk count of the full batch (`Split.pieces_like_batch_of`), at most one chunk
-    too much. Of a mini-batch in pieces each has as many samples.
+    On a GPU its allocator counts; otherwise torch's tensors are counted. Runs on 2 and on 3 samples extrapolate to any
+    number, since each tensor's size is linear in it; if these two runs differ in their tensors, the mini-batch itself
+    is run. Chunked computation uses the chunk count of the full batch (`Split.pieces_like_batch_of`), at most one
+    chunk too much. A mini-batch in pieces has as many samples in each.
     """
     problem, pieces = loss.problem, rule.pieces
     if torch.device(problem.device).type == "cuda":
@@ -286,7 +287,7 @@ def _example(loss: Loss, batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _counted(loss: Loss, rule: GradientRule, batch: int, counter: C, work: Callable[..., None]) -> C:
-    """The counter, after work on `batch` samples within it."""
+    """The counter after `work` on `batch` samples."""
     example = _example(loss, batch)
     with counter:
         work(loss, rule, *example)
@@ -294,7 +295,7 @@ def _counted(loss: Loss, rule: GradientRule, batch: int, counter: C, work: Calla
 
 
 def _peak(two: list[tuple[int, int]], three: list[tuple[int, int]], batch: int) -> int | None:
-    """The most bytes live at once with `batch` samples, from the events with 2 and 3; None where they do not match."""
+    """Peak bytes with `batch` samples, extrapolated from the events with 2 and 3; None if these do not match."""
     if [(k, size > 0) for k, size in two] != [(k, size > 0) for k, size in three]:
         return None
     sizes = (a + (b - a) * (batch - 2) for (_, a), (_, b) in zip(two, three, strict=True))
@@ -302,6 +303,6 @@ def _peak(two: list[tuple[int, int]], three: list[tuple[int, int]], batch: int) 
 
 
 def _trial(loss: Loss, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor) -> None:
-    """Computes a step's passes, as the rule takes them."""
+    """Compute a step's passes as the rule takes them."""
     with loss.flat.bound_to(theta, buffers):
         rule.trial(loss, theta, x, labels)

@@ -1,4 +1,4 @@
-"""Clients that estimate gradients by forward passes alone: the rules, and the flags that choose one (`Estimation`)."""
+"""Gradient rules by forward passes only, and the flags that choose one (`Estimation`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Estimate(GradientRule):
-    """The mean of the estimates from n_p directions; see `Estimation`."""
+    """Mean of the estimates from n_p directions; see `Estimation`."""
 
     n_p: int = 1
     distribution: str = "sqrt_d_sphere"
@@ -31,15 +31,15 @@ class Estimate(GradientRule):
 
     @property
     def span(self) -> float:
-        """The distance between the two points of a difference, in units of a direction."""
+        """Distance between the two points of a difference, in units of a direction."""
         return 1.0
 
     def count(self, batch: int) -> int:
-        """n_p, for all samples of the mini-batch."""
+        """n_p, shared by all samples of the mini-batch."""
         return self.n_p
 
     def directions(self, like: Tensor, key: Key) -> Iterator[Tensor]:
-        """u_1, ..., u_{n_p} (d,) of a step, of the kind of `like` (d,)."""
+        """u_1, ..., u_{n_p} (d,) of a step, with dtype and device of `like` (d,)."""
         return drawn(key(Purpose.DIRECTION), like, self.n_p, self.distribution, self.draw)
 
     def of_step(self, model: LocalSteps, key: Key) -> Iterable[Tensor]:
@@ -48,8 +48,10 @@ class Estimate(GradientRule):
         return model.drawn(partial(self.directions, like), key, self.n_p * like.nbytes)
 
     def term(self, difference: float | Tensor, u: Tensor) -> Tensor:
-        """A direction's share of the estimate, (d,) or where u is a part of it."""
-        kind: zo.Distribution = "sphere" if self.distribution == "sphere" else "gaussian"  # sqrt(d) u has its d
+        """A direction's share of the estimate, (d,), or of a part of u."""
+        kind: zo.Distribution = (
+            "sphere" if self.distribution == "sphere" else "gaussian"
+        )  # sqrt(d) u already contains d
         d = self.part.stop - self.part.start
         return cast("Tensor", zo.estimate(difference, u, self.span * self.n_p, kind, d))
 
@@ -60,9 +62,9 @@ class Estimate(GradientRule):
         return g
 
     def plan_lines(self) -> Lines:
-        """The cosine to expect, sqrt(P / (P + d + 1)): the root of the gradient's share of the estimate's mean square.
+        """The expected cosine, sqrt(P / (P + d + 1)): root of the gradient's share of the estimate's mean square.
 
-        For P Gaussian directions in d dimensions; nearly so for those of a sphere.
+        Exact for P Gaussian directions in d dimensions; close for those of a sphere.
         """
         d = self.part.stop - self.part.start
         value = f"{math.sqrt(self.n_p / (self.n_p + d + 1)):.3g}"
@@ -73,8 +75,8 @@ class Estimate(GradientRule):
 class TwoPoint(Estimate):
     """The two-point estimate, [C] (2); see `numerics.zo`."""
 
-    mu: float = 1e-3  # in the unit of the distribution
-    central: bool = False  # both sides of the point, else one side and the point itself
+    mu: float = 1e-3  # in units of the distribution
+    central: bool = False  # True: both sides of the point; False: one side and the point itself
 
     @property
     def needs_point(self) -> bool:
@@ -110,7 +112,7 @@ class TwoPoint(Estimate):
 @final
 @dataclass(frozen=True)
 class ForwardMode(Estimate):
-    """Derivatives along the directions by forward-mode differentiation: an oracle without a radius."""
+    """Derivatives along the directions by forward-mode differentiation: an oracle without smoothing radius."""
 
     @property
     def needs_point(self) -> bool:
@@ -154,7 +156,7 @@ class ForwardMode(Estimate):
 @final
 @dataclass(frozen=True, kw_only=True)
 class PerSample(TwoPoint):
-    """The two-point estimate with a direction of its own for each sample, by random signs; see `problems.signs`."""
+    """The two-point estimate with one direction per sample, by random signs; see `problems.signs`."""
 
     layers: SignedLayers
     losses: Callable[[Tensor, Tensor], Tensor]  # (smashed, target) to (B,) each sample's contribution to the loss
@@ -164,7 +166,7 @@ class PerSample(TwoPoint):
         moving, x, smash = model.theta[self.part], point.x, model.problem.smash
 
         def each(smashed: Callable[[], Tensor], along: AbstractContextManager[Any] | None = None) -> Tensor:
-            """(B,) the samples' losses, at points of their own within `along`."""
+            """(B,) the samples' losses, each at its own point within `along`."""
             with torch.no_grad(), model.bound_to(model.buffers), along or nullcontext():
                 return self.losses(smashed(), target)
 
@@ -180,18 +182,18 @@ class PerSample(TwoPoint):
             g += self.layers.weighted(u, sigma, weight * (losses - other))
         return Gradient((g,))
 
-    replay = GradientRule.replay  # none: a step has a difference for each sample, not for each direction
+    replay = GradientRule.replay  # none: a step has one difference per sample, not per direction
 
     def count(self, batch: int) -> int:
-        """n_p of each sample."""
+        """n_p for each sample."""
         return self.n_p * batch
 
     def cost(self, loss: Loss) -> StepCost:
-        """Passes that take each layer's products twice; the head's once more for the samples' losses at the model."""
+        """Passes with each layer's products twice; the head's once more for the samples' losses at the model."""
         return super().cost(loss)._replace(signed=self.passes, heads=int(self.needs_point and not loss.at_cut))
 
     def plan_lines(self) -> Lines:
-        """None: the rule of thumb is for one direction."""
+        """Empty: the rule of thumb is for one direction."""
         return {}
 
     def along(self, loss: Loss, theta: Tensor, count: int) -> AbstractContextManager[Any]:
@@ -202,30 +204,31 @@ class PerSample(TwoPoint):
 @final
 @dataclass(frozen=True)
 class Estimation:
-    """How a client estimates, and what of its part.
+    """Flags of a client's gradient estimate.
 
     Attributes:
-        mu: smoothing radius, in the unit of the distribution.
-        distribution: of the directions: sqrt_d_sphere (norm sqrt(d): entries of size 1, as with gaussian; the same
-            estimate as sphere with mu sqrt(d)), sphere (norm 1), gaussian, or rademacher (random signs, which take a
-            tenth of the time to draw).
-        n_p: directions of a local step, whose estimates are averaged.
-        estimate: one-sided (1 + n_p forward passes), central (2 n_p, and one more for an upload), jvp (an oracle
-            without mu: the derivatives along n_p directions by forward-mode differentiation, n_p passes that take
-            products twice, and one more for an upload), or exact: the gradient by backpropagation, which makes HERON
-            CSE-FSL, and HO-SFL SFLV2; for tests.
-        directions: global (one for a mini-batch), or per-sample: one a sample, by random signs of one perturbation of
-            each layer; see `problems.signs`. A perturbed pass then takes each layer's products twice.
-        exact_layers: the client's last N layers step along their gradient, by a backward pass through them alone:
-            HERON's of the local loss (the head is exact too), HO-SFL's of the loss along lambda. N = all layers is
-            CSE-FSL or SFLV2 bit for bit. A client then keeps the graph of so many layers.
-        rest: the layers before these: estimated, or frozen.
-        probe_gradient: evaluations also report the cosine of the clients' estimates with their gradients, computed by
+        mu: smoothing radius, in units of the distribution.
+        distribution: distribution of the directions: sqrt_d_sphere (norm sqrt(d): entries of size 1, as with gaussian;
+            the same estimate as sphere with mu sqrt(d)); sphere (norm 1); gaussian; rademacher (random signs, drawn in
+            a tenth of the time).
+        n_p: directions of a local step; their estimates are averaged.
+        estimate: type of estimate. one-sided: 1 + n_p forward passes. central: 2 n_p, and one more for an upload. jvp:
+            derivatives along n_p directions by forward-mode differentiation, an oracle without mu; n_p passes with
+            twice the products, and one more for an upload. exact: the gradient by backpropagation, for tests; HERON is
+            then CSE-FSL, HO-SFL is SFLV2.
+        directions: directions of a mini-batch: global (one for all samples) or per-sample (one per sample, by random
+            signs of one perturbation of each layer; see `problems.signs`). per-sample doubles the products of a
+            perturbed pass.
+        exact_layers: N, number of the client's last layers that step along their gradient, by a backward pass through
+            these only. HERON's gradient is that of the local loss (the head is exact too), HO-SFL's that of the loss
+            along lambda. N = all layers is CSE-FSL or SFLV2 bit for bit. The client keeps these layers' graph.
+        rest: treatment of the layers before these: estimated, or frozen.
+        probe_gradient: evaluations also report the cosine between clients' estimates and their gradients by
             backpropagation, outside the ledger.
-        uplink: how a client's model comes back: dense, or seeds: as the n_p differences of losses of each local step,
-            from which the server replays the steps, to the same bits on the same kind of processor.
-        draw: where directions are drawn: device (where the model is: a GPU draws others than a CPU), or host (the same
-            ones for any device; a GPU then waits for the host, about 10 ns an entry).
+        uplink: form of a client's upload: dense (the model) or seeds (n_p loss differences per local step, from which
+            the server replays the steps, bit-identically on the same kind of processor).
+        draw: place where directions are drawn: device (where the model is; a GPU draws other numbers than a CPU) or
+            host (the same numbers for any device; a GPU waits for the host, about 10 ns per entry).
     """
 
     USED_WITH: ClassVar[UsedWith] = {
@@ -244,7 +247,7 @@ class Estimation:
     draw: Draw = "device"
 
     def rule(self, training: Training, loss: OwnLoss, exact_head: bool = False) -> GradientRule:
-        """The rule of a client's local steps, after passes that try it; refuses flags that contradict each other.
+        """The rule of a client's local steps, tried by some passes; UserError if flags contradict each other.
 
         `exact_head`: whether the auxiliary head steps along its gradient.
         """
@@ -258,7 +261,7 @@ class Estimation:
         return rule
 
     def _rule(self, training: Training, loss: OwnLoss, exact_head: bool) -> GradientRule:
-        """The rule, by what trains and how."""
+        """The rule, by the parts that train."""
         from zofl_mpi.problems.layers import last_layers
 
         part, gradient = training.trainable(head=not loss.at_cut), training.problem.head_gradient
@@ -275,7 +278,7 @@ class Estimation:
         return Tail(part, first, last, self.exact_layers)
 
     def _estimate(self, training: Training, loss: OwnLoss, part: slice) -> GradientRule:
-        """The rule by forward passes, after a pass that tries it."""
+        """The rule by forward passes, after a trial pass."""
         directions, central = (part, self.n_p, self.distribution, self.draw), self.estimate == "central"
         if self.estimate == "jvp":
             rule = ForwardMode(*directions)
@@ -294,7 +297,7 @@ class Estimation:
         return PerSample(*directions, self.mu, central, layers=_signed(training, loss, part), losses=loss.each)
 
     def _refusals(self, training: Training, exact_head: bool) -> Iterator[tuple[object, str, str]]:
-        """Flags that contradict each other: (whether these do, the one that is refused, why), the first one first."""
+        """Conflicts of flags, the first one first: (True if they conflict, the flag to refuse, reason)."""
         signs = self.directions == "per-sample"
         exact_parts = {"--head-gradient exact": exact_head, f"--exact-layers {self.exact_layers}": self.exact_layers}
         gradient = "--estimate exact has the gradient itself; leave one of them out"
@@ -319,7 +322,7 @@ class Estimation:
 
 @contextmanager
 def _two_samples(training: Training, loss: OwnLoss) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Context manager: binds the modules to their first theta; gives this, inputs and labels, to try a rule with."""
+    """Context manager: binds the modules to their initial theta; yields it with inputs and labels, for a trial."""
     problem = loss.problem
     theta, buffers = (problem.to_device(t) for t in problem.client_side.initial())
     with problem.client_side.bound_to(theta, buffers, training.running):
@@ -327,7 +330,7 @@ def _two_samples(training: Training, loss: OwnLoss) -> Iterator[tuple[Tensor, Te
 
 
 def _signed(training: Training, loss: OwnLoss, part: slice) -> SignedLayers:
-    """The layers that are perturbed, after a forward pass that tries their signs; refused where one takes none."""
+    """The perturbed layers, after a trial pass of their signs; UserError if a layer cannot take signs."""
     from zofl_mpi.problems.signs import SignedLayers
 
     flat = loss.problem.client_side

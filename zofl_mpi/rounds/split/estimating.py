@@ -1,17 +1,19 @@
-"""Base of the methods of split training whose clients estimate gradients by forward passes."""
+"""Base of split methods with clients that estimate gradients by forward passes."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from zofl_mpi import Client, Clients, UserError
 from zofl_mpi.engine import mean
 from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.engine.reduction import Reduction
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.split.client import Key, LocalSteps, with_own_part
+from zofl_mpi.rounds.split.client import Key, LocalSteps
 from zofl_mpi.rounds.split.estimates import Estimation
-from zofl_mpi.rounds.split.messages import Ask, Model, NetworkParts, Scalars, Smashed, SplitReport, SplitState, Update
-from zofl_mpi.rounds.split.method import SplitMethod, with_head
+from zofl_mpi.rounds.split.messages import Model, NetworkParts, Scalars, Smashed, SplitReport, SplitState, Update
+from zofl_mpi.rounds.split.method import SplitMethod, Trainings, with_head
 from zofl_mpi.rounds.split.server import Server
 
 
@@ -19,12 +21,12 @@ from zofl_mpi.rounds.split.server import Server
 class Compared:
     """Client to server at an evaluation, with --probe-gradient."""
 
-    cosine: float  # of the step's direction with the gradient, in what trains of theta_c
+    cosine: float  # cosine of the step's direction with the gradient, in the trained part of theta_c
     head: float  # |g_a| / |g_c|; nan without a head
 
 
 def check_arithmetic(server: str, client: str, flags: str, remedy: str) -> None:
-    """Refuses a client that draws other directions than the server from the same seeds, by what they compute on."""
+    """Refuse a client that would draw other directions than the server from the same seeds, by their devices."""
     if client != server:
         where = f"a client computes on {client}, the server on {server}"
         raise UserError(f"{flags}: {where}, which draws other directions from the same seeds; take {remedy}")
@@ -32,30 +34,34 @@ def check_arithmetic(server: str, client: str, flags: str, remedy: str) -> None:
 
 @dataclass(frozen=True)
 class EstimatingMethod(SplitMethod):
-    """A method whose clients estimate gradients by forward passes; the flags of `estimation` choose the rule."""
+    """A method with clients that estimate gradients by forward passes; the flags of `estimation` choose the rule."""
 
     computes: ClassVar[str] = "values of its loss, by forward passes"
     estimation: Estimation = field(default_factory=Estimation)
 
-    def average(self, state: SplitState, r: int, clients: Clients) -> tuple[Update, dict[str, Any]]:
-        """The mean of the clients' models, and {i: moments of client i} where the server replays its steps."""
-        training, models, replayed = self.training, dict[int, Update](), dict(state.replayed)
-        if self.estimation.uplink == "dense":
-            return self.mean(state, r, clients), {}
-        for i, reply in clients.ask(self.scalars, Ask(), to=training.participants(r)):
-            theta, moments = self.replay(state, r, i, reply)
-            models[i] = Update(theta, reply.buffers, moments if training.state == "average" else {})
-            if training.state == "keep":
-                replayed[str(i)] = moments
-        return with_head(state, mean.of_replies(models, training.client_weights())), replayed
+    def models(self, r: int) -> Reduction | None:
+        return super().models(r) if self.estimation.uplink == "dense" else None
 
-    def scalars(self, client: Client, message: Ask) -> Scalars:
-        """With --uplink seeds: the scalars from which the server replays the local steps."""
-        differences, update = client.memory.pop("differences"), self.update(client, message)
-        return Scalars(differences, update.buffers, update.theta[self._last].clone(), self.problem.arithmetic)
+    def average(
+        self, state: SplitState, r: int, ended: Trainings, models: Reduction | None
+    ) -> tuple[Update, dict[str, Any]]:
+        """The mean of the clients' models, and {i: moments of client i} where the server replays its steps."""
+        training, replayed = self.training, dict(state.replayed)
+        if self.estimation.uplink == "dense":
+            return self.mean(state, models), {}
+
+        def replays() -> Iterator[tuple[int, Update]]:
+            for i in to:
+                theta, moments = self.replay(state, r, i, reply := cast(Scalars, ended[i]))
+                yield i, Update(theta, reply.buffers, moments if training.state == "average" else {})
+                if training.state == "keep":
+                    replayed[str(i)] = moments
+
+        to = training.participants(r)
+        return with_head(state, mean.of_replies(replays(), to, training.client_weights())), replayed
 
     def replay(self, state: SplitState, r: int, i: int, reply: Scalars) -> tuple[Tensor, dict[str, Any]]:
-        """Client i's model as it travels after its local steps of round r, with its optimiser's moments."""
+        """Client i's model as sent after its local steps of round r, with its optimiser's moments."""
         training, problem = self.training, self.problem
         remedy = "processors of one kind, --device cpu, or --uplink dense"
         check_arithmetic(problem.arithmetic, reply.arithmetic, "--uplink seeds", remedy)
@@ -71,7 +77,7 @@ class EstimatingMethod(SplitMethod):
 
     @property
     def _last(self) -> slice:
-        """The part of theta_l that steps along a gradient which no scalars give."""
+        """The part of theta_l that follows a gradient which scalars cannot reproduce."""
         return self.rule.parts[1] if len(self.rule.parts) > 1 else slice(0)
 
     # --- reports
@@ -89,7 +95,7 @@ class EstimatingMethod(SplitMethod):
 
     def probe(self, client: Client, message: NetworkParts) -> Compared:
         """Compares a step's direction with the gradient, at a round's first mini-batch; moves nothing."""
-        message = with_own_part(self.training, client, message)
+        message = self.training.with_own_part(client, message)
         model, copy = Model(message.theta, message.buffers, message.r), Client(client.i, client.data)
         rule, n = self.rule, self.problem.n_client
         local = LocalSteps(self.training, copy, model, self.loss, rule.parts)

@@ -1,4 +1,4 @@
-"""The messages of split training, the state of its server, and the columns of its evaluations."""
+"""Messages of split training, the state of its server, and the columns of its evaluations."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ DIVERGED = "the model is not finite after the round; smaller --lr-client or --lr
 class Model:
     """Server to client."""
 
-    theta: Tensor  # (n_l,) theta_c, then theta_a where it travels
+    theta: Tensor  # (n_l,) theta_c, then theta_a if it travels
     buffers: Tensor  # (b_l,) BatchNorm's running statistics
     r: int  # the round
     moments: dict[str, Any] = field(default_factory=dict)  # of the optimiser, with --state average
@@ -35,55 +35,50 @@ class Smashed:
 
 @dataclass(frozen=True)
 class ServerPart:
-    """Between the server's ranks: its part before a step on uploads."""
+    """Between the server's ranks: the server's part before a step on uploads."""
 
     theta: Tensor  # (n_s,)
     buffers: Tensor  # (b_s,) BatchNorm's running statistics
-    returned: bool  # whether gradients at the cut are wanted
+    returned: bool  # True if gradients at the cut are needed
 
 
 @dataclass(frozen=True)
 class Passed:
-    """Between the server's ranks: what a pass on an upload gave, beside its gradient and statistics."""
+    """Between the server's ranks: results of a pass on an upload, beside its gradient and statistics."""
 
     loss: Tensor  # ()
-    slope: Tensor | None  # (B, *smashed_shape) the loss's gradient at the smashed samples, where it is returned
+    slope: Tensor | None  # (B, *smashed_shape) gradient of the loss at the smashed samples, if it is returned
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Client to server: the local steps are done; the model stays until it is asked for."""
+    """Client to server: the local steps are done."""
 
-    loss: float | None  # mean over the local steps of the local loss; None where no step computes it
+    loss: float | None  # mean local loss over the local steps; None: no step computes it
 
 
 def mean_loss(losses: Iterable[float | None]) -> float:
-    """The mean of the clients' losses; NaN where there is none, or a client's steps compute none."""
+    """Mean of the clients' losses; NaN if there is none, or if steps compute none."""
     known = [math.nan if loss is None else loss for loss in losses]
     return math.fsum(known) / len(known) if known else math.nan
 
 
 @dataclass(frozen=True)
-class Ask:
-    """Server to client: send the model."""
-
-
-@dataclass(frozen=True)
 class Update:
-    """Client to server."""
+    """Client to server, of which it gets the mean: the model after the local steps."""
 
-    theta: Tensor  # what of theta_l is averaged
+    theta: Tensor  # the averaged part of theta_l
     buffers: Tensor  # (b_l,)
     moments: dict[str, Any] = field(default_factory=dict)  # of the optimiser, with --state average
 
 
 @dataclass(frozen=True)
-class Scalars:
-    """Client to server, with --uplink seeds: a model as the steps that lead to it."""
+class Scalars(Trained):
+    """Client to server, with --uplink seeds: the model as scalars of its steps."""
 
-    differences: NDArray[np.float64]  # (h, n_p) of the losses of each step's perturbed passes
-    buffers: Tensor  # (b_l,) these are statistics of the data: no seed gives them
-    last: Tensor  # the last entries of theta_l, where these step along gradients, which no seed gives; else empty
+    differences: NDArray[np.float64]  # (h, n_p) loss differences of each step's perturbed passes
+    buffers: Tensor  # (b_l,) statistics of the data, which seeds cannot reproduce
+    last: Tensor  # last entries of theta_l, if they follow a gradient, which seeds cannot reproduce; else empty
     arithmetic: str = field(metadata=APART)  # a check, not communication that the method needs
 
 
@@ -114,17 +109,18 @@ class SplitState:
     )
     label_bytes: int = column("B", "labels that went up in this round; no part of bytes_up", 0)
     moments: dict[str, Any] = field(default_factory=dict)  # the clients', with --state average
-    replayed: dict[str, Any] = field(default_factory=dict)  # {i: moments of client i}, where the server replays steps
+    replayed: dict[str, Any] = field(default_factory=dict)  # {i: moments of client i}, if the server replays steps
 
     def network(self, r: int) -> NetworkParts:
-        """The message with which clients score round r."""
+        """The message with which clients evaluate round r."""
         return NetworkParts(self.theta, self.buffers, self.theta_s, self.buffers_s, r)
 
 
 @dataclass(frozen=True)
 class SplitReport:
-    """Quality of the network on the test samples, and on the validation samples where there are any, by
-    `problems.Split.quality`; None where a problem does not have it.
+    """Quality of the network on test samples, and on validation samples if there are any.
+
+    Fields follow `problems.Split.quality`; None if a problem does not provide one.
     """
 
     test_accuracy: float | None = column(

@@ -1,4 +1,4 @@
-"""Bases of the methods of split training: all but their rounds."""
+"""Bases of split methods: everything but their rounds."""
 
 import math
 from collections import Counter
@@ -10,18 +10,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zofl_mpi import Client, Clients, Directions, Step, UserError, demand, flag_group
+from zofl_mpi import Client, Clients, Directions, UserError, demand, flag_group
 from zofl_mpi.engine.clients import Replies
 from zofl_mpi.engine.fields import demand_known
 from zofl_mpi.engine.fleet import HELD_BYTES, Needs, RoundWork
 from zofl_mpi.engine.lazy import Tensor, torch
+from zofl_mpi.engine.reduction import Reduction
 from zofl_mpi.engine.sharing import SharedServerStep, UploadPass
 from zofl_mpi.errors import warn
 from zofl_mpi.problems import Split
 from zofl_mpi.problems.saving import PLAIN
 from zofl_mpi.rounds.base import OnProblem
 from zofl_mpi.rounds.report import by_column
-from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss, at_a_line, with_own_part
+from zofl_mpi.rounds.split.client import CutLoss, LocalSteps, Loss, at_a_line
 from zofl_mpi.rounds.split.costs import (
     LABELS,
     WITHOUT,
@@ -33,7 +34,6 @@ from zofl_mpi.rounds.split.costs import (
     work_of,
 )
 from zofl_mpi.rounds.split.messages import (
-    Ask,
     Model,
     NetworkParts,
     ServerPart,
@@ -42,29 +42,29 @@ from zofl_mpi.rounds.split.messages import (
     SplitState,
     Trained,
     Update,
-    mean_loss,
 )
 from zofl_mpi.rounds.split.rules import Backprop, GradientRule, Lines, backprop
 from zofl_mpi.rounds.split.server import Server, passes_at
 from zofl_mpi.rounds.split.training import Training
 
-EVALUATION_SAMPLES = 256  # test samples that are scored at once; a multiple of every problem's `report_batch`
+Trainings = dict[int, Trained]  # {client: its reply at the end of its local steps}
+EVALUATION_SAMPLES = 256  # test samples scored at once; a multiple of every problem's `report_batch`
 
 
 @dataclass(frozen=True)
 class Scored:
     """Client to server at an evaluation."""
 
-    sums: dict[str, float]  # over its share of the test samples, by name: see `problems.Split.score`
-    validation: dict[str, float] = field(default_factory=dict)  # of its share of the validation samples, likewise
-    # where there are metrics, which need all outputs at once: outputs, targets and their rows of both parts
+    sums: dict[str, float]  # sums over its share of the test samples, by name: see `problems.Split.score`
+    validation: dict[str, float] = field(default_factory=dict)  # the same for its share of the validation samples
+    # for metrics, which need all outputs at once: outputs, targets and their rows of both parts
     seen: dict[str, Any] = field(default_factory=dict)
     validation_seen: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class SplitMethod(OnProblem[Split]):
-    """A method of split training: all but its round."""
+    """Base of split methods; a subclass adds the round."""
 
     computes: ClassVar[str] = "gradients of its part, through a head of its own"
     travels: ClassVar[str] = "its part and head down, the same and smashed batches up"
@@ -82,13 +82,13 @@ class SplitMethod(OnProblem[Split]):
             raise UserError(f"--client-memory {saving}: this method's clients take no backward pass; take none")
 
     def make_loss_and_rule(self) -> tuple[Loss, GradientRule]:
-        """The loss and the rule of a client's step; refuses flags that contradict each other."""
+        """The loss and the rule of a client's step; UserError if flags contradict each other."""
         raise NotImplementedError
 
     # --- the server
 
     def start(self) -> SplitState:
-        """The parts as the problem makes them."""
+        """The initial parts of the problem's network."""
         training, problem = self.training, self.problem
         (theta, buffers), (theta_s, buffers_s) = problem.client_side.initial(), problem.server_side.initial()
         trained = theta[training.trainable(head=self.loss.travels > problem.n_client)]
@@ -96,14 +96,14 @@ class SplitMethod(OnProblem[Split]):
         return SplitState(theta, buffers, theta_s, buffers_s, {}, moments=moments)
 
     def begin_round(self, state: SplitState, r: int, head: bool = False) -> Model:
-        """The message that begins a round: theta_c, with `head` theta_l; nothing of it where clients have their own."""
+        """The message that begins a round: theta_c, with `head` theta_l; neither if clients have their own parts."""
         if self.training.own_parts:
             return Model(state.theta[:0], state.buffers[:0], r, state.moments)
         n = self.problem.client_side.n if head else self.problem.n_client
         return Model(state.theta[:n], state.buffers, r, state.moments)
 
     def server(self, state: SplitState, r: int, sharing: SharedServerStep | None = None) -> Server:
-        """The server's part, for the uploads of all clients, at the beginning of round r."""
+        """The server's part at the beginning of round r, for the uploads of all clients."""
         before = self.training.server_steps_before(r)
         part = state.theta_s, state.buffers_s, state.optimiser
         return Server(self.training, self.server_pass, *part, before, sharing)
@@ -112,29 +112,35 @@ class SplitMethod(OnProblem[Split]):
         """A step of the server's ranks: `passes_at` the part."""
         return passes_at(self.training, part)
 
-    def train_server(self, state: SplitState, r: int, clients: Clients, train: Step) -> tuple[Server, float]:
-        """The server's part after a step on each upload of `train`, and the mean of the clients' mean losses."""
-        main, losses = self.server(state, r, clients.sharing), []
-        for group in self.training.groups(r):
-            replies = clients.ask(train, self.begin_round(state, r, head=True), to=group)
-            losses += [item.loss for _, item in main.train(replies) if not isinstance(item, Smashed)]
-        return main, mean_loss(losses)
-
-    def mean(self, state: SplitState, r: int, clients: Clients) -> Update:
-        """The mean of the participants' models by their weights, with the head that the server has where none comes."""
+    def models(self, r: int) -> Reduction | None:
+        """The participants' models, by their weights, to be averaged; None where clients keep them."""
         if self.training.own_parts:
-            return Update(state.theta, state.buffers)
-        to, shares = self.training.participants(r), self.training.client_weights()
-        return with_head(state, clients.mean(self.update, Ask(), to=to, weights=shares))
+            return None
+        return Reduction(self.training.participants(r), self.training.client_weights())
+
+    def train_server(
+        self, state: SplitState, r: int, clients: Clients, models: Reduction | None
+    ) -> tuple[Server, Trainings]:
+        """The server's part after a step on each upload of `train`, and the clients' replies; adds up their models."""
+        main, message = self.server(state, r, clients.sharing), self.begin_round(state, r, head=True)
+        ended = Trainings()
+        for group in self.training.groups(r):
+            items = main.train(clients.ask(self.train, message, to=group, into=models))
+            ended.update((i, item) for i, item in items if not isinstance(item, Smashed))
+        return main, ended
+
+    def mean(self, state: SplitState, models: Reduction | None) -> Update:
+        """The mean of the participants' models, with the server's head if clients send none."""
+        return Update(state.theta, state.buffers) if models is None else with_head(state, models.mean())
 
     # --- a client
 
     def train(self, client: Client, message: Any) -> Any:
-        """Takes the local steps of a round, and uploads."""
+        """Take the local steps of a round, and upload."""
         return (yield from self.run_steps(self.steps(client, message)))
 
-    def run_steps(self, model: LocalSteps, sent: int = 0) -> Generator[Smashed, Tensor | None, Trained]:
-        """Takes the local steps, the first `sent` of which have been uploaded; the server may answer with lambda."""
+    def run_steps(self, model: LocalSteps, sent: int = 0) -> Generator[Smashed, Tensor | None, Any]:
+        """Take the local steps (the first `sent` are already uploaded); the server may answer with lambda."""
         rule = self.rule_of(model.client.i)
         for q, x, labels in model:
             uploads = self.training.uploads(q) and q >= sent
@@ -146,14 +152,14 @@ class SplitMethod(OnProblem[Split]):
     ) -> Generator[Smashed, Tensor | None, None]:
         """Takes local step q, on the inputs x with these labels."""
         point = rule.forward(model, x, labels, uploads)
-        # without an answer to wait for, it leaves while the rule's further passes go on
+        # without an answer to wait for, the upload leaves while the rule's further passes run
         lam = (yield point.upload(labels, keep=rule.needs_point)) if uploads else None
         target = labels if lam is None else point.laid_out(self.problem.to_device(lam))
         model.step(rule(model, point, target, model.key(q)))
 
     def rehearse(self, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor) -> None:
-        """Takes two local steps as a client does, from theta (n,) and buffers (b,): see `costs.held_bytes`."""
-        busiest = max(range(self.setting.m), key=self.training.steps)  # who draws most directions ahead
+        """Take two local steps as a client does, from theta (n,) and buffers (b,): see `costs.held_bytes`."""
+        busiest = max(range(self.setting.m), key=self.training.steps)  # the most directions drawn ahead
         client, model = Client(busiest, None), Model(theta, buffers, 0)
         local = LocalSteps(self.training, client, model, self.loss, rule.parts, self.scalars_each)
         for q in range(2):
@@ -167,27 +173,22 @@ class SplitMethod(OnProblem[Split]):
     def steps(self, client: Client, message: Model) -> LocalSteps:
         """The client's model, for its local steps of a round."""
         parts = self.rule_of(client.i).parts
-        message = with_own_part(self.training, client, message)
+        message = self.training.with_own_part(client, message)
         return LocalSteps(self.training, client, message, self.loss, parts, self.scalars_each)
 
     @cached_property
     def rules(self) -> tuple[GradientRule, ...]:
-        """The rules that a client's device decides between: the first whose step it can hold."""
+        """The rules among which a client's device decides: the first with a step that fits."""
         return (self.rule,)
 
     def rule_of(self, i: int) -> GradientRule:
         """The rule of client i's steps."""
         return self.rules[self.setting.way_of(i)]
 
-    def update(self, client: Client, message: Ask) -> Update:
-        """The model after the local steps, which `LocalSteps.done` left; it need not be kept."""
-        memory, average = client.memory, self.training.state == "average"
-        return Update(memory.pop("theta"), memory.pop("buffers"), memory.pop("moments") if average else {})
-
     # --- reports
 
     def evaluate(self, state: SplitState, r: int, clients: Clients) -> SplitReport:
-        """The test samples, scored by the clients that an evaluation asks."""
+        """Scores on the test samples, from the clients that an evaluation asks."""
         asked = clients.ask(self.score, state.network(r), to=self.setting.eval_participants(r), counted=False)
         replies, sensors = dict(asked), self.problem.sensors
         test: dict[str, float | None] = {**self._quality("test", [reply.sums for reply in replies.values()])}
@@ -201,7 +202,7 @@ class SplitMethod(OnProblem[Split]):
 
     def score(self, client: Client, message: NetworkParts) -> Scored:
         """Sums over a client's share of the test samples, and of the validation samples."""
-        problem, setting, message = self.problem, self.setting, with_own_part(self.training, client, message)
+        problem, setting, message = self.problem, self.setting, self.training.with_own_part(client, message)
         theta, theta_s = (at_a_line(problem.to_device(t)) for t in (message.theta, message.theta_s))
         # copies: a user's module may move buffers in any mode, and clients of a process share the message
         buffers, buffers_s = (problem.to_device(t).clone() for t in (message.buffers, message.buffers_s))
@@ -218,7 +219,7 @@ class SplitMethod(OnProblem[Split]):
         return Scored(test, validation, seen, further)
 
     def _sums(self, data: Any, i: int, first: int, step: int) -> tuple[dict[str, float], dict[str, Any]]:
-        """Sums over every step-th batch of consecutive samples, as client i sees them; outputs, if there are metrics.
+        """Sums over every step-th batch of consecutive samples, as client i sees them; with metrics, outputs too.
 
         Batches do not depend on the number of clients.
         """
@@ -235,7 +236,7 @@ class SplitMethod(OnProblem[Split]):
         return {name: float(value) for name, value in sums.items()}, found
 
     def _metrics(self, name: str, parts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """{name_...: score that a user has given} of all samples in their order; nothing where there are none."""
+        """{name_...: the user's metric} of all samples in their order; empty without metrics."""
         if not (found := [part for part in parts if part]):
             return {}
         order = np.argsort(np.concatenate([part["rows"] for part in found]))
@@ -243,7 +244,7 @@ class SplitMethod(OnProblem[Split]):
         return {f"{name}_{metric}": value for metric, value in self.problem.measured(outputs, targets).items()}
 
     def _quality(self, name: str, parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """{name_...: quality} from the sums of the clients that were asked; nothing where there are no samples."""
+        """{name_...: quality} from the sums of the clients asked; empty without samples."""
         kinds = {kind for sums in parts for kind in sums}
         sums = {kind: math.fsum(part.get(kind, 0.0) for part in parts) for kind in kinds}
         quality = self.problem.quality(sums) if sums else {}
@@ -260,12 +261,12 @@ class SplitMethod(OnProblem[Split]):
 
     @property
     def scalars_each(self) -> int:
-        """Numbers of each local step that go up in place of the model; 0: the model does."""
+        """Numbers per local step sent up in place of the model; 0: the model is sent."""
         return 0
 
     @cached_property
     def traffic(self) -> Traffic:
-        """The bytes that travel; the loss knows whether the head does, and whether the server answers uploads."""
+        """Traffic of the method: the loss knows if the head travels and if the server answers uploads."""
         last = sum(part.stop - part.start for part in self.rule.parts[1:])
         head = self.loss.travels > self.problem.n_client
         at_cut = self.loss.at_cut
@@ -275,13 +276,13 @@ class SplitMethod(OnProblem[Split]):
         return plan_of(self.traffic, rounds, self.rule.cost(self.loss)) | self.rule.plan_lines()
 
     def directions(self, rounds: int) -> Directions | None:
-        """The directions of all participants' local steps; each client draws its own."""
+        """Directions of all participants' local steps; each client draws its own."""
         training, part = self.training, self.rule.parts[0]
         taken = Counter(i for r in range(rounds) for i in training.participants(r))
         steps = ((i, taken[i], training.samples(i, q)) for i in taken for q in range(training.steps(i)))
         drawn = sum(times * self.rule_of(i).count(samples) for i, times, samples in steps)
         copies = len(taken) if self.training.own_parts else 1
-        numbers = copies * (part.stop - part.start)  # 0 where all of the client's part is frozen
+        numbers = copies * (part.stop - part.start)  # 0 if the client's part is entirely frozen
         return Directions(drawn, numbers) if drawn and numbers else None
 
     def costs(self) -> Lines:
@@ -292,7 +293,7 @@ class SplitMethod(OnProblem[Split]):
         return costs_of(self.training, self.loss, rule) | self.held_lines(rule)
 
     def held_lines(self, rule: GradientRule) -> Lines:
-        """What a step holds with --client-memory and without it; warns where it takes more than it saves."""
+        """Memory of a step with and without --client-memory; warns if it takes more than it saves."""
         if not isinstance(rule, Backprop) or rule.saving == PLAIN:
             return {}
         held, plain = self.held_bytes(rule), self.held_bytes(replace(rule, saving=PLAIN))
@@ -301,14 +302,14 @@ class SplitMethod(OnProblem[Split]):
         return {HELD_BYTES: held, HELD_BYTES + WITHOUT: plain}
 
     def held_bytes(self, rule: GradientRule) -> int:
-        """The most bytes that a client's device holds in a step by one of the `rules`."""
+        """Peak bytes of a client's device in a step by one of the `rules`."""
         return held_bytes(self.loss, rule, self.training.batch, self.rehearse)
 
     def device_needs(self) -> Sequence[Needs]:
         return [self.needs_of(rule) for rule in self.rules]
 
     def needs_of(self, rule: GradientRule) -> Needs:
-        """Of a client's step by a rule, and of a forward and a backward pass of the server."""
+        """Needs of a client's step by a rule, and of a forward and a backward pass at the server."""
         own, further = work_of(self.loss, rule)
         return Needs(own, 3 * macs(self.problem)[2], float(self.held_bytes(rule)), further)
 
@@ -329,7 +330,7 @@ class SplitMethod(OnProblem[Split]):
 
 
 def with_head(state: SplitState, mean: Update) -> Update:
-    """The mean of the clients' models, which begin with theta_c, with what else the server has of theta_l."""
+    """The mean of the clients' models, which begin with theta_c, completed by the rest of the server's theta_l."""
     theta = state.theta.clone()
     theta[: len(mean.theta)] = mean.theta
     return replace(mean, theta=theta)
@@ -344,7 +345,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class LockstepMethod(SplitMethod):
-    """A method whose server answers every mini-batch, so that k must be 1; the auxiliary head plays no part."""
+    """A method with a server that answers every mini-batch (hence k = 1); the auxiliary head is not used."""
 
     computes: ClassVar[str] = "gradients of its part, from the server's answer"
     travels: ClassVar[str] = "its part and gradients of all batches down, its part and all smashed batches up"
@@ -358,31 +359,37 @@ class LockstepMethod(SplitMethod):
         loss = CutLoss(self.problem)
         return loss, backprop(self.training, loss)
 
-    def exchange(self, state: SplitState, r: int, clients: Clients, servers: Mapping[int, Server]) -> None:
-        """Exchanges all mini-batches with {i: client i's server part}; the models stay at the clients."""
+    def exchange(
+        self, state: SplitState, r: int, clients: Clients, servers: Mapping[int, Server], models: Reduction | None
+    ) -> Trainings:
+        """Exchange all mini-batches with {i: client i's server part}; the clients' replies; adds up their models."""
+        ended = Trainings()
         for group in self.training.groups(r):
-            replies = clients.ask(self.begin, self.begin_round(state, r), to=group)
-            while asked := list(self._stepped(servers, replies)):
+            items = clients.ask(self.begin, self.begin_round(state, r), to=group)
+            while asked := list(self._stepped(servers, items, ended)):
                 for i in asked:
                     servers[i].move()
-                replies = clients.ask_each(self.proceed, {i: Cut(servers[i].slopes.pop(i)) for i in asked})
+                items = clients.ask_each(self.proceed, {i: Cut(servers[i].slopes.pop(i)) for i in asked}, into=models)
+        return ended
 
-    def _stepped(self, servers: Mapping[int, Server], replies: Replies) -> Iterator[int]:
-        """Takes the servers' steps on the uploads among replies; yields the clients."""
-        for i, item in replies:
+    def _stepped(self, servers: Mapping[int, Server], items: Replies, ended: Trainings) -> Iterator[int]:
+        """Take the servers' steps on the uploads among items; yield the clients."""
+        for i, item in items:
             if isinstance(item, Smashed):
                 servers[i].step(i, item, returned=True)
                 yield i
+            else:
+                ended[i] = item
 
     def begin(self, client: Client, message: Model) -> Smashed:
-        """Begins `train`, up to its first upload."""
+        """Begin `train`, up to its first upload."""
         steps = client.scratch["steps"] = self.train(client, message)
         return next(steps)  # type: ignore[no-any-return]
 
-    def proceed(self, client: Client, message: Cut) -> Smashed | Trained:
+    def proceed(self, client: Client, message: Cut) -> Any:
         """Goes on with `train`, up to its next upload or its end."""
         try:
-            return client.scratch["steps"].send(message.slope)  # type: ignore[no-any-return]
+            return client.scratch["steps"].send(message.slope)
         except StopIteration as done:
             del client.scratch["steps"]
-            return done.value  # type: ignore[no-any-return]
+            return done.value

@@ -1,10 +1,9 @@
-"""Forward passes at the memory of inference: directions that are drawn a piece at a time, and the estimate along them.
+"""Forward passes with the memory of inference: directions drawn piece by piece, and the estimate along them.
 
-A perturbed pass reads theta + mu u layer by layer: each layer's values are made when it computes, from pieces of u that
-are drawn for it, and are gone when it has. theta stays where it is, bit for bit, and the losses are those of the whole
-vector theta + mu u. A step draws the pieces once more, unless they are kept, and moves theta in place. Where they are
-kept, and in a small network, all layers are perturbed before the pass, in memory that serves again: to look for each
-among the functions' arguments, and new pages for it, take longer.
+A perturbed pass reads theta + mu u layer by layer. Each layer's values exist only while it computes, from pieces of u
+drawn for it. theta stays unchanged, and the losses are bit-identical to those of the whole vector theta + mu u. A step
+draws the pieces once more, unless they are kept, and moves theta in place. If they are kept, and in a small network,
+all layers are perturbed before the pass, in reused memory: intercepting each function's arguments costs more.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from zofl_mpi.rounds.split.rules import Lines, StepCost
 PieceEstimates = Iterator[tuple[slice, Tensor]]
 """An estimate, part by part of theta."""
 Kept = dict[tuple[int, int], Tensor]
-"""{(p, j): piece j of u_p as the generator gives it}."""
-CPU_PIECE = 2**18  # numbers that a CPU draws at once, which its caches hold; a multiple of 64, the signs of one word
-AT_ONCE = 2**22  # numbers of a network that is perturbed as a whole
-GPU_PIECE = 2**24  # likewise of a GPU, whose numbers depend on how many are drawn at once
+"""{(p, j): piece j of u_p, as the generator returns it}."""
+CPU_PIECE = 2**18  # numbers drawn at once on a CPU, sized for its caches; a multiple of 64, the signs of one word
+AT_ONCE = 2**22  # networks with at most this many numbers are perturbed as a whole
+GPU_PIECE = 2**24  # the same on a GPU, where the values depend on how many are drawn at once
 
 
 @final
 class PiecewiseDirections:
-    """Directions u_1, ..., u_P (d,) of a step, those of `client.drawn`, of which one piece at a time is in memory.
+    """Directions u_1, ..., u_P (d,) of a step, equal to `client.drawn`'s, with one piece at a time in memory.
 
-    The generator's state at the start of each piece is kept (5 KB of a CPU's), so that it can be drawn again.
+    The generator's state at the start of each piece is kept (5 KB on a CPU), to draw it again.
     """
 
     def __init__(
@@ -50,9 +49,9 @@ class PiecewiseDirections:
         K: Tensor | None = None,
         kept: Kept | None = None,
     ) -> None:
-        """Directions of the kind of `like` (d,); with K (d,) divided by its root, entry by entry.
+        """Directions with dtype and device of `like` (d,); with K (d,) divided by its root, entry by entry.
 
-        `kept` has what was drawn by the same seed, and gets what will be.
+        `kept` holds what was drawn by the same seed, and receives what will be.
         """
         self._like, self._distribution, self._K, self._kept = like, distribution, K, kept
         self.are_kept = kept is not None
@@ -77,14 +76,14 @@ class PiecewiseDirections:
         return self._last[2]
 
     def shifted(self, x: Tensor, part: slice, p: int, mu: float, of: slice | None = None) -> Tensor:
-        """A part of x + mu u_p, at an address that is to a multiple of 64 as that of x's part: see `problems.flat`."""
+        """A part of x + mu u_p, at an address equal to that of x's part modulo 64: see `problems.flat`."""
         lead = part.start % 64
         return self.shift(x, part, p, mu, x.new_empty(lead + part.stop - part.start)[lead:], of)
 
     def shift(self, x: Tensor, part: slice, p: int, mu: float, found: Tensor, of: slice | None = None) -> Tensor:
-        """Writes a part of x + mu u_p into `found`, with the bits that it has in the part `of` which it is one.
+        """Write a part of x + mu u_p into `found`, with the bits that it has within the larger part `of`.
 
-        These are added up piece by piece: a sum's last numbers may round otherwise, in a scalar loop.
+        Sums are taken piece by piece: a sum's last numbers may round differently, in a scalar loop.
         """
         for j, whole in self._pieces_of(of or part):
             start, stop, first = max(part.start, whole.start), min(part.stop, whole.stop), self.parts[j].start
@@ -99,10 +98,10 @@ class PiecewiseDirections:
         return found
 
     def rows(self, x: Tensor, part: slice, width: int, which: Tensor, p: int, mu: float) -> Tensor:
-        """(k, width) the rows `which` (k,) of the matrix that a part of x + mu u_p is; NaN where it has no such row."""
+        """(k, width) the rows `which` (k,) of a part of x + mu u_p as a matrix; NaN for missing rows."""
         most = max(own.stop - own.start for _, own in self._pieces_of(part))
         found, memory = x.new_full((len(which), width), math.nan), x.new_empty(width + most)
-        first, left = 0, 0  # the row that comes next, and how many numbers of it are there
+        first, left = 0, 0  # the next row, and how many of its numbers are there
         for _, own in self._pieces_of(part):
             end = left + own.stop - own.start
             self.shift(x, own, p, mu, memory[left:end])
@@ -114,7 +113,7 @@ class PiecewiseDirections:
         return found
 
     def _pieces_of(self, part: slice) -> Iterator[tuple[int, slice]]:
-        """(j, where they overlap) of the pieces of which a part of x has numbers."""
+        """(j, overlap) of the pieces that overlap a part of x."""
         for j in range(min(part.start // self._size, len(self.parts) - 1), len(self.parts)):
             own = self.parts[j]
             if own.start >= part.stop:
@@ -122,7 +121,7 @@ class PiecewiseDirections:
             yield j, slice(max(part.start, own.start), min(part.stop, own.stop))
 
     def _piece(self, p: int, j: int) -> Tensor:
-        """The piece as the generator gives it: kept, or drawn."""
+        """The piece as the generator returns it: kept, or drawn."""
         if self._kept is None:
             return self._drawn(p, j)
         if (p, j) not in self._kept:
@@ -130,7 +129,7 @@ class PiecewiseDirections:
         return self._kept[p, j]
 
     def _drawn(self, p: int, j: int) -> Tensor:
-        """The piece as the generator gives it: after all before it, if these were not drawn yet."""
+        """The piece as the generator returns it; draws all earlier ones first if necessary."""
         wanted = p * len(self.parts) + j
         while True:
             k = min(wanted, len(self._states) - 1)
@@ -144,7 +143,7 @@ class PiecewiseDirections:
             del u
 
     def _factor(self, p: int) -> Tensor:
-        """() what brings u_p to the sphere."""
+        """() the factor that brings u_p to the sphere."""
         if p not in self._factors:
             norms = [torch.linalg.vector_norm(self._piece(p, j), dtype=torch.float64) for j in range(len(self.parts))]
             norm = torch.linalg.vector_norm(torch.stack(norms)) if len(norms) > 1 else norms[0]
@@ -156,11 +155,11 @@ class PiecewiseDirections:
 @final
 @dataclass(frozen=True)
 class Piecewise(TwoPoint):
-    """The two-point estimate of all of theta, whose directions are never there as a whole but in `directions`."""
+    """The two-point estimate of all of theta, with directions that exist as a whole only in `directions`."""
 
-    statistics: bool = False  # whether the pass at the model itself moves BatchNorm's running statistics
-    K: Tensor | None = field(default=None, compare=False)  # (d,) by whose root directions are divided; None: 1
-    lean: bool = False  # whether a small network, too, is perturbed one layer at a time, as a small device would
+    statistics: bool = False  # True if the pass at the model itself moves BatchNorm's running statistics
+    K: Tensor | None = field(default=None, compare=False)  # (d,) directions are divided by its root; None: 1
+    lean: bool = False  # True to perturb even a small network one layer at a time, as a small device would
 
     @property
     def needs_point(self) -> bool:
@@ -173,7 +172,7 @@ class Piecewise(TwoPoint):
         return {}
 
     def draw_pieces(self, like: Tensor, key: Key, kept: Kept | None = None) -> PiecewiseDirections:
-        """The directions of a step, for theta like (d,); `kept` as in `PiecewiseDirections`."""
+        """Directions of a step, for theta like (d,); `kept` as in `PiecewiseDirections`."""
         return PiecewiseDirections(key(Purpose.DIRECTION), like, self.distribution, self.draw, self.K, kept)
 
     def directions(self, like: Tensor, key: Key) -> Iterator[Tensor]:
@@ -203,10 +202,10 @@ class Piecewise(TwoPoint):
     def _shifted_loss(
         self, model: LocalSteps, x: Tensor, target: Tensor, us: PiecewiseDirections, p: int, mu: float
     ) -> Tensor:
-        """() the loss at theta + mu u_p: made one layer at a time, unless it is small or directions are kept."""
+        """() the loss at theta + mu u_p, one layer at a time, unless the network is small or directions are kept."""
         theta, flat = model.theta, cast("NetworkLoss", model.loss).flat
         if not self.lean and (us.are_kept or len(theta) <= AT_ONCE):
-            for part in flat.places.values():  # one by one: a vector's last numbers may round otherwise
+            for part in flat.places.values():  # one by one: a vector's last numbers may round differently
                 us.shift(theta, part, p, mu, model.perturbed_theta[part])
             with torch.no_grad(), flat.bound_to(model.perturbed_theta, model.unmoved(), model.training.running):
                 return model.loss(model.problem.smash(x), target)
@@ -219,7 +218,7 @@ class Piecewise(TwoPoint):
 def _shifted(
     loss: NetworkLoss, theta: Tensor, us: PiecewiseDirections, p: int, mu: float
 ) -> AbstractContextManager[Any]:
-    """Context manager: torch's functions get parameters of theta + mu u_p, made when they ask for them."""
+    """Context manager: torch's functions receive parameters of theta + mu u_p, created on demand."""
     from zofl_mpi.problems.flat import Substituted
 
     places = loss.flat.places

@@ -48,49 +48,49 @@ class StepCost(NamedTuple):
 
 @dataclass(frozen=True)
 class GradientRule:
-    """How a client's local step gets its direction; see the module's docstring."""
+    """Base of the rules that give a client's local step its direction; see the module's docstring."""
 
-    part: slice  # of theta, what the direction is of
+    part: slice  # the part of theta that the direction moves
 
     @property
     def parts(self) -> tuple[slice, ...]:
-        """The parts of theta that have a direction, each with its optimiser; what is estimated comes first."""
+        """The parts of theta with a direction, each with its optimiser; estimated parts come first."""
         return (self.part,)
 
     @property
     def passes(self) -> int:
-        """Forward passes of a step, the one at the model itself not counted."""
+        """Forward passes of a step, without the one at the model itself."""
         return 0
 
     @property
     def pieces(self) -> int:
-        """Parts that a mini-batch is computed in, one after the other."""
+        """Number of pieces in which a mini-batch is computed, one after the other."""
         return 1
 
     def count(self, batch: int) -> int:
-        """Directions of a step on a mini-batch of so many samples, all along the first part."""
+        """Directions of a step on a mini-batch of `batch` samples, all along the first part."""
         return 0
 
     @property
     def needs_point(self) -> bool:
-        """True if a step needs the pass at the model itself even where nothing is uploaded."""
+        """True if a step needs the pass at the model itself even without an upload."""
         return True
 
     def forward(self, model: LocalSteps, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
-        """The pass at the model itself, with its smashed samples; nothing where neither step nor upload needs it."""
+        """The pass at the model itself, with its smashed samples; empty if neither step nor upload needs it."""
         return model.forward(x, labels) if upload or self.needs_point else Point(x)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
-        """The direction of a step; `target`: the labels, or lambda where the loss is `at_cut`."""
+        """The direction of a step; `target`: the labels, or lambda if the loss is `at_cut`."""
         raise NotImplementedError
 
     @property
     def replayable(self) -> bool:
-        """True if there is a `replay`: differences of losses give a step's direction along the first part."""
+        """True if `replay` exists: loss differences determine a step's direction along the first part."""
         return type(self).replay is not GradientRule.replay
 
     def replay(self, moving: Tensor, differences: Sequence[float], key: Key) -> Tensor:
-        """(d,) the first part's direction of a step, from its differences of losses; `moving` (d,) is what it moves."""
+        """(d,) the first part's direction of a step, from its loss differences; `moving` (d,) is the moved part."""
         raise NotImplementedError
 
     def cost(self, loss: Loss) -> StepCost:
@@ -114,7 +114,7 @@ class GradientRule:
                 loss(loss.problem.smash(x), labels)
 
     def along(self, loss: Loss, theta: Tensor, count: int) -> AbstractContextManager[Any]:
-        """Context manager of `trial`: a pass of `count` samples along some direction."""
+        """Context manager for `trial`: a pass of `count` samples along some direction."""
         return nullcontext()
 
 
@@ -123,15 +123,15 @@ class GradientRule:
 class Backprop(GradientRule):
     """The gradient, by a backward pass."""
 
-    tail: bool = False  # whether what lies before the part keeps no graph
-    saving: Saving = PLAIN  # how the graph is held
+    tail: bool = False  # True if the layers before the part keep no graph
+    saving: Saving = PLAIN  # how activations are held
 
     @property
     def pieces(self) -> int:
         return self.saving.parts
 
     def forward(self, model: LocalSteps, x: Tensor, labels: Tensor, upload: bool = True) -> Point:
-        """A pass with a graph; the backward pass at once, but for a loss that the server still has to answer."""
+        """A pass with a graph, with the backward pass at once unless the loss waits for the server's answer."""
         with model.bound_to(model.buffers), self._graph(model.loss):
             if model.loss.at_cut:
                 return Point(x, self._smashed(model.loss, x))
@@ -143,10 +143,10 @@ class Backprop(GradientRule):
         return Point(x, smashed, loss, g)
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
-        """The gradient that the pass gave, or that continues the server's answer."""
+        """The gradient from the pass, or the one that continues the server's answer."""
         g = point.gradient
         if g is None:
-            again = self.saving.checkpoint  # then BatchNorm's statistics would move a second time
+            again = self.saving.checkpoint  # otherwise BatchNorm's statistics would move twice
             buffers = model.scratch.copy_(model.buffers) if again else model.buffers
             with model.bound_to(buffers), self._graph(model.loss):
                 g = self._continued(model.loss, point, target)
@@ -186,12 +186,12 @@ class Backprop(GradientRule):
         return value, _joined(uploads), g
 
     def _smashed(self, loss: Loss, x: Tensor) -> Tensor:
-        """Smashed samples: with a graph, unless `_continued` passes their parts once more."""
+        """Smashed samples, with a graph unless `_continued` recomputes their parts."""
         with torch.set_grad_enabled(self.saving.parts == 1), self.saving.forward(loss.problem.blocks):
             return _joined([loss.problem.smash(own) for (own,) in self.saving.split(x)])
 
     def _continued(self, loss: Loss, point: Point, slope: Tensor) -> Tensor:
-        """(d,) the gradient of <slope, s>, s the smashed samples, which a point gives up for their parts."""
+        """(d,) the gradient of <slope, s> for the smashed samples s of a point, which are freed part by part."""
         if self.saving.parts == 1:
             return self._gradient(loss, cast("Tensor", point.smashed), slope)
         point.smashed = None
@@ -216,7 +216,7 @@ class Backprop(GradientRule):
 
 
 def backprop(training: Training, loss: Loss) -> Backprop:
-    """The gradient of what trains, as --client-memory has it; refused where the network has none."""
+    """Gradient rule of the trained part, as --client-memory has it; UserError if the network has none."""
     problem, saving = loss.problem, training.saving
     saving.check(problem.blocks, problem.client_side.modules[: 1 if loss.at_cut else None], training.running)
     return Backprop(training.trainable(head=loss.travels > problem.n_client), saving=saving)
@@ -229,7 +229,7 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 @final
 @dataclass(frozen=True)
 class LinearHead(GradientRule):
-    """The gradient in a linear auxiliary head, in closed form from the model's own pass; see `problems.layers`."""
+    """Gradient in a linear auxiliary head, in closed form from the model's own pass; see `problems.layers`."""
 
     gradient: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (smashed, labels) to loss () and gradient (n_a,)
 
@@ -252,7 +252,7 @@ class LinearHead(GradientRule):
 @final
 @dataclass(frozen=True)
 class Frozen(GradientRule):
-    """No direction: the part stays as it is."""
+    """No direction: the part stays unchanged."""
 
     def __call__(self, model: LocalSteps, point: Point, target: Tensor, key: Key) -> Gradient:
         return Gradient((None,))
@@ -264,8 +264,8 @@ class Tail(GradientRule):
     """The last layers along their gradient, the first ones by another rule; the part is both rules' together."""
 
     first: GradientRule
-    last: Backprop | LinearHead  # of the last layers, or of a linear head alone
-    layers: int = 0  # of the client's, that `last` has
+    last: Backprop | LinearHead  # rule of the last layers, or of a linear head alone
+    layers: int = 0  # number of the client's layers that `last` moves
 
     @property
     def parts(self) -> tuple[slice, ...]:
@@ -288,12 +288,13 @@ class Tail(GradientRule):
         return Gradient((*first.parts, *last.parts), first.differences)
 
     def replay(self, moving: Tensor, differences: Sequence[float], key: Key) -> Tensor:
-        """The direction of the first layers: the last ones are uploaded densely."""
+        """The direction of the first layers; the last ones are uploaded densely."""
         return self.first.replay(moving, differences, key)
 
     def cost(self, loss: Loss) -> StepCost:
-        """The first rule's passes, and the head's products once more: for its gradient ((softmax - y)^T s costs as much
-        as s W), or for the loss at the model itself.
+        """Passes of the first rule, and the head's products once more.
+
+        They give its gradient ((softmax - y)^T s costs as much as s W), or the loss at the model itself.
         """
         first, graph = self.first.cost(loss), self.last.cost(loss).backwards
         heads = first.heads + (not loss.at_cut)

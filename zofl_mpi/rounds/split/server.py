@@ -1,4 +1,4 @@
-"""The server of split training: a step for each upload, and the last uploads where a method keeps them."""
+"""The server of split training: a step for each upload, and the recent uploads that a method keeps."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ DIVERGED_AT_SERVER = "the server's gradient on its upload is not finite; smaller
 class Server:
     """The server's part, theta (n_s,) and buffers (b_s,), while a round goes on.
 
-    It takes a step for each upload, or with --merge G for G of them: along the mean of their gradients at the same
-    theta, from the same running statistics, of which it keeps the mean. Both means are exact (`engine.mean`). Until the
-    step the server holds G gradients.
+    It takes a step for each upload, or with --merge G for G of them, along the mean of their gradients at the same
+    theta. They start from the same running statistics, which are then averaged. Both means are exact (`engine.mean`).
+    Until the step the server holds G gradients.
 
     Args:
         begin: the method's step `server_pass`, known by name on the server's ranks.
@@ -52,12 +52,12 @@ class Server:
         self.steps, self.label_bytes = 0, 0
         self.sharing = sharing or SharedServerStep()
         self.slopes = dict[int, Tensor]()
-        self._waiting = list[int]()  # the clients whose uploads the next step is on
-        self.losses = self.theta.new_zeros((), dtype=torch.float64)  # where it is computed, as at the clients
+        self._waiting = list[int]()  # clients with uploads for the next step
+        self.losses = self.theta.new_zeros((), dtype=torch.float64)  # computes here, as at the clients
 
     @classmethod
     def mean_of(cls, replicas: Mapping[int, Server], shares: Mapping[int, float]) -> Server:
-        """The mean of replicas, weighted by their `client_weights`, with the steps of all of them.
+        """Mean of replicas, weighted by their `client_weights`, with the sum of their steps.
 
         With --state average its moments are the mean of theirs, else {i: those of replica i}.
         """
@@ -76,7 +76,7 @@ class Server:
         return main
 
     def train(self, replies: Replies) -> Replies:
-        """Takes the steps on the uploads among streamed replies, and passes all of them on."""
+        """Take the steps on the uploads among streamed replies, and pass all replies on."""
         met = set[int]()
         for i, item in replies:
             if i in met:  # the next item of the first client that still has one
@@ -89,7 +89,7 @@ class Server:
         self.move()
 
     def step(self, i: int, item: Smashed, returned: bool = False) -> None:
-        """Adds client i's upload, and takes the step once there are as many as --merge says.
+        """Add client i's upload, and take the step once there are --merge uploads.
 
         Args:
             returned: whether `slopes` gets the gradient at client i's smashed samples, taken before the step.
@@ -103,7 +103,7 @@ class Server:
             self.move()
 
     def move(self) -> None:
-        """Takes a step on the uploads that wait for one, if any do."""
+        """Take a step on the waiting uploads, if there are any."""
         if not self._waiting:
             return
         try:
@@ -123,7 +123,7 @@ class Server:
         self.losses = self.losses + loss
 
     def state(self, average: Update, local_loss: float) -> SplitState:
-        """The state after the round; `average` of the clients' models has all of theta_l."""
+        """The state after the round; `average`, the clients' mean model, has all of theta_l."""
         self.staging.rest()
         loss = float(self.losses) / self.steps if self.steps else math.nan
         own = self.theta, self.buffers, self.moments, self.steps, loss, local_loss, self.label_bytes
@@ -140,7 +140,7 @@ def passes_at(training: Training, part: ServerPart) -> UploadPass:
     host = staging(problem.device)
 
     def pass_on(item: Smashed) -> PassResult:
-        # copied while the GPU still computes on the upload before
+        # copied while the GPU still computes on the previous upload
         smashed, labels = problem.to_device(host.bring(item.s)), problem.to_device(item.labels)
         if part.returned:
             smashed.requires_grad_()
@@ -156,7 +156,7 @@ def passes_at(training: Training, part: ServerPart) -> UploadPass:
 
 
 def _weighted(weights: Sequence[float], values: Sequence[Any]) -> Any:
-    """The weighted sum of tensors (in their own precision) or of numbers, formed in float64."""
+    """Weighted sum of tensors (in their own precision) or of numbers (in float64)."""
     pairs = list(zip(weights, values, strict=True))
     if isinstance(values[0], int | float):
         return math.fsum(weight * value for weight, value in pairs)
@@ -165,11 +165,11 @@ def _weighted(weights: Sequence[float], values: Sequence[Any]) -> Any:
 
 @final
 class RecentUploads:
-    """The last uploads of each client, on which FSL-SAGE aligns its head.
+    """Last uploads of each client, with which FSL-SAGE aligns its head.
 
-    They stay where they came: on the host with several ranks, in one process where the network computes. Samples that
-    are alike are joined, {i: (N, *smashed_shape)}. Others are padded to the longest of their mini-batch, by how much no
-    method knows, so mini-batches stay apart, {i: {number: (B, ...)}}, the oldest first.
+    They stay where they arrived: on the host with several ranks, on the network's device in one process. Samples of
+    equal shape are joined, {i: (N, *smashed_shape)}. Others are padded to the longest of their mini-batch, by an
+    amount unknown to the method, hence mini-batches stay separate, {i: {number: (B, ...)}}, the oldest first.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class RecentUploads:
         self.size, self.equal_sizes = size, equal_sizes
 
     def add(self, i: int, item: Smashed) -> None:
-        """Appends an upload of client i, and forgets the oldest samples beyond the size."""
+        """Append an upload of client i, and drop the oldest samples beyond the size."""
         for kept, newest in ((self.smashed, item.s), (self.labels, item.labels)):
             uploads = [*in_order(kept.get(str(i), {})), newest.detach().clone()]
             if self.equal_sizes:
@@ -192,10 +192,10 @@ class RecentUploads:
                 kept[str(i)] = {str(number): upload for number, upload in enumerate(uploads)}
 
     def uploads(self, i: int) -> list[tuple[Tensor, Tensor]]:
-        """Smashed samples and labels of client i, in the mini-batches in which the alignment takes them."""
+        """Smashed samples and labels of client i, in the alignment's mini-batches."""
         return list(zip(in_order(self.smashed[str(i)]), in_order(self.labels[str(i)]), strict=True))
 
 
 def in_order(uploads: Tensor | Mapping[str, Tensor]) -> list[Tensor]:
-    """The uploads by ascending number: a checkpoint sorts them by name."""
+    """Uploads by ascending number: a checkpoint sorts them by name."""
     return [uploads[n] for n in sorted(uploads, key=int)] if isinstance(uploads, Mapping) else [uploads]

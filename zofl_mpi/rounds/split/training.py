@@ -1,18 +1,21 @@
-"""`Training`: the flags of split training, and by these who takes part in which round, with which mini-batches."""
+"""Flags of split training: participants and mini-batches of each round."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, final
+from typing import Literal, TypeVar, final
 
 import numpy as np
 
-from zofl_mpi import Loads, Purpose, Setting, UserError, at_least, demand, fraction
+from zofl_mpi import Client, Loads, Purpose, Setting, UserError, at_least, demand, fraction
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems import Batch, Split
 from zofl_mpi.problems.saving import Saving, saving_of
 from zofl_mpi.rounds.base import ClientWeights, Sampling
+from zofl_mpi.rounds.split.messages import Model, NetworkParts
+
+M = TypeVar("M", Model, NetworkParts)
 
 
 @final
@@ -23,28 +26,30 @@ class Training:
     Attributes:
         batch: samples of a local step.
         h: local steps of a round; 0: one pass over the client's data.
-        k: the smashed samples of every k-th local step go up, from the first on.
+        k: upload interval: the smashed samples of every k-th local step go up, from the first on.
         lr_client: step size of the clients.
         lr_server: step size of the server.
-        optimiser: how clients and server step.
-        pace: how their step sizes change with their own steps so far.
-        state: a client's moments between rounds: keep, reset, or average, as the models (they travel with these).
-        order: interleave (the server takes the q-th uploads of all, then the next; the clients in an order drawn each
-            round) or client_major (client by client).
-        merge: G: the server takes one step on the q-th uploads of G clients together (fewer where fewer are left),
-            along the mean of their gradients; a client gets the gradient of its own loss back. 1: each in turn.
-        weights: of the clients in the average: size (|D_i|) or uniform.
+        optimiser: optimiser of clients and server.
+        pace: schedule of their step sizes over their own steps.
+        state: optimiser moments of a client between rounds: keep, reset, or average like the models, with which they
+            travel.
+        order: order of uploads at the server: interleave (the q-th uploads of all clients, then the next; clients in an
+            order drawn each round) or client_major (client by client).
+        merge: G: the server takes one step on the q-th uploads of G clients together (fewer at the end), along the mean
+            of their gradients; each client receives the gradient of its own loss. 1: one step per upload.
+        weights: weights of the clients in the average: size (|D_i|) or uniform.
         beta: participating fraction of the clients.
-        augment: none, or crop-flip (images padded by 4, cropped back, mirrored with probability 1/2).
-        freeze: what of the local part does not train: none, client or auxiliary.
-        batchnorm: what BatchNorm normalises by: batch (the running statistics move in unperturbed passes alone),
-            every_pass (in perturbed ones too: the tested network then depends on mu and n_p), or running (the running
-            statistics, which stay as they came: for networks that were trained before).
-        client_parts: average (one local part, the mean of the clients'), or own (each client keeps and tests its own,
-            which begins as the problem's and never travels).
-        client_memory: activations that a client's backward pass holds: none (all of them), checkpoint (the inputs of
-            each block, which is computed once more), or accumulate:PARTS (those of one part of the mini-batch at a
-            time, and the parts' gradients are added up: the same gradient, to rounding).
+        augment: changes of training images: none, or crop-flip (padded by 4, cropped back, mirrored with probability
+            1/2).
+        freeze: frozen part of the client's model: none, client or auxiliary.
+        batchnorm: statistics in BatchNorm: batch (the running statistics move in unperturbed passes only); every_pass
+            (in perturbed ones too: the tested network depends on mu and n_p); running (fixed running statistics, for
+            pretrained networks).
+        client_parts: clients' parts: average (one part, the mean of the clients'), or own (each client keeps and tests
+            its own, starting from the problem's; it never travels).
+        client_memory: activations held for a client's backward pass: none (all of them); checkpoint (the inputs of each
+            block, which is recomputed); accumulate:PARTS (one part of the mini-batch at a time; the parts' gradients
+            add up to the same gradient, to rounding).
     """
 
     setting: Setting[Split]
@@ -84,19 +89,19 @@ class Training:
                 )
 
     def check_local(self) -> None:
-        """Refuses a local part of which nothing trains; for methods that train the auxiliary head."""
+        """Refuse a local part without trained parameters; for methods that train the auxiliary head."""
         part = self.trainable()
         if part.start == part.stop:
-            raise UserError(f"--freeze {self.freeze}: nothing of the local part is left to train")
+            raise UserError(f"--freeze {self.freeze}: no part of the client's model is left to train")
 
     @property
     def problem(self) -> Split:
-        """The network in its parts."""
+        """The split network."""
         return self.setting.problem
 
     @cached_property
     def saving(self) -> Saving:
-        """How a client's backward pass holds its activations."""
+        """Memory scheme of a client's backward pass."""
         return saving_of(self.client_memory)
 
     @property
@@ -110,7 +115,7 @@ class Training:
         return self.client_parts == "own"
 
     def trainable(self, head: bool = True) -> slice:
-        """Trained part of theta_l, with the auxiliary head if the method trains it (`head`)."""
+        """Trained part of theta_l, including the auxiliary head if the method trains it (`head`)."""
         start, stop = 0, self.problem.client_side.n
         if self.freeze == "client":
             start = self.problem.n_client
@@ -123,7 +128,7 @@ class Training:
         return ClientWeights(self.setting, self.weights)
 
     def loads(self) -> Loads:
-        """The local steps of each client, whose uploads the server takes in turn."""
+        """Local steps of each client; the server takes their uploads in turn."""
         return Loads([self.steps(i) for i in range(self.setting.m)], paced=True)
 
     # --- rounds, a function of the seed
@@ -134,7 +139,7 @@ class Training:
         return Sampling(self.setting, self.beta)
 
     def groups(self, r: int) -> list[list[int]]:
-        """S_r in groups that are asked one after the other, each in the order in which the server takes its uploads."""
+        """S_r in groups that are asked one after the other, each in the server's order of uploads."""
         to = self.participants(r)
         if self.order == "client_major":
             return [[i] for i in to]
@@ -143,7 +148,7 @@ class Training:
     # --- a client
 
     def batches(self, i: int, r: int) -> Iterator[Batch]:
-        """Positions of each of client i's local steps: passes over the data, each shuffled, its rest last."""
+        """Positions of each of client i's local steps: shuffled passes over the data, the remainder last."""
         setting, batch = self.setting, self.batch
         generator, left, size = setting.streams(Purpose.BATCH, r=r, i=i), self.steps(i), len(setting.data[i])
         while left > 0:
@@ -172,22 +177,33 @@ class Training:
             return self.lr_client
         return self.pace.client(self.lr_client, self._past(r)[0].get(i, 0) * self.steps(i) + q)
 
+    def with_own_part(self, client: Client, message: M) -> M:
+        """The message with the client's own local part, where it has one: as the problem made it, or as it left it."""
+        if not self.own_parts:
+            return message
+        to_device = self.problem.to_device
+        theta, buffers = map(to_device, self.problem.client_side.initial())
+        if "theta" in client.memory:
+            last, buffers = (to_device(client.memory[name]) for name in ("theta", "buffers"))
+            theta[: len(last)] = last
+        return replace(message, theta=theta, buffers=buffers)
+
     # --- rounds before
 
     def latest(self, r: int) -> Mapping[int, int]:
-        """{i: the last round before r in which client i took part}."""
+        """{i: last round before r with client i}."""
         return self._past(r)[1]
 
     def uploads_before(self, r: int, i: int) -> int:
-        """Uploads of client i before round r; 0 where no step size depends on their number."""
+        """Uploads of client i before round r; 0 if no step size depends on them."""
         return 0 if self.pace.still else self._past(r)[0].get(i, 0) * self._uploads(i)
 
     def server_steps_before(self, r: int) -> int:
-        """The steps of a server with one part before round r; 0 where no step size depends on their number."""
+        """Steps of a server with one part before round r; 0 if no step size depends on them."""
         return 0 if self.pace.still else self._past(r)[2]
 
     def server_steps(self, r: int) -> int:
-        """The steps of a server with one part in round r: of the q-th uploads each `merge`, for each q."""
+        """Steps of a server with one part in round r: one for each `merge` of the q-th uploads, for each q."""
         uploads = np.array([self._uploads(i) for i in self.participants(r)], np.int64)
         still = np.bincount(uploads)[:0:-1].cumsum()  # clients with more than q uploads, from the last q on
         return int((-(-still // self.merge)).sum())
@@ -197,8 +213,9 @@ class Training:
         return -(-self.steps(i) // self.k)
 
     def _past(self, r: int) -> tuple[dict[int, int], dict[int, int], int]:
-        """How often, and when last, each client took part before round r, and the server's steps by then; the seed
-        gives them, so no state keeps them.
+        """Each client's number of rounds and last round before round r, and the server's steps by then.
+
+        The seed determines them, hence no state stores them.
         """
         kept = self.setting.context.of(self)
         done, counts, latest, steps = kept.get("past", (0, {}, {}, 0))

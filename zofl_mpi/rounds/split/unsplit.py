@@ -1,4 +1,4 @@
-"""Base of the methods whose clients train the whole network by forward passes, from scalars alone."""
+"""Base of the methods with clients that train the whole network by forward passes and send scalars."""
 
 from __future__ import annotations
 
@@ -35,60 +35,60 @@ from zofl_mpi.rounds.split.pieces import Kept, PieceEstimates, Piecewise, Piecew
 from zofl_mpi.rounds.split.rules import GradientRule, Lines
 from zofl_mpi.rounds.split.training import Training
 
-DIRECTIONS_SHARE = 1 / 8  # of the free memory, that a process keeps directions in; others start beside it
+DIRECTIONS_SHARE = 1 / 8  # share of free memory for a process's directions; other processes start beside it
 S = TypeVar("S", bound=SplitState)
 Move = Callable[[Tensor, int, PieceEstimates], None]
-"""Takes local step q of x (d,) along minus an estimate, (x, q, estimate)."""
+"""Takes local step q of x (d,) along minus an estimate: (x, q, estimate)."""
 
 
 @dataclass(frozen=True)
 class ModelBroadcast:
     """Server to ranks: the model before the round.
 
-    A client of a federation makes it of numbers, which are booked in its place. Here each rank gets one copy for all of
-    its clients, since every one of them would make the same, bit for bit.
+    A client of a federation would rebuild it from numbers, which are booked in its place. Here each rank receives one
+    copy for all of its clients: each of them would rebuild the same bits.
     """
 
     x: Tensor  # (d,)
     moments: dict[str, Any]  # of the optimiser; K of HiSo
-    buffers: Tensor  # (b_l + b_s,) BatchNorm's running statistics, which no numbers give
+    buffers: Tensor  # (b_l + b_s,) BatchNorm's running statistics, which numbers cannot reproduce
     r: int  # the round
     span: float = field(metadata=APART)  # distance of the two points of a difference, in units of a direction
-    arithmetic: str = field(metadata=APART)  # of the server: a check
+    arithmetic: str = field(metadata=APART)  # arithmetic of the server, for a check
 
     def booked(self, numbers: int) -> int:
-        """Bytes that a client of a federation gets: `numbers` of them for the model, and all else but its moments."""
+        """Bytes for a client of a federation: `numbers` of them for the model, and everything else but its moments."""
         return numbers + self.buffers.nbytes + 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Uploaded:
-    """Client to server; of the mean, `loss` has those of the clients."""
+    """Client to server; in the mean, `loss` holds those of the clients."""
 
-    # of the losses of each step's passes: DeComFL's (h, n_p), or sums
+    # loss differences of each step's passes: DeComFL's (h, n_p), or sums
     differences: NDArray[Any] = change(
         "a loss is not finite; a smaller --lr-client or a larger --mu may help", unit="span", scalar=True
     )
     # (b_l + b_s,)
     buffers: Tensor = field(metadata={"leaves": "BatchNorm's running statistics leave a client; take --norm group"})
-    loss: Any = field(metadata=EACH)  # mean over the local steps of the loss; None where no step computes it
+    loss: Any = field(metadata=EACH)  # mean loss over the local steps; None: no step computes it
 
 
 @dataclass(frozen=True)
 class UnsplitMethod(SplitMethod):
-    """Each client holds theta_c and theta_s; there is no cut and no head.
+    """Base of methods on the whole network: each client holds theta_c and theta_s, without cut or head.
 
     All clients of a rank share one copy of the model x = (theta_c, theta_s), see `ModelBroadcast`. Local steps move a
-    copy of it, in place; where there is but one, none is made.
+    copy of it in place; a single step needs no copy.
 
     Attributes:
-        training: the round; its lr_client is the one step size. Its lr_server has no meaning here, and its k, merge,
-            order, state and freeze are refused.
-        mu: smoothing radius, in the unit of the distribution.
-        distribution: of the directions; see --method heron.
-        estimate: one-sided, the paper's, or central (of each direction one pass more; and one more where there is a
-            BatchNorm, whose statistics that one moves).
-        draw: where directions are drawn: device or host; see --method heron.
+        training: the round; lr_client is the one step size. lr_server has no meaning here; k, merge, order, state and
+            freeze are refused.
+        mu: smoothing radius, in units of the distribution.
+        distribution: distribution of the directions; see --method heron.
+        estimate: one-sided (the paper's) or central: one more pass per direction, and one more for a network with
+            BatchNorm, to move its statistics.
+        draw: device that draws the directions: device or host; see --method heron.
     """
 
     uploads: ClassVar[str] = "scalars"
@@ -112,12 +112,12 @@ class UnsplitMethod(SplitMethod):
     # --- the server
 
     def start(self) -> SplitState:
-        """The parts as the problem makes them, without a head."""
+        """The problem's initial parts, without a head."""
         first = super().start()
         return replace(first, theta=first.theta[: self.problem.n_client].clone())
 
     def full_theta(self, state: SplitState) -> Tensor:
-        """(d,) theta_c and theta_s of the state; without a copy where it was `made` last."""
+        """(d,) theta_c and theta_s of the state; without a copy if it was `made` last."""
         if self._held.get("state") is not state:
             whole = torch.cat([self.problem.to_device(state.theta), self.problem.to_device(state.theta_s)])
             self._held.update(state=state, whole=whole)
@@ -126,13 +126,13 @@ class UnsplitMethod(SplitMethod):
     def averaged(
         self, clients: Clients, step: Step, message: ModelBroadcast, to: list[int], booked: Any, zeros: NDArray[Any]
     ) -> tuple[Uploaded, float]:
-        """The mean of the participants' scalars, like `zeros`, and statistics; and the mean of their losses."""
+        """Mean of the participants' scalars (like `zeros`) and statistics, and mean of their losses."""
         nobody, weights = Uploaded(differences=zeros, buffers=message.buffers, loss={}), self.training.client_weights()
         mean = clients.mean(step, message, to=to, weights=weights, booked=booked, nobody=nobody)
         return mean, mean_loss(mean.loss.values())
 
     def next_state(self, kind: type[S], x: Tensor, buffers: Tensor, **further: Any) -> S:
-        """The state after a round whose model is x (d,), with BatchNorm's statistics."""
+        """The state after a round with the model x (d,) and BatchNorm's statistics."""
         n, b = self.problem.n_client, self.problem.client_side.b
         state = kind(x[:n], buffers[:b].clone(), x[n:], buffers[b:].clone(), **further)
         self._held.update(state=state, whole=x)
@@ -142,14 +142,14 @@ class UnsplitMethod(SplitMethod):
 
     @property
     def steps_alike(self) -> int:
-        """Steps of a round whose directions all clients share."""
+        """Number of steps of a round with directions shared by all clients."""
         return 0
 
     def pieces(self, x: Tensor, key: Key, rule: Piecewise) -> PiecewiseDirections:
-        """The directions of a step, for x (d,).
+        """Directions of a step, for x (d,).
 
-        Where there is room they are kept, for the step's other passes, for other clients of this rank, and for the
-        server's step in the same process; else drawn anew, to the same bits.
+        If memory permits they are kept: for the step's other passes, for other clients of this rank, and for the
+        server's step in the same process. Otherwise they are drawn again, bit-identically.
         """
         if self.kept_steps == 0:
             return rule.draw_pieces(x, key)
@@ -162,7 +162,7 @@ class UnsplitMethod(SplitMethod):
 
     @cached_property
     def kept_steps(self) -> int:
-        """How many steps' directions this process keeps, in a share of the memory that was free when it first asked."""
+        """Number of steps with kept directions in this process, within a share of the memory first found free."""
         on_gpu = torch.device(self.problem.device).type == "cuda"
         free = max(0.0, DIRECTIONS_SHARE * room(on_gpu) - self.point_bytes)
         return min(max(1, self.steps_alike), int(free / self.direction_bytes))
@@ -180,7 +180,7 @@ class UnsplitMethod(SplitMethod):
     # --- a client
 
     def received(self, message: ModelBroadcast) -> tuple[Tensor, dict[str, Any]]:
-        """(d,) the model and the optimiser's moments where the network computes; once for all clients of a rank."""
+        """(d,) the model and the optimiser's moments on the network's device; once for all clients of a rank."""
         if self._held.get("message", lambda: None)() is not message:
             remedy = "processors of one kind, or --device cpu"
             check_arithmetic(message.arithmetic, self.problem.arithmetic, type(self).__name__, remedy)
@@ -189,10 +189,10 @@ class UnsplitMethod(SplitMethod):
         return self._held["x"], self._held["moments"]
 
     def local(self, client: Client, message: ModelBroadcast) -> LocalSteps:
-        """The client's model for its local steps, which are forgotten: a copy unless there is but one."""
+        """The client's model for its local steps, which are discarded: a copy unless there is only one."""
         visited, model = Client(client.i, client.data), Model(self.received(message)[0], message.buffers, message.r)
         local = LocalSteps(self.training, visited, model, self.loss, self.rule.parts, moves=self.training.h > 1)
-        if self.kept_steps:  # the same memory for all steps: new pages cost more than what is written there
+        if self.kept_steps:  # the same memory for all steps: fresh pages cost more than the writing
             if "point" not in self._held:
                 self._held["point"] = torch.empty_like(local.theta)
             local.perturbed_theta = self._held["point"]
@@ -201,7 +201,7 @@ class UnsplitMethod(SplitMethod):
     def reply(
         self, client: Client, message: ModelBroadcast, rule: Piecewise, key: Callable[[int], Key], move: Move
     ) -> Uploaded:
-        """Differences of losses of the local steps, q along the directions of key(q); takes all steps but the last."""
+        """Loss differences of the local steps, q along the directions of key(q); takes all steps but the last."""
         local, found = self.local(client, message), list[Tensor]()
         for q, inputs, labels in local:
             point = rule.forward(local, inputs, labels, upload=False)
@@ -212,7 +212,7 @@ class UnsplitMethod(SplitMethod):
         return Uploaded(
             differences=torch.stack(found).double().cpu().numpy().reshape(-1, rule.n_p),
             buffers=local.buffers,
-            loss=local.done().loss,
+            loss=local.mean_loss(),
         )
 
     def first_moments(self, x: Tensor) -> dict[str, Any]:
@@ -224,9 +224,9 @@ class UnsplitMethod(SplitMethod):
         return self.rule
 
     def rehearse(self, rule: GradientRule, theta: Tensor, buffers: Tensor, x: Tensor, labels: Tensor) -> None:
-        x0, h = theta.clone(), self.training.h  # which stays: local steps move a copy, unless there is but one
+        x0, h = theta.clone(), self.training.h  # stays unchanged: local steps move a copy, unless there is only one
         own = self.estimator(kept := self.first_moments(x0))
-        own = replace(own, n_p=min(own.n_p, 3), lean=True)  # of more directions no more are there at once
+        own = replace(own, n_p=min(own.n_p, 3), lean=True)  # never more directions than these at once
         moments = copied(kept) if h > 1 else kept
         local = LocalSteps(self.training, Client(0, None), Model(x0, buffers, 0), self.loss, own.parts, moves=h > 1)
         for q in range(min(h, 2)):
@@ -260,7 +260,7 @@ class UnsplitMethod(SplitMethod):
 
     @property
     def server_uploads(self) -> int:
-        """None: the server replays scalars."""
+        """0: the server replays scalars."""
         return 0
 
     @property
@@ -269,7 +269,7 @@ class UnsplitMethod(SplitMethod):
 
     @property
     def sampling(self) -> Sampling:
-        """Who takes part in a round."""
+        """Sampling of a round's participants."""
         return self.training.participants
 
     @property

@@ -1,1 +1,1 @@
-"""From what one types to a run that is ready: flags, plan, stored configurations, build."""
+"""From command-line arguments to a run that is ready: flags, plan, stored configurations, build."""

@@ -1,4 +1,4 @@
-"""Complete commands that continue a run or begin it again, as one types them."""
+"""Commands that continue or restart a run, as typed in a shell."""
 
 import os
 import shlex
@@ -9,23 +9,23 @@ from zofl_mpi.run.command.plan import Plan, RunFlags
 from zofl_mpi.run.loop.progress import launcher_words
 
 RESUME, BEGIN = "ZOFL_RESUME", "ZOFL_BEGIN"
-"""Variables in which a job script says by which commands its run is continued, and begun again."""
+"""Variables in which a job script stores the commands that continue and restart its run."""
 SCRIPT = "zofl_mpi.simulate"
 """First word of the command of a run from Python; no command line begins with it."""
 COMMAND_FLAGS = ("server_ranks", "survive", "round_timeout", "track")
-"""Flags of one command that the next one is likely to want, too; they are kept in no file."""
+"""Flags of one command that usually apply to the next one too; no file stores them."""
 
 
 @final
 class Again(NamedTuple):
-    """Two commands."""
+    """Commands that continue a run and start it again."""
 
     resume: str
     begin: str
 
 
 def commands(plan: Plan, result: str, ranks: int) -> Again:
-    """The commands that continue the run with this result, and that begin it again; rank 0 sees the launcher."""
+    """The commands that continue the run with this result and that restart it; rank 0 sees the launcher."""
     if plan.command.startswith(SCRIPT):  # with objects that no command can name
         call = f"{SCRIPT}(zofl_mpi.load({result!r}), ...)"
         return Again(f"{call} with the same method, problem and data", f"{plan.command[:-1]}, force=True)")
@@ -41,13 +41,13 @@ def commands(plan: Plan, result: str, ranks: int) -> Again:
 
 
 def _split(plan: Plan) -> tuple[list[str], list[str]]:
-    """`python -m MODULE`, and the arguments behind it."""
+    """`python -m MODULE`, and its arguments."""
     words = shlex.split(plan.command)
     return words[:3], words[3:]
 
 
 def _named_again(plan: Plan) -> list[str]:
-    """Flags that a command must name, since none takes them from a file."""
+    """Flags that a command must repeat, because no file stores them."""
     again = {name: plan.values.get(name) for name in stored.PATH_FLAGS if plan.values.get(name)}
     again |= {name: plan.values[name] for name in stored.CLASSES if ":" in plan.values[name]}
     again |= {k: v for k, v in plan.values.items() if k in stored.KNOWN and stored.is_place(k, str(v))}

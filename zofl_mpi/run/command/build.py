@@ -1,7 +1,7 @@
-"""A run ready for its rounds, built on every rank from a plan: data, problem, method, devices, clocks, result file.
+"""Build a run on every rank from a plan: data, problem, method, devices, clocks, result file.
 
-The command line, a grid and a script build their runs here and nowhere else. Steps that every rank takes for itself,
-such as reading data, may fail on one rank only; then all raise that rank's sentence.
+The command line, grids and scripts all build their runs here. Steps that each rank performs separately, such as reading
+data, may fail on one rank only; then all ranks raise its message.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from zofl_mpi.run.command.family import Family, Site
 from zofl_mpi.run.command.plan import Plan
 from zofl_mpi.run.loop import evaluation, saving
 from zofl_mpi.run.loop.progress import Progress
+from zofl_mpi.run.loop.screen import columns, show
 from zofl_mpi.run.loop.signals import Stop
 from zofl_mpi.run.mpi.binding import RankPlacement, bind, listed, warnings_of
 from zofl_mpi.run.mpi.placement import place_clients
@@ -33,19 +34,19 @@ if TYPE_CHECKING:
     from zofl_mpi.run.records import Recorder
 
 RANKS_LISTED = 512
-"""With more ranks, only the different hosts, devices, ... are kept: an HDF5 attribute holds 64 kB."""
+"""With more ranks, only distinct hosts, devices, ... are stored: an HDF5 attribute holds 64 kB."""
 
 
 @final
 @dataclass(frozen=True)
 class Built:
-    """A run as its plan has it, on this rank; nothing is written yet.
+    """A planned run on this rank, before anything is written.
 
     Attributes:
-        plan: with the values that follow from a budget.
-        loads: the work of each client, where the method knows it.
+        plan: including the values derived from a budget.
+        loads: each client's work, if the method knows it.
         places: of all ranks.
-        attrs: of the result: what was found and chosen.
+        attrs: of the result: detected and chosen values.
     """
 
     world: World
@@ -56,7 +57,7 @@ class Built:
     attrs: dict[str, Any] = field(repr=False)
 
     def expected(self) -> dict[str, Any]:
-        """Lines of --dry-run: costs of the run as far as the method knows them, and measured seconds; at rank 0."""
+        """Lines of --dry-run: costs known to the method, and measured seconds; at rank 0."""
         rounds = self.plan.values["rounds"]
         return plans.expected(self.plan, self.method, trial.measured(self.method, rounds))
 
@@ -64,7 +65,7 @@ class Built:
 @final
 @dataclass(frozen=True)
 class Job:
-    """A rank's part of the run, ready for its rounds: rank 0 has a recorder and leads (`session`), the others serve."""
+    """A rank's part of a run before its rounds: rank 0 leads (`session`) and records, the others serve."""
 
     world: World
     method: Method[Any]
@@ -74,10 +75,10 @@ class Job:
     watch: Watch
     recorder: Recorder | None  # at rank 0 only
     resumed: Restored | None  # None for a new run
-    bar: Progress  # it is on already
+    bar: Progress  # already waiting
 
     def serve(self) -> int:
-        """Answers rank 0 until the run ends; returns the exit status that it gave."""
+        """Answer rank 0 until the run ends; return its exit status."""
         from zofl_mpi.run.mpi.client import ClientRank
         from zofl_mpi.run.mpi.world import MPIWorld
 
@@ -86,13 +87,13 @@ class Job:
 
 
 def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
-    """Builds data, problem and method (UserError on all ranks: on one of them they cannot be had, or ranks differ)."""
+    """Build data, problem and method; UserError on all ranks if one of them fails or ranks differ."""
     values = plan.values
     speaks = world.rank == 0 and not (values["quiet"] or values["dry_run"])
     cls = run_or_fail_all(world, lambda: plans.method_of(family, values["method"]))
     choice = run_or_fail_all(world, lambda: plans.problem_of(family, values["problem"]))
     if speaks and plan.beside_the_paper:
-        print(plan.beside_the_paper, flush=True)
+        show(plan.beside_the_paper)
     placements = bind(world, values["device"], choice.gpu)
     known = _placements(world, placements)
     bar.step("start: data and model", 4)
@@ -100,14 +101,14 @@ def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
     fault = "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only"
     _check_equal(world, data.fingerprint, fault)
     if speaks and data.about:
-        print(f"samples   {data.about}", flush=True)
+        show(f"samples   {data.about}")
     bar.step("start: method and kernel", 4, 1)
     if ":" in values["method"]:
         run_or_fail_all(world, lambda: plans.check_hooks(flags.instantiate(cls, values, setting=data), plan))
     setting, reason = _with_kernel(world, cls, data, plan)
     method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
     settled = world.bcast(at_server(world, lambda: plans.derived_flags(method, plan)))
-    if settled:  # follows from a budget and the rounds
+    if settled:  # derived from a budget and the rounds
         plan = replace(plan, values=values | settled)
         method, loads = run_or_fail_all(world, lambda: _build_method(cls, setting, plan))
     devices.bind(world, method, values["method"], speaks=not values["dry_run"])
@@ -122,7 +123,7 @@ def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
 
 
 def opened(built: Built, bar: Progress, stop: Stop) -> Job:
-    """The run with its kernel compiled and its result file made (UserError on all ranks: that cannot be written)."""
+    """Compile the kernel and create the result file; UserError on all ranks if that fails."""
     world, plan, method, placements, attrs = built.world, built.plan, built.method, built.placements, built.attrs
     values = plan.values
     _check_survival(world, plan)
@@ -136,9 +137,9 @@ def opened(built: Built, bar: Progress, stop: Stop) -> Job:
     clients = _clients_per_rank(world, values["server_ranks"], method.setting.m, loads)
     rows = [place.row(rank, clients[rank], values["server_ranks"]) for rank, place in enumerate(placements)]
     if values["verbose"] and world.rank == 0:
-        print(listed(rows))
+        show(listed(rows, columns()))
     if values["checkpoint_every"] == "auto" and world.rank == 0 and not values["quiet"]:
-        print(saving.ANNOUNCEMENT, flush=True)
+        show(saving.ANNOUNCEMENT)
 
     def result() -> tuple[Recorder, Restored | None]:
         from zofl_mpi.run.command.result import opened as file  # HDF5 is for rank 0 only
@@ -152,9 +153,9 @@ def opened(built: Built, bar: Progress, stop: Stop) -> Job:
 
 
 def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Setting[Any], str]:
-    """The setting with the kernel that rank 0 chose and every rank has tried, and the reason; one for the whole run.
+    """The setting with the kernel chosen by rank 0 and tried on every rank, and the reason; one for the whole run.
 
-    It depends on a step's sizes, which a method knows: rank 0 makes one for this. A continued run keeps its kernel.
+    The choice depends on a step's sizes, for which rank 0 builds a method. A continued run keeps its kernel.
     """
     problem = setting.problem
     if not problem.kernel:
@@ -179,7 +180,7 @@ def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], pl
 
 
 def _build_method(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> tuple[Method[Any], Loads | None]:
-    """The method, and the work that it plans for each client."""
+    """The method, and its planned work of each client."""
     method: Method[Any] = flags.instantiate(cls, plan.values, setting=setting)
     plans.check_validation(method, plan)
     memory.check_batches(method, method.kernel)
@@ -187,15 +188,17 @@ def _build_method(cls: type[Method[Any]], setting: Setting[Any], plan: Plan) -> 
 
 
 def _check_survival(world: World, plan: Plan) -> None:
-    """Refuses --survive without an MPI that survives lost ranks, and the other way round."""
+    """Refuse --survive without an MPI that survives lost ranks, and vice versa."""
     if plan.values["survive"] and world.missing:
-        raise UserError(f"--survive needs {world.missing}; else a lost rank ends the job, and --resume continues")
+        raise UserError(f"--survive needs {world.missing}; without it, continue by --resume after a lost rank")
     if not plan.values["survive"] and not world.missing:
-        raise UserError("mpirun --with-ft ulfm, under which no lost rank ends the job, is for --survive: add that flag")
+        raise UserError(
+            "mpirun --with-ft ulfm keeps the job alive after a lost rank and needs --survive: add that flag"
+        )
 
 
 def _check_server_ranks(world: World, method: Method[Any], plan: Plan) -> None:
-    """Refuses server ranks that would have no upload, leave no rank to the clients, or could not be replaced."""
+    """Refuse server ranks without uploads, without ranks left for clients, or without replacement when lost."""
     ranks, most = plan.values["server_ranks"], method.server_uploads
     if ranks == 1:
         return
@@ -216,7 +219,7 @@ def _check_server_ranks(world: World, method: Method[Any], plan: Plan) -> None:
 
 
 def _watch(world: World, plan: Plan, hosts: list[str], recorder: Recorder | None, stop: Stop) -> Watch:
-    """This rank's deadlines, and with --survive its reaction to lost ranks."""
+    """Sets this rank's deadlines, and with --survive its reaction to lost ranks."""
     limit, survive = plan.values["round_timeout"], plan.values["survive"]
     path = recorder and str(recorder.path)
     path, resume, begin = world.bcast(path and (path, *again.commands(plan, path, world.size)))
@@ -228,27 +231,27 @@ def _watch(world: World, plan: Plan, hosts: list[str], recorder: Recorder | None
 
 
 def _neighbours(world: World) -> dict[int, Process]:
-    """The processes of the other ranks of this node, where process numbers are the same (one namespace)."""
+    """Processes of this node's other ranks, if they share a PID namespace."""
     me = this_process()
     _, ranks = world.neighbours((world.rank, me))
     return {rank: each for rank, each in ranks if me and each and each.space == me.space and each.pid != me.pid}
 
 
 def compile_kernel(world: World, method: Method[Any]) -> None:
-    """Compiles the kernel before the first round, if it needs that.
+    """Compile the kernel before the first round, if necessary.
 
-    One rank of each node compiles first (ten would do it ten times); the other client ranks then load the result.
+    One rank of each node compiles first (all at once would each compile); the other client ranks then load the result.
     """
     setting, kernel = method.setting, method.kernel
     place, ranks = world.neighbours(None)
-    last = place == len(ranks) - 1  # a client rank, not the server, which does not need it
+    last = place == len(ranks) - 1  # a client rank: the server does not need the kernel
     run_or_fail_all(world, lambda: setting.problem.prepare(kernel, setting.data[0]) if last else None)
     later = world.rank > 0 and not last
     run_or_fail_all(world, lambda: setting.problem.prepare(kernel, setting.data[0]) if later else None)
 
 
 def _placements(world: World, placements: list[RankPlacement]) -> dict[str, list[Any]]:
-    """Hosts, devices, threads and libraries of the ranks, for the record; warns of shared cores and mixed libraries."""
+    """Attributes on the ranks' hosts, devices, threads and libraries; warns of shared GPUs and mixed libraries."""
     table: dict[str, list[Any]] = {
         "hosts": [place.host for place in placements],
         "blas": [place.blas for place in placements],
@@ -259,14 +262,14 @@ def _placements(world: World, placements: list[RankPlacement]) -> dict[str, list
     warnings = list(warnings_of(placements))
     if len(set(table["blas"])) > 1:
         libraries = ", ".join(sorted(set(table["blas"])))
-        warnings.append(f"ranks compute with different libraries ({libraries}): bits may depend on their number")
+        warnings.append(f"ranks use different BLAS libraries ({libraries}): bits may depend on the number of ranks")
     for sentence in warnings if world.rank == 0 else ():
         warn(sentence)
     return table
 
 
 def _check_equal(world: World, value: Any, sentence: str) -> None:
-    """Refuses ranks that differ in a value on which the numbers depend."""
+    """Refuse ranks that differ in a value that results depend on."""
     values = world.allgather(value)
     if len(set(values)) > 1:
         others = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(values) if other != values[0])
@@ -274,7 +277,7 @@ def _check_equal(world: World, value: Any, sentence: str) -> None:
 
 
 def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Setting[Any]:
-    """The setting of a plan, on every rank alike but for the device."""
+    """The setting of a plan, equal on every rank except for the device."""
     values, choice = plan.values, plans.problem_of(family, plan.values["problem"])
     holds_all = plans.method_of(family, values["method"]).holds_all
     site = Site(plan.of_problem(family), world, Streams(values["seed"]), values["dtype"], chosen, holds_all)
@@ -294,7 +297,7 @@ def build_setting(world: World, family: Family, plan: Plan, chosen: str) -> Sett
 
 
 def _clients_per_rank(world: World, servers: int, m: int, loads: Loads | None) -> list[int]:
-    """The number of clients, of m, on each rank."""
+    """Number of clients, of m, on each rank."""
     if world.size == 1:
         return [m]
     clients = Counter(place_clients(m, world.size - servers, loads))

@@ -1,8 +1,8 @@
-"""The command line of a family of methods: every rank from its first line to its exit status.
+"""Command line of a family of methods, for every rank, from start to exit status.
 
-Rank 0 alone reads the arguments and broadcasts the plan. Steps that every rank takes for itself, such as reading data,
-may fail on one rank only; then all end with that rank's sentence. Once the rounds have begun, any failure on one rank
-ends all of them at once.
+Rank 0 alone reads the arguments and broadcasts the plan. Steps that each rank performs separately, such as reading
+data, may fail on one rank only; then all ranks end with its message. During rounds, a failure on one rank ends all at
+once.
 """
 
 from __future__ import annotations
@@ -25,20 +25,23 @@ from zofl_mpi.run.command.build import Built, Job, build, compile_kernel, opened
 from zofl_mpi.run.command.family import Family, family_of
 from zofl_mpi.run.command.plan import Plan
 from zofl_mpi.run.loop.progress import announce, progress, say
+from zofl_mpi.run.loop.screen import columns, show
 from zofl_mpi.run.loop.signals import Stop
 from zofl_mpi.run.mpi.world import connect
 
 
 def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs the command line of a family, a module with METHODS, PROBLEMS and a docstring. Never returns.
+    """Run the command line of a family, a module with METHODS, PROBLEMS and a docstring. Never returns.
 
-    Exit status 0: done; 1: failed; 2: a mistake of the user; 75: stopped by a signal, can be resumed.
+    Exit status 0: done; 1: failed; 2: invalid input; 75: stopped by a signal, can be resumed.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  (None if the shell closed it)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-    atexit.register(gc.freeze)  # else Python's end looks at all of torch's objects once more, for a second
-    if speaks_first() and {"--quiet", "--config", "--dry-run", "--help", "-h"}.isdisjoint(given):  # it may be quiet
+    atexit.register(gc.freeze)  # or Python would traverse torch's objects once more at exit, for a second
+    if speaks_first() and {"--quiet", "--config", "--dry-run", "--help", "-h"}.isdisjoint(
+        given
+    ):  # --quiet may silence it
         announce(launched(os.environ))
     stop, job = Stop(), cast("Job | int", 0)
     if launched(os.environ) and speaks_first():
@@ -50,7 +53,7 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         job = prepared(world, module, given, stop)
         status = job if isinstance(job, int) else _run(job)
-    except Ended as exc:  # the failure has been printed
+    except Ended as exc:  # the failure is already printed
         status = int(exc.code or 1)
     except BaseException as exc:  # SystemExit too: the other ranks would wait for this one
         world.abort(_last_words(exc, world, job))
@@ -60,7 +63,7 @@ def main(module: str, arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _tell(signal: str, job: Job | int) -> None:
-    """Says that a signal has come: at Ctrl-C Open MPI's mpirun passes nothing on and soon kills its ranks."""
+    """Report a signal: after Ctrl-C Open MPI's mpirun forwards nothing and soon kills its ranks."""
     words = "the run ends before its first round; nothing was written"
     if not isinstance(job, int):
         words = f"the run ends after this round; where it is ended before, {job.watch.remedy()}"
@@ -68,12 +71,12 @@ def _tell(signal: str, job: Job | int) -> None:
 
 
 def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
-    """The last words of a rank that ends the run: a sentence, or a traceback of an unforeseen error."""
+    """Final output of a rank that ends the run: a message, or a traceback of an unexpected error."""
     kept = "" if isinstance(job, int) else f"; {job.watch.remedy()}"
     if isinstance(exc, KeyboardInterrupt):
         return f"zofl_mpi: interrupted{kept or ' before the first round; nothing was written'}"
     if isinstance(exc, BrokenPipeError) or (isinstance(exc, OSError) and output_fails()):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python's last flush would fail, too
         if isinstance(exc, BrokenPipeError):
             return "zofl_mpi: standard output was closed"
         return f"zofl_mpi: standard output cannot be written ({exc.strerror}): send it elsewhere{kept}"
@@ -90,9 +93,9 @@ def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
 
 
 def prepared(world: World, module: str, arguments: Sequence[str], stop: Stop) -> Job | int:
-    """Does everything before the first round; an exit status after --help, --dry-run or a mistake of the user.
+    """Everything before the first round; returns an exit status after --help, --dry-run or invalid input.
 
-    A mistake is known to all ranks, so that each may exit by itself.
+    All ranks know of a mistake, hence each can exit by itself.
     """
     try:
         family = family_of(module)
@@ -107,23 +110,23 @@ def prepared(world: World, module: str, arguments: Sequence[str], stop: Stop) ->
                 _print_plan(built)
                 return 0
             job = opened(built, bar, stop)
-            at_a_failure.pop_all()  # the bar goes on in the rounds
+            at_a_failure.pop_all()  # the bar continues during the rounds
             return job
     except UserError as exc:
         return refused(exc, world.rank == 0)
 
 
 def _print_plan(built: Built) -> None:
-    """--dry-run: the configuration, the expected cost of the run, the clients' devices."""
+    """--dry-run: print the configuration, the expected cost, and the clients' devices."""
     compile_kernel(built.world, built.method)
     if built.world.rank == 0:
-        print(plans.in_words(built.plan.config, built.expected()))
+        show(plans.in_words(built.plan.config, built.expected()))
         if (fleet := built.method.setting.fleet) is not None:
-            print(devices.table(fleet, built.plan.values["rounds"]))
+            show(devices.table(fleet, built.plan.values["rounds"], columns()))
 
 
 def _run(job: Job) -> int:
-    """Leads the run at rank 0, serves it elsewhere; returns the exit status."""
+    """Lead the run at rank 0, serve it elsewhere; return the exit status."""
     end_start()
     if job.recorder is not None:
         from zofl_mpi.run.loop.session import lead  # HDF5 is for rank 0 only
@@ -137,7 +140,7 @@ def _run(job: Job) -> int:
 
 
 def _read_plan(world: World, family: Family, arguments: Sequence[str]) -> Plan | int:
-    """The plan that rank 0 reads from the arguments, on all ranks; an exit status if there is nothing to do."""
+    """The plan that rank 0 reads from the arguments, on all ranks; an exit status if nothing is to be done."""
 
     def read() -> Plan | int:
         try:

@@ -1,4 +1,4 @@
-"""A family of methods as the command line uses it: a module with methods, problems and a docstring."""
+"""A family of methods for the command line: a module with methods, problems and a docstring."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,52 +14,52 @@ from zofl_mpi.run.command.flags import Groups, instantiate
 
 T = TypeVar("T")
 FAMILIES = ("zofl_mpi.zo_hfl", "zofl_mpi.fedrzo", "zofl_mpi.heron_sfl")
-"""Modules of the package that are commands, each a family of methods."""
+"""Modules of the package that are commands; each is a family of methods."""
 
 
 @final
 @dataclass(frozen=True)
 class Site:
-    """Inputs from which one rank makes a setting."""
+    """Inputs of one rank's setting."""
 
-    values: Mapping[str, Any]  # {flag: value} of the problem, in the role that it plays
+    values: Mapping[str, Any]  # {flag: value} of the problem, in its role
     world: World
     streams: Streams
     dtype: str  # "float32" or "float64", of all vectors
-    device: str  # where this rank computes, as torch calls it
-    holds_all: bool = False  # whether each client of a network in parts holds all of them
-    federation: Any = None  # data in memory (`zofl_mpi.data.Federation`), in place of those that flags name
+    device: str  # this rank's device, in torch's notation
+    holds_all: bool = False  # True if each client of a split network holds all parts
+    federation: Any = None  # data in memory (`zofl_mpi.data.Federation`), in place of flags
 
     def samples(self, cls: type[Any], classifies: bool = True) -> Any:
-        """The data in memory, or those of this group of flags (`settings.samples.Samples.federation`)."""
+        """The data in memory, or those of this flag group (`settings.samples.Samples.federation`)."""
         if self.federation is None:
             return cast(Any, self.group(cls)).federation(self.world, self.streams, classifies=classifies)
         if classifies and self.federation.test.targets is not None:
-            raise UserError("the data in memory have targets, not classes, and this problem classifies")
+            raise UserError("the data in memory have targets, but this problem classifies: give integer classes")
         return self.federation
 
     def group(self, cls: type[T]) -> T:
-        """A group of flags with its values, checked."""
+        """A flag group with its values, checked."""
         return cast(T, instantiate(cls, self.values))
 
 
 @final
 @dataclass(frozen=True)
 class Choice:
-    """A problem that a command line can name."""
+    """A problem of the command line."""
 
     groups: Groups  # {title: dataclass of its flags}
-    # the same on every rank but for the device (UserError: a flag out of range, other data)
+    # builds the setting, equal on every rank but for the device; UserError: a flag out of range, or other data
     make: Callable[[Site], Setting[Any]]
-    roles: Mapping[str, Groups]  # {role (`zofl_mpi.problems`) that it offers: further flags for methods that need it}
-    gpu: bool = False  # whether it can run on one
-    # {method: {flag: its default on this problem}}; "" for all methods that have the flag
+    roles: Mapping[str, Groups]  # {role (`zofl_mpi.problems`): further flags for methods with this role}
+    gpu: bool = False  # True if it can run on a GPU
+    # {method: {flag: its default on this problem}}; "" for all methods with the flag
     usual: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    lacks: Mapping[str, Sequence[str]] = field(default_factory=dict)  # {role: members of it that a user's class lacks}
+    lacks: Mapping[str, Sequence[str]] = field(default_factory=dict)  # {role: its members that a user's class lacks}
 
 
 class Family(Protocol):
-    """A module as `zofl_mpi.zo_hfl`; OWN_PROBLEM makes a problem of module:Class and that class."""
+    """A module like `zofl_mpi.zo_hfl`; OWN_PROBLEM makes a problem from module:Class and that class."""
 
     __doc__: str | None
     __spec__: ModuleSpec
@@ -69,7 +69,7 @@ class Family(Protocol):
 
 
 def family_of(module: str) -> Family:
-    """The family of that name (UserError: the module does not exist, or is no family)."""
+    """The family of that name; UserError: the module does not exist or is no family."""
     remedy = "name a family of methods, as zofl_mpi.zo_hfl"
     try:
         family = importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Dataclass fields as command-line flags: names, types, help texts, TOML keys, and clear sentences for mistakes."""
+"""Dataclass fields as command-line flags: names, types, help texts, TOML keys, error messages."""
 
 import dataclasses
 import functools
@@ -21,24 +21,24 @@ from zofl_mpi.paths import check_text, user_path
 
 T = TypeVar("T")
 Groups = Mapping[str, type[Any]]
-"""{title: dataclass}: each class's fields become flags under that title."""
+"""{title: dataclass}; each class's fields are flags under that title."""
 Owners = Callable[[str], Sequence[str]]
-"""(flag) -> the methods or problems that have it."""
+"""(flag) -> the methods or problems with this flag."""
 
 ALIASES = {"lambda": "lam"}
 """{other spelling of a flag: its field}."""
 UNIONS = (Union, UnionType)
-"""Origins of the types of flags that are a word or a number."""
+"""Origins of the types of flags that accept a word or a number."""
 TOML_BYTES = 1 << 20
-"""Most bytes of a configuration or a grid."""
+"""Maximum bytes of a configuration or grid file."""
 IS_FLAG = re.compile(r"--?[a-z]", re.IGNORECASE).match
-"""True if a word of a command line is a flag, not a (negative) number."""
+"""True if a word is a flag, not a negative number."""
 
 _hints: Callable[[type[Any]], dict[str, Any]] = functools.cache(typing.get_type_hints)  # type: ignore[assignment]
 
 
 def flags_of(groups: Groups) -> dict[str, "Leaf"]:
-    """{field: its flag} of all groups (UserError: two groups share a name, which must mean one thing)."""
+    """{field: its flag} of all groups; UserError if two groups share a name."""
     known, owner = dict[str, Leaf](), dict[str, str]()
     for title, cls in groups.items():
         for leaf in leaves(cls):
@@ -50,9 +50,9 @@ def flags_of(groups: Groups) -> dict[str, "Leaf"]:
 
 
 def instantiate(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
-    """The instance whose flags have these values (UserError: one is out of range).
+    """Instance with these flag values; UserError if one is out of range.
 
-    `given` are the fields that are no flags; parts with a field `setting` get the method's.
+    `given` are the fields that are no flags; parts with a field `setting` receive the method's.
     """
     check_ranges(cls, values)
     is_method = Method in cls.__mro__ and isinstance(given.get("setting"), Setting)
@@ -77,14 +77,14 @@ def instantiate(cls: type[Any], values: Mapping[str, Any], **given: Any) -> Any:
 
 
 def _with_between(cls: type[Any], values: Mapping[str, Any], setting: Any) -> Any:
-    """A setting of one method's own, with what stands between it and its clients."""
+    """A method's own setting, with the wrappers of its clients."""
     own = dataclasses.replace(setting, between=(), context=RunContext())
     groups = clients.groups_for(cls).values()
     return dataclasses.replace(own, between=tuple(instantiate(group, values, setting=own) for group in groups))
 
 
 def from_flags(cls: type[T], setting: Any, **values: Any) -> T:
-    """A method as the command line would make it, from its flags (TypeError: unknown; UserError: out of range)."""
+    """Build a method from its flags, as the command line does; TypeError: unknown flag, UserError: out of range."""
     defaults = {leaf.name: leaf.default for each in (cls, *clients.groups_for(cls).values()) for leaf in leaves(each)}
     if unknown := values.keys() - defaults.keys():
         raise TypeError(f"{cls.__name__} has no flag {', '.join(sorted(unknown))}")
@@ -92,23 +92,23 @@ def from_flags(cls: type[T], setting: Any, **values: Any) -> T:
 
 
 class Leaf(NamedTuple):
-    """A field that is a flag, of the class `owner`."""
+    """A flag: a dataclass field of the class `owner`."""
 
     name: str
     kind: Any
     default: Any
     owner: type[Any]
-    paper: Any = None  # the paper's value, where the default is another
+    paper: Any = None  # the paper's value, if the default differs
 
     @property
     def text(self) -> str:
-        """Its help text, from the docstring of the class or of a base."""
+        """Help text, from the docstring of the class or of a base class."""
         texts = (attribute_texts(base) for base in self.owner.__mro__)
         return next((each[self.name] for each in texts if self.name in each), "")
 
 
 def leaves(cls: type[Any], default: Any = dataclasses.MISSING) -> Iterator[Leaf]:
-    """The flags of a class, those of its dataclass fields in their place; `default`: an instance with the defaults."""
+    """Flags of a class, with nested dataclasses expanded; `default`: an instance with the defaults."""
     hints = _hints(cls)
     for f in dataclasses.fields(cls):
         if not is_flag(f):
@@ -132,11 +132,11 @@ def parse(
     owners: Owners = lambda name: (),
     usual: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """{field: value} of all flags, given or default; `owners` is asked about a flag that is unknown here.
+    """{field: value} of all flags, given or default; `owners` is asked about unknown flags.
 
-    `usual` are defaults in place of the classes' own.
+    `usual` are defaults that override those of the classes.
 
-    UserError: an unknown flag (the nearest is named), a value of the wrong kind; SystemExit: --help was printed.
+    UserError: an unknown flag (the message names the nearest) or an invalid value; SystemExit: --help was printed.
     """
     if not {"-h", "--help"}.isdisjoint(arguments):
         _print_help(groups, program, description, usual)
@@ -161,9 +161,9 @@ def parse(
 
 
 def check_used(known: Mapping[str, Leaf], values: Mapping[str, Any], usual: Mapping[str, Any], before: Any) -> None:
-    """Refuses flags that nothing reads beside the values of others, as `USED_WITH` of their class says (UserError).
+    """Refuse flags without effect beside the values of others, by their class's `USED_WITH`.
 
-    One that has its usual value changes nothing; those of the run that is continued, `before`, were taken then.
+    A default value is harmless; values of the continued run, `before`, were accepted then.
     """
     for name, leaf in known.items():
         value = values[name]
@@ -182,7 +182,7 @@ def check_used(known: Mapping[str, Leaf], values: Mapping[str, Any], usual: Mapp
 
 
 def split(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """The flags as typed, each with the words up to the next one; a word before all flags counts as a flag."""
+    """The flags as typed, each with the words up to the next flag; a word before all flags counts as a flag."""
     groups: list[tuple[str, list[str]]] = []
     for word in arguments:
         check_text(word, groups[-1][0] if groups and not IS_FLAG(word) else "")
@@ -195,7 +195,7 @@ def split(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
 
 
 def _value(kind: Any, typed: str, words: Sequence[str]) -> Any:
-    """The value of the words after a flag."""
+    """Converts the words after a flag to its type (UserError: they do not fit)."""
     try:
         if get_origin(kind) is tuple and words:
             return tuple(_read(get_args(kind)[0], word) for word in words)
@@ -269,20 +269,20 @@ def _metavar(kind: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as one reads it in a list or a sentence."""
+    """A value as shown in a list or a message."""
     if value is None:
         return "not there"
     return plain(" ".join(map(str, value)) if isinstance(value, list | tuple) else str(value) or '""')
 
 
 def changes(names: Iterable[str], before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """A sentence on flags that have other values."""
+    """Message on flags with other values."""
     return "; ".join(f"--{flag(k)} was {shown(before.get(k))}, is now {shown(now.get(k))}" for k in names)
 
 
 @functools.cache
 def attribute_texts(cls: type[Any]) -> dict[str, str]:
-    """{attribute: its text} of the section `Attributes:` of a class's docstring."""
+    """{attribute: its text} from the section `Attributes:` of a class's docstring."""
     import docstring_parser
 
     parsed = docstring_parser.parse(cls.__doc__ or "", style=docstring_parser.DocstringStyle.GOOGLE)
@@ -293,30 +293,30 @@ def attribute_texts(cls: type[Any]) -> dict[str, str]:
 
 
 def read_toml(path: str | Path, called: str = "--config ") -> dict[str, Any]:
-    """The table of a TOML file; its keys are flags (UserError: it cannot be read, or is not TOML)."""
-    import tomllib  # rank 0 alone reads
+    """The table of a TOML file, with flags as keys; UserError: unreadable or no TOML."""
+    import tomllib  # only rank 0 reads
 
     place = user_path(path, called.strip() or "the grid")
     try:
         found = os.stat(place)
         if not stat.S_ISREG(found.st_mode) or found.st_size > TOML_BYTES:
             raise UserError(f"{called}{path}: must be a file of at most {TOML_BYTES} bytes")
-        return tomllib.loads(place.read_text(encoding="utf-8-sig"))  # a byte order mark may begin it
+        return tomllib.loads(place.read_text(encoding="utf-8-sig"))  # a byte order mark may precede it
     except OSError as exc:
         shown_path = str(path) if len(str(path)) < 200 else f"{str(path)[:60]}..."
         raise UserError(f"{called}{shown_path}: cannot be read ({exc.strerror}); give the path of a TOML file") from exc
-    except (ValueError, RecursionError) as exc:  # of text, of TOML, of a number with 5,000 digits
+    except (ValueError, RecursionError) as exc:  # text, TOML syntax, a number with 5,000 digits
         raise UserError(f"{called}{path}: is not TOML ({exc})") from exc
 
 
 def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: str) -> list[str]:
-    """Values by field or flag name, as arguments to put before the user's (UserError: an unknown key of `source`)."""
+    """Values by field or flag name, as arguments to put before the user's; UserError: an unknown key of `source`."""
     arguments: list[str] = []
     for key, value in values.items():
         if (name := field_of(key)) not in known:
             raise UserError(f"{source}: unknown key {key!r}{nearest(name, known, flag)}")
         if isinstance(value, dict):
-            raise UserError(f"{source}: {key!r} is a table; every key stands at the top level and names a flag")
+            raise UserError(f"{source}: {key!r} is a table; write each flag as a key at the top level")
         if isinstance(value, bool):
             arguments.append(f"--{'' if value else 'no-'}{flag(name)}")
         elif value != "":
@@ -328,22 +328,22 @@ def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: st
 
 
 def flag(name: str) -> str:
-    """A field's name as it is typed."""
+    """A field's name as typed on a command line."""
     return name.replace("_", "-")
 
 
 def field_of(typed: str) -> str:
-    """The field's name of a flag or a key, in any spelling, without dashes before it."""
+    """Field name of a flag or key in any spelling, without dashes."""
     return ALIASES.get(typed, typed.replace("-", "_"))
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """A sentence on a flag that does not exist."""
+    """Message on an unknown flag."""
     return f"unknown flag --{flag(name)}{nearest(name, known, lambda near: f'--{flag(near)}')}"
 
 
 def _refuse(typed: str, known: Iterable[str], owners: Owners) -> NoReturn:
-    """Refuses a word of the command line that is none of its flags."""
+    """Refuse a word of the command line that is no flag here."""
     if not typed.startswith("-"):
         raise UserError(_misplaced(typed))
     name = field_of(typed.lstrip("-"))

@@ -1,4 +1,4 @@
-"""Plan of a run: the command line, the configuration file and the resumed run, combined and checked."""
+"""Plan of a run: command line, configuration file and resumed run, combined and checked."""
 
 import inspect
 import json
@@ -22,6 +22,7 @@ from zofl_mpi.run.command.imported import imported
 from zofl_mpi.run.command.stored import UNSTORED_FLAGS
 from zofl_mpi.run.loop.progress import launcher_words
 from zofl_mpi.run.loop.saving import Every
+from zofl_mpi.run.loop.screen import show
 from zofl_mpi.run.loop.tracking import tracker
 
 T = TypeVar("T")
@@ -35,32 +36,34 @@ class RunFlags:
 
     Attributes:
         rounds: R, the number of rounds.
-        seed: the run's seed; all random numbers follow from it.
+        seed: seed of all random numbers.
         dtype: floating-point type of all vectors.
-        device: auto (a GPU where there is one and the problem can use it), cpu or cuda.
-        out: result file; else results/METHOD-PROBLEM-DATA-sSEED.h5 (no PROBLEM that is usual), numbered if that exists.
+        device: auto (a GPU if there is one and the problem can use it), cpu or cuda.
+        out: result file; default: results/METHOD-PROBLEM-DATA-sSEED.h5 (without the default problem's name), numbered
+            if that exists.
         force: overwrite the result file if it exists.
-        checkpoint_every: rounds between checkpoints; 0: only when a signal ends the run; auto: by the clock, after
-            30 s, then as often as 2 % of the time allows, and every ten minutes at least.
-        resume: a result file or its checkpoint: continue that run, with its configuration.
+        checkpoint_every: rounds between checkpoints; 0: only when a signal ends the run; auto: the first after 30 s,
+            then at most 2 % of the time, but at least one every ten minutes.
+        resume: a result file or its checkpoint: continue that run with its configuration.
         eval_every: rounds between evaluations; the first and the last round are always evaluated.
-        eval_clients: most clients that an evaluation asks, drawn anew each time where there are more; 0: all.
-        eval_samples: most samples that an evaluation reads of each part (the test part, the validation part, each
-            client's and the server's own), drawn once by --seed; 0: all.
-        devices: of the clients: phones, sensors, silos or a TOML file of classes; adds virtual seconds and joules, and
-            leaves out clients whose device cannot hold a step.
-        deadline: virtual seconds after which a client of a round is dropped; 0: none.
-        over_select: clients that a round asks for each that it needs; the first ones count.
-        server_ranks: S: the first S ranks are the server and share out the G uploads of its steps (--merge G, S <= G);
-            the others hold the clients. No bit depends on S. Bytes between the server's ranks are not counted.
-        survive: continue with the same bits when client ranks are lost; needs mpirun --with-ft ulfm (Open MPI 5).
-        round_timeout: seconds; a round that takes longer ends the job and names the late ranks; 0 for no limit.
-        config: a TOML file with flags as keys; flags on the command line come first.
-        paper: take the paper's values of all flags that are not given, where the defaults are others.
-        dry_run: print the configuration and the expected cost, and run nothing.
+        eval_clients: maximum number of clients in an evaluation, drawn anew each time; 0: all.
+        eval_samples: maximum number of samples in an evaluation, for each of: test part, validation part, each client,
+            server. Drawn once, by --seed; 0: all.
+        devices: simulated devices of the clients: phones, sensors, silos or a TOML file of classes. Adds virtual
+            seconds and joules; excludes clients with too little memory for a step.
+        deadline: virtual seconds after which a round drops a client; 0: none.
+        over_select: clients asked per client needed; a round counts the fastest.
+        server_ranks: S: the first S ranks are the server and share the G uploads of its steps (--merge G, S <= G); the
+            others hold the clients. Results are bit-identical for any S. Bytes between the server's ranks are not
+            counted.
+        survive: continue, bit-identically, when client ranks are lost; needs mpirun --with-ft ulfm (Open MPI 5).
+        round_timeout: maximum seconds of a round; a longer round ends the job and names the late ranks; 0: no limit.
+        config: a TOML file with flags as keys; flags on the command line override it.
+        paper: use the paper's values for all flags not given.
+        dry_run: print configuration and expected cost without running.
         quiet: print only the last lines.
-        track: tensorboard, or tensorboard:FOLDER: write the columns there, else beside the result, as they come.
-        verbose: print the table of ranks first: host, device, cores, threads and clients of each.
+        track: write the columns for TensorBoard: tensorboard (a folder beside the result) or tensorboard:FOLDER.
+        verbose: first print the table of ranks: host, device, cores, threads and clients of each.
     """
 
     rounds: int = between(1, 10**9, 100)
@@ -97,44 +100,45 @@ CHANGEABLE = UNSTORED_FLAGS | {
     "device",
     "kernel",
 }
-"""Flags that may differ between a run and its continuation: no iterate depends on them (a kernel must be the same)."""
+"""Flags that may differ between a run and its continuation: no iterate depends on them (the kernel must be equal)."""
 
 
 @final
 @dataclass(frozen=True)
 class Plan:
-    """The values of all flags, as rank 0 has read them, for all ranks: plain values only."""
+    """Values of all flags, read by rank 0, for all ranks; plain values only."""
 
-    values: dict[str, Any]  # {flag: value} of everything, `method` and `problem` among them
-    command: str  # as it was typed
-    kernel_before: str = ""  # the kernel of the run that --resume names; "" for a new run
-    rounds_before: int = 0  # for which that run was planned; 0 for a new run
-    usual: str = ""  # the problem that the method has where no other is named
-    papers: Mapping[str, Any] = field(default_factory=dict)  # {flag: the paper's value, where the run has another}
+    values: dict[str, Any]  # {flag: value}, including `method` and `problem`
+    command: str  # as typed
+    kernel_before: str = ""  # kernel of the run in --resume; "" for a new run
+    rounds_before: int = 0  # its planned rounds; 0 for a new run
+    usual: str = ""  # the method's default problem
+    papers: Mapping[str, Any] = field(default_factory=dict)  # {flag: the paper's value, if the run's differs}
 
     @property
     def beside_the_paper(self) -> str:
-        """A line on the flags whose values are not the paper's; "" where all are."""
+        """A line on flags with other values than the paper's; "" if there are none."""
         each = (f"--{flags.flag(k)} {flags.shown(self.values[k])} ({flags.shown(v)})" for k, v in self.papers.items())
         return f"defaults  {', '.join(each)}; in brackets the paper's: --paper" if self.papers else ""
 
     @property
     def config(self) -> dict[str, Any]:
-        """The values that the result file keeps."""
+        """The values stored in the result file."""
         return {k: v for k, v in self.values.items() if k not in UNSTORED_FLAGS}
 
     def of_problem(self, family: Family) -> dict[str, Any]:
-        """The values of the problem's flags, without those of the method."""
+        """Values of the problem's flags, without the method's."""
         groups = groups_of(family, self.values["method"], self.values["problem"])
         del groups["method"]
         return {name: self.values[name] for name in flags.flags_of(groups)}
 
 
 def parse_plan(family: Family, arguments: Sequence[str]) -> Plan:
-    """The plan of a command line: first the resumed run's values, then those of --config, then the flags.
+    """Plan of a command line: values of the resumed run, overridden by --config, overridden by flags.
 
-    `stored.safe_config` decides what a resumed run may set: the command itself must name a user's class or file.
-    UserError: whatever is wrong with them.
+    `stored.safe_config` decides what a resumed run may set: the command itself must name the user's classes and files.
+
+    UserError: any invalid value.
     """
     typed = {word: " ".join(values) for word, values in flags.split(arguments)}
     resume, config = typed.get("--resume", ""), typed.get("--config", "")
@@ -167,11 +171,11 @@ def parse_plan(family: Family, arguments: Sequence[str]) -> Plan:
     tracker(values["track"], None)
     if not values["quiet"]:
         for name in kept.keys() & stored.PATH_FLAGS:
-            print(f"folder    --{flags.flag(name)} {plain(kept[name])}, as your run before named it", flush=True)
+            show(f"folder    --{flags.flag(name)} {plain(kept[name])}, as your run before named it")
     now = json.loads(json.dumps(values))
     if differing := [k for k in before if k not in CHANGEABLE and now.get(k) != before[k]]:
         changes = flags.changes(differing, before, now)
-        raise UserError(f"--resume {resume}: the checkpoint is of another configuration: {changes}")
+        raise UserError(f"--resume {resume}: the checkpoint belongs to another configuration: {changes}")
     rounds = int(before.get("rounds", 0))
     other = {name: leaf.paper for name, leaf in known.items() if leaf.paper not in (None, values[name])}
     other |= {"problem": papers} if papers not in ("", problem) and "--problem" not in typed else {}
@@ -179,19 +183,19 @@ def parse_plan(family: Family, arguments: Sequence[str]) -> Plan:
 
 
 def _opening(family: Family, method: str) -> str:
-    """First lines of --help: the family's text, or a user's method's without its flags."""
+    """First lines of --help: the family's text, or a user's method's docstring without its flags."""
     if ":" not in method:
         return family.__doc__ or ""
     cls = method_of(family, method)
     text = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:")[0].strip()
-    bare = not text or text.startswith(f"{cls.__name__}(")  # what a dataclass writes where there is none
+    bare = not text or text.startswith(f"{cls.__name__}(")  # a dataclass's automatic docstring
     return method if bare else f"{method}: {text}"
 
 
 def _trusted(
     before: Values, given: Values, typed: Mapping[str, str], resume: str, own: Mapping[str, str], words: Sequence[str]
 ) -> dict[str, Any]:
-    """Configuration that this command takes from the run that it continues."""
+    """Configuration taken from the run that this command continues."""
     names = {name: flags.flag(name) for name in (*stored.CLASSES, *stored.KNOWN, *stored.PATH_FLAGS)}
     named = {name: typed.get(f"--{own}") or given.get(name) or given.get(own) for name, own in names.items()}
     command = shlex.join([*launcher_words(words[3:], launched(os.environ)), *words])
@@ -199,16 +203,16 @@ def _trusted(
 
 
 def _usual_problem(family: Family, method: str) -> str:
-    """The family's first problem that offers the role that the method needs; its first one if it names none."""
+    """The family's first problem with the role that the method needs; its first one if the method names no role."""
     role = role_of(method_of(family, method))
     fitting = (name for name, choice in family.PROBLEMS.items() if role in (None, *choice.roles))
     return str(next(fitting, next(iter(family.PROBLEMS))))
 
 
 def groups_of(family: Family, method: str, problem: str) -> dict[str, type[Any]]:
-    """The flags of a method on a problem, by title (UserError: one does not exist, or they do not fit)."""
+    """Flags of a method on a problem, by title; UserError: one does not exist, or they do not fit."""
     which = make_dataclass("Which", [("method", str, field(default=method)), ("problem", str, field(default=problem))])
-    which.__doc__ = f"""Flags that say which method runs on which problem.
+    which.__doc__ = f"""Choice of method and problem.
 
     Attributes:
         method: {", ".join(family.METHODS)}, or module:Class for one of your own.
@@ -222,7 +226,7 @@ def groups_of(family: Family, method: str, problem: str) -> dict[str, type[Any]]
 
 
 def owners_of(family: Family, name: str, method: str) -> list[str]:
-    """The family's methods and problems with a flag of this name, as they are typed; last, why `method` has none."""
+    """The family's methods and problems with a flag of this name; last, the reason why `method` has none."""
 
     def has(classes: Iterable[type[Any]]) -> bool:
         return any(leaf.name == name for cls in classes for leaf in flags.leaves(cls))
@@ -236,15 +240,15 @@ def owners_of(family: Family, name: str, method: str) -> list[str]:
 
 
 def role_of(method_class: type[Method[Any]]) -> str | None:
-    """Name of the role that a method needs a problem for; None: any."""
+    """Name of the role that the method needs; None: any."""
     needs = method_class.needs
     return needs if needs is None or isinstance(needs, str) else needs.__name__
 
 
 def _roles(family: Family, method: str, problem: str, choice: Choice) -> list[flags.Groups]:
-    """The groups of flags of the role that the problem plays in this method; of all roles if it does not say.
+    """Flag groups of the problem's role in this method; of all roles if the method names none.
 
-    UserError: the problem lacks members of that role; of every role, where the method does not say.
+    UserError: the problem lacks members of that role, or of every role.
     """
     role = role_of(method_of(family, method))
     if role is None and not choice.roles:
@@ -264,7 +268,7 @@ def _roles(family: Family, method: str, problem: str, choice: Choice) -> list[fl
 
 
 def method_of(family: Family, name: str) -> type[Method[Any]]:
-    """One of the family's METHODS or a user's class, with all members (UserError: it does not exist, or lacks some)."""
+    """A method of the family's METHODS, or a user's class with all members; UserError otherwise."""
     if ":" not in name:
         return _named(family.METHODS, name, "--method")
     found = family.METHODS.get(name) or imported(name, "--method")
@@ -280,7 +284,7 @@ def method_of(family: Family, name: str) -> type[Method[Any]]:
 
 
 def problem_of(family: Family, name: str) -> Choice:
-    """One of the family's PROBLEMS, or a class of a user's own module (UserError: it does not exist)."""
+    """A problem of the family's PROBLEMS, or from a user's module; UserError if it does not exist."""
     if ":" not in name or name in family.PROBLEMS:
         return _named(family.PROBLEMS, name, "--problem")
     return family.OWN_PROBLEM(name, imported(name, "--problem"))
@@ -294,12 +298,12 @@ def _named(table: Mapping[str, T], name: str, flag: str) -> T:
 
 
 def check_validation(method: Method[Any], plan: Plan) -> None:
-    """Refuses a validation part where the method reports no accuracy on it."""
+    """Refuse a validation part if the method reports no accuracy on it."""
     if method.setting.validation is None or "validation" not in plan.values:  # or in memory: a script's own affair
         return
     try:
         report = get_type_hints(type(method).evaluate).get("return")
-    except NameError:  # a name that only type checkers import
+    except NameError:  # a name imported for type checkers only
         report = None
     columns = [f.name for f in fields(report)] if is_dataclass(report) else []
     if "validation_accuracy" not in columns:
@@ -308,11 +312,11 @@ def check_validation(method: Method[Any], plan: Plan) -> None:
 
 
 HOOKS = {"plan": Mapping, "directions": Directions, "costs": Mapping, "work": Work, "loads": Loads}
-"""{function that the engine calls where a method has it: what it returns}."""
+"""{function that the engine calls if a method has it: its return type}."""
 
 
 def check_hooks(method: Method[Any], plan: Plan) -> None:
-    """Refuses a user's class with a function that the engine would call, and that answers something else."""
+    """Refuse a user's class with such a function that returns another type."""
     name, rounds = plan.values["method"], plan.values["rounds"]
     own = [base for base in type(method).__mro__ if base not in Method.__mro__]
     for hook, kind in HOOKS.items():
@@ -324,7 +328,7 @@ def check_hooks(method: Method[Any], plan: Plan) -> None:
             fault = "" if answer is None or isinstance(answer, kind) else f"gave a {type(answer).__name__}"
         except (UserError, MemoryError):
             raise
-        except Exception as exc:  # whatever a user's function raises
+        except Exception as exc:  # a user's function may raise anything
             fault = f"failed ({mistake(exc)})"
         if fault:
             wanted = f"a run calls {called} of a method and takes a {kind.__name__}, or None"
@@ -332,7 +336,7 @@ def check_hooks(method: Method[Any], plan: Plan) -> None:
 
 
 def expected(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> dict[str, Any]:
-    """The expected cost of the run as far as the method knows it, {description: value}, and measured `seconds`."""
+    """Expected cost of the run as known to the method, {description: value}, and measured `seconds`."""
     rounds = plan.values["rounds"]
     directions = method.directions(rounds)
     drawn = {"drawn": str(directions)} if directions else {}
@@ -346,13 +350,13 @@ def expected(plan: Plan, method: Method[Any], seconds: Mapping[str, str]) -> dic
 
 
 def costs_of(method: Method[Any]) -> dict[str, Any]:
-    """Measured costs of a client's step, with --devices what it holds, too."""
+    """Measured costs of a client's step; with --devices, its memory too."""
     fleet = method.setting.fleet
     return {**method.costs(), **(fleet.costs() if fleet is not None else {})}
 
 
 def in_words(config: Values, lines: Mapping[str, Any]) -> str:
-    """A configuration, and the `expected` lines, as --dry-run prints them."""
+    """A configuration and the `expected` lines, as --dry-run prints them."""
     flags_shown = [f"{flags.flag(name):20} {flags.shown(value)}" for name, value in config.items()]
     costs = (
         f"{name:46} {value:,}" if isinstance(value, int) else f"{name:46} {value}" for name, value in lines.items()
@@ -361,20 +365,20 @@ def in_words(config: Values, lines: Mapping[str, Any]) -> str:
 
 
 def derived_flags(method: Method[Any], plan: Plan) -> dict[str, Any]:
-    """{flag: value} that follow from the planned rounds, such as fewer of them within a privacy budget."""
+    """{flag: value} derived from the planned rounds, such as fewer rounds within a privacy budget."""
     rounds, before = plan.values["rounds"], plan.rounds_before
     each_of = (each.derived_flags(rounds, before) for each in program_of(method).between)
     return {name: value for own in each_of for name, value in own.items()}
 
 
 def work_of(method: Method[Any]) -> Work | None:
-    """The local steps that the method, or else the first of its parts, plans; None where they are not known."""
+    """Local steps planned by the method or its first part that knows; None: unknown."""
     planned = (each.work() for each in parts_of(method) if isinstance(each, PlansWork))
     return next((work for work in planned if work is not None), None)
 
 
 def loads_of(method: Method[Any]) -> Loads | None:
-    """The work of each client as a method or its first part plans it; None if unknown (UserError: not m numbers)."""
+    """Each client's work, as planned by the method or its first part; None: unknown. UserError: not m numbers."""
     planned = ((type(each).__name__, each.loads()) for each in parts_of(method) if isinstance(each, PlansLoads))
     name, loads = next(((name, loads) for name, loads in planned if loads is not None), ("", None))
     m = method.setting.m

@@ -1,4 +1,4 @@
-"""The result file of a run, new or continued: rank 0 opens it before the first round."""
+"""Opens the result file of a run, new or continued, at rank 0 before the first round."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -19,15 +19,15 @@ from zofl_mpi.run.records import output_path
 from zofl_mpi.run.records.hdf5 import Attributes
 
 RESULTS = Path("results")
-"""Folder of results whose name is not given, made where a run is started."""
+"""Default folder of results, created in the current folder."""
 
 
 def opened(
     world: World, method: Method[Any], plan: Plan, attrs: Attributes, rows: Sequence[Mapping[str, int | str]]
 ) -> tuple[records.Recorder, loop.Restored | None]:
-    """Opens the result file of a run, new or continued, with these attributes and these rows of the table of ranks.
+    """Open the result file of a run, new or continued, with these attributes and rows of the table of ranks.
 
-    Returns the checkpoint to start from, too, if there is one. UserError: it exists, or cannot be written or continued.
+    Returns it and the checkpoint to start from, if any. UserError: it exists, or cannot be written or continued.
     """
     flags, m, resumed = plan.values, method.setting.m, None
     known = {"config": plan.config, "seed": flags["seed"], "data": method.setting.fingerprint}
@@ -47,7 +47,7 @@ def opened(
 def continued(
     world: World, method: Method[Any], plan: Plan, attrs: Attributes, create: Callable[..., records.Recorder]
 ) -> tuple[records.Recorder, loop.Restored]:
-    """The result that --resume names, cut back to its checkpoint, in place or at --out; and the checkpoint."""
+    """The result in --resume, cut back to its checkpoint, in place or at --out; and the checkpoint."""
     flags, rounds = plan.values, plan.values["rounds"]
     source = loop.result_of(flags["resume"])
     checkpoint = records.load_checkpoint(records.checkpoint_path(source))
@@ -56,7 +56,7 @@ def continued(
     before, lost = attributes_of(source, checkpoint)
     check_same_run(source, before, checkpoint.attrs, attrs)
     try:
-        resumed = loop.restored(checkpoint, method)  # refused before a row of the result is cut off
+        resumed = loop.restored(checkpoint, method)  # refused before any row is removed
     except UserError as exc:
         raise UserError(f"--resume {source}: {exc}; take an earlier copy of the two files, or begin again") from exc
     done = resumed.round
@@ -82,39 +82,39 @@ def continued(
 
 
 def attributes_of(source: Path, checkpoint: records.Checkpoint) -> tuple[Attributes, bool]:
-    """The attributes of a result (of its checkpoint, if the result is lost), and whether it is lost."""
+    """Attributes of a result (of its checkpoint if the result is lost), and True if it is lost."""
     try:
         return records.heading(source).attrs, False
     except records.LostError as error:
         done = checkpoint.attrs["round"]
         warn(
-            f"{error}; the run goes on from its checkpoint into a new file, in which the rows of rounds 1 to {done} "
+            f"{error}; the run continues from its checkpoint in a new file, in which the rows of rounds 1 to {done} "
             "are missing"
         )
     return checkpoint.attrs, True
 
 
 def check_same_run(source: Path, before: Attributes, checkpoint: Attributes, now: Attributes) -> None:
-    """Refuses to continue another run or with another kernel; warns where only bits may change.
+    """Refuse to continue another run or with another kernel; warn if only bits may change.
 
-    By attributes: of the result, of its checkpoint, and those that this session would write.
+    Compares attributes of the result, of its checkpoint, and of this session.
     """
     if before.get("run") != checkpoint.get("run"):
-        raise UserError(f"--resume {source}: its checkpoint is of another run; one of the two files was replaced")
+        raise UserError(f"--resume {source}: its checkpoint belongs to another run: one of the two files was replaced")
     if before.get("data") != now["data"]:
         both = f"({before.get('data')} then, {now['data']} now)"
         data = [str(attrs.get("data")).split(", network ")[0] for attrs in (before, now)]
-        if data[0] == data[1]:  # the network alone is another
+        if data[0] == data[1]:  # only the network differs
             both += (
-                ": where the module is the same, another version of zofl_mpi or torch began it otherwise; continue "
-                "with those of the result's attributes git_commit and versions"
+                ": if the module is unchanged, another version of zofl_mpi or torch initialised it; continue with the "
+                "versions in the result's attributes git_commit and versions"
             )
         raise UserError(f"--resume {source}: data or network are not those that the run began with {both}")
     if before.get("kernel") != now["kernel"]:
         raise UserError(
             f"--resume {source}: its kernel was {before.get('kernel')}, here it is {now['kernel']}, which gives "
-            "other bits: continue with the version of zofl_mpi and in an environment like the first ones (is numba "
-            "installed?), or name it by --kernel"
+            "other bits: name the kernel by --kernel, or use the run's version of zofl_mpi and environment (is numba "
+            "installed?)"
         )
     try:
         words = json.loads(before["blas"])
@@ -126,12 +126,12 @@ def check_same_run(source: Path, before: Attributes, checkpoint: Attributes, now
 
 
 def free_name(plan: Plan) -> Path:
-    """results/METHOD-PROBLEM-DATA-sSEED.h5, numbered if it exists; the usual problem and no data go unnamed."""
+    """results/METHOD-PROBLEM-DATA-sSEED.h5, numbered if it exists; without default problem and without missing data."""
     flags = plan.values
-    data = [Path(str(flags["data"])).stem[:100]] if "data" in flags else []  # a file system allows some 255 in all
+    data = [Path(str(flags["data"])).stem[:100]] if "data" in flags else []  # a file system allows about 255 in all
     problem = [flags["problem"][:60]] if flags["problem"] != plan.usual or not data else []
     stem = "-".join([flags["method"], *problem, *data, f"s{flags['seed']}"]).replace(":", ".")
-    with suppress(OSError):  # what is wrong with the folder is told where the result is made
+    with suppress(OSError):  # opening the result reports problems with the folder
         RESULTS.mkdir(exist_ok=True)
     names = (RESULTS / f"{stem}{'' if k == 1 else f'-{k}'}.h5" for k in range(1, 1_000_000))
     return next(name for name in names if not name.exists())

@@ -1,8 +1,8 @@
-"""Configuration from the file of another run, without anything that a stranger could abuse.
+"""Configurations from other runs' files, restricted to values that are safe to use.
 
-Results and checkpoints are files that people send each other. Their configuration may name a user-defined class
-(module:Class), whose import would run the module, and places of the machine that they were made on. Neither is taken
-from a file: it counts only where the command itself names it.
+Results and checkpoints are exchanged between people. Their configuration may name a user-defined class (module:Class),
+whose import would execute its module, and paths of another machine. Neither is taken from a file: the command itself
+must name them.
 """
 
 import hmac
@@ -34,24 +34,24 @@ UNSTORED_FLAGS = {
     "track",
     "verbose",
 }
-"""Flags of one command, not of a run: the result file does not keep them."""
+"""Flags of one command, not stored in the result."""
 PATH_FLAGS = ("data_dir",)
-"""Flags that say where a machine keeps its files; taken from a file only under the seal of the user who reads it."""
+"""Flags with paths of a machine; taken from a file only if sealed by the same user."""
 SEAL, SECRET_BYTES = "seal", 32
-"""Name of the seal beside the folders, and length of the secret that it is made with."""
+"""Name of the seal beside the folders, and length of its secret."""
 CLASSES = ("method", "problem")
-"""Flags that may name a class of a user's own."""
+"""Flags that may name a user's class."""
 KNOWN: Mapping[str, Collection[str]] = {
     "data": ("digits", "mnist", "fashion-mnist", "cifar10", "synthetic", "e2e"),
     "model": ("gpt2", "random:tiny", "random:small", "random:medium"),
     "devices": ("", "phones", "sensors", "silos"),
     "pretrained": ("",),
 }
-"""{flag that may name a file, folder or model of a user's own: its values that are zofl_mpi's; all others are such}."""
+"""{flag that may name a user's file, folder or model: its built-in values; all others are the user's}."""
 
 
 def config_of(path: str) -> tuple[dict[str, Any], dict[str, str], str]:
-    """Configuration, this user's own folders and kernel of the run that --resume names.
+    """Configuration, this user's own folders and kernel of the run in --resume.
 
     UserError: it cannot be read.
     """
@@ -79,7 +79,7 @@ def config_of(path: str) -> tuple[dict[str, Any], dict[str, str], str]:
 
 
 def _is_value(value: Any) -> bool:
-    """True if a command line could have given it: a number, a word, a truth value, or a list of these."""
+    """True if a command line could have given the value: a number, a word, a truth value, or a list of these."""
     return all(isinstance(each, str | int | float) for each in (value if isinstance(value, list) else [value]))
 
 
@@ -91,22 +91,22 @@ def safe_config(
     own: Mapping[str, str] = MappingProxyType({}),
     command: str = "add",
 ) -> dict[str, Any]:
-    """The part of a file's configuration that may be used: all but flags of one command and folders of other users.
+    """The usable part of a file's configuration: without flags of one command and folders of other users.
 
-    UserError: it names a user-defined class, file or folder that the command does not, or a value that would be
-    read as a flag.
+    UserError: it names a user-defined class, file or folder that the command does not, or a value that looks like a
+    flag.
 
     Args:
         named: {flag: value} that the command itself gives.
-        by: the flag by which the command names what is user-defined, if not the one of its value.
-        own: folders that a run of this user named; those that are there still are used.
-        command: as it was typed, to be completed in the advice.
+        by: the flag by which the command names user-defined values, if it differs.
+        own: folders of this user's run; used if they still exist.
+        command: as typed, to be completed in the advice.
     """
     kept = {key: value for key, value in config.items() if flags.field_of(key) not in {*UNSTORED_FLAGS, *PATH_FLAGS}}
     made, add = [], []
     for key, value in kept.items():
         for word in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(word, str) and word.startswith("-"):  # the command line would take it for a flag
+            if isinstance(word, str) and word.startswith("-"):  # the command line would read it as a flag
                 raise UserError(f"{source}: its configuration has {key} = {word!r}, which is no value of a flag")
         name = flags.field_of(key)
         theirs = (name in CLASSES and ":" in str(value)) or (name in KNOWN and is_place(name, str(value)))
@@ -129,14 +129,14 @@ def safe_config(
 
 
 def sealed(config: Mapping[str, Any]) -> dict[str, str]:
-    """The folders of a configuration, in full, with a seal that this user's runs alone can make; {} without any."""
+    """Absolute folders of a configuration, with a seal that only this user's runs can make; {} without folders."""
     folders = {k: os.path.abspath(os.path.expanduser(config[k])) for k in PATH_FLAGS if config.get(k)}
     secret = _secret() if folders else b""
     return {**folders, SEAL: _seal(folders, secret)} if secret else {}
 
 
 def _unsealed(text: Any) -> dict[str, str]:
-    """The folders that a run of this user named, of what `sealed` left in a file; {} where the seal is not ours."""
+    """Folders from the output of `sealed`; {} if the seal is not this user's."""
     with suppress(AttributeError, TypeError, ValueError, RecursionError):
         folders = json.loads(text or "{}")
         seal = folders.pop(SEAL, "")
@@ -150,18 +150,18 @@ def _seal(folders: Mapping[str, str], secret: bytes) -> str:
 
 
 def _secret() -> bytes:
-    """This user's secret, made at its first use, in a file that only they can read; b"" where there can be none."""
+    """This user's secret, created on first use in a private file; b"" if that is impossible."""
     import platformdirs
 
     path = Path(platformdirs.user_state_dir("zofl_mpi")) / "secret"
     with suppress(OSError):
-        if path.is_absolute() and not path.exists():  # else there is no home
+        if path.is_absolute() and not path.exists():  # no home folder
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
             with open(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
                 file.write(secrets.token_bytes(SECRET_BYTES))
             try:
-                with suppress(FileExistsError):  # another run was first
+                with suppress(FileExistsError):  # another run created it first
                     os.link(new, path)
             finally:
                 new.unlink()
@@ -174,5 +174,5 @@ def _secret() -> bytes:
 
 
 def is_place(name: str, value: str) -> bool:
-    """True if one of these flags has a value that zofl_mpi does not know by name, or that names a folder here."""
+    """True if a value of one of these flags is not built in, or names an existing folder."""
     return value not in KNOWN[name] or (name == "model" and os.path.isdir(value))

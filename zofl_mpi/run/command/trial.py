@@ -1,4 +1,4 @@
-"""Seconds of a run's rounds, measured on its first ones, for --dry-run."""
+"""Time of a run's rounds, measured on the first ones, for --dry-run."""
 
 import signal
 import time
@@ -12,7 +12,7 @@ from zofl_mpi.engine.setting import Method
 from zofl_mpi.run.loop.local import LocalClients
 
 TRIAL_SECONDS = 5.0
-"""Seconds that the measured rounds may take."""
+"""Maximum seconds of the measured rounds."""
 
 
 class _TimeIsUp(Exception):
@@ -21,7 +21,7 @@ class _TimeIsUp(Exception):
 
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Raises _TimeIsUp in the block when its time is up; in the main thread alone, where signals arrive."""
+    """Raise _TimeIsUp in the block when its time is up; main thread only, where signals arrive."""
 
     def ring(number: int, frame: FrameType | None) -> None:
         raise _TimeIsUp
@@ -36,9 +36,9 @@ def _limited(seconds: float) -> Iterator[None]:
 
 
 def measured(method: Method[Any], rounds: int) -> dict[str, str]:
-    """Lines of --dry-run: seconds of the second round (of the first where the time is up), with all clients here.
+    """Lines of --dry-run: seconds of the second round (or the first if time is up), with all clients here.
 
-    No line where a round fails: the run itself says why.
+    Empty if a round fails: the run itself reports why.
     """
     clients, seconds = LocalClients(list(method.setting.data), method), list[float]()
     since = time.perf_counter()
@@ -52,7 +52,7 @@ def measured(method: Method[Any], rounds: int) -> dict[str, str]:
                 seconds.append(time.perf_counter() - since)
     except _TimeIsUp:
         pass
-    except Exception:  # a method's or a problem's own
+    except Exception:  # the user's method or problem may raise anything
         return {}
     least = "" if seconds else "more than "
     each = seconds[-1] if seconds else time.perf_counter() - since

@@ -1,8 +1,9 @@
-"""Flags of a part that no round reads: they would change no bit of a run that records them, so they are refused.
+"""Detection of flags without effect: parts that no round reads.
 
-A method inherits parts with its base. One that forms a mean of its own, say, reads nothing of `Robust`, and --aggregate
-would have no effect. What is read is noted while `start`, the first round, its steps and its evaluation run: of our own
-methods which parts, of a user's which flags: a part that is read may have one that is not, as --eta-g of `LocalSGD`.
+A method inherits flag groups from its base. One with a mean of its own, for example, never reads `Robust`, and
+--aggregate would have no effect. Reads are recorded during `start`, the first round, its steps and its evaluation: by
+part for built-in methods, by flag for a user's. A part that is read may still have an unused flag, such as --eta-g of
+`LocalSGD`.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -18,15 +19,15 @@ from zofl_mpi.run.command import flags
 from zofl_mpi.run.loop.client_memory import STEPS, Acknowledged, Memory
 
 Unusual = Mapping[type[Any], Mapping[str, Any]]
-"""{class of a part: its flags whose values are not the defaults}"""
+"""{class of a part: its flags with other values than the defaults}"""
 
 ALL = "*"
-"""Stands for all flags of a part, of which something else was made before."""
-_READ: set[str] = set()  # CLASS.NAME of what was read of an instance, in this process
+"""Stands for all flags of a part that was converted before."""
+_READ: set[str] = set()  # CLASS.NAME of attributes read in this process
 
 
 def unusual(method: Any) -> Unusual:
-    """The parts of a method with a flag whose value is not the default."""
+    """Parts of a method with a flag that differs from the default."""
     parts, found = {type(part): part for part in parts_of(method)}, dict[type[Any], dict[str, Any]]()
     for leaf in flags.leaves(type(method)) if len(parts) > 1 else ():
         if leaf.owner is not type(method) and leaf.owner in parts:
@@ -38,7 +39,7 @@ def unusual(method: Any) -> Unusual:
 
 @contextmanager
 def noting(parts: Unusual) -> Iterator[None]:
-    """Notes what is read of these classes' instances."""
+    """Record reads of these classes' instances."""
     flags_of = {cls: {f.name for f in fields(cls) if is_flag(f)} for cls in parts}
 
     def read(self: Any, name: str) -> Any:
@@ -59,13 +60,13 @@ def noting(parts: Unusual) -> Iterator[None]:
 
 
 def begin(method: Any) -> Unusual:
-    """The `unusual` parts of a method whose run begins: none of them was read."""
+    """The `unusual` parts of a method at the beginning of its run, all unread."""
     _READ.clear()
     return unusual(method)
 
 
 def check_read(method: Any, parts: Unusual, clients: Clients) -> None:
-    """Refuses flags of parts that were not read in any process (UserError)."""
+    """Refuse flags of parts that no process read; UserError."""
     by_flag = _reads_flags(method)
     if _missed(parts, _READ, by_flag):
         replies = clients.ask(STEPS["<read>"], Acknowledged(), counted=False)
@@ -76,7 +77,7 @@ def check_read(method: Any, parts: Unusual, clients: Clients) -> None:
 
 
 def _reads_flags(method: Any) -> bool:
-    """True if a method is a user's whose rounds read the flags themselves: it has made nothing of them before."""
+    """True for a user's method whose rounds read the flags themselves, without conversion before."""
     cls = type(method)
     given = {f.name for f in fields(method) if f.init}
     made = {name for name in vars(method) if not isinstance(getattr(cls, name, None), cached_property)}
@@ -84,7 +85,7 @@ def _reads_flags(method: Any) -> bool:
 
 
 def _missed(parts: Unusual, names: Collection[str], by_flag: bool) -> list[Mapping[str, Any]]:
-    """Of each part the flags that were not read; if not `by_flag`, those of parts of which nothing was."""
+    """Unread flags of each part; unless `by_flag`, only of parts that were not read at all."""
     found = list[Mapping[str, Any]]()
     for cls, values in parts.items():
         read = {name.partition(".")[2] for name in names if name.partition(".")[0] == cls.__name__}
@@ -95,7 +96,7 @@ def _missed(parts: Unusual, names: Collection[str], by_flag: bool) -> list[Mappi
 
 
 def read_here(client: Client, message: Acknowledged) -> Memory:
-    """Step: what was read in this process."""
+    """Step: names read in this process."""
     return Memory(dict.fromkeys(_READ, True))
 
 

@@ -1,9 +1,9 @@
-"""`--devices`: classes of devices, from a TOML file or by one of the names that lie beside this page.
+"""Classes of client devices (`--devices`), from a TOML file or by a built-in name.
 
 [server]
-speed = 1e13              # multiply-accumulates a second; without it the server takes no time
+speed = 1e13              # multiply-accumulates per second; default: the server takes no time
 
-[class.phone]             # numbers as in `engine.fleet.DeviceClass`; left out: no cost, no limit
+[class.phone]             # fields of `engine.fleet.DeviceClass`; default: no cost, no limit
 share = 0.9               # or clients = [0, 3], or labels = [7, 8, 9]
 speed = 2e10
 memory = 2.56e8
@@ -27,19 +27,20 @@ from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.engine.world import World, at_server, run_or_fail_all
 from zofl_mpi.errors import UserError, check_one_of, demand, nearest, warn
 from zofl_mpi.run.command.flags import read_toml
+from zofl_mpi.run.loop.screen import aligned
 
 FOLDER = Path(__file__).parent
 NAMES = ("phones", "sensors", "silos")
-"""Its files: no rank looks into the folder at its start."""
+"""Built-in files, listed to spare each rank a look into the folder."""
 CHOICES = ("share", "clients", "labels")
 POSITIVE = ("speed", "memory", "down", "up")
 MAX_CLASSES = 100  # classes
 LARGEST_NUMBER = 1e30
-"""The largest number of a class: sums and products of these are numbers still."""
+"""Maximum value of a class's number: sums and products of these stay finite."""
 
 
 def read(name: str) -> tuple[tuple[DeviceClass, ...], float]:
-    """Classes and server's speed in a file, or in one of NAMES (UserError: it is missing, or says something else)."""
+    """Device classes and the server's speed, from a file or one of NAMES; UserError: missing or malformed."""
     if not name.endswith(".toml") and name not in NAMES:
         raise UserError(f"--devices {name}: must be one of {', '.join(NAMES)}, or a file .toml{nearest(name, NAMES)}")
     where = f"--devices {name}"
@@ -60,9 +61,9 @@ def read(name: str) -> tuple[tuple[DeviceClass, ...], float]:
 
 
 def equipped(world: World, setting: Setting[Any], name: str, deadline: float, over_select: float) -> Setting[Any]:
-    """The setting whose clients have the devices of that name, read at rank 0; "" for none.
+    """The setting with client devices from that file, read at rank 0; "" for none.
 
-    UserError: a limit without devices; a class names clients or labels that are not there.
+    UserError: a limit without devices, or a class that names missing clients or labels.
     """
     if not name:
         demand(deadline == 0, "deadline", deadline, "0 without --devices")
@@ -77,9 +78,9 @@ def equipped(world: World, setting: Setting[Any], name: str, deadline: float, ov
 
 
 def bind(world: World, method: Method[Any], name: str, speaks: bool) -> None:
-    """Tells the clients' devices what the method of that name needs of them, as measured at rank 0.
+    """Pass the method's needs, measured at rank 0, to the clients' devices.
 
-    Whom this leaves out is named, where the run `speaks`.
+    The excluded clients are printed if the run `speaks`.
     """
     fleet = method.setting.fleet
     if fleet is None:
@@ -88,9 +89,9 @@ def bind(world: World, method: Method[Any], name: str, speaks: bool) -> None:
     if not needs:
         base = "zofl_mpi.rounds.base.EstimatesCost"
         remedy = f"let it inherit {base} and state its effort, or give it device_needs and round_work"
-        raise UserError(f"--devices: --method {name} does not say its clients' work; {remedy}")
+        raise UserError(f"--devices: --method {name} does not state its clients' work; {remedy}")
     if not all(math.isfinite(each.macs + each.server_macs) for each in needs):
-        raise UserError("--devices: the problem does not say its operations (flops, flops_evaluation); take another")
+        raise UserError("--devices: the problem does not state its operations (flops, flops_evaluation); take another")
     run_or_fail_all(world, lambda: fleet.bind(method, needs))
     for row in fleet.class_rows() if world.rank == 0 and speaks else ():
         if row["lacks"]:
@@ -101,7 +102,7 @@ def bind(world: World, method: Method[Any], name: str, speaks: bool) -> None:
 
 
 def _of(setting: Setting[Any], classes: tuple[DeviceClass, ...]) -> NDArray[np.int64]:
-    """(m,) the class of each client: the one that names it or its commonest label, else drawn by the shares."""
+    """(m,) class of each client: the one that lists it or its commonest label, else drawn by the shares."""
     m, counts = setting.m, setting.counts
     edges = np.cumsum([each.share for each in classes])
     drawn = np.searchsorted(edges, setting.streams(Purpose.DEVICES).random(m) * edges[-1], side="right")
@@ -162,23 +163,22 @@ def _check_keys(table: Mapping[str, Any], known: Iterable[str], where: str) -> N
 # --- --dry-run
 
 LOOKED_AT = 1 << 20
-"""Most participations that --dry-run counts; of a longer run it takes rounds at equal distances."""
+"""Maximum number of participations that --dry-run counts; longer runs are sampled at equal distances."""
 
 
-def table(fleet: Fleet, rounds: int) -> str:
-    """Lines of --dry-run: what round 0 costs a client of each class, and the hours and joules of the whole run."""
+def table(fleet: Fleet, rounds: int, width: int | None) -> str:
+    """Lines of --dry-run: cost of round 0 for a client of each class, hours and joules of the whole run."""
     titles = ("class", "clients", "takes part", "latency", "down", "compute", "up", "total", "joules")
     rows = [titles]
     for row in fleet.class_rows():
         part = f"lacks {bytes_in_words(round(row['lacks']))}" if row["lacks"] else "yes"
         shown = [f"{row[name]:.3g}" if name in row else "-" for name in titles[3:]]
         rows.append((row["class"], str(row["clients"]), part, *shown))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     needed = bytes_in_words(round(fleet.least)) if fleet.least else "memory that is not known"
     taken, spent = fleet.sampled(rounds, LOOKED_AT)
     whole = "" if taken == rounds else f", by {taken} rounds"
     hours = f"virtual hours of {rounds} rounds{whole}"
     lines = [f"a client's step needs {needed}; virtual seconds of a client in round 0, and joules:"]
-    lines += ["  ".join(map(str.rjust, row, widths)) for row in rows]
+    lines.append(aligned(rows, width, str.rjust))
     lines += [f"{hours:46} {spent.virtual_seconds / 3600:.4g}", f"{'joules of all clients':46} {spent.joules:.4g}"]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Grids of runs: a TOML file names them, `python -m zofl_mpi.run.grid` does what is left of them."""
+"""Grids of runs from TOML files; `python -m zofl_mpi.run.grid` runs those that are not finished."""
 
 from zofl_mpi.run.grid.file import Grid, GridRun, read
 from zofl_mpi.run.grid.state import finished, state_of

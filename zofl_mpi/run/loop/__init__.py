@@ -1,1 +1,1 @@
-"""The rounds of a run: asked, evaluated, recorded, shown, checkpointed, ended."""
+"""Rounds of a run: execution, evaluation, recording, display, checkpoints, end."""

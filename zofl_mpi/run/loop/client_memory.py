@@ -1,4 +1,4 @@
-"""Steps of the engine itself: they fetch the clients' memories for a checkpoint, and put them back."""
+"""Steps of the engine that fetch the clients' memories for a checkpoint and restore them."""
 
 from dataclasses import dataclass
 from typing import Any, final
@@ -10,7 +10,7 @@ from zofl_mpi.engine.clients import Client, Step
 @final
 @dataclass(frozen=True)
 class Memory:
-    """A client's memory on its way to a checkpoint and back."""
+    """Message with a client's memory, to a checkpoint and back."""
 
     entries: dict[str, Any]
 
@@ -22,16 +22,16 @@ class Acknowledged:
 
 
 def recall(client: Client, message: Acknowledged) -> Memory:
-    """Step: returns the client's memory, for a checkpoint."""
+    """Step: return the client's memory, for a checkpoint."""
     return Memory(dict(client.memory))
 
 
 def restore(client: Client, message: Memory) -> Acknowledged:
-    """Step: sets the client's memory from a checkpoint."""
+    """Step: set the client's memory from a checkpoint."""
     client.memory = messages.copy(message).entries
     return Acknowledged()
 
 
-recall.__name__, restore.__name__ = "<recall>", "<restore>"  # names that no step of a method can have
+recall.__name__, restore.__name__ = "<recall>", "<restore>"  # no method's step can have these names
 STEPS: dict[str, Step] = {"<recall>": recall, "<restore>": restore}
 """Steps of the engine itself, by name."""

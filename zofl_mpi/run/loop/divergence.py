@@ -1,11 +1,11 @@
-"""When a loss counts as diverged: in a run's closing lines and in figures, which leave such runs out of means."""
+"""Criterion for a diverged loss, for a run's closing lines and for figures."""
 
 DIVERGED_FACTOR = 1e3
 """An objective that exceeds its first value by this factor has diverged."""
 DIVERGED_ABOVE = 1e9
-"""An objective beyond this had left its start before the first evaluation."""
+"""An objective above this has diverged, perhaps before the first evaluation."""
 
 
 def has_diverged(first: float, last: float) -> bool:
-    """True if a loss that began at `first` and ended at `last`, maybe not finite, has diverged."""
+    """True if a loss that began at `first` and ended at `last` (maybe not finite) has diverged."""
     return not abs(last) <= min(DIVERGED_FACTOR * max(abs(first), 1.0), DIVERGED_ABOVE)

@@ -1,4 +1,4 @@
-"""--eval-samples: an evaluation reads at most so many samples of each part, drawn once by the seed."""
+"""--eval-samples: limit the samples that an evaluation reads of each part."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,7 +8,7 @@ from zofl_mpi.engine.streams import Purpose, Streams
 
 
 def cap_eval_samples(setting: Setting[Any], N: int) -> Setting[Any]:
-    """The setting whose evaluations read at most N samples of each part; 0: all."""
+    """The setting with at most N evaluation samples of each part; 0: all."""
     if not N:
         return setting
     test, validation = held_out(setting.test, setting.validation, setting.streams, N)
@@ -16,7 +16,7 @@ def cap_eval_samples(setting: Setting[Any], N: int) -> Setting[Any]:
 
 
 def held_out(test: Any, validation: Any, streams: Streams, N: int) -> tuple[Any, Any]:
-    """At most N samples of the test part and of the validation part, drawn by the seed; 0: all."""
+    """At most N samples of test part and validation part, drawn by the seed; 0: all."""
     pairs = (test, Purpose.SPLIT), (validation, Purpose.VALIDATION)
     first, second = (data.drawn(N, streams(use)) if isinstance(data, Drawable) else data for data, use in pairs)
     return first, second

@@ -1,4 +1,4 @@
-"""Progress of a run on the screen: a bar on a terminal, else a line every few rounds."""
+"""Progress on the screen: a bar on a terminal, else a line every few rounds."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "hydra", "srun", "prun")
-"""Parts of the names of the commands that start ranks."""
+"""Parts of the names of commands that start ranks."""
 DAEMONS = ("orted", "prted", "slurmstepd")
-"""The same of the processes that start ranks of a node for a launcher, which may run on another one."""
+"""Names of launcher processes that start a node's ranks, maybe on another node."""
 RENAMED = {"prterun": "mpirun", "mpiexec.hydra": "mpiexec"}
-"""{process of a launcher: the command that one types}."""
+"""{process of a launcher: the command as typed}."""
 WIDE = 120
-"""Columns of a screen that has room for the rounds' bar beside the words."""
+"""Minimum screen columns to show the rounds' bar beside the words."""
 SHORT = 0.5
-"""Seconds below which a step beside the rounds is not shown."""
+"""Seconds below which a step outside rounds is not shown."""
 QUIET_SECONDS = 5.0
-"""Most seconds of a start without a line, where its steps are not longer."""
+"""Maximum seconds of a start without a line, unless its steps are longer."""
 LONG_RUN_SECONDS = 600.0
-"""Seconds from which on the first round says how long the run will take."""
+"""Seconds from which the first round announces the expected duration."""
 
 
 class Progress:
-    """Shows nothing (--quiet); a context manager, whose subclasses show how far a run is."""
+    """Shows nothing (--quiet); context manager and base of the visible forms."""
 
     _pace = 0.0
     _rounds = 0
@@ -47,31 +47,31 @@ class Progress:
         pass
 
     def step(self, name: str, total: int = 0, done: int = 0) -> None:
-        """Shows a step beside the rounds, as of the start or an evaluation, in place of the one before; "": none.
+        """Show a step outside rounds, such as a part of the start or an evaluation; "": none.
 
-        It has `total` parts (0: not known), `done` of which are done.
+        It has `total` parts (0: unknown), of which `done` are done.
         """
 
     def advance(self) -> None:
-        """Shows that one more part of the step is done."""
+        """Show that one more part of the step is done."""
 
     def begin(self, done: int, rounds: int) -> None:
-        """Shows that the rounds begin, after `done` of `rounds` in earlier sessions."""
+        """Show that the rounds begin, after `done` of `rounds` in earlier sessions."""
         self._before, self._rounds = done, rounds
 
     def update(self, done: int, note: str, seconds: float) -> None:
-        """Shows that `done` rounds are finished; `note` is the last evaluation, `seconds` the time of the round."""
+        """Show `done` finished rounds; `note` is the last evaluation, `seconds` the round's time."""
 
     def pace(self, done: int, seconds: float) -> tuple[str, str]:
-        """Seconds per round after one of `seconds`, and the time that is left.
+        """Seconds per round, and the remaining time.
 
-        Recent rounds count more: they grow with H = tau sqrt(r + 1).
+        Recent rounds weigh more: rounds grow with H = tau sqrt(r + 1).
         """
         self._pace = 0.9 * self._pace + 0.1 * seconds if self._pace else seconds
         return f"{self._pace:.3f} s/round", f"{timedelta(seconds=round((self._rounds - done) * self._pace))} left"
 
     def long(self, done: int, seconds: float) -> str:
-        """After the first round of a session, of so many seconds: a notice if the rest takes long; else ""."""
+        """A notice after a session's first round if the rest takes long; else ""."""
         left = (self._rounds - done) * seconds
         if done > self._before + 1 or left < LONG_RUN_SECONDS:
             return ""
@@ -81,7 +81,7 @@ class Progress:
 
 @final
 class Lines(Progress):
-    """Prints a line at the first and the last round, and between them every 5 seconds, later every 20th of the time."""
+    """Prints a line at the first and last round, in between every 5 seconds, later every 20th of the time."""
 
     def __init__(self) -> None:
         self._start, self._next = time.monotonic(), 0.0
@@ -104,10 +104,10 @@ class Lines(Progress):
 
 @final
 class Bar(Progress):
-    """A line for the rounds and one for the step beside them, drawn anew a few times a second, with a spinner.
+    """A line for the rounds and one for the current step, redrawn a few times a second, with a spinner.
 
-    Drawn on the device `terminal`, None for standard output. A launcher passes its ranks' output on line by line, and a
-    bar is one line that never ends: under a launcher it goes to the terminal itself.
+    `terminal` is the device to draw on; None: standard output. A launcher forwards its ranks' output line by line, but
+    a bar is one line without end: under a launcher it is drawn on the terminal itself.
     """
 
     def __init__(self, terminal: str | None) -> None:
@@ -116,7 +116,7 @@ class Bar(Progress):
         from rich.text import Text
 
         class OneLine(rich.ProgressColumn):
-            """All of a task in a line that is cut off, not wrapped, at the screen's edge."""
+            """All of a task in one line, cut off at the screen's edge, not wrapped."""
 
             def render(self, task: rich.Task) -> Text:
                 total = "?" if task.total is None else int(task.total)
@@ -124,7 +124,7 @@ class Bar(Progress):
                 return Text(" ".join(filter(None, each)), no_wrap=True, overflow="ellipsis")
 
         class Table(rich.Progress):
-            """Leaves out steps beside the rounds that end at once, which would flicker."""
+            """Omits steps that end at once, which would flicker."""
 
             def get_renderables(self) -> Iterator[RenderableType]:
                 rounds, steps = self.tasks[:1], self.tasks[1:]
@@ -147,7 +147,7 @@ class Bar(Progress):
         console = Console(file=self._file, force_terminal=True, width=width)
         self._bar = Table(
             *wide,
-            redirect_stderr=terminal is None and sys.stderr.isatty(),  # else a file may get it
+            redirect_stderr=terminal is None and sys.stderr.isatty(),  # otherwise a file may receive it
             console=console,
             refresh_per_second=4,
         )
@@ -156,7 +156,7 @@ class Bar(Progress):
 
     def __enter__(self) -> Self:
         self._bar.start()
-        self._bar.console.show_cursor(True)  # a run that is killed could not bring it back
+        self._bar.console.show_cursor(True)  # a killed run could not restore it
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -194,12 +194,12 @@ class _Shown:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._clients, name)
 
-    def ask(self, step: Step, message: Any, *, to: Participants = None, counted: bool = True) -> Replies:
+    def ask(self, step: Step, message: Any, *, to: Participants = None, **how: Any) -> Replies:
         to = range(self._clients.m) if to is None else list(to)
-        return self._each(len(to), self._clients.ask(step, message, to=to, counted=counted))
+        return self._each(len(to), self._clients.ask(step, message, to=to, **how))
 
-    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
-        return self._each(len(each), self._clients.ask_each(step, each, counted=counted))
+    def ask_each(self, step: Step, each: Mapping[int, Any], **how: Any) -> Replies:
+        return self._each(len(each), self._clients.ask_each(step, each, **how))
 
     def _each(self, count: int, replies: Replies) -> Replies:
         self._progress.step(self._name, count)
@@ -209,12 +209,12 @@ class _Shown:
 
 
 def with_progress(clients: Clients, progress: Progress, name: str) -> Clients:
-    """The clients during an evaluation of that name, whose replies the progress shows one by one."""
+    """The clients during an evaluation of that name; the progress counts their replies."""
     return cast(Clients, _Shown(clients, progress, name))
 
 
 def progress(quiet: bool) -> Progress:
-    """The form of progress that fits where the output goes."""
+    """The form of progress that suits the output."""
     if quiet:
         return Progress()
     on_screen, terminal = screen()
@@ -222,21 +222,21 @@ def progress(quiet: bool) -> Progress:
 
 
 def announce(ranks: int) -> None:
-    """Says that the run starts: MPI of many ranks takes seconds, and the bar waits for it; 0: no MPI."""
+    """Announce the start: MPI with many ranks takes seconds before the bar appears; 0: no MPI."""
     _, terminal = screen()
     with open(terminal, "w") if terminal else nullcontext(sys.stdout) as file:
         print(f"start     {f'connecting {ranks} ranks' if ranks > 1 else 'loading'}", file=file, flush=True)
 
 
 def say(words: str) -> None:
-    """Prints a line on a launcher's terminal itself, if there is one, below a bar; else on standard error."""
+    """Print a line on a launcher's terminal, if there is one, below a bar; else on standard error."""
     _, terminal = screen()
     with open(terminal, "w") if terminal else nullcontext(sys.stderr) as file:
         print(f"\n{words}" if terminal else words, file=file, flush=True)
 
 
 def screen() -> tuple[bool, str | None]:
-    """Whether a person looks on, and the terminal's device; None for standard output.
+    """True if a person watches, and the terminal's device (None: standard output).
 
     Daemons give ranks pseudo-terminals whose output goes to a log; only `srun --pty` has a person at the other end.
     """
@@ -248,10 +248,10 @@ def screen() -> tuple[bool, str | None]:
 
 
 def terminal_of(launcher: int) -> str | None:
-    """The terminal that a launcher's own standard output goes to; None if it goes elsewhere.
+    """Terminal of a launcher's own standard output; None if it has none.
 
-    A rank's own output does not tell: Open MPI gives its ranks a pseudo-terminal even if its own output goes to a file,
-    MPICH always gives them a pipe.
+    A rank's own output is no evidence: Open MPI gives its ranks a pseudo-terminal even when writing to a file, MPICH
+    always a pipe.
     """
     try:
         target = os.readlink(f"/proc/{launcher}/fd/1")
@@ -261,7 +261,7 @@ def terminal_of(launcher: int) -> str | None:
 
 
 def outermost_launcher(names: Sequence[str] = LAUNCHERS) -> int | None:
-    """The process id of the outermost of this process's ancestors with one of these names; None if there is none."""
+    """Process id of the outermost ancestor with one of these names; None: none."""
     outermost, pid = None, os.getppid()
     with suppress(OSError, ValueError):
         while pid > 1:
@@ -273,9 +273,9 @@ def outermost_launcher(names: Sequence[str] = LAUNCHERS) -> int | None:
 
 
 def launcher_words(arguments: Sequence[str], ranks: int) -> list[str]:
-    """The launcher's words before the program, as `mpirun -n 3`; none without a launcher."""
+    """The launcher's words before the program, such as `mpirun -n 3`; empty without a launcher."""
     launcher = outermost_launcher()
-    if launcher is None:  # on this node: ranks of several may have been started by `srun`
+    if launcher is None:  # on this node: `srun` may have started ranks on several
         kind = os.environ.get("SLURM_MPI_TYPE")
         return ["srun", *([f"--mpi={kind}"] if kind else []), "-n", str(ranks)] if ranks > 1 else []
     try:
@@ -283,7 +283,7 @@ def launcher_words(arguments: Sequence[str], ranks: int) -> list[str]:
     except (OSError, ValueError):
         words = []
     end = len(words) - len(arguments)
-    if end < 2 or words[end:] != [*arguments]:  # a script, or an appfile: its words are not those of the run
+    if end < 2 or words[end:] != [*arguments]:  # a script or an appfile: its words do not belong to the run
         return ["mpirun", "-n", str(ranks)]
     before = words[: end - 3] if words[end - 2] == "-m" else words[: end - 1]
     name = Path(before[0]).name

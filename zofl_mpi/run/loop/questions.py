@@ -1,4 +1,4 @@
-"""Parts that all implementations of `Clients` share: the order of items, and one open question at a time."""
+"""Shared parts of all `Clients` implementations: order of items, one open question at a time."""
 
 import functools
 import inspect
@@ -13,20 +13,23 @@ from zofl_mpi.engine import messages
 from zofl_mpi.engine.batching import batched
 from zofl_mpi.engine.clients import Client, Failure, Participants, Step, failure, step_of
 from zofl_mpi.engine.fields import check_finite, without_warnings
-from zofl_mpi.engine.ledger import SERVER, Clock, Costs, Ledger, Row
+from zofl_mpi.engine.ledger import REDUCED, SERVER, Clock, Costs, Ledger, Row
 from zofl_mpi.engine.ownership import Shared, own_memory
+from zofl_mpi.engine.reduction import Reduction, whole
 from zofl_mpi.engine.watch import Watch
 from zofl_mpi.run.loop.client_memory import STEPS
 
 
 class Item(NamedTuple):
-    """An item of client i: an upload, or its last one, the reply, or in place of either a failure."""
+    """An item of client i: an upload or the reply, or a failure in place of either."""
 
     i: int
     last: bool
     content: Any
     failed: Failure | None
-    exc: BaseException | None = None  # that failed, as this process has it: a debugger finds the user's frames by it
+    exc: BaseException | None = (
+        None  # the failed step's exception in this process: a debugger finds the user's frames by it
+    )
 
 
 def round_robin(
@@ -37,11 +40,13 @@ def round_robin(
     name: str,
     most: int = 1,
     check: Callable[[], None] = lambda: None,
+    take: Callable[[int, Any], Any] = whole,
 ) -> Iterator[Item]:
-    """Yields the items of the clients of one process, which take turns: the q-th in the order of `inbox`, then q + 1.
+    """Yield the items of one process's clients, in turn: the q-th of each in the order of `inbox`, then q + 1.
 
     Ends at the first failure. Running one client to its end first would change the order, and deadlock where buffers
-    are bounded. `most`: clients of a batch, see `batched`. `check`: called when the last of them has ended.
+    are bounded. `most`: clients of a batch, see `batched`. `check`: called when the last of them has ended. `take`
+    returns what the server reads of a reply, (i, reply).
     """
     step, shared = batched(step, clients, inbox, inbox, most), Shared(inbox.values(), f"step {name!r}")
     live = {i: _items(step, clients[i], inbox[i]) for i in inbox}
@@ -51,6 +56,7 @@ def round_robin(
             try:
                 with clock.time(name, "compute"), without_warnings():
                     last, content = next(live[i])
+                    content = take(i, content) if last else content
                 messages.size(content)  # refuses anything but a message here, where the client is known
                 check_finite(content)
                 if last:
@@ -60,7 +66,7 @@ def round_robin(
                         check()
             except KeyboardInterrupt:
                 raise
-            except BaseException as exc:  # SystemExit too: the server must hear of it
+            except BaseException as exc:  # SystemExit too: the server must be informed
                 yield Item(i, True, None, failure(q, exc), exc)
                 return
             if last:
@@ -70,7 +76,7 @@ def round_robin(
 
 
 def _items(step: Step, client: Client, message: Any) -> Iterator[tuple[bool, Any]]:
-    """Yields a step's items as (last, item): its uploads, then its reply."""
+    """Yield a step's items as (last, item): its uploads, then its reply."""
     result = step(client, message)
     if not inspect.isgenerator(result):
         yield True, result
@@ -86,18 +92,18 @@ def _items(step: Step, client: Client, message: Any) -> Iterator[tuple[bool, Any
 
 @final
 class Questions:
-    """The server's questions, one at a time, with their ledger and their clock."""
+    """The server's questions, one at a time, with their ledger and clock."""
 
     def __init__(self, m: int, method: Any, watch: Watch) -> None:
         self._method, self._watch = method, watch
         self.ledger, self.clock = Ledger(m), Clock()
         self._watch.clock = self.clock
-        self._step_of = functools.cache(functools.partial(step_of, method))  # it takes up to 0.1 ms
-        self.question: str | None = None  # name of the step whose question is open
+        self._step_of = functools.cache(functools.partial(step_of, method))  # takes up to 0.1 ms
+        self.question: str | None = None  # name of the open question's step
         self._since = time.perf_counter()
 
     def open(self, step: Step) -> str:
-        """Opens a question; its name (TypeError: no step of the method; RuntimeError: another question is open)."""
+        """Open a question and return its name; TypeError: no step of the method; RuntimeError: another one is open."""
         name = step.__name__
         if self._method is not None and name not in STEPS:
             known = self._step_of(name)
@@ -112,17 +118,23 @@ class Questions:
             self.ledger.open(name)
         return name
 
+    def book(self, into: Reduction, sizes: Mapping[int, int]) -> None:
+        """Count the reduced parts of replies, {client: bytes} (TypeError: some are missing)."""
+        for i in sorted(sizes) if into.counted else ():
+            self.ledger.received(REDUCED, i, sizes[i], items=0)
+        into.check(sizes)
+
     def close(self) -> None:
-        """Closes the question: its last item has been read, or one has failed."""
+        """Close the question after its last item or a failure."""
         self.question = None
 
     def check_closed(self, event: str) -> None:
-        """Refuses an event, as the end of the round or of the run, while a question is open (RuntimeError)."""
+        """Refuse an event, such as the end of a round, while a question is open; RuntimeError."""
         if self.question is not None:
             raise RuntimeError(f"{event} while replies to {self.question!r} are unread: read every item of it first")
 
     def account(self) -> Costs:
-        """(1,) this rank's costs of a round; all time but waiting and sending counts as the server's computing."""
+        """(1,) this rank's costs of a round; time outside waiting and sending counts as the server's computing."""
         now = time.perf_counter()
         costs = self.clock.report(self._watch.stop()).costs(self.ledger.steps)
         seconds = costs["seconds"][0]
@@ -131,19 +143,19 @@ class Questions:
         return costs
 
     def row(self, costs: Costs, transport: NDArray[np.int64] | None = None) -> tuple[Row, bool]:
-        """Ends a round, given the costs of all ranks and what they moved; see `Clients.account`, `Ledger.row`."""
+        """End a round, from the costs and the transport of all ranks; see `Clients.account`, `Ledger.row`."""
         self._watch.begins()
         return self.ledger.row(costs, transport), bool(costs["stops"].any())
 
     def restart(self) -> None:
-        """Restarts the round in progress."""
+        """Restart the round in progress."""
         self.question = None
         self.ledger.forget()
         self._watch.begins(following=False)
 
 
 def participants(to: Participants, m: int) -> list[int]:
-    """The clients of a question in the order of reading, ascending for None (ValueError: none, unknown or doubled)."""
+    """Clients of a question in reading order, ascending for None; ValueError: none, unknown or repeated."""
     chosen = list(range(m)) if to is None else [int(i) for i in to]
     if not chosen or min(chosen) < 0 or max(chosen) >= m or len(set(chosen)) < len(chosen):
         raise ValueError(f"a question goes to different clients from 0..{m - 1}, not to {chosen}")
@@ -151,13 +163,13 @@ def participants(to: Participants, m: int) -> list[int]:
 
 
 def forget_scratch(clients: Mapping[int, Client], asked: set[int]) -> None:
-    """Empties the scratch of the clients that a round asked, at its end: what outlives it belongs into their memory."""
+    """Empty the scratch of a round's clients; lasting data belong in their memory."""
     for i in asked:
         clients[i].scratch.clear()
     asked.clear()
 
 
 def received(block: messages.Bytes) -> Any:
-    """Unpacks a message for a client: read-only arrays, since the clients of a process may share the bytes."""
+    """Unpack a message for a client: read-only arrays, since a process's clients may share the bytes."""
     block.setflags(write=False)
     return messages.unpack(block)

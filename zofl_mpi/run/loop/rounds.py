@@ -1,4 +1,4 @@
-"""Rounds: run, evaluate, record, checkpoint, stop at a signal."""
+"""Rounds of a run: run, evaluate, record, checkpoint, stop at a signal."""
 
 import json
 import time
@@ -44,7 +44,7 @@ from zofl_mpi.run.loop.totals import Totals, note
 @final
 @dataclass(frozen=True)
 class Schedule:
-    """Rounds after which to evaluate, and when to checkpoint, by the flags of these names (`plan.RunFlags`)."""
+    """Rounds to evaluate and to checkpoint after, by the flags of these names (`plan.RunFlags`)."""
 
     rounds: int
     eval_every: int
@@ -56,32 +56,32 @@ class Schedule:
 
 
 MAX_SEPARATE_MEMORIES = 1000
-"""Most clients with a data set each in a checkpoint: in HDF5 creating a data set costs more than writing it."""
+"""Maximum number of clients with a data set each in a checkpoint: creating one in HDF5 costs more than writing it."""
 
 
 @final
 @dataclass(frozen=True)
 class Restored:
-    """Contents of a checkpoint: finished rounds, names of the steps so far, the state, {i: memory of client i}."""
+    """State restored from a checkpoint: finished rounds, step names so far, state, {i: memory of client i}."""
 
     round: int
     steps: list[str]
     state: Any
     memories: dict[int, Memory]
-    outline: dict[str, Any]  # of the state of `start`
+    outline: dict[str, Any]  # of the state that `start` returned
 
 
 @final
 @dataclass
 class Rounds:
-    """The rounds of a run, as rank 0 leads them.
+    """The rounds of a run, led by rank 0.
 
     Attributes:
         age: seconds since the run's beginning.
         totals: of the rounds so far.
-        state: after the last one.
-        ended: done, interrupted (by a signal), stopped (by `stop`, or by the method); "" while the run goes on.
-        reason: why it is stopped; "" where it is not.
+        state: after the last round.
+        ended: done, interrupted (by a signal), stopped (by `stop`, or by the method); "" during the run.
+        reason: reason of the stop, or "".
     """
 
     method: Method[Any]
@@ -96,19 +96,19 @@ class Rounds:
     reason: str = field(default="", init=False)
 
     def stop(self, reason: str) -> None:
-        """Ends the run after the round in progress, or after that whose row was just given."""
+        """End the run after the round in progress, or after the one just yielded."""
         self.reason = self.reason or reason or "no reason was given"
 
     def run(self, resumed: Restored | None) -> tuple[Totals, bool]:
-        """Runs all rounds, or until a signal or a stop; returns whether the run is done. Raises what `rows` does."""
+        """Run all rounds, or until a signal or a stop; return totals, and True if the run is done. Raises as `rows`."""
         for _ in self.rows(resumed):
             pass
         return self.totals, self.ended == "done"
 
     def rows(self, resumed: Restored | None) -> Iterator[dict[str, float]]:
-        """Runs from the start, or from a checkpoint; yields each round's columns, before a checkpoint is written.
+        """Run from the start or from a checkpoint; yield each round's columns before writing a checkpoint.
 
-        RunFailed: a round failed, finished ones are in the result file; WriteError: that cannot be written.
+        RunFailed: a round failed, the result has the finished ones; WriteError: the result cannot be written.
         """
         clients, recorder, schedule = self.clients, self.recorder, self.schedule
         parts = unread.begin(self.method) if resumed is None else {}
@@ -124,7 +124,7 @@ class Rounds:
             try:
                 state, columns, (row, stop) = clients.retry_on_rank_loss(partial(self._round, state, done, parts))
                 _check_state(state, outline)
-                if parts and row.bytes_up.any():  # a round in which nobody takes part needs few of them
+                if parts and row.bytes_up.any():  # a round without participants has few of them
                     clients.retry_on_rank_loss(partial(unread.check_read, self.method, parts, clients))
                     parts = {}
                 if done + 1 == first or schedule.evaluates(done + 1):
@@ -134,12 +134,12 @@ class Rounds:
             except (Exception, SystemExit) as exc:
                 raise _failed(done + 1, exc, self.method, recorder) from exc
             now = time.perf_counter()
-            wall, since, done = now - since, now, done + 1  # recording counts for the next round
+            wall, since, done = now - since, now, done + 1  # recording counts toward the next round
             self.state = state
             columns = self._record(done, wall, row, columns)
             began = time.perf_counter()
             yield columns
-            since += time.perf_counter() - began  # what the caller does with a row counts for no round
+            since += time.perf_counter() - began  # the caller's work on a row counts for no round
             ends = stop or (bool(self.reason) and saving.every != 0)
             if saving.is_due(done) or (ends and done < schedule.rounds):
                 saving.save(partial(clients.retry_on_rank_loss, partial(self._save, done, state)))
@@ -151,7 +151,7 @@ class Rounds:
         self._finish(done, state)
 
     def _record(self, done: int, wall: float, row: Row, columns: dict[str, float]) -> dict[str, float]:
-        """Writes the row of a round that took `wall` seconds; returns its columns, these two among them."""
+        """Write the row of a round that took `wall` seconds; return its columns, including these two."""
         self.totals.add(row, wall, columns)
         columns = {"round": float(done), "seconds": wall, **columns}
         tables = {name: value for name, value in vars(row).items() if name != "seconds"}
@@ -162,7 +162,7 @@ class Rounds:
         return columns
 
     def _finish(self, done: int, state: Any) -> None:
-        """Writes the last state, of a run that is done or stopped."""
+        """Write the last state of a run that is done or stopped."""
         stopped = self.reason if done < self.schedule.rounds else ""
         final = messages.named(messages.leaves(state))
         if fleet := self.method.setting.fleet:
@@ -175,13 +175,13 @@ class Rounds:
         try:
             self.recorder.finish(final, "stopped" if stopped else "done", **attrs)
         except records.DamagedError:
-            if not self.schedule.checkpoint_every:  # else its last checkpoint is this one
+            if not self.schedule.checkpoint_every:  # otherwise its last checkpoint is this one
                 self.clients.retry_on_rank_loss(partial(self._save, done, state))
             raise
         self.ended = "stopped" if stopped else "done"
 
     def _begin(self, resumed: Restored | None) -> tuple[int, Any]:
-        """The number of finished rounds, and the state after them."""
+        """Number of finished rounds, and the state after them."""
         with without_warnings():
             done, state = (0, messages.copy(self.method.start())) if resumed is None else (resumed.round, resumed.state)
         if resumed is not None:
@@ -189,16 +189,16 @@ class Rounds:
             for _ in self.clients.ask_each(STEPS["<restore>"], memories, counted=False) if memories else ():
                 pass
             self.clients.ledger.steps[:] = resumed.steps
-        self.clients.account()  # the costs so far belong to no round
+        self.clients.account()  # costs so far belong to no round
         return done, state
 
     def _round(self, state: Any, r: int, parts: unread.Unusual) -> tuple[Any, dict[str, float], tuple[Row, bool]]:
-        """Runs round r, and its evaluation if one is due; returns the new state, its row's columns, its `account`.
+        """Run round r and its evaluation if due; return the new state, the row's columns, and its `account`.
 
-        `parts`: of which it is noted whether they are read.
+        Reads of `parts` are recorded.
         """
         method, clients = self.method, self.clients
-        # a repeated round must find its state unchanged
+        # a repeated round must start from an unchanged state
         state = messages.copy(state) if clients.survives else state
         with unread.noting(parts):
             state = finite_round(method, state, r, clients)
@@ -223,19 +223,19 @@ class Rounds:
         return state, columns, clients.account()
 
     def _survived(self, repeated: bool) -> None:
-        """Notes in the result which ranks were lost in the round, or in its checkpoint (then nothing is `repeated`)."""
+        """Record in the result the ranks lost during a round, or during its checkpoint (then nothing is `repeated`)."""
         totals = self.totals
         if new := self.clients.lost[len(totals.losses) :]:
             totals.losses += [records.Loss(totals.round, tuple(ranks), repeated) for ranks in new]
             self.recorder.survived(totals.losses[-len(new) :])
 
     def _save(self, done: int, state: Any) -> None:
-        """Writes a checkpoint: the state, the memories that there are, how many rounds are done; no random state.
+        """Write a checkpoint: the state, existing memories, number of rounds; no random state.
 
-        RunFailed: it cannot be written; DamagedError: it is written, and the result cannot be read any more.
+        RunFailed: it cannot be written; DamagedError: it is written, but the result is no longer readable.
         """
         clients, recorder = self.clients, self.recorder
-        recorder.flush()  # its rows first: what fails there is no checkpoint's failure
+        recorder.flush()  # its rows first: their failure is not the checkpoint's
         holders = clients.holders()
         recalled = clients.ask(STEPS["<recall>"], Acknowledged(), to=holders, counted=False) if holders else iter(())
         if len(holders) <= MAX_SEPARATE_MEMORIES:
@@ -256,31 +256,31 @@ class Rounds:
 
 
 def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> Any:
-    """The state after round r (UserError: a value that must be finite is not, or a state of another class)."""
+    """The state after round r; UserError: a value is not finite, or the state has another class."""
     with without_warnings():
         new = method.round(state, r, clients)
     if type(new) is not type(state):
         raise UserError(
-            f"round returned a {type(new).__name__} for a {type(state).__name__}: a checkpoint needs one class for the "
-            "states that start and round return"
+            f"round returned a {type(new).__name__} for a {type(state).__name__}: start and round must return states "
+            "of one class"
         )
     check_finite(new)
     return own_state(new)
 
 
 def _check_state(state: Any, like: dict[str, Any]) -> None:
-    """Refuses a state that --resume would refuse."""
+    """Refuse a state that --resume would refuse."""
     try:
         messages.check_like(state, like)
     except UserError as exc:
         raise UserError(
-            f"round returned a state that is not like the one of start ({exc}), so a checkpoint could not be "
-            "continued: keep classes, dtypes and shapes"
+            f"round returned a state that is not like the one of start ({exc}), which --resume needs: keep classes, "
+            "dtypes and shapes"
         ) from exc
 
 
 def check_arrays(state: Any) -> None:
-    """Refuses a state with an array that is not finite, which no field need declare; its numbers may be NaN."""
+    """Refuse a state with a non-finite array, declared or not; its numbers may be NaN."""
     for path, value in messages.leaves(state):
         is_array = (isinstance(value, np.ndarray) and value.dtype.kind in "fc") or (
             is_tensor(value) and value.is_floating_point()
@@ -290,7 +290,7 @@ def check_arrays(state: Any) -> None:
 
 
 def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
-    """Reads a checkpoint of this method (UserError: it is damaged, or its state is not like the one of `start`)."""
+    """Read a checkpoint of this method; UserError: damaged, or its state is unlike the one of `start`."""
     payload = checkpoint.payload
     try:
         with without_warnings():
@@ -313,14 +313,14 @@ def restored(checkpoint: records.Checkpoint, method: Method[Any]) -> Restored:
 
 
 def result_of(text: str) -> Path:
-    """The result that --resume names, by its own path or its checkpoint's (UserError: no file can have it)."""
+    """The result in --resume, given by its own path or its checkpoint's; UserError: an impossible path."""
     path = user_path(text, "--resume")
     records.check_name(path, "--resume")
     return path.with_name(path.name.removesuffix(".ckpt.h5") + ".h5") if path.name.endswith(".ckpt.h5") else path
 
 
 def _failed(round_: int, exc: BaseException, method: Method[Any], recorder: records.Recorder) -> RunFailed:
-    """The error of a round: of a client, a user's mistake, too little memory, or a mistake in the method."""
+    """The error of a round: a client's, the user's, out of memory, or the method's."""
     cause, trace, place = str(exc), "", dict[str, Any]()
     if isinstance(exc, ClientError):
         cause, trace = f"{exc}; {memory.remedy(method)}" if exc.short else str(exc), exc.trace

@@ -1,4 +1,4 @@
-"""Rank 0's part of a run: the result file, the clients, the closing lines, and a clear end in every case."""
+"""Rank 0's part of a run: result file, clients, closing lines, and an orderly end in every case."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -18,23 +18,24 @@ from zofl_mpi.run.command.build import Job
 from zofl_mpi.run.loop import rounds as loop
 from zofl_mpi.run.loop.divergence import has_diverged
 from zofl_mpi.run.loop.local import LocalClients
+from zofl_mpi.run.loop.screen import show
 from zofl_mpi.run.loop.signals import STATUS
 from zofl_mpi.run.loop.totals import Totals, short
 from zofl_mpi.run.loop.tracking import tracker
 from zofl_mpi.run.mpi.world import MPIWorld
 
 NOTABLE = 0.1
-"""Share of a run from which on the closing lines tell that the server waited for one rank, or of evaluations."""
+"""Minimum share of a run's time for the closing lines to mention late ranks or evaluations."""
 STALLED_EVALUATIONS = 6
-"""Evaluations in a row with the same bits that count as no progress."""
+"""Number of consecutive evaluations with identical bits that counts as no progress."""
 
 
 @final
 class Session:
-    """Rank 0's part of a run: its clients, its rounds, its result, which is closed in every case."""
+    """Rank 0's part of a run: clients, rounds, result; the result is closed in every case."""
 
     def __init__(self, job: Job, age: Callable[[], float] = device.age) -> None:
-        """`age`: seconds since the run's beginning."""
+        """`age`: seconds since the start of the run."""
         assert job.recorder is not None
         world, method, watch, values = job.world, job.method, job.watch, job.plan.values
         self.job, self.recorder = job, job.recorder
@@ -50,29 +51,29 @@ class Session:
         self.rounds = loop.Rounds(method, composed(self.clients, method), schedule, job.recorder, job.bar, age)
 
     def rows(self) -> Iterator[dict[str, float]]:
-        """The columns of each round, as `Rounds.rows`; whatever is raised finds the result closed, or its rows safe."""
+        """Columns of each round, as `Rounds.rows`; at any exception the result is closed, or its rows are safe."""
         try:
             with self.job.bar:
                 yield from self.rounds.rows(self.job.resumed)
         except UserError as exc:
             self.break_off(exc)
             raise
-        except BaseException:  # as Ctrl-C: rows may wait
+        except BaseException:  # such as Ctrl-C: rows may wait
             with suppress(UserError):
                 self.recorder.flush()
             raise
 
     def break_off(self, exc: BaseException) -> None:
-        """Closes the result of a run that fails."""
+        """Close the result of a failing run."""
         if isinstance(exc, records.WriteError) or isinstance(exc.__cause__, records.WriteError):
             self.recorder.abandon()
-        with suppress(UserError):  # the run's own failure is the one to report
+        with suppress(UserError):  # report the run's own failure
             self.recorder.close("interrupted")
         self.job.watch.ends()
 
     @property
     def remedy(self) -> str:
-        """Advice how to continue a run that failed; "" if nothing can."""
+        """Advice for continuing a failed run; "" if impossible."""
         return f"; {self.job.watch.remedy()}" if self.job.watch.has_checkpoint else ""
 
     def closing(self) -> str:
@@ -86,7 +87,7 @@ class Session:
 
 
 def lead(job: Job) -> int:
-    """Runs the rounds and closes everything; returns the exit status. A failure ends all ranks with one message."""
+    """Run the rounds and close everything; return the exit status. A failure ends all ranks with one message."""
     session, track = Session(job), None
     try:
         track = tracker(job.plan.values["track"], session.recorder.path)
@@ -102,16 +103,16 @@ def lead(job: Job) -> int:
             track.on_end(session)
     status = STATUS if session.rounds.ended == "interrupted" else 0
     session.clients.close(status)
-    print(session.closing(), flush=True)
+    show(session.closing())
     return status
 
 
 def closing(totals: Totals, path: Path, stopped: str = "", resume: str = "") -> str:
-    """The last lines of a run: measures reached, times, bytes sent, and the path of the result.
+    """Closing lines of a run: measures reached, times, bytes sent, path of the result.
 
     Args:
-        stopped: why the run ends before its last round, and what continues it; "" where it does not.
-        resume: the command that continues it.
+        stopped: reason of an early end and how to continue; "" for a complete run.
+        resume: the command that continues the run.
     """
     lines = [f"stopped after round {totals.round} {stopped}"] if stopped else []
     measures = ("test_accuracy", "personal_accuracy", "test_loss", "objective")
@@ -133,7 +134,7 @@ def closing(totals: Totals, path: Path, stopped: str = "", resume: str = "") -> 
         who = f"{S} ranks, each on average: " if S > 1 else ""
         own = _spent(np.mean(servers, axis=0))
         lines.append(f"server    {who}{own}; {totals.both:.1f} s of its computing while clients computed")
-    if totals.evaluating > max(1.0, NOTABLE * totals.wall):  # a short run need not be any shorter
+    if totals.evaluating > max(1.0, NOTABLE * totals.wall):  # a short run need not be shorter
         lines.append(
             f"evaluated {totals.evaluating:.1f} s ({totals.evaluating / totals.wall:.0%} of the run): --eval-every "
             "makes evaluations rarer, --eval-samples and --eval-clients smaller"
@@ -159,7 +160,7 @@ def closing(totals: Totals, path: Path, stopped: str = "", resume: str = "") -> 
 
 
 def astray(course: Sequence[tuple[int, float]], called: str) -> str:
-    """A sentence on a quantity, by its (round, value), that diverges or stands still; else ""."""
+    """Warning if a quantity, by its (round, value), diverges or stagnates; else ""."""
     values = [value for _, value in course]
     if len(values) < 2:
         return ""

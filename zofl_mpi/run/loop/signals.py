@@ -1,4 +1,4 @@
-"""SIGTERM and SIGUSR1 (a scheduler's warning before it takes the node) end a run after the round in progress."""
+"""SIGTERM and SIGUSR1 (a scheduler's warning) end a run after the round in progress."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any, final
 
 STATUS = 75
-"""Exit status of a run that a signal stopped and that can be resumed (EX_TEMPFAIL): a job script requeues on it."""
+"""Exit status after a signal, for a run that can be resumed (EX_TEMPFAIL); job scripts requeue on it."""
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -16,7 +16,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 @final
 class Stop:
-    """Names the signal that has come, "" for none. Blocking MPI calls delay Python's handler until they return."""
+    """Name of the received signal, or "". Blocking MPI calls delay Python's handler until they return."""
 
     def __init__(self) -> None:
         self._name, self._listens, self._before = "", False, dict[int, Any]()
@@ -25,7 +25,7 @@ class Stop:
         return self._name
 
     def listen(self) -> None:
-        """Makes the signals be noted here, and do nothing else; without effect in any but the main thread."""
+        """Record signals instead of their usual effect; only in the main thread."""
         if threading.current_thread() is not threading.main_thread():
             return
         self._listens = True
@@ -33,14 +33,14 @@ class Stop:
             self._before.setdefault(number, signal.signal(number, self._heard))
 
     def restore(self) -> None:
-        """Makes the signals do again what they did before `listen`."""
+        """Restore the signals' handlers from before `listen`."""
         while self._before:
             signal.signal(*self._before.popitem())
 
     def tell(self, say: Callable[[str], None]) -> None:
-        """Gives the first signal's name to `say` at once, in another thread: the main one may wait in MPI.
+        """Give the first signal's name to `say` at once, in another thread: the main one may wait in MPI.
 
-        Before `listen` the signal then ends this process, as it would without a handler.
+        Before `listen` the signal then ends this process, as without a handler.
         """
         heard, wakes = os.pipe()
         os.set_blocking(wakes, False)
@@ -59,7 +59,7 @@ class Stop:
         threading.Thread(target=listen, daemon=True).start()
 
     def ignore(self) -> None:
-        """Makes the signals do nothing: the run has ended, and its exit status is decided."""
+        """Ignore signals: the run has ended, and its exit status is decided."""
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 

@@ -1,4 +1,4 @@
-"""Totals of a session for its screen and closing lines: times, bytes, the latest measures."""
+"""Totals of a session for its screen and closing lines: times, bytes, latest measures."""
 
 import math
 from collections.abc import Container, Mapping
@@ -14,47 +14,46 @@ from zofl_mpi.errors import mistake, warn
 from zofl_mpi.run.records.rows import Loss
 
 NOTED = ("test_accuracy", "objective")
-"""Columns that the progress of a run shows."""
+"""Columns shown in a run's progress."""
 
 
 @final
 @dataclass
 class Totals:
-    """Numbers of this session's rounds for the closing lines."""
+    """Sums over this session's rounds, for the closing lines."""
 
     round: int  # the last finished round of the run, 1..R
     # (P + 1, 3) compute, wait, comm of each rank
     seconds: NDArray[np.float64] = field(default_factory=lambda: np.zeros((1, 3)))
     both: float = 0.0  # seconds in which clients and server computed at once, see `Overlap`
-    start: float = 0.0  # seconds from the process's beginning to this session's first round
+    start: float = 0.0  # seconds from the process's start to this session's first round
     wall: float = 0.0
-    evaluating: float = 0.0  # seconds of `wall` in evaluations
+    evaluating: float = 0.0  # seconds of `wall` spent in evaluations
     bytes_down: int = 0
     bytes_up: int = 0
-    transport: int = 0  # bytes that ranks received of others
+    transport: int = 0  # bytes that ranks received from others
     rounds: int = 0
     last: dict[str, float] = field(default_factory=dict)  # the latest value of each column
-    measured: int = 0  # round of the latest value of those that `note` shows
-    # (round, objective) of each evaluation; the test loss where there is no objective
+    measured: int = 0  # round of the latest value of the columns in `note`
+    # (round, objective) of each evaluation; test loss if there is no objective
     course: list[tuple[int, float]] = field(default_factory=list)
-    losses: list[Loss] = field(default_factory=list)  # of client ranks, that were survived
+    losses: list[Loss] = field(default_factory=list)  # survived losses of client ranks
     server_ranks: int = 1  # S; the clients live on the other ranks
-    # of the estimates in all rounds of the run so far; counted at the end, which costs time at large m
+    # directions of the estimates in all rounds so far; counted at the end, since it takes time at large m
     directions: Directions | None = None
-    # {client rank: seconds} that the server waited in rounds in which this rank computed longest: at most what it
-    # computed beyond the mean of the client ranks; see `latest_rank`
+    # {client rank: seconds} that the server waited for it as the slowest rank; see `latest_rank`
     late: dict[int, float] = field(default_factory=dict)
 
     def count_directions(self, method: Method[Any]) -> dict[str, float]:
-        """Counts the run's directions; returns the result's attribute `directions_per_parameter`, if there are any."""
+        """Count the run's directions; return the attribute `directions_per_parameter`, if there are any."""
         try:
             self.directions = method.directions(self.round)
-        except Exception as exc:  # a user's report costs no run
+        except Exception as exc:  # a user's report must not fail the run
             warn(f"directions({self.round}) failed ({mistake(exc)}): the result does not have them")
         return {"directions_per_parameter": self.directions.per_parameter} if self.directions else {}
 
     def add(self, row: Row, wall: float, columns: Mapping[str, float]) -> None:
-        """Adds a round."""
+        """Add a round."""
         self.seconds = self.seconds + row.seconds[:, :, :3].sum(axis=0)
         longest = row.seconds[:, :, 0].max(axis=1)
         self.both += float(overlap(row.steps, longest[None, :, None], np.array([wall])).both[0])
@@ -74,9 +73,9 @@ class Totals:
 
 
 def latest_rank(row: Row, server_ranks: int, lost: Container[int]) -> tuple[int, float]:
-    """The client rank that computed longest in a round, and the seconds that the server waited for it.
+    """The client rank that computed longest in a round, and an upper bound on the server's wait for it.
 
-    These are at most what it computed beyond the mean of the client ranks; (0, 0.0) where one client rank is left.
+    The bound is its computing time beyond the client ranks' mean; (0, 0.0) with one client rank.
     """
     compute, wait = row.seconds[:, :, 0].sum(axis=0), float(row.seconds[:, 0, 1].sum())
     ranks = [rank for rank in range(server_ranks, len(compute)) if rank not in lost]
@@ -87,7 +86,7 @@ def latest_rank(row: Row, server_ranks: int, lost: Container[int]) -> tuple[int,
 
 
 def note(totals: Totals) -> str:
-    """The last evaluation in a few words, with its round if that is not the last one."""
+    """The last evaluation in a few words, with its round unless it is the last one."""
     shown = [f"{name.replace('_', ' ')} {short(totals.last[name])}" for name in NOTED if name in totals.last]
     if shown and totals.measured < totals.round:
         shown[0] += f" (round {totals.measured})"
@@ -95,5 +94,5 @@ def note(totals: Totals) -> str:
 
 
 def short(value: float) -> str:
-    """A number for the screen: four decimals, or four digits where it is large."""
+    """A number for the screen: four decimals, or four digits if large."""
     return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.4g}"

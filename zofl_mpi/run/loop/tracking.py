@@ -1,4 +1,4 @@
-"""TensorBoard's files of a run: from Python by a callback, from the command line by --track."""
+"""TensorBoard files of a run: a callback in Python, --track on the command line."""
 
 import math
 import os
@@ -13,17 +13,17 @@ from zofl_mpi.paths import user_path
 
 @final
 class TensorBoard:
-    """Writes a run's columns as scalars for TensorBoard; a continued run replaces what its rounds wrote before."""
+    """Writes a run's columns as scalars for TensorBoard; a continued run replaces earlier values of its rounds."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """`folder`: what `tensorboard --logdir` shows, one for each run."""
+        """`folder`: the argument of `tensorboard --logdir`; one per run."""
         library("tensorboard", "TensorBoard")
         self._make = library("torch.utils.tensorboard", "TensorBoard", "tensorboard").SummaryWriter
         self.folder = os.fspath(folder)
         self._writer: Any = None
 
     def on_round(self, run: Any, row: Mapping[str, float]) -> None:
-        """Writes the columns of the round; they are in the file when it returns (UserError: they cannot be)."""
+        """Write the round's columns to the file; UserError if that fails."""
         r = int(row["round"])
         try:
             if self._writer is None:
@@ -36,16 +36,16 @@ class TensorBoard:
             raise UserError(f"TensorBoard: {self.folder} cannot be written: {exc.strerror or exc}") from exc
 
     def on_end(self, run: Any) -> None:
-        """Closes the file."""
+        """Close the file."""
         if self._writer is not None:
             self._writer.close()
         self._writer = None
 
 
 def tracker(track: str, result: Path | None) -> TensorBoard | None:
-    """The tracker that --track asks for; None if it asks for none (UserError: it cannot be).
+    """The tracker for --track; None if unused (UserError: invalid).
 
-    `result`: the file beside which the folder lies where none is named; None: only to check.
+    `result`: the file beside which the default folder lies; None: only check.
     """
     if not track:
         return None
@@ -59,7 +59,7 @@ def tracker(track: str, result: Path | None) -> TensorBoard | None:
 
 
 def library(module: str, who: str, extra: str = "") -> Any:
-    """A library of an extra (UserError: it is not installed)."""
+    """Import a library of an extra; UserError if it is not installed."""
     try:
         return import_module(module)
     except ImportError as exc:

@@ -1,8 +1,8 @@
-"""Ranks beside rank 0: one rank's clients, or a further rank of the server, answering until the end."""
+"""Ranks other than rank 0: each answers for its clients, or as a further server rank, until the run ends."""
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast, final
 
@@ -16,6 +16,7 @@ from zofl_mpi.engine.fields import without_warnings
 from zofl_mpi.engine.hidden import Unchanged
 from zofl_mpi.engine.ledger import SERVER, Clock
 from zofl_mpi.engine.ownership import Shared, own_memory
+from zofl_mpi.engine.reduction import Adder, whole
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.staging import staging_of
@@ -46,6 +47,7 @@ class ClientRank:
         self._data, self._watch = data, watch or Watch()
         self._connect = partial(make_collectives, world, self._watch, self._staging, len(data), loads)
         self._pair: Collectives | None = None
+        self._adder = Adder()
         if 0 < world.rank < world.server_ranks:  # another rank of the server, which has no clients
             self._connect = partial(make_collectives, world, self._watch, self._staging)
             self._pair = self._connect(comm=world.pairs[world.rank - 1])
@@ -55,7 +57,7 @@ class ClientRank:
         self._begin()
 
     def serve(self) -> int:
-        """Serves the server's questions until it ends the run; returns the exit status that it gave."""
+        """Answer the server's questions until it ends the run; return its exit status."""
         status = None
         while status is None:
             try:
@@ -67,7 +69,7 @@ class ClientRank:
         return status
 
     def _answer(self) -> int | None:
-        """Answers one question; returns the exit status if it was the last."""
+        """Answer one question; return the exit status if it was the last."""
         since = time.perf_counter()
         question, block = self._collectives.bcast_question()
         self._clock.seconds[question.step or SERVER, "wait"] += time.perf_counter() - since
@@ -78,6 +80,9 @@ class ClientRank:
             case "ask" | "each" | "mean" | "sum":
                 with unread.noting(self._parts):
                     self._compute(question, block)
+            case "reduce":
+                self._add_up(self._adder.own)
+                self._adder = Adder()
             case "step":
                 serve_step(self._collectives, cast(Collectives, self._pair), self._method, question, block, self._clock)
             case "holders":
@@ -96,7 +101,7 @@ class ClientRank:
         return None
 
     def _compute(self, question: Question, block: messages.Bytes | None) -> None:
-        """Takes the step that a question asks for."""
+        """Run the step of a question."""
         self._asked.update(i for i in question.to if i in self._clients)
         if question.kind == "each":
             self._stream(question, self._own_messages(question))
@@ -106,7 +111,7 @@ class ClientRank:
             self._contribute(question, self._one_message(question, block))
 
     def _recover(self, survival: Survival) -> None:
-        """Comes together with the ranks that are left; gets other clients, whose memories the server keeps."""
+        """Regroup with the remaining ranks and take over clients, with their memories from the server."""
         survival.recover()
         self._begin()
         self._watch.begins(following=False)
@@ -117,9 +122,19 @@ class ClientRank:
         own = (i for i, rank in enumerate(self._collectives.placement) if rank == self._collectives.rank)
         self._clients = {i: Client(i, self._data[i]) for i in own}
         self._asked: set[int] = set()  # in this round: no other client has scratch
+        self._adder = Adder()
+
+    def _take(self, question: Question) -> Callable[[int, Any], Any]:
+        """Function that handles a reply: it adds the reduced part to the question's reduction."""
+        if not question.reduction:
+            return whole
+        if self._adder.number != question.reduction:
+            self._adder = Adder(question.first, number=question.reduction)
+        self._adder.shares.update(question.shares or {})
+        return partial(self._adder.take, size=partial(bytes_up, self._method))
 
     def _unhidden(self) -> None:
-        """Refuses state that the steps of the first round have hidden in the method, which has no checkpoint."""
+        """Refuse state that steps of the first round hid in the method: no checkpoint holds it."""
         if self._watch.round <= 1:
             self._unchanged.check()
 
@@ -146,7 +161,7 @@ class ClientRank:
             return {i: received(block[end - sizes[i] : end].copy()) for i, end in zip(own, ends, strict=True)}
 
     def _stream(self, question: Question, inbox: dict[int, Any]) -> None:
-        """Computes item after item, while the communication thread delivers the earlier ones."""
+        """Compute items in turn, while the communication thread delivers earlier ones."""
         outbox, lost = Outbox(self._staging), list[Exception]()
 
         def gather() -> None:
@@ -160,8 +175,8 @@ class ClientRank:
 
         thread = threading.Thread(target=gather, daemon=True)
         thread.start()
-        step = self._step(question)
-        for item in round_robin(step, self._clients, inbox, self._clock, question.step, self._batched, self._unhidden):
+        step, how = self._step(question), (self._batched, self._unhidden, self._take(question))
+        for item in round_robin(step, self._clients, inbox, self._clock, question.step, *how):
             with self._clock.time(question.step, "comm"):
                 prepared = messages.prepare(item.failed or item.content)
             with self._clock.time(question.step, "wait"):
@@ -179,7 +194,7 @@ class ClientRank:
             raise lost[0]
 
     def _contribute(self, question: Question, inbox: dict[int, Any]) -> None:
-        """Serves `mean` and `sum`: if every rank's clients succeeded and the mean exists, adds this rank's part."""
+        """Serve `mean` and `sum`."""
         own, shares = mean.Contribution(), question.shares or {}
         if question.kind == "sum":
             term: Any = adding(self._method, step_of(self._method, question.term))
@@ -199,6 +214,10 @@ class ClientRank:
                     self._unhidden()
             except BaseException as exc:  # SystemExit too: the server must hear of it
                 own.failed.append((i, self._collectives.rank, failure(0, exc)))
+        self._add_up(own)
+
+    def _add_up(self, own: mean.Contribution) -> None:
+        """Add this rank's part to a mean or a sum, if every rank's clients succeeded and it exists."""
         own.report = self._clock.report(self._watch.stop())
         self._watch.begins(following=False)  # the server may count this report as the round's account
         contributions = self._collectives.allgather_objects(own.without_arrays())

@@ -13,9 +13,10 @@ import numpy as np
 from zofl_mpi.engine import mean, messages
 from zofl_mpi.engine.between import bytes_up
 from zofl_mpi.engine.clients import Booked, ClientError, Clients, Participants, Replies, Step, Weights
-from zofl_mpi.engine.ledger import SERVER, CostReport, Costs, Row
+from zofl_mpi.engine.ledger import REDUCED, SERVER, CostReport, Costs, Row
 from zofl_mpi.engine.mean import Contribution
 from zofl_mpi.engine.messages import Bytes
+from zofl_mpi.engine.reduction import Reduction
 from zofl_mpi.engine.setting import Loads
 from zofl_mpi.engine.sharing import SharedServerStep
 from zofl_mpi.engine.staging import staging_of
@@ -40,7 +41,7 @@ Inbox = queue.SimpleQueue[list[Arrived] | RanksLost]
 
 @final
 class MPIClients(Clients):
-    """All clients, on the client ranks, as rank 0 asks them (`Clients`); the other ranks run `ClientRank.serve`."""
+    """`Clients` of rank 0: all clients, on the client ranks, which run `ClientRank.serve`."""
 
     def __init__(
         self, world: MPIWorld, m: int, method: Any = None, watch: Watch | None = None, loads: Loads | None = None
@@ -63,27 +64,38 @@ class MPIClients(Clients):
         self._kept: dict[int, Bytes] = {}
         self._reports: list[tuple[int, CostReport]] = []  # of this round's means, by rank
         self._rest: Callable[[], None] | None = None  # brings all ranks to the end of the open question, unread
+        self._reductions = 0  # that were asked for
         self._all_reported = False  # whether the client ranks have computed nothing since their `_reports`
 
     def ask(
-        self, step: Step, message: Any, *, to: Participants = None, counted: bool = True, booked: Booked = None
+        self,
+        step: Step,
+        message: Any,
+        *,
+        to: Participants = None,
+        counted: bool = True,
+        booked: Booked = None,
+        into: Reduction | None = None,
     ) -> Replies:
         if self._survival is not None and step is STEPS["<recall>"]:
             kept = self._kept  # as at the last account
             return ((i, messages.unpack(kept[i]) if i in kept else Memory({})) for i in participants(to, self.m))
         to = self._participants(to)
-        self._send_one("ask", step, message, to, counted=counted)
+        self._send_one("ask", step, message, to, counted=counted, **self._reducing(into, to, counted))
         size = messages.size(message)
         return self._replies(step.__name__, {i: booked[i] if booked else size for i in to}, counted)
 
-    def ask_each(self, step: Step, each: Mapping[int, Any], *, counted: bool = True) -> Replies:
+    def ask_each(
+        self, step: Step, each: Mapping[int, Any], *, counted: bool = True, into: Reduction | None = None
+    ) -> Replies:
         to = self._participants(each)
         prepared = {i: messages.prepare(each[i]) for i in to}
         sizes = {i: message.size for i, message in prepared.items()}
         block = self._staging.packed([prepared[i] for i in sorted(to, key=self._collectives.placement.__getitem__)])
         name = self._questions.open(step)
         with self._questions.clock.time(name, "comm"):
-            self._put(Question("each", name, to, counted, list(sizes.values())))
+            reducing = self._reducing(into, to, counted)
+            self._put(Question("each", name, to, counted, list(sizes.values()), **reducing))
             self._collectives.scatter(sizes, block)
         return self._replies(name, {i: messages.size(each[i]) for i in to}, counted)
 
@@ -102,7 +114,10 @@ class MPIClients(Clients):
         to = sorted(self._participants(to))
         shares = mean.normalised(to, weights)
         self._send_one("mean", step, message, to, counted=counted, shares=shares)
-        return self._combined(step.__name__, message, mean.Contribution(), counted, booked)  # the server has no client
+        result, sizes = self._combined(step.__name__, mean.Contribution())  # the server has no client
+        if counted:
+            self._book(step.__name__, message, sizes, booked)
+        return result
 
     def sum(
         self,
@@ -122,7 +137,9 @@ class MPIClients(Clients):
         self._send_one("sum", step, message, to, term=term.__name__)
 
         def read() -> Any:
-            return self._combined(step.__name__, message, mean.Sum(m=self.m), True, booked)
+            total, sizes = self._combined(step.__name__, mean.Sum(m=self.m))
+            self._book(step.__name__, message, sizes, booked)
+            return total
 
         self._rest = read
         return read
@@ -218,8 +235,32 @@ class MPIClients(Clients):
             self._touched.update(chosen)
         return chosen
 
-    def _combined(self, name: str, message: Any, own: Contribution, counted: bool, booked: Booked) -> Any:
-        """The mean or the sum of what the ranks have; ends the question."""
+    def _reducing(self, into: Reduction | None, to: list[int], counted: bool) -> dict[str, Any]:
+        """Fields of a question that describe the reduction of its replies."""
+        if into is None:
+            return {}
+        self._reductions += not into.adder.number
+        into.begin(into.adder.number or self._reductions, self._reduced, counted)
+        return {"reduction": into.adder.number, "first": into.adder.first, "shares": into.untold(to)}
+
+    def _reduced(self, into: Reduction) -> Any:
+        """The mean of the reduced parts of replies, which the ranks have added up."""
+        self._questions.check_closed("a mean of replies was read")
+        self.ledger.open(REDUCED)
+        self._put(Question("reduce", REDUCED))
+        result, sizes = self._combined(REDUCED, into.adder.own)
+        self._questions.book(into, sizes)
+        return result
+
+    def _book(self, name: str, message: Any, sizes: Mapping[int, int], booked: Booked) -> None:
+        """Count a message, and the replies by {client: bytes}."""
+        down = messages.size(message)
+        for i, size in sizes.items():
+            self.ledger.sent(name, i, booked[i] if booked else down)
+            self.ledger.received(name, i, size)
+
+    def _combined(self, name: str, own: Contribution) -> tuple[Any, dict[int, int]]:
+        """The mean or the sum of what the ranks have, and {client: bytes of its reply}; ends the question."""
         self._rest = None
         with self._questions.clock.time(name, "wait"):
             contributions = self._collectives.allgather_objects(own)
@@ -231,14 +272,10 @@ class MPIClients(Clients):
             raise ClientError(failed[0], self._rank_at_start(failed[1]), name, failed[2])
         with self._questions.clock.time(name, "comm"):
             result = mean.combined(contributions, own, self._collectives.reduce_sum)
-        down = messages.size(message)
-        for i, size in sorted(pair for c in contributions for pair in c.sizes.items()) if counted else ():
-            self.ledger.sent(name, i, booked[i] if booked else down)
-            self.ledger.received(name, i, size)
-        return result
+        return result, dict(sorted(pair for c in contributions for pair in c.sizes.items()))
 
     def _changed(self) -> dict[int, Bytes]:
-        """Memories that changed since the last account; none without --survive."""
+        """Memories changed since the last account; empty without --survive."""
         if self._survival is None:
             return {}
         with self._questions.clock.time(SERVER, "comm"):
@@ -255,7 +292,7 @@ class MPIClients(Clients):
         return rank + self.sharing.ranks - 1 if rank else 0
 
     def _recover(self, survival: Survival) -> None:
-        """Comes together with the ranks that are left, and gives the clients, on their new ranks, their memories."""
+        """Regroup with the remaining ranks, and restore the clients' memories on their new ranks."""
         while True:
             self.lost.append(survival.recover())
             left = survival.comm.size - 1
@@ -284,7 +321,7 @@ class MPIClients(Clients):
             self._put(Question(kind, name, to, **more), block)
 
     def _put(self, question: Question, block: Bytes | None = None) -> None:
-        """Asks all ranks, with the one message if there is one."""
+        """Send a question to all ranks, with its message if there is one."""
         self._all_reported, question = False, question._replace(round=self._watch.round)
         if block is None:
             self._collectives.bcast_question(question)
