@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shared.command import tell
-from shared.groups import Group
+from shared.groups import Group, split
 from zofl_mpi.errors import UserError
 from zofl_mpi.run import grid, records
+from zofl_mpi.run.grid.tune import planned
 
 
 def read(name: str, flags: argparse.Namespace, known: Sequence[str], needed: Sequence[str] = ()) -> list[Group]:
@@ -55,15 +56,13 @@ def _position(study: grid.Grid, group: Group, axes: Sequence[str]) -> list[int]:
 
 def _collect(study: grid.Grid) -> tuple[list[Group], list[str]]:
     """The groups of a grid, and a sentence for each result that cannot be used."""
-    planned: dict[tuple[str, ...], list[grid.GridRun]] = {}
-    for run in study.runs:
-        planned.setdefault(tuple(e for axis, e in run.coordinates.items() if axis != "seed"), []).append(run)
+    runs = planned(study, tried=True)[0].values()
     groups: list[Group] = []
     troubles: list[str] = []
-    for members in planned.values():
+    for members in split(runs, lambda run: str({**run.coordinates, "seed": ""})).values():
         found = [grid.finished(study, member) for member in members]
-        runs = tuple(run for run in found if isinstance(run, records.Run))
+        usable = tuple(run for run in found if isinstance(run, records.Run))
         troubles += [sentence for sentence in found if isinstance(sentence, str)]
         where = {axis: entry for axis, entry in members[0].coordinates.items() if entry and axis != "seed"}
-        groups.append(Group(where, len(members), runs[0].config if runs else members[0].flags, runs))
+        groups.append(Group(where, len(members), usable[0].config if usable else members[0].flags, usable))
     return groups, troubles

@@ -49,9 +49,9 @@ def best(found: Groups, column: str, over: Sequence[str] = ()) -> Groups:
         ends, edge = edges(k, [(group.where, group.flags) for group in same], tuned)
         notes.append(f"{same[k].label}: the best of {len(same)} by {column}, {values[k]:.4g}{edge}")
         where = {axis: same[k].where[axis] for axis in rest}  # its steps do not tell it from a control any more
-        told: dict[str, Any] = {axis: plain(same[k].where[axis]) for axis in tuned}
-        told |= {f"best_{column}": values[k], "at_edge": " ".join(ends)}
-        chosen.append(replace(same[k], where=where, told=told))
+        columns: dict[str, Any] = {axis: plain(same[k].where[axis]) for axis in tuned}
+        columns |= {f"best_{column}": values[k], "at_edge": " ".join(ends)}
+        chosen.append(replace(same[k], where=where, told=columns))
     return replace(found, groups=tuple(chosen), notes=tuple(notes), sets={axis: found.sets[axis] for axis in rest})
 
 

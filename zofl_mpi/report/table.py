@@ -27,7 +27,8 @@ def table(
     """
     axes = _axes(found, rows)
     lines = [[plain(group.where[axis]) for axis in axes] for group in found.groups]
-    kept: list[Row] = [{axis: plain(group.where[axis]) for axis in axes} | group.told for group in found.groups]
+    both = zip(lines, found.groups, strict=True)
+    kept: list[Row] = [{**dict(zip(axes, line, strict=True)), **group.told} for line, group in both]
     header, notes = list(axes), list[str]()
     for y in columns or [means.quantity(found.groups, None)]:
         curves, lost = means.curves(found, means.quantity(found.groups, y), "rounds")

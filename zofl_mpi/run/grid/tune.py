@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from zofl_mpi.run import records
-from zofl_mpi.run.grid.file import Grid, GridRun, Tune
+from zofl_mpi.run.grid.axes import Tune
+from zofl_mpi.run.grid.file import Grid, GridRun
 from zofl_mpi.run.grid.state import finished
 
 LAST_EVALUATIONS = 5
