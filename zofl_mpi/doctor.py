@@ -31,7 +31,7 @@ SIZES = (1, 7_840, 1_000_000)
 @final
 @dataclass(frozen=True)
 class EchoedVector:
-    """A vector on its way to a client and back."""
+    """Message with a vector, to a client and back."""
 
     a: np.ndarray[Any, np.dtype[np.float32]]
 
@@ -41,7 +41,7 @@ class Echo:
     """Method for the timed exchanges: clients return the vector they receive."""
 
     def echo(self, client: Client, message: EchoedVector) -> EchoedVector:
-        """Step: the message."""
+        """Step: returns the message."""
         return message
 
 
@@ -64,7 +64,7 @@ def main(words: list[str] | None = None) -> int:
             raise
         if output_fails():
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        world.abort(f"zofl_mpi: the check cannot go on: {plain(exc)}")  # the other ranks would wait for this one
+        world.abort(f"zofl_mpi: the check cannot go on: {plain(exc)}")  # else the other ranks would wait for this one
     return 0
 
 

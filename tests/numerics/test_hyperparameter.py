@@ -239,7 +239,7 @@ def test_a_mean_that_is_not_positive_is_refused(x):
 
 def test_no_convergence_is_told(monkeypatch):
     monkeypatch.setattr(hyperparameter, "NEWTON_STEPS", 1)
-    with pytest.raises(UserError, match=r"a gradient of .* only, not to 1\.0e-12: a larger --mu"):
+    with pytest.raises(UserError, match=r"a gradient of .* only, not to 1\.0e-12: choose a larger --mu"):
         problem().solution(X, CLIENTS)
 
 
