@@ -40,13 +40,18 @@ class Reduction:
         self.shares = normalised(sorted(to), weights)
         self.adder = Adder(min(self.shares), dict(self.shares))
         self.counted = True
-        self.mean: Callable[[], Any] = self._unasked
+        self._read: Callable[[Reduction], Any] | None = None
         self._untold = dict(self.shares)
 
     def begin(self, number: int, read: Callable[["Reduction"], Any], counted: bool) -> None:
         """Bind the clients that were asked: `read` gives the mean."""
-        self.adder.number, self.counted = number, counted
-        self.mean = lambda: read(self)
+        self.adder.number, self.counted, self._read = number, counted, read
+
+    def mean(self) -> Any:
+        """The mean, as a reduced part; all ranks add up theirs."""
+        if self._read is None:
+            raise RuntimeError("the mean of a Reduction was read before clients were asked into it")
+        return self._read(self)
 
     def untold(self, to: Iterable[int]) -> dict[int, float]:
         """Shares of participants that the ranks do not know from an earlier question."""
@@ -56,9 +61,6 @@ class Reduction:
         """Refuse a mean of fewer clients than it is to be of (TypeError)."""
         if missing := sorted(self.shares.keys() - set(replied)):
             raise TypeError(f"no reduced part came from {len(missing)} clients, of which the first is {missing[0]}")
-
-    def _unasked(self) -> Any:
-        raise RuntimeError("the mean of a Reduction was read before clients were asked into it")
 
 
 @final
