@@ -4,9 +4,9 @@ E2E as in the LoRA and SplitLoRA codes: context, END, a space and the text, END.
 context, the last END included. Unlike in those codes, a batch is as long as its longest text. Context and completion
 are encoded as one text; `Vocabulary.encode_pairs` says where the context ends.
 
-A row of the inputs (N, 2 + L), uint16 or uint32: number of context tokens; number of all tokens; the tokens; for each
-other completion of a choice its number of tokens and its tokens; zeros. A label is the set of slots of a meaning
-representation, or the label of a choice.
+A row of the inputs (N, 2 + L), uint16 or uint32, holds the number of context tokens, the number of all tokens, and the
+tokens. For each other completion of a choice its number of tokens and its tokens follow; then zeros. A label is the set
+of slots of a meaning representation, or the label of a choice.
 """
 
 from collections.abc import Iterator, Sequence

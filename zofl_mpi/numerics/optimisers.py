@@ -29,11 +29,11 @@ class Optimiser:
     Attributes:
         optimiser: adam (betas 0.9, 0.999, eps 1e-8); adamw (the same with decoupled decay); adamw_transformers (AdamW
             of transformers until version 4, used by the LoRA and SplitLoRA codes: eps 1e-6 is added before the bias
-            correction, decay follows the step); or sgd.
-        momentum: of sgd.
-        weight_decay: times the parameters, added to the gradient; both adamw instead shrink the parameters by it
-            times the step size. Applies to all parameters, biases and norms too, as in DeComFL's code (MeZO's excludes
-            these); fedkseed takes none, since its model is a sum of plain steps.
+            correction, decay follows the step); sgd.
+        momentum: momentum of sgd.
+        weight_decay: weight decay. Times the parameters it is added to the gradient; both adamw instead shrink the
+            parameters by it times the step size. Applies to all parameters, biases and norms too, as in DeComFL's code
+            (MeZO's excludes these). fedkseed takes none, since its model is a sum of plain steps.
     """
 
     USED_WITH: ClassVar[UsedWith] = {"momentum": {"optimiser": ("sgd",)}}

@@ -23,9 +23,9 @@ class Pace:
     """Step size schedule of an optimiser, with warm-up, as in transformers.
 
     Attributes:
-        schedule: after the warm-up, constant, or linear: down to 0 at step `decay_steps`.
-        warmup: steps of the warm-up; step t has t/warmup of the full size, so the first has 0. 0: no warm-up.
-        decay_steps: of linear, a client's steps until the size is 0, warm-up included.
+        schedule: step sizes after the warm-up: constant, or linear (down to 0 at step `decay_steps`).
+        warmup: steps of the warm-up; step t has t/warmup of the full size, and step 0 has size 0. 0: no warm-up.
+        decay_steps: a client's steps until the size of a linear schedule is 0, warm-up included.
         decay_steps_server: the same at the server, which takes a step for each upload of each client; 0: decay_steps.
     """
 

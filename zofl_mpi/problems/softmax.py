@@ -32,8 +32,8 @@ class Softmax(ProximalLoss):
     Attributes:
         features: p, the length of one input.
         classes: C.
-        kernel: code for the local steps: numpy, numba (compiled), or auto: numba if it is installed, n is at least
-            4,096 and an input has at most 2,048 numbers (smaller models do not repay its loading).
+        kernel: code of the local steps: numpy, numba (compiled) or auto. auto is numba if it is installed, n is at
+            least 4,096 and an input has at most 2,048 numbers; smaller models do not repay its loading.
     """
 
     features: int = injected()

@@ -20,15 +20,17 @@ SplitModules = tuple[
 @final
 @dataclass(frozen=True)
 class ConvNet:
-    """Small split CNN: stages of 3x3 convolution, normalisation and ReLU, then a linear layer; even deep clients are
-    cheap.
+    """Small split CNN: stages of 3x3 convolution, normalisation and ReLU, then a linear layer.
+
+    Even a client with many stages is cheap.
 
     Attributes:
-        channels: of each stage's convolution.
-        strides: of each stage's convolution.
+        channels: output channels of each stage's convolution.
+        strides: stride of each stage's convolution.
         cut: number of stages at the client; the server has the others and the linear layer.
         head: auxiliary head: linear (on all smashed numbers) or pooled (on each channel's mean).
-        norm: group (GroupNorm with 16 channels per group, independent of other samples) or batch (BatchNorm).
+        norm: normalisation: group (GroupNorm with 16 channels per group, independent of other samples) or batch
+            (BatchNorm).
     """
 
     channels: tuple[int, ...] = at_least(1, (16, 32, 32, 64), "whole numbers")
@@ -62,8 +64,8 @@ class ResNet:
     """Split ResNet, [C] VI-B: at width 64 ResNet-18 for CIFAR; each stage has twice the channels of the previous one.
 
     He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016. Width 64 with the cut after the
-    first block matches [C]'s Table II: 75,840 parameters at a client, 655,370 in the auxiliary head
-    Linear(65536, 10), 11,173,962 in the whole network, smashed samples of 64 x 32 x 32.
+    first block matches [C]'s Table II. It has 75,840 parameters at a client, 655,370 in the auxiliary head
+    Linear(65536, 10) and 11,173,962 in the whole network. Smashed samples are 64 x 32 x 32.
 
     Attributes:
         width: channels of the first stage.
