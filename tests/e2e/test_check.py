@@ -77,7 +77,7 @@ def test_the_pages_example_is_checked_as_the_page_shows(tmp_path: Path, monkeypa
     Mutations: one of the two is another text; a byte more in a message.
     """
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.S | re.M)
-    (code,), (shown, failure) = ([text for word, text in blocks if word == wanted] for wanted in ("python", ""))
+    (code, *_), (shown, failure) = ([text for word, text in blocks if word == wanted] for wanted in ("python", ""))
     (tmp_path / "feedsign.py").write_text(code)
     (tmp_path / "naive.py").write_text(GUARD.sub("", code))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -140,7 +140,7 @@ def test_what_cannot_be_checked_says_why(monkeypatch: Patch) -> None:
 def test_it_is_refused_under_a_launcher(monkeypatch: Patch) -> None:
     """Mutation: every rank starts ranks of its own."""
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
-    with pytest.raises(UserError, match="call it without mpirun"):
+    with pytest.raises(UserError, match="run it without mpirun"):
         check_method(Sound, "toy")
 
 

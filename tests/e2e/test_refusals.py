@@ -79,12 +79,15 @@ TABLE = {
     --noise-multiplier -1 => --noise-multiplier -1.0: must be a noise multiplier, at least 0
     --noise-multiplier 1 --epsilon 1 => one follows from the other; give one
     --compress topk:0.1 => --compress topk:0.1: must be none with --clip: what error
-    --trust nobody => it is for zo_hfl, decomfl and hiso
+    --trust nobody => --trust nobody: needs clients that send scalars; take --method zo_hfl, decomfl or hiso
     --aggregate median => --aggregate median: must be mean with --clip: the account is that
     --attackers 0.2 => --attackers 0.2: must be 0 with --clip: the account is that of a sum of honest
     """,
     "fedrzo": """
     --x-set ball:1 ball:2 => one set for all, or one for each of the 5 clients, not 2
+    --hidden 0 => --hidden 0: must be a whole number, at least 1
+    --lam -0.1 => --lam -0.1: must be a number, at least 0
+    --rectifier 0 => --rectifier 0.0: must be a number above 0
     --problem fair => --method fedrzo_nn needs a Lipschitz problem; --problem fair offers Bilevel
     --method fedrzo_bl --problem fair --lower fedac2 => gamma_l mu_h = 1, it must be below 1
     --method fedrzo_bl --problem bilevel_bowls --lower fedac2 --gamma-lower 100 => FedAC needs at most 1/L_h

@@ -8,9 +8,7 @@ import pytest
 
 from tests.numerics.samples import BATCH, DATA, LABELS, ROWS, STREAMS, UNIT, C, N, batches, p, points
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.fields import check_ranges
 from zofl_mpi.engine.streams import Purpose
-from zofl_mpi.errors import UserError
 from zofl_mpi.numerics import zo
 from zofl_mpi.problems.relu_net import ReLUNet
 
@@ -230,22 +228,6 @@ def test_positions_and_samples_that_are_not_there():
         score = net().score(points(1, net().n)[0], UNIT.subset(np.arange(0)), mix)
         assert set(score) == {"loss", "smooth_loss", "accuracy"}
         assert all(math.isnan(value) for value in score.values())
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"hidden": 0}, "--hidden 0: must be a whole number, at least 1"),
-        ({"lam": -0.1}, "--lam -0.1: must be a number, at least 0"),
-        ({"rectifier": 0.0}, "--rectifier 0.0: must be a number above 0"),
-    ],
-    ids=str,
-)
-def test_a_value_out_of_range_is_refused_in_one_sentence(settings, said):
-    with pytest.raises(UserError) as told:
-        check_ranges(ReLUNet, settings)
-    assert said in str(told.value)
-    assert "\n" not in str(told.value)
 
 
 def test_flops_kernel_and_set():
