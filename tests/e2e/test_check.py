@@ -140,7 +140,7 @@ def test_what_cannot_be_checked_says_why(monkeypatch: Patch) -> None:
 def test_it_is_refused_under_a_launcher(monkeypatch: Patch) -> None:
     """Mutation: every rank starts ranks of its own."""
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
-    with pytest.raises(UserError, match="call it without mpirun"):
+    with pytest.raises(UserError, match="run it without mpirun"):
         check_method(Sound, "toy")
 
 
