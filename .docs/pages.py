@@ -27,6 +27,8 @@ KEPT = ROOT / "analysis/results"
 LINK = re.compile(r"(\]\()([^)#\s]+)([^)\s]*\))")
 COMMAND = re.compile(r"(?:(?<=`)|^#? *)(python analysis/\S+\.py(?: [^`\n]*\\\n[^`\n]*| [^`\n]*)?)", re.MULTILINE)
 TUTORIAL = "analysis/tutorial.ipynb"
+HYPHENATED = re.compile(r"(?<![^\s>])(?=\S*-)[^\s<]{1,28}(?![^\s<])")
+"""A word of a command that a browser would break at its hyphen."""
 REFERENCE = {"methods": "methods", "problems": "problems", "rounds": "rounds", "numerics": "numerics"}
 """{page of the reference: package whose modules it lists}."""
 LAST = "---\nsearch: {boost: 0.1}\n---\n\n"
@@ -60,8 +62,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Marks names, flags and files in text: they are not broken at a hyphen (site.css)."""
-    return re.sub(r"<code>(?=[^\s<]{1,28}</code>)", '<code class="name">', html)
+    """Keeps names, flags, files and intervals in text whole: they are not broken at a hyphen (site.css) or a sign."""
+    html = re.sub(r"(?<=\d) ± (?=\d)", "\u00a0±\u00a0", html)
+    html = re.sub(r"<code>(?=[^\s<]{1,28}</code>)", '<code class="name">', html)
+    return re.sub(
+        r"<code>[^<]*\s[^<]*</code>", lambda code: HYPHENATED.sub(r'<span class="name">\g<0></span>', code[0]), html
+    )
 
 
 def dialect(text: str) -> str:
@@ -114,7 +120,9 @@ def flags_by_command() -> str:
             for problem in (key for key, choice in family.PROBLEMS.items() if cls.needs.__name__ in choice.roles):
                 for title, owner in plan.groups_of(family, method, problem).items():
                     title = f"--method {method}" if title == "method" else title
-                    groups.setdefault(title, {}).update({leaf.name: leaf for leaf in flags.leaves(owner)})
+                    known = groups.setdefault(title, {})
+                    for leaf in flags.leaves(owner):  # the family's first method and problem are its defaults
+                        known.setdefault(leaf.name, leaf)
         parts.append(f"## python -m {name}")
         for title, leaves in groups.items():
             rows = [

@@ -3,15 +3,12 @@
 python -m zofl_mpi
 """
 
-import re
-import shutil
-import sys
-import textwrap
 from collections.abc import Iterator
 from importlib import import_module
 
 from zofl_mpi.errors import printing
 from zofl_mpi.run.command.family import FAMILIES
+from zofl_mpi.run.loop.screen import show
 
 TOOLS = (
     *("zofl_mpi.run.grid", "zofl_mpi.report", "zofl_mpi.report.same"),
@@ -23,14 +20,7 @@ TOOLS = (
 def main() -> None:
     """Print a line for every command and every method."""
     for line in lines():
-        print(fitted(line, shutil.get_terminal_size().columns) if sys.stdout.isatty() else line)
-
-
-def fitted(line: str, columns: int) -> str:
-    """A line wrapped to the terminal, with indented continuation; commands stay whole."""
-    named = re.match(r" *(python -m \S+|--\w+ \S+)? *", line)
-    indent = " " * min(len(named[0]) if named else 0, columns // 2)
-    return textwrap.fill(line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        show(line)
 
 
 def lines() -> Iterator[str]:

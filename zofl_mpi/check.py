@@ -14,6 +14,7 @@ from typing import Any
 
 from zofl_mpi.errors import UserError, plain, printing, refused
 from zofl_mpi.run.command import flags
+from zofl_mpi.run.loop.screen import show
 
 
 @printing
@@ -29,7 +30,7 @@ def main(words: Sequence[str] | None = None) -> None:
         found = check_method(words[0], **_given(words[1:]))
     except UserError as error:
         raise SystemExit(refused(error)) from error
-    print("\n".join(map(plain, str(found).splitlines())))
+    show("\n".join(map(plain, str(found).splitlines())))
     raise SystemExit(int(not found.ok))
 
 

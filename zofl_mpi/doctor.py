@@ -20,6 +20,7 @@ from zofl_mpi.engine import device
 from zofl_mpi.engine.clients import Client
 from zofl_mpi.engine.world import World, speaks_first
 from zofl_mpi.errors import UserError, output_fails, plain, plain_lines, printing, refused
+from zofl_mpi.run.loop.screen import columns, show
 from zofl_mpi.run.mpi import binding
 from zofl_mpi.run.mpi.world import MPIWorld, connect
 
@@ -30,7 +31,7 @@ SIZES = (1, 7_840, 1_000_000)
 @final
 @dataclass(frozen=True)
 class EchoedVector:
-    """A vector on its way to a client and back."""
+    """Message with a vector, to a client and back."""
 
     a: np.ndarray[Any, np.dtype[np.float32]]
 
@@ -40,7 +41,7 @@ class Echo:
     """Method for the timed exchanges: clients return the vector they receive."""
 
     def echo(self, client: Client, message: EchoedVector) -> EchoedVector:
-        """Step: the message."""
+        """Step: returns the message."""
         return message
 
 
@@ -63,7 +64,7 @@ def main(words: list[str] | None = None) -> int:
             raise
         if output_fails():
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        world.abort(f"zofl_mpi: the check cannot go on: {plain(exc)}")  # the other ranks would wait for this one
+        world.abort(f"zofl_mpi: the check cannot go on: {plain(exc)}")  # else the other ranks would wait for this one
     return 0
 
 
@@ -73,15 +74,15 @@ def _examine(world: World, placements: Sequence[binding.RankPlacement]) -> None:
     lacking = world.allgather([name for name in ("squeue", "scontrol") if shutil.which(name) is None])
     if world.rank == 0:
         versions = f"zofl_mpi {metadata.version('zofl_mpi')}, Python {platform.python_version()}"
-        print(plain(f"{versions}, MPI: {world.library}"))
+        show(plain(f"{versions}, MPI: {world.library}"))
         others = [{"name": name, "blas": place.blas} for name, place in zip(names, placements, strict=True)]
         rows = [place.row(rank, int(place.client)) | others[rank] for rank, place in enumerate(placements)]
-        print(plain_lines(binding.listed(rows)))
+        show(plain_lines(binding.listed(rows, columns())))
         for sentence in binding.warnings_of(placements):
-            print(plain(f"warning: {sentence}"))
-        print(plain(slurm(os.environ, [place.host for place in placements], lacking)))
+            show(plain(f"warning: {sentence}"))
+        show(plain(slurm(os.environ, [place.host for place in placements], lacking)))
         if world.size == 1:
-            print("one process: no exchange to try; start it with mpirun -n 4")
+            show("one process: no exchange to try; start it with mpirun -n 4")
         sys.stdout.flush()  # an exchange may hang
     if world.size > 1:
         _exchange(world)
@@ -124,7 +125,7 @@ def _exchange(world: World) -> None:
             best = min(best, time.perf_counter() - since)
             if not good:
                 raise UserError("a client returned another vector than it was sent: check the MPI library and network")
-        print(f"{size * 4:>9,} B to {m} clients and back: {best * 1e3:8.2f} ms")
+        show(f"{size * 4:>9,} B to {m} clients and back: {best * 1e3:8.2f} ms")
     clients.close()
 
 

@@ -126,7 +126,7 @@ def test_problems_that_take_no_data_in_memory_say_so(
 
 def test_targets_are_refused_where_classes_are_needed(tmp_path: Path) -> None:
     data = Federation.of_clients([(np.eye(4), [0.5, 1.5, 2.5, 0.0])], test=0.25)
-    with pytest.raises(UserError, match="have targets, but this problem classifies"):
+    with pytest.raises(UserError, match="targets, but this problem classifies"):
         zofl.simulate("fedavg", "softmax", data, out=tmp_path / "a.h5")
 
 

@@ -299,7 +299,7 @@ def test_an_own_split_of_three_parts_runs(own: str, method: str, cls: str) -> No
     [
         ("Lacking", "must have client, auxiliary and server: 'Lacking' object has no attribute 'auxi"),
         ("Function", "the server part is a function; it must be a torch module"),
-        ("Lazy", "the auxiliary part has lazy modules, but x needs a fixed length: give each its sizes"),
+        ("Lazy", "the auxiliary part has lazy modules: give each its sizes"),
         ("Nothing", "has no attribute 'Nothing'; it must be MODULE:CLASS"),
     ],
 )

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from zofl_mpi.__main__ import TOOLS, fitted, lines, table
+from zofl_mpi.__main__ import TOOLS, lines, table
 from zofl_mpi.errors import SCRIPTS
 from zofl_mpi.run.command.family import FAMILIES
+from zofl_mpi.run.loop.screen import fold
 
 PACKAGE = ROOT / "zofl_mpi"
 METHOD = """
@@ -94,9 +95,9 @@ def test_the_list_fits_a_narrow_terminal() -> None:
     """Rows of 60 columns, with every word in its order; what follows a name goes on under what it says. Mutations: a
     word that is cut; later rows at the margin."""
     for line in lines():
-        rows = fitted(line, 60).splitlines()
+        rows = fold(line, 60).splitlines()
         assert max(map(len, rows), default=0) <= 60 and " ".join(rows).split() == line.split()
-    assert fitted("python -m zofl_mpi.x  aaa bbb ccc", 28).splitlines() == [
+    assert fold("python -m zofl_mpi.x  aaa bbb ccc", 28).splitlines() == [
         "python -m zofl_mpi.x  aaa",
         " " * 14 + "bbb ccc",
     ]

@@ -38,8 +38,8 @@ WITHIN = {
     ),
     "run": (
         (
-            *("loop.signals", "loop.progress", "loop.client_memory", "loop.evaluation", "loop.saving"),
-            *("loop.divergence", "loop.tracking", "command.imported"),
+            *("loop.signals", "loop.progress", "loop.screen", "loop.client_memory", "loop.evaluation"),
+            *("loop.saving", "loop.divergence", "loop.tracking", "command.imported"),
         ),
         ("records", "mpi.binding", "loop.questions", "command.flags", "command.family", "command.unread"),
         ("loop.local", "mpi"),

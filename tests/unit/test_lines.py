@@ -137,7 +137,7 @@ def test_a_byte_order_mark_begins_a_file(tmp_path: Path) -> None:
     """Mutation: one that is taken away from each line."""
     path = written(tmp_path, b"\xef\xbb\xbf" + json.dumps(GOOD).encode(), GOOD)
     assert len(lines.read(path)) == 2
-    assert "line 2: it is no JSON" in complaint(lines.read, written(tmp_path, GOOD, b"\xef\xbb\xbf{}"))
+    assert "line 2: it is not JSON" in complaint(lines.read, written(tmp_path, GOOD, b"\xef\xbb\xbf{}"))
 
 
 def test_lines_name_their_clients(tmp_path: Path, model: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,14 +182,14 @@ CHOICE = {"context": "film", "completions": [" good", " bad"], "label": 0}
     ("row", "sentence"),
     [
         (b"\xff", "line 2: it is not UTF-8 from byte 0 on"),
-        (b"{", "line 2: it is no JSON (Expecting property name enclosed in double quotes"),
-        (b"[" * 100_000, "line 2: it is no JSON ("),
+        (b"{", "line 2: it is not JSON (Expecting property name enclosed in double quotes"),
+        (b"[" * 100_000, "line 2: it is not JSON ("),
         (b'"' + b"x" * 10_000_000 + b'"', "line 2: it is longer than 1048576 bytes: shorten or remove it"),
         ([], 'line 2: it must be {"context": TEXT, "completion": TEXT} or'),
         ({"context": "film"}, "line 2: it must be"),
         (GOOD | {"completion": ""}, "line 2: it must be"),
         (GOOD | {"completion": 3}, "line 2: it must be"),
-        (GOOD | {"context": "\ud800"}, "texts of whole characters"),
+        (GOOD | {"context": "\ud800"}, "without lone surrogates"),
         (GOOD | {"client": 1.5}, 'line 2: "client" is 1.5: must be a text or a whole number'),
         (GOOD | {"client": "x" * 10_000}, "must be a text or a whole number, of at most 200 characters"),
         (GOOD | {"client": "a"}, 'line 2: either all lines have a "client", or none'),

@@ -162,7 +162,7 @@ def test_clients_are_named_as_the_file_names_them(tmp_path: Path, capsys: pytest
     assert [part[0] for part in held] == ["-3", "2", "007", "7", "10", "b"] and all(
         len(set(part)) == 1 for part in held
     )
-    assert "a name may have 200 characters" in complaint(
+    assert "a name may have at most 200 characters" in complaint(
         federation, stored(tmp_path, client=np.array(["x" * 201] * 90))
     )
 

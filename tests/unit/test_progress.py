@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import Capsys, Hands, Patch, Terminal, environment
 from zofl_mpi.run.loop import progress
 from zofl_mpi.run.loop.progress import Bar, Lines, Progress, with_progress
+from zofl_mpi.run.loop.screen import aligned, fold
 
 CLOCKED = progress
 
@@ -256,3 +257,28 @@ def test_the_outermost_launcher_among_the_ancestors_is_found(monkeypatch: Patch)
     assert progress.outermost_launcher() == 20
     names[20] = ("sshd", 10)
     assert progress.outermost_launcher() is None
+
+
+@pytest.mark.parametrize(
+    ("line", "rows"),
+    [
+        ("reached   accuracy 0.9  loss 0.75", ["reached   accuracy 0.9", "          loss 0.75"]),
+        ("a warning that has no label of its own", ["a warning that has no", "    label of its own"]),
+        ("3  missing  python -m a --b 1 --c", ["3  missing", "python -m a --b 1 \\", "    --c"]),
+        ("ended; continue with: mpirun -n 3 a b", ["ended; continue with:", "mpirun -n 3 a b"]),
+        ("python -m a --name 'two  words' --rounds 100", ["python -m a --name 'two  words' --rounds 100"]),
+        ("result    /" + 30 * "x", ["result", "          /" + 30 * "x"]),
+        ("see `python -m a` for more words", ["see `python -m a` for", "    more words"]),
+    ],
+)
+def test_lines_are_folded_under_their_label_and_commands_stay_commands(line: str, rows: list[str]) -> None:
+    """Mutations: rows at the margin; a quoted word broken; a path cut; backslashes in a sentence."""
+    assert fold(line, 22).splitlines() == rows
+    assert fold(line, None) == fold(line, len(line)) == line
+
+
+def test_a_table_that_is_too_wide_is_a_line_for_each_row() -> None:
+    """Mutation: rows of a table folded without their titles."""
+    cells = [("rank", "host", "device"), ("0", "a", "cpu"), ("1", "b", "-")]
+    assert aligned(cells, None) == aligned(cells, 18) == "rank  host  device\n0     a     cpu\n1     b     -"
+    assert aligned(cells, 17) == "rank 0, host a, device cpu\nrank 1, host b"

@@ -18,6 +18,7 @@ from zofl_mpi.errors import RunFailed, UserError
 from zofl_mpi.run.command import plan as plans
 from zofl_mpi.run.command.build import Built, build, compile_kernel, opened
 from zofl_mpi.run.loop.progress import Progress, progress
+from zofl_mpi.run.loop.screen import show
 from zofl_mpi.run.loop.signals import Stop
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ class Simulation:
         world.bcast(("", self._result))
         self._result = replace(self._result, built=self._given, problem=self.method.setting.problem)
         if not self._job.plan.values["quiet"]:
-            print(session.closing(), flush=True)
+            show(session.closing())
 
     def _failed(self, session: Session, world: World, exc: BaseException) -> None:
         """Close the result of a failed run, and raise on all ranks, or end those that cannot respond."""

@@ -99,7 +99,11 @@ def keep_note(note: Path, text: str) -> None:
 
 
 def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
-    """Creates the cache entry unless an intact one exists (UserError: cannot); several ranks may call it at once."""
+    """Creates the cache entry unless an intact one exists; several ranks may call it at once.
+
+    Raises:
+        UserError: the data cannot be read, or the cache cannot be written.
+    """
     folder = cache_dir or default_cache_dir()
     entry = folder / sources.key
     if _is_intact(entry):

@@ -1,9 +1,9 @@
-"""Features for linear models: frozen random convolutions (more accurate than pixels) and principal components (fewer
-parameters).
+"""Features for linear models: frozen random convolutions and principal components.
 
-Random features of an image are its correlations with random filters, rectified and averaged over the cells of a coarse
-grid. Source: Coates, Lee, Ng, An analysis of single-layer networks in unsupervised feature learning (2011). Each node
-computes them once and caches them.
+Random convolutions give far better accuracy than pixels, principal components fewer parameters. Random features of an
+image are its correlations with random filters, rectified and averaged over the cells of a coarse grid. Source: Coates,
+Lee, Ng, An analysis of single-layer networks in unsupervised feature learning (2011). Each node computes them once and
+caches them.
 """
 
 import hashlib
@@ -79,7 +79,8 @@ def random_features(raw: Raw) -> Raw:
     if 4 * math.prod(form) > memory:  # the system would grant it, and kill the process later
         size, total = (f"{count / 2**30:.3g}" for count in (4 * math.prod(form), memory))
         raise UserError(
-            f"--problem features: {form[1]} features of {form[0]} images take {size} GiB, this machine has {total}"
+            f"--problem features: {form[1]} features of {form[0]} images take {size} GiB, this machine has {total}: "
+            "use fewer samples, or another --problem"
         )
     import torch
     from torch.nn.functional import adaptive_avg_pool2d, conv2d
@@ -95,8 +96,9 @@ def random_features(raw: Raw) -> Raw:
 
 
 def standardised(federation: Federation) -> Federation:
-    """Standardises features over the training part (server and clients): mean 0, equal variances, mean |input|^2 of
-    SQUARED_NORM. A constant feature becomes 0. Bit-identical on all ranks: no BLAS.
+    """Standardises features over the training part, server and clients: mean 0, equal variances.
+
+    The mean of |input|^2 becomes SQUARED_NORM; a constant feature becomes 0. Bit-identical on all ranks: no BLAS.
     """
     mean, variance = column_moments(federation.server.inputs, federation.training_rows())
     varies = variance > 0

@@ -46,7 +46,7 @@ def read_idx(name: str, files: Sequence[Path]) -> Raw:
     (train, train_labels), (test, test_labels) = (_labelled(name, *files[k : k + 2]) for k in (0, 2))
     owner = TRAIN_LABELS.get(hashlib.sha256(train_labels.tobytes()).hexdigest(), name)
     if owner != name:
-        raise UserError(f"{files[1]} belongs to {owner}, not to {name}: ask for --data {owner}, or set --data-dir anew")
+        raise UserError(f"{files[1]} belongs to {owner}, not to {name}: use --data {owner}, or another --data-dir")
     labels = np.concatenate([train_labels, test_labels]).astype(np.int64)
     return Raw(np.concatenate([train, test]), labels, 10, official_test=len(test), levels=255)
 

@@ -47,7 +47,7 @@ def read(path: Path) -> list[Text]:
             if raw.strip():
                 lines.append(_line(raw, f"{path}, line {number}", number))
     if not lines:
-        raise UserError(f"{path} has no lines: on each {FORM}")
+        raise UserError(f"{path} has no lines: write one text a line, {FORM}")
     for line in lines:
         if len(line.completions) != len(lines[0].completions):
             fault = f"{path}, line {line.line}: it has {len(line.completions)} completions"
@@ -76,13 +76,13 @@ def _line(raw: bytes, where: str, number: int) -> Text:
     except UnicodeDecodeError as exc:
         raise UserError(f"{where}: it is not UTF-8 from byte {exc.start} on: write the file in UTF-8") from exc
     except (ValueError, RecursionError) as exc:
-        raise UserError(f"{where}: it is no JSON ({str(exc).partition(':')[0]}): {FORM}") from exc
+        raise UserError(f"{where}: it is not JSON ({str(exc).partition(':')[0]}): {FORM}") from exc
     found = found if isinstance(found, dict) else {}
     several = "completions" in found
     texts = found["completions"] if several else [found.get("completion")]
     context, label, client, split = (found.get(key) for key in ("context", "label", "client", "split"))
     if not (_is_text(context) and isinstance(texts, list) and texts and all(map(_is_text, texts)) and all(texts)):
-        raise UserError(f"{where}: {FORM}, texts of whole characters, no completion empty")
+        raise UserError(f"{where}: {FORM}, without lone surrogates and empty completions")
     at = label if several else 0
     if not (type(at) is int and 0 <= at < len(texts)):
         raise UserError(f'{where}: "label" is {label!r}: must be a whole number from 0 to {len(texts) - 1}')

@@ -96,7 +96,7 @@ def _pair(who: str, given: Any, columns: tuple[str, str] | None) -> tuple[Array,
         raise UserError(f"{who} is a {type(given).__name__}; it must be {PAIR}")
     if x.ndim < 2 or len(x) != len(y) or not len(x):
         shapes = f"x has the shape {x.shape}, y {y.shape}"
-        raise UserError(f"{who}: {shapes}; x must be (samples, ...) with at least one sample, y (samples,) or more")
+        raise UserError(f"{who}: {shapes}; x must be (samples, ...) with at least one sample, y (samples, ...)")
     return x, y
 
 
@@ -133,7 +133,7 @@ def _joined(arrays: Mapping[str, tuple[Array, Array]]) -> tuple[Array, Array, tu
             both = (
                 f"{who} has inputs {x.shape[1:]} and y {y.shape[1:]} a sample, {first} {x0.shape[1:]}, {y0.shape[1:]}"
             )
-            raise UserError(f"{both}: they must be alike")
+            raise UserError(f"{both}: they must be equal")
     x = np.concatenate([pair[0] for pair in arrays.values()])
     y = np.concatenate([pair[1] for pair in arrays.values()])
     if x.dtype.kind not in DTYPES:

@@ -119,7 +119,7 @@ def _clients(path: Path, client: Array, samples: int) -> tuple[NDArray[np.int64]
         )
     if client.dtype.kind == "U":
         if client.dtype.itemsize > 4 * LONGEST_NAME:
-            raise UserError(f"{path}: client is {client.dtype}: a name may have {LONGEST_NAME} characters")
+            raise UserError(f"{path}: client is {client.dtype}: a name may have at most {LONGEST_NAME} characters")
         return numbered(client.tolist())
     if client.min() < 0 or client.max() > np.iinfo(np.int64).max:
         fault = f"{path}: client runs from {client.min()} to {client.max()}"

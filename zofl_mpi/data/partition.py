@@ -332,11 +332,11 @@ def column_moments(inputs: Array, rows: Rows) -> tuple[NDArray[np.float64], NDAr
 
 
 def _moments(raw: Raw, rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and variance of each channel; 0 for a constant one. No BLAS (`@`): all ranks' threads would compete for the
-    cores, ten times slower.
+    """Mean and variance of each channel; the variance of a constant one is 0.
 
-    Sums of bytes are integers and exact, whatever the order; a chunk's sums stay below 2^53, exact in float64. Floats
-    take a second pass over the deviations, against cancellation.
+    No BLAS (`@`): all ranks' threads would compete for the cores, ten times slower. Sums of bytes are integers and
+    exact, whatever the order; a chunk's sums stay below 2^53, exact in float64. Floats take a second pass over the
+    deviations, against cancellation.
     """
     n = len(rows) * (raw.inputs.shape[1] // raw.channels)
     if raw.inputs.dtype == np.uint8:

@@ -72,7 +72,7 @@ def make(size: Synthetic, streams: Streams) -> Raw:
             scores += np.multiply.outer(feature.astype(np.float64), weights)
     except MemoryError as error:
         raise UserError(
-            f"--data synthetic: {size.samples} samples of {size.features} features do not fit into memory: ask for less"
+            f"--data synthetic: {size.samples} samples of {size.features} features do not fit into memory: reduce them"
         ) from error
     return Raw(inputs, scores.argmax(axis=1).astype(np.int64), size.classes)
 

@@ -63,7 +63,7 @@ def outline(model: Any, name: str = "") -> Outline:
         told = f"{type(exc).__name__}: {exc}".splitlines()[0][:300]
         raise UserError(f"{where}: in {kind} its forward pass does not run in parts ({told}){advice}") from exc
     if not float((parts - whole).abs().max()) <= EXACT * float(whole.abs().max()):
-        raise UserError(f"{where}: the halves do not give its logits, which are more than a product behind its blocks")
+        raise UserError(f"{where}: the halves do not give its logits, which are no plain product after its last layers")
     return found
 
 

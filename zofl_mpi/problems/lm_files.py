@@ -55,8 +55,9 @@ def folder_of(name: str) -> Path:
 
 
 def _check(name: str, place: Path) -> None:
-    """Raises UserError for pipes and devices (reading never ends), adapters (they name another model), pickled weights
-    (they are code), and shards outside the folder.
+    """Raises UserError for a folder that is unsafe to read.
+
+    Pipes and devices never end; adapters name another model; pickled weights are code; shards may lie elsewhere.
     """
     files = set(os.listdir(place))
     for file in sorted(files):

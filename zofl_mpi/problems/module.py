@@ -159,8 +159,8 @@ class Function:
         """Tries a forward pass on the CPU, and the loss.
 
         Raises:
-            UserError: the module does not take the inputs, or the loss its outputs; or the module is no function of
-                its parameters: it changes parameters or buffers, or draws random numbers.
+            UserError: the module does not take the inputs; the loss does not take its outputs; or the module changes
+                parameters or buffers, or draws random numbers, and is thus no function of its parameters.
         """
         name, count = type(self.module).__name__, self.examples.count
         before = [buffer.clone() for buffer in self.module.buffers()]
@@ -206,5 +206,5 @@ def copy_of(module: nn.Module) -> nn.Module:
     except Exception as error:  # such as torch's old weight_norm
         reason = str(error).partition("\n")[0]
         raise UserError(
-            f"{type(module).__name__} cannot be copied: {reason}; torch.nn.utils.parametrizations can"
+            f"{type(module).__name__} cannot be copied: {reason}; use torch.nn.utils.parametrizations"
         ) from error

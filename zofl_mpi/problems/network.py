@@ -119,7 +119,7 @@ class Network(ProximalLoss):
         """Reason why many clients cannot be batched; "": they can."""
         from zofl_mpi.problems.kernels.functional import why_not_batchable
 
-        return why_not_batchable(function) if self.augment is None else "augment changes each client's inputs by itself"
+        return why_not_batchable(function) if self.augment is None else "augment changes clients' inputs one by one"
 
     @property
     def n(self) -> int:
@@ -150,7 +150,7 @@ class Network(ProximalLoss):
 
     def kernel_obstacle(self, name: str, work: Work, data: Dataset) -> str:
         if name == "torch" and not fits(data):
-            return f"the inputs take {data.inputs.nbytes / 2**30:.3g} GiB, too much to lie on a device"
+            return f"the inputs take {data.inputs.nbytes / 2**30:.3g} GiB, too much to cache on a device"
         own = self if name == self.kernel else replace(self, kernel=cast(Any, name))
         fault = "on this machine a client's bits depend on which clients are computed with it"
         batched = name == "serial" or own.batches(data, work.batch)

@@ -129,7 +129,9 @@ class Objective:
             if value.ndim:
                 raise UserError(f"metric {name} gives an array of shape {value.shape}; it must be {needs}")
             if known and math.isnan(number):
-                raise UserError(f"metric {name} of the first model is nan on {len(outputs)} held-out samples")
+                raise UserError(
+                    f"metric {name} of the first model is nan on {len(outputs)} held-out samples: repair it"
+                )
             found[name] = number
         return found
 
@@ -156,7 +158,7 @@ class Objective:
             if value != 0 and _close(both, 2 * value):
                 raise UserError(f"loss {self.name} is a sum over samples; it must be their mean (reduction='mean')")
             if outputs.shape != targets.shape and outputs.numel() == targets.numel():
-                raise UserError(f"loss {self.name} spreads {shapes} against each other; give them one shape")
+                raise UserError(f"loss {self.name} broadcasts {shapes}; give both the same shape")
         if self.weight is not None:
             if not self.separate:
                 raise UserError(f"weight needs a loss that is a mean over samples; {self.name} is none")
@@ -179,8 +181,7 @@ class Objective:
         return None
 
     def _differentiated(self, outputs: Tensor, targets: Tensor) -> Any:
-        """Value of the loss, after trying its gradient: some losses refuse integer targets only in the backward
-        pass."""
+        """Value of the loss, after trying its gradient: some losses refuse integer targets only there."""
         with torch.enable_grad():
             leaf = outputs.clone().requires_grad_()
             value = self._form(outputs).loss(leaf, targets)

@@ -93,9 +93,9 @@ class SignedLayers:
                 continue
             if not _takes_signs(module) or any(id(p) in seen for p in held.values()):
                 raise UserError(
-                    f"--directions per-sample: {_shown(name, module)} is no layer whose perturbation takes signs: "
-                    "Linear, Conv2d (padded by zeros), GroupNorm, LayerNorm or BatchNorm with running statistics, each "
-                    "with parameters of its own; use --directions global"
+                    f"--directions per-sample: {_shown(name, module)} does not support signs; layers must be "
+                    "Linear, Conv2d (padded by zeros), GroupNorm, LayerNorm or BatchNorm with running statistics, "
+                    "without shared parameters; use --directions global"
                 )
             seen |= {id(p) for p in held.values()}
             self._layers.append(_Layer(name, module, own.get("weight"), own.get("bias")))
@@ -111,8 +111,7 @@ class SignedLayers:
 
     @contextmanager
     def perturbed(self, u: Tensor, signs: Sequence[Signs], mu: float) -> Iterator[list[int]]:
-        """Context manager: sample j passes the layers at theta + mu sigma_j u, u (d,); yields each layer's call
-        count."""
+        """Context manager: sample j passes the layers at theta + mu sigma_j u, u (d,); yields calls per layer."""
         calls = [0] * len(self._layers)
         with ExitStack() as stack:
             for k, (layer, own) in enumerate(zip(self._layers, signs, strict=True)):

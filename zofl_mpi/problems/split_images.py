@@ -20,8 +20,9 @@ SplitModules = tuple[
 @final
 @dataclass(frozen=True)
 class ConvNet:
-    """Small split CNN: stages of 3x3 convolution, normalisation and ReLU, then a linear layer; even deep clients are
-    cheap.
+    """Small split CNN: stages of 3x3 convolution, normalisation and ReLU, then a linear layer.
+
+    Even a client with many stages is cheap.
 
     Attributes:
         channels: output channels of each stage's convolution.

@@ -213,10 +213,9 @@ class SplitLM(TorchSplit):
         }
 
     def full_model(self, theta: Tensor, theta_s: Tensor) -> Any:
-        """The model of `transformers` at theta (n_l,), without its auxiliary part, and theta_s (n_s,), with LoRA
-        merged.
+        """The whole model of `transformers` at theta (n_l,) and theta_s (n_s,), with LoRA merged.
 
-        Its `generate` writes texts; tensors are copies.
+        It leaves out the auxiliary part. Its `generate` writes texts; tensors are copies.
         """
         with (
             self.client_side.bound_to(self.to_device(theta)),
@@ -234,7 +233,7 @@ class SplitLM(TorchSplit):
     @property
     def remarks(self) -> list[str]:
         """Remarks on the model, printed at the start of a run."""
-        drifts = "embedding and unembedding, one matrix of the model, are one at each side here, which drift apart"
+        drifts = "the model's tied embedding and unembedding become two matrices, one on each side, that drift apart"
         return [drifts] if self.parts.untied else []
 
 

@@ -60,6 +60,5 @@ def log_softmax(logits: Vector) -> Vector:
 
 
 def class_weights(data: Dataset, mix: Vector | None) -> Vector:
-    """Weight (C,) of a sample of each class in a mean over `data`: 1, or such that classes have the shares `mix`
-    (C,)."""
+    """Weight (C,) of a sample of each class in a mean over `data`: 1, or by the class proportions `mix` (C,)."""
     return np.ones(data.classes) if mix is None else mix / np.maximum(data.counts(), 1)

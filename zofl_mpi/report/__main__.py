@@ -24,6 +24,7 @@ from zofl_mpi.report import groups
 from zofl_mpi.report.means import AGAINST
 from zofl_mpi.run import records
 from zofl_mpi.run.command.flags import read_toml
+from zofl_mpi.run.loop.screen import columns, fold
 
 FIGURES = (".png", ".pdf", ".svg")
 BESIDE = (".csv", ".tex")
@@ -147,7 +148,7 @@ def write(flags: argparse.Namespace) -> list[Path]:
     except (ValueError, OverflowError) as exc:  # matplotlib's, of numbers near the largest ones
         raise UserError(f"{out} cannot be drawn ({exc}); a page (.html) shows what can be") from exc
     for note in notes:
-        print(plain(note), file=sys.stderr)
+        print(fold(plain(note), columns() if sys.stderr.isatty() else None), file=sys.stderr)
     return paths
 
 

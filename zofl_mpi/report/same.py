@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, plain, printing, refused
 from zofl_mpi.run.command.flags import changes
+from zofl_mpi.run.loop.screen import show
 from zofl_mpi.run.records import Run, load
 
 CLOCKS = {"seconds"}
@@ -106,7 +107,7 @@ def main(words: Sequence[str] | None = None) -> None:
         raise SystemExit(refused(error)) from error
     verdicts = [verdict(first, other) for other in others]
     for path, (words, _) in zip(flags.others, verdicts, strict=True):
-        print(f"{path}: {plain(words)}")
+        show(f"{path}: {plain(words)}")
     raise SystemExit(int(not all(same for _, same in verdicts)))
 
 

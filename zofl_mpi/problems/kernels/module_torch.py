@@ -6,8 +6,8 @@ change: the number of rows depends only on the memory of one row's step, and unu
 cache line of 64 bytes.
 
 A row's bits may depend on the other rows, by library, processor and shape (oneDNN's grouped convolutions do on some
-processors). `equal_bits` tests it, and a `Network` batches only what has passed. On a GPU local steps are replayed from
-CUDA graphs, of REPLAYED_STEPS steps and of one step for the rest, as the number of steps grows with the rounds. Their
+processors). `equal_bits` tests it, and a `Network` batches only what has passed. On a GPU CUDA graphs replay local
+steps, REPLAYED_STEPS at a time and the rest one by one: the number of steps grows with the rounds. Their
 tensors therefore stay in place. Losses are not replayed: each new batch size would cost a capture.
 """
 
@@ -130,7 +130,7 @@ def equal_bits(function: Function, data: Dataset, batch: int, dtype: str) -> boo
     """True if local steps and losses are bit-identical whichever other clients share the batch.
 
     Tested on this device for mini-batches of size `batch`: a full block is computed in order, rotated by one row, in
-    reverse, and with three rows alone. This compares neighbouring rows, and full blocks with zero rows.
+    reverse, and with three rows alone. This compares each place of a block with the next, and other clients with zeros.
     """
     with LOCK:
         steps = _trial_steps(function, data, batch, dtype)

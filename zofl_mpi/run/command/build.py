@@ -24,6 +24,7 @@ from zofl_mpi.run.command.family import Family, Site
 from zofl_mpi.run.command.plan import Plan
 from zofl_mpi.run.loop import evaluation, saving
 from zofl_mpi.run.loop.progress import Progress
+from zofl_mpi.run.loop.screen import columns, show
 from zofl_mpi.run.loop.signals import Stop
 from zofl_mpi.run.mpi.binding import RankPlacement, bind, listed, warnings_of
 from zofl_mpi.run.mpi.placement import place_clients
@@ -92,7 +93,7 @@ def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
     cls = run_or_fail_all(world, lambda: plans.method_of(family, values["method"]))
     choice = run_or_fail_all(world, lambda: plans.problem_of(family, values["problem"]))
     if speaks and plan.beside_the_paper:
-        print(plan.beside_the_paper, flush=True)
+        show(plan.beside_the_paper)
     placements = bind(world, values["device"], choice.gpu)
     known = _placements(world, placements)
     bar.step("start: data and model", 4)
@@ -100,7 +101,7 @@ def build(world: World, family: Family, plan: Plan, bar: Progress) -> Built:
     fault = "the ranks hold different data or networks; copy the same files to all nodes, draw in torch only"
     _check_equal(world, data.fingerprint, fault)
     if speaks and data.about:
-        print(f"samples   {data.about}", flush=True)
+        show(f"samples   {data.about}")
     bar.step("start: method and kernel", 4, 1)
     if ":" in values["method"]:
         run_or_fail_all(world, lambda: plans.check_hooks(flags.instantiate(cls, values, setting=data), plan))
@@ -136,9 +137,9 @@ def opened(built: Built, bar: Progress, stop: Stop) -> Job:
     clients = _clients_per_rank(world, values["server_ranks"], method.setting.m, loads)
     rows = [place.row(rank, clients[rank], values["server_ranks"]) for rank, place in enumerate(placements)]
     if values["verbose"] and world.rank == 0:
-        print(listed(rows))
+        show(listed(rows, columns()))
     if values["checkpoint_every"] == "auto" and world.rank == 0 and not values["quiet"]:
-        print(saving.ANNOUNCEMENT, flush=True)
+        show(saving.ANNOUNCEMENT)
 
     def result() -> tuple[Recorder, Restored | None]:
         from zofl_mpi.run.command.result import opened as file  # HDF5 is for rank 0 only
@@ -218,7 +219,7 @@ def _check_server_ranks(world: World, method: Method[Any], plan: Plan) -> None:
 
 
 def _watch(world: World, plan: Plan, hosts: list[str], recorder: Recorder | None, stop: Stop) -> Watch:
-    """This rank's deadlines, and with --survive its reaction to lost ranks."""
+    """Sets this rank's deadlines, and with --survive its reaction to lost ranks."""
     limit, survive = plan.values["round_timeout"], plan.values["survive"]
     path = recorder and str(recorder.path)
     path, resume, begin = world.bcast(path and (path, *again.commands(plan, path, world.size)))
@@ -250,7 +251,7 @@ def compile_kernel(world: World, method: Method[Any]) -> None:
 
 
 def _placements(world: World, placements: list[RankPlacement]) -> dict[str, list[Any]]:
-    """Hosts, devices, threads and libraries of the ranks, for the record; warns of shared cores and mixed libraries."""
+    """Attributes on the ranks' hosts, devices, threads and libraries; warns of shared GPUs and mixed libraries."""
     table: dict[str, list[Any]] = {
         "hosts": [place.host for place in placements],
         "blas": [place.blas for place in placements],
@@ -261,7 +262,7 @@ def _placements(world: World, placements: list[RankPlacement]) -> dict[str, list
     warnings = list(warnings_of(placements))
     if len(set(table["blas"])) > 1:
         libraries = ", ".join(sorted(set(table["blas"])))
-        warnings.append(f"ranks compute with different libraries ({libraries}): bits may depend on their number")
+        warnings.append(f"ranks use different BLAS libraries ({libraries}): bits may depend on the number of ranks")
     for sentence in warnings if world.rank == 0 else ():
         warn(sentence)
     return table

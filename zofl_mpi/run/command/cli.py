@@ -25,6 +25,7 @@ from zofl_mpi.run.command.build import Built, Job, build, compile_kernel, opened
 from zofl_mpi.run.command.family import Family, family_of
 from zofl_mpi.run.command.plan import Plan
 from zofl_mpi.run.loop.progress import announce, progress, say
+from zofl_mpi.run.loop.screen import columns, show
 from zofl_mpi.run.loop.signals import Stop
 from zofl_mpi.run.mpi.world import connect
 
@@ -75,7 +76,7 @@ def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
     if isinstance(exc, KeyboardInterrupt):
         return f"zofl_mpi: interrupted{kept or ' before the first round; nothing was written'}"
     if isinstance(exc, BrokenPipeError) or (isinstance(exc, OSError) and output_fails()):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python's last flush would fail, too
         if isinstance(exc, BrokenPipeError):
             return "zofl_mpi: standard output was closed"
         return f"zofl_mpi: standard output cannot be written ({exc.strerror}): send it elsewhere{kept}"
@@ -119,9 +120,9 @@ def _print_plan(built: Built) -> None:
     """--dry-run: print the configuration, the expected cost, and the clients' devices."""
     compile_kernel(built.world, built.method)
     if built.world.rank == 0:
-        print(plans.in_words(built.plan.config, built.expected()))
+        show(plans.in_words(built.plan.config, built.expected()))
         if (fleet := built.method.setting.fleet) is not None:
-            print(devices.table(fleet, built.plan.values["rounds"]))
+            show(devices.table(fleet, built.plan.values["rounds"], columns()))
 
 
 def _run(job: Job) -> int:

@@ -22,6 +22,7 @@ from zofl_mpi.run.command.imported import imported
 from zofl_mpi.run.command.stored import UNSTORED_FLAGS
 from zofl_mpi.run.loop.progress import launcher_words
 from zofl_mpi.run.loop.saving import Every
+from zofl_mpi.run.loop.screen import show
 from zofl_mpi.run.loop.tracking import tracker
 
 T = TypeVar("T")
@@ -170,7 +171,7 @@ def parse_plan(family: Family, arguments: Sequence[str]) -> Plan:
     tracker(values["track"], None)
     if not values["quiet"]:
         for name in kept.keys() & stored.PATH_FLAGS:
-            print(f"folder    --{flags.flag(name)} {plain(kept[name])}, as your run before named it", flush=True)
+            show(f"folder    --{flags.flag(name)} {plain(kept[name])}, as your run before named it")
     now = json.loads(json.dumps(values))
     if differing := [k for k in before if k not in CHANGEABLE and now.get(k) != before[k]]:
         changes = flags.changes(differing, before, now)
@@ -211,7 +212,7 @@ def _usual_problem(family: Family, method: str) -> str:
 def groups_of(family: Family, method: str, problem: str) -> dict[str, type[Any]]:
     """Flags of a method on a problem, by title; UserError: one does not exist, or they do not fit."""
     which = make_dataclass("Which", [("method", str, field(default=method)), ("problem", str, field(default=problem))])
-    which.__doc__ = f"""Flags that say which method runs on which problem.
+    which.__doc__ = f"""Choice of method and problem.
 
     Attributes:
         method: {", ".join(family.METHODS)}, or module:Class for one of your own.

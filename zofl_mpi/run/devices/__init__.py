@@ -1,9 +1,9 @@
-"""`--devices`: classes of devices, from a TOML file or by one of the names that lie beside this page.
+"""Classes of client devices (`--devices`), from a TOML file or by a built-in name.
 
 [server]
-speed = 1e13              # multiply-accumulates a second; without it the server takes no time
+speed = 1e13              # multiply-accumulates per second; default: the server takes no time
 
-[class.phone]             # numbers as in `engine.fleet.DeviceClass`; left out: no cost, no limit
+[class.phone]             # fields of `engine.fleet.DeviceClass`; default: no cost, no limit
 share = 0.9               # or clients = [0, 3], or labels = [7, 8, 9]
 speed = 2e10
 memory = 2.56e8
@@ -27,6 +27,7 @@ from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.engine.world import World, at_server, run_or_fail_all
 from zofl_mpi.errors import UserError, check_one_of, demand, nearest, warn
 from zofl_mpi.run.command.flags import read_toml
+from zofl_mpi.run.loop.screen import aligned
 
 FOLDER = Path(__file__).parent
 NAMES = ("phones", "sensors", "silos")
@@ -165,7 +166,7 @@ LOOKED_AT = 1 << 20
 """Maximum number of participations that --dry-run counts; longer runs are sampled at equal distances."""
 
 
-def table(fleet: Fleet, rounds: int) -> str:
+def table(fleet: Fleet, rounds: int, width: int | None) -> str:
     """Lines of --dry-run: cost of round 0 for a client of each class, hours and joules of the whole run."""
     titles = ("class", "clients", "takes part", "latency", "down", "compute", "up", "total", "joules")
     rows = [titles]
@@ -173,12 +174,11 @@ def table(fleet: Fleet, rounds: int) -> str:
         part = f"lacks {bytes_in_words(round(row['lacks']))}" if row["lacks"] else "yes"
         shown = [f"{row[name]:.3g}" if name in row else "-" for name in titles[3:]]
         rows.append((row["class"], str(row["clients"]), part, *shown))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     needed = bytes_in_words(round(fleet.least)) if fleet.least else "memory that is not known"
     taken, spent = fleet.sampled(rounds, LOOKED_AT)
     whole = "" if taken == rounds else f", by {taken} rounds"
     hours = f"virtual hours of {rounds} rounds{whole}"
     lines = [f"a client's step needs {needed}; virtual seconds of a client in round 0, and joules:"]
-    lines += ["  ".join(map(str.rjust, row, widths)) for row in rows]
+    lines.append(aligned(rows, width, str.rjust))
     lines += [f"{hours:46} {spent.virtual_seconds / 3600:.4g}", f"{'joules of all clients':46} {spent.joules:.4g}"]
     return "\n".join(lines)

@@ -26,6 +26,7 @@ from zofl_mpi.run.grid.file import Grid, GridRun, known_flags, read, selected_ru
 from zofl_mpi.run.grid.runner import LABELS, Runner, RunOutcome, Screen, say
 from zofl_mpi.run.grid.state import command, state_of, typed
 from zofl_mpi.run.grid.tune import planned
+from zofl_mpi.run.loop.screen import show
 from zofl_mpi.run.loop.signals import STATUS
 
 
@@ -106,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         grid, runs, launcher = _read(given)
         if not (given.run or given.index is not None):
             for line in (*listing(grid, runs, launcher), *planned(grid)[1]):
-                print(plain(line))
+                show(plain(line))
             return 0
         runner = perform(grid, runs, launcher, given.jobs, given.only if given.index is None else None)
     except UserError as error:

@@ -19,6 +19,7 @@ from zofl_mpi.errors import UserError, plain
 from zofl_mpi.run.grid.file import Grid, GridRun
 from zofl_mpi.run.grid.forked import Forked, forks
 from zofl_mpi.run.grid.state import command, held, judged, state_of, typed
+from zofl_mpi.run.loop.screen import columns, fold, show
 from zofl_mpi.run.loop.signals import STATUS
 from zofl_mpi.run.records import output_path
 from zofl_mpi.run.records.lock import lock, lock_path
@@ -253,7 +254,7 @@ class Screen:
             self._end = now + (now - self._since) / done * (self._total - len(outcomes))
         text = plain(f"{last.run.name}: {LABELS[last.word]}, {last.sentence}")
         if self._draws and last.word not in ("done", "already"):
-            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self._bar.console.print(fold(text, columns()), markup=False, highlight=False, soft_wrap=True)
         elif not self._draws and last.word != "already":
             say(f"[{len(outcomes)}/{self._total}] {text}; {self._numbers(outcomes)}")
 
@@ -271,4 +272,4 @@ class Screen:
 def say(text: str) -> None:
     """Prints a line; an output that is closed or full does not end the runs in progress."""
     with suppress(OSError):
-        print(plain(text), flush=True)
+        show(plain(text))

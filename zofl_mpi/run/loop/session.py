@@ -18,6 +18,7 @@ from zofl_mpi.run.command.build import Job
 from zofl_mpi.run.loop import rounds as loop
 from zofl_mpi.run.loop.divergence import has_diverged
 from zofl_mpi.run.loop.local import LocalClients
+from zofl_mpi.run.loop.screen import show
 from zofl_mpi.run.loop.signals import STATUS
 from zofl_mpi.run.loop.totals import Totals, short
 from zofl_mpi.run.loop.tracking import tracker
@@ -34,7 +35,7 @@ class Session:
     """Rank 0's part of a run: clients, rounds, result; the result is closed in every case."""
 
     def __init__(self, job: Job, age: Callable[[], float] = device.age) -> None:
-        """`age`: seconds since the run's beginning."""
+        """`age`: seconds since the start of the run."""
         assert job.recorder is not None
         world, method, watch, values = job.world, job.method, job.watch, job.plan.values
         self.job, self.recorder = job, job.recorder
@@ -102,12 +103,12 @@ def lead(job: Job) -> int:
             track.on_end(session)
     status = STATUS if session.rounds.ended == "interrupted" else 0
     session.clients.close(status)
-    print(session.closing(), flush=True)
+    show(session.closing())
     return status
 
 
 def closing(totals: Totals, path: Path, stopped: str = "", resume: str = "") -> str:
-    """The last lines of a run: measures reached, times, bytes sent, and the path of the result.
+    """Closing lines of a run: measures reached, times, bytes sent, path of the result.
 
     Args:
         stopped: reason of an early end and how to continue; "" for a complete run.

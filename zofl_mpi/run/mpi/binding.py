@@ -10,6 +10,7 @@ from typing import final
 from zofl_mpi.engine import device
 from zofl_mpi.engine.world import World, run_or_fail_all
 from zofl_mpi.errors import UserError
+from zofl_mpi.run.loop.screen import aligned
 
 
 @final
@@ -28,19 +29,19 @@ class RankPlacement:
     unused: str = ""  # reason why its node's GPU is not used; "" if there is none, or none was requested
 
     def row(self, rank: int, clients: int, servers: int = 1) -> dict[str, int | str]:
-        """The rank's row of the table of ranks; `clients` is its number of clients, `servers` that of server ranks."""
+        """Row of the table of ranks; `clients`: the rank's clients, `servers`: number of server ranks."""
         role = "both" if rank == 0 and self.client else "server" if rank < servers else "client"
         columns = {name: value for name, value in asdict(self).items() if name not in ("client", "blas", "unused")}
         return {"rank": rank, **columns, "clients": clients, "role": role}
 
 
 def bind(world: World, requested: str, gpu: bool) -> list[RankPlacement]:
-    """Binds this rank to a device and to its threads; returns the places of all ranks, by rank.
+    """Binds this rank to a device and threads; returns the placements of all ranks, by rank.
 
-    On the CPU a rank has one thread: bits may depend on the number of threads, which would depend on the number of
-    ranks. `requested` is "auto", "cpu" or "cuda"; `gpu`: whether the problem can use one.
+    On the CPU each rank has one thread: bits may depend on the number of threads, and this on the number of ranks.
+    `requested` is "auto", "cpu" or "cuda"; `gpu`: True if the problem can use one.
 
-    UserError: on every rank, if one cannot have the requested device, or cannot use the GPU that it chose.
+    UserError on every rank: one cannot get the requested device, or cannot use its GPU.
     """
     client = world.rank > 0 or world.size == 1
     seen, cores = device.visible(requested), device.cores()
@@ -65,7 +66,7 @@ def bind(world: World, requested: str, gpu: bool) -> list[RankPlacement]:
 def warnings_of(placements: Sequence[RankPlacement]) -> Iterator[str]:
     """Yield a warning for each node with ranks that share a GPU although there is one for each, or do not use it.
 
-    The server's rank counts only where there are GPUs enough for it, too: it computes least while clients compute most.
+    Rank 0 counts only if there are enough GPUs for it, too: the server computes least while clients compute most.
     """
     for host in sorted({place.host for place in placements}):
         here = {rank: place for rank, place in enumerate(placements) if place.host == host and place.uuid}
@@ -85,14 +86,12 @@ def warnings_of(placements: Sequence[RankPlacement]) -> Iterator[str]:
 
 
 def spans(numbers: Collection[int]) -> str:
-    """Whole numbers as in "0-3,8"."""
-    groups = groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])  # of numbers that follow each other
+    """Formats whole numbers as "0-3,8"."""
+    groups = groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])  # of consecutive numbers
     runs = ([number for _, number in group] for _, group in groups)
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
-def listed(rows: Sequence[dict[str, int | str]]) -> str:
-    """The table of ranks as text, a line per rank, its columns aligned."""
-    cells = [list(rows[0]), *([str(value) or "-" for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
+def listed(rows: Sequence[dict[str, int | str]], width: int | None) -> str:
+    """The table of ranks as text, a line per rank."""
+    return aligned([list(rows[0]), *([str(value) or "-" for value in row.values()] for row in rows)], width)

@@ -47,6 +47,7 @@ class ClientRank:
         self._data, self._watch = data, watch or Watch()
         self._connect = partial(make_collectives, world, self._watch, self._staging, len(data), loads)
         self._pair: Collectives | None = None
+        self._adder = Adder()
         if 0 < world.rank < world.server_ranks:  # another rank of the server, which has no clients
             self._connect = partial(make_collectives, world, self._watch, self._staging)
             self._pair = self._connect(comm=world.pairs[world.rank - 1])
@@ -121,7 +122,7 @@ class ClientRank:
         own = (i for i, rank in enumerate(self._collectives.placement) if rank == self._collectives.rank)
         self._clients = {i: Client(i, self._data[i]) for i in own}
         self._asked: set[int] = set()  # in this round: no other client has scratch
-        self._adder: Adder = Adder()
+        self._adder = Adder()
 
     def _take(self, question: Question) -> Callable[[int, Any], Any]:
         """Function that handles a reply: it adds the reduced part to the question's reduction."""

@@ -1,4 +1,4 @@
-"""The server's ranks 0..S-1, with --server-ranks: they share out the uploads of a step, and rank 0 takes it.
+"""Server ranks 0..S-1 (--server-ranks): they share the uploads of a server step; rank 0 updates the model.
 
 Rank 0 reads all uploads. While others still arrive, it sends upload k of a step to rank k mod S, each over a
 communicator of the two. It computes its own when those after it are on their way. The other ranks get the server's part
@@ -28,9 +28,9 @@ from zofl_mpi.run.mpi.collectives import Collectives, Question
 
 @final
 class ServerRanks(SharedServerStep):
-    """Rank 0 as it shares out the steps of the server (`SharedServerStep`).
+    """Rank 0's side of shared server steps (`SharedServerStep`).
 
-    `collectives` is between the server's ranks, `pairs` between rank 0 and each of the others.
+    `collectives` connects all server ranks, `pairs` rank 0 with each other one.
     """
 
     def __init__(self, collectives: Collectives, pairs: Sequence[Collectives], clock: Clock) -> None:
@@ -74,20 +74,20 @@ class ServerRanks(SharedServerStep):
         return means, [own[k] if k in own else messages.unpack(blocks[k]) for k in range(self._count)]
 
     def account(self, own: Costs, steps: list[str]) -> Costs:
-        """(S,) the costs of the server's ranks at the end of a round."""
+        """(S,) costs of the server ranks in a round."""
         self._collectives.bcast_question(Question("account", steps=steps))
         return self._collectives.gather_costs(own)
 
     def each_collectives(self) -> list[tuple[list[int], Collectives]]:
-        """The collectives of each group, with the ranks that it connects."""
+        """Each group's collectives with the ranks that they connect."""
         return [([*range(self.ranks)], self._collectives), *(([0, k], pair) for k, pair in enumerate(self._pairs, 1))]
 
     def close(self, status: int) -> None:
-        """Ends the other ranks."""
+        """Ends the other server ranks."""
         self._collectives.bcast_question(Question("end", status=status))
 
     def _compute(self) -> None:
-        """Computes on this rank's upload, if one waits for it."""
+        """Computes on this rank's pending upload, if any."""
         if self._held:
             self._parts[(self._count - 1) // self.ranks * self.ranks] = self._work(self._held.pop())
 
@@ -118,10 +118,9 @@ def serve_step(
 def _sums(
     collectives: Collectives, given: Mapping[int, PassResult], sizes: Sequence[int]
 ) -> tuple[list[dict[float, Any]], dict[int, Bytes]]:
-    """For each term the sums over all uploads in multiples of each quantum, and the packed replies of the other ranks'
-    uploads: at rank 0.
+    """Reduces to rank 0: for each term its sums over all uploads, {quantum: integer multiples}; the others' replies.
 
-    FloatingPointError on all ranks: a term is not finite; its argument is the number of the upload.
+    FloatingPointError on all ranks: a term is not finite; the argument is the upload's index.
     """
     replies = {k: messages.pack(each.reply) for k, each in given.items()} if collectives.rank else {}
     bounds = {k: [mean.largest(x) for x in each.terms] for k, each in given.items()}

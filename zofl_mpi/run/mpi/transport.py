@@ -1,4 +1,4 @@
-"""Transport bytes: what the collectives of a communicator move, by step and rank, counted for all ranks at rank 0.
+"""Transport bytes: bytes moved by collectives, by step and rank, counted at rank 0.
 
 Every collective has rank 0 as its root, or gives all ranks the same, so rank 0 knows each rank's share. A rank *sends*
 the bytes that it hands to MPI for other ranks, and *receives* theirs from MPI. A broadcast of n bytes counts as n sent
@@ -18,22 +18,22 @@ Counts = NDArray[np.int64]
 
 @final
 class Transport:
-    """Bytes that each of `ranks` ranks has sent and received, by step, since they were last taken."""
+    """Counts the bytes that each of `ranks` ranks sends and receives, by step, between calls of `take`."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks, self._counts = ranks, defaultdict[str, Counts](lambda: np.zeros((2, ranks), np.int64))
 
     def broadcasts(self, step: str, size: int) -> None:
-        """Rank 0 sends `size` bytes to all."""
+        """Counts a broadcast: rank 0 sends `size` bytes to all."""
         if self._ranks > 1:
             self._add(step, [size, *[0] * (self._ranks - 1)], [0, *[size] * (self._ranks - 1)])
 
     def scatters(self, step: str, sizes: Sequence[int]) -> None:
-        """Rank 0 sends rank k sizes[k] bytes."""
+        """Counts a scatter: rank 0 sends sizes[k] bytes to rank k."""
         self._add(step, [sum(sizes[1:]), *[0] * (self._ranks - 1)], [0, *sizes[1:]])
 
     def gathers(self, step: str, sizes: Sequence[int]) -> None:
-        """Rank k sends rank 0 sizes[k] bytes."""
+        """Counts a gather: rank k sends sizes[k] bytes to rank 0."""
         self._add(step, [0, *sizes[1:]], [sum(sizes[1:]), *[0] * (self._ranks - 1)])
 
     def reduces(self, step: str, size: int) -> None:
@@ -42,7 +42,7 @@ class Transport:
             self._add(step, [0, *[size] * (self._ranks - 1)], [size, *[0] * (self._ranks - 1)])
 
     def allgathers(self, step: str, size: int) -> None:
-        """Each rank sends `size` bytes to all."""
+        """Counts an allgather: each rank sends `size` bytes to all."""
         if self._ranks > 1:
             self._add(step, [size] * self._ranks, [size * (self._ranks - 1)] * self._ranks)
 

@@ -22,11 +22,11 @@ Columns = Mapping[str, tuple[str, str]]  # name -> (unit, description)
 Attributes = Mapping[str, Any]
 FileName = str | os.PathLike[str]
 FORMAT = 1
-"""Number of the format of results and checkpoints; a file of a newer one is refused."""
+"""Format version of results and checkpoints; newer files are refused."""
 ATTRIBUTE_BYTES = 60_000
-"""Most bytes of an attribute: HDF5 allows 64 kB with what it writes around them."""
+"""Most bytes of an attribute: HDF5 allows 64 kB, including its own overhead."""
 LONG = "long"
-"""The group of a file for texts that are longer."""
+"""Group for texts too long for an attribute."""
 FAILURES = (OSError, RuntimeError, KeyError, ValueError)
 """Exceptions of h5py for failed writes; which one depends on the call."""
 
@@ -42,13 +42,13 @@ class DamagedError(WriteError):
 
 
 class LostError(UserError):
-    """A file that is missing or damaged, not one of another kind."""
+    """A result or checkpoint is missing or damaged; not raised for other kinds of files."""
 
 
 def set_attributes(item: Any, values: Attributes) -> None:
-    """Sets attributes of an HDF5 object; dicts and lists as JSON, None as an empty string.
+    """Sets attributes of an HDF5 object; dicts and lists as JSON, None as "".
 
-    A text of a file's root that is too long for an attribute is a data set /long/NAME.
+    In the root, a text too long for an attribute becomes the data set /long/NAME.
     """
     is_root = item.name == "/"
     for name, value in values.items():
@@ -71,7 +71,7 @@ def text(value: str) -> NDArray[np.bytes_]:
 
 
 def texts(values: Sequence[str]) -> NDArray[np.bytes_]:
-    """Several strings, see `text`."""
+    """Fixed-length HDF5 strings; see `text`."""
     blocks = [value.encode() for value in values]
     return np.array(blocks, h5py.string_dtype("utf-8", max(map(len, blocks), default=1)))
 
@@ -84,7 +84,7 @@ def plain(value: Any) -> Any:
 
 
 def attributes_of(item: Any) -> dict[str, Any]:
-    """The attributes of an HDF5 object, with those of a file's root that are too long for one."""
+    """Reads the attributes of an HDF5 object, including long ones of the root."""
     long = item[LONG].items() if item.name == "/" and LONG in item else ()
     return {name: plain(value) for name, value in item.attrs.items()} | {name: plain(data[()]) for name, data in long}
 
@@ -114,8 +114,8 @@ def reason_of(error: BaseException, path: Path) -> str:
 
 
 def read_file(path: Path, read: Callable[[Any], T]) -> T:
-    """The result of `read` on the open file; read again a moment later if the file is being flushed."""
-    if not os.path.isfile(path):  # unlike Path.is_file it answers for names that no file can have
+    """Calls `read` on the open file; retries a moment later if the file is being flushed."""
+    if not os.path.isfile(path):  # unlike Path.is_file, raises nothing for an impossible name
         raise LostError(f"there is no file {path}")
     for wait in (0.05, 0.1, 0.2, 0.4, None):
         try:
@@ -123,7 +123,7 @@ def read_file(path: Path, read: Callable[[Any], T]) -> T:
                 return read(file)
         except PermissionError as error:
             raise UserError(f"no permission to read {path}") from error
-        except Exception as error:  # h5py, NumPy and json raise a dozen types for bytes that were changed
+        except Exception as error:  # h5py, NumPy and json raise a dozen types for changed bytes
             without_frames(error)
             if isinstance(error, UserError) and (wait is None or not isinstance(error, LostError)):
                 raise
@@ -137,7 +137,7 @@ def read_file(path: Path, read: Callable[[Any], T]) -> T:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Opens a file without a lock, which its writer would notice, and with the journal that a killed writer left."""
+    """Opens a file without a lock, which would disturb its writer; replays the journal of a killed writer."""
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with h5py.File(StagedFile(number, write=False), "r") as file:
@@ -155,6 +155,6 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def _was_hdf5(path: Path) -> bool:
-    """True if a file begins as HDF5 files do, or is empty or begins with zeros, as after a power cut."""
+    """True if a file has HDF5's signature, or is empty or begins with zeros, as after a power cut."""
     with path.open("rb") as file:
         return file.read(8) in (b"\x89HDF\r\n\x1a\n", bytes(8), b"")
