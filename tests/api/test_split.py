@@ -86,7 +86,7 @@ def test_scores_are_of_samples_in_their_order() -> None:
 
 def test_parts_of_the_clients_own_are_no_one_module(data: Federation, tmp_path: Path) -> None:
     result = zofl.simulate("heron", NET, data, out=tmp_path / "a.h5", client_parts="own", **FEW)
-    with pytest.raises(UserError, match="--client-parts own: each client keeps a part of its own"):
+    with pytest.raises(UserError, match="--client-parts own: each client keeps its own part"):
         result.module()
 
 

@@ -162,9 +162,9 @@ class Wider(Mine):
         return LocalSGDState(super().round(state, r, clients).x.astype(np.float64))
 '''
 WRONG = {
-    "Nan --aggregate median": "--aggregate median: Nan asks for step 'send' by clients.ask, whose replies are not",
+    "Nan --aggregate median": "--aggregate median: Nan asks for step 'send' by clients.ask; it needs clients.mean",
     "Everybody --weights uniform --clip 1 --beta 0.5": "--clip 1: step 'train' goes to other clients than",
-    "Twice --weights uniform --clip 1": "--clip 1: step 'train' asks for a second reply in round 1, and the account is",
+    "Twice --weights uniform --clip 1": "--clip 1: step 'train' asks for a second reply in round 1; the account",
     "Mine --tau 3": "--tau 3.0: no round of Mine uses it",
     "Mine --eta-g 0.5 --beta 0.5 --weights uniform": "--eta-g 0.5: no round of Mine uses it",
     "Mine --gamma 0.1": "--gamma 0.1: no round of Mine uses it",

@@ -79,7 +79,7 @@ TABLE = {
     --noise-multiplier -1 => --noise-multiplier -1.0: must be a noise multiplier, at least 0
     --noise-multiplier 1 --epsilon 1 => one follows from the other; give one
     --compress topk:0.1 => --compress topk:0.1: must be none with --clip: what error
-    --trust nobody => --trust nobody: needs clients that send scalars; take --method zo_hfl, decomfl or hiso
+    --trust nobody => needs clients that send scalars
     --aggregate median => --aggregate median: must be mean with --clip: the account is that
     --attackers 0.2 => --attackers 0.2: must be 0 with --clip: the account is that of a sum of honest
     """,

@@ -71,7 +71,7 @@ def test_wrappers_treat_a_reduced_part_as_a_reply() -> None:
     dense = run(from_flags(Own, toy(), streams=True), 3)
     assert found[0][:2] == found[1][:2] and found[0][2] == 3 * 4 * 16 and dense.x.tobytes() != found[0][0]
     for flags in ({"aggregate": "median"}, {"attackers": 0.3}):
-        with pytest.raises(UserError, match=r"Own asks for step 'stream' by clients.ask; it needs"):
+        with pytest.raises(UserError, match=r"Own asks for step 'stream' by clients.ask; it needs clients.mean"):
             run(from_flags(Own, toy(), streams=True, **flags), 1)
 
 

@@ -107,7 +107,7 @@ def safe_config(
     for key, value in kept.items():
         for word in value if isinstance(value, list | tuple) else [value]:
             if isinstance(word, str) and word.startswith("-"):  # the command line would read it as a flag
-                raise UserError(f"{source}: its configuration has {key} = {word!r}, which is no value of a flag")
+                raise UserError(f"{source}: its configuration has {key} = {word!r}, not a valid flag value")
         name = flags.field_of(key)
         theirs = (name in CLASSES and ":" in str(value)) or (name in KNOWN and is_place(name, str(value)))
         if theirs and str(named.get(name)) != str(value):
