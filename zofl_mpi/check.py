@@ -19,7 +19,7 @@ from zofl_mpi.run.loop.screen import show
 
 @printing
 def main(words: Sequence[str] | None = None) -> None:
-    """Prints the findings."""
+    """Print the findings."""
     words = sys.argv[1:] if words is None else list(words)
     if not words or words[0] in ("-h", "--help"):
         print(__doc__)

@@ -16,16 +16,16 @@ from zofl_mpi.run.records import Run
 Chart = dict[str, Any]
 DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")
 POINTS = 2000
-"""A curve has no more points; of longer runs every k-th round is drawn, and the last."""
+"""Most points of a curve; longer runs show equally spaced rounds and the last."""
 BARS = 64
-"""Bars of ranks or clients; of more, consecutive ones share a bar: their mean."""
+"""Most bars of ranks or clients; beyond, a bar is the mean of consecutive ones."""
 TIME_LABELS = {"compute": "computing", "wait": "waiting", "comm": "sending", "staging": "copying to and from the GPU"}
 
 
 def curves(groups: Sequence[Group]) -> dict[str, Any]:
-    """Every column of every group, against what all have of `axes`; the page's script lets the reader choose.
+    """Data of every column of every group against each common axis; the page lets the reader choose.
 
-    Of several seeds the mean, and the ends of its 95 % t interval, at the rounds in which all of them have a number.
+    Several seeds give their mean with its 95 % t interval, at the rounds in which all have a value.
     """
     runs = [run for group in groups for run in group.runs]
     against = [axes(run) for run in runs]
@@ -69,7 +69,7 @@ def _curve(k: int, group: Group, against: Sequence[str], shown: Sequence[str]) -
 
 
 def axes(run: Run) -> dict[str, Array]:
-    """{name with unit: (R,) values} of the possible horizontal axes."""
+    """Horizontal axes of a run, {name with unit: (R,) values}."""
     seconds = np.nan_to_num(run.rounds.get("seconds", np.zeros(run.length)))
     devices = {
         "virtual hours so far": ("virtual_seconds", 3600),
@@ -88,7 +88,7 @@ def axes(run: Run) -> dict[str, Array]:
 
 
 def round_seconds(run: Run) -> Chart:
-    """Wall time of each round, and computing of its busiest rank."""
+    """Wall time of each round, and compute time of its busiest rank."""
     rounds, at = np.arange(1, run.length + 1), thinned(run.length)
     busiest = run.ranks["seconds_compute"].sum(1).max(1, initial=0.0)
     lines = {"whole round": run.rounds.get("seconds", np.full(run.length, np.nan)), "computing, busiest rank": busiest}
@@ -155,20 +155,20 @@ def _bars(name: str, x: Sequence[str], heights: Array, colour: str = "") -> dict
 
 
 def chart(data: list[dict[str, Any]], x: str, y: str, **layout: Any) -> Chart:
-    """A figure of traces with titled axes; a trace without a colour takes the next of the palette."""
+    """Build a figure of traces with titled axes; traces without a colour take the palette's next one."""
     for trace, colour in zip(data, COLOURS, strict=False):
         if trace["type"] != "heatmap":
             trace.setdefault("marker", {"color": colour})
     axis: dict[str, Any] = {"title": {"text": x}}
     if data[0]["type"] != "scatter":
-        axis["type"] = "category"  # names that are numbers are names all the same
+        axis["type"] = "category"  # keeps plotly from reading names as numbers
     return {"data": data, "layout": {"xaxis": axis, "yaxis": {"title": {"text": y}}, **layout}}
 
 
 def groups(n: int, first: Array | None = None) -> tuple[list[str], Array]:
-    """Names of at most BARS groups of n consecutive ranks or clients, and where each group starts.
+    """Divide n ranks or clients into at most BARS consecutive groups; return their names and first indices.
 
-    `first`: (n,) the first client of each entry, where entries are sums over clients already.
+    `first`: (n,) first client of each entry, if entries already sum clients.
     """
     starts = np.unique(np.linspace(0, n, min(n, BARS) + 1).astype(int)[:-1])
     numbered = np.arange(n) if first is None else np.asarray(first)
@@ -190,5 +190,5 @@ def thinned(length: int) -> Array:
 
 
 def json_numbers(values: Array) -> list[float | None]:
-    """Values for JSON, with six digits; what is not finite is None, a gap."""
+    """Round values to six digits for JSON; non-finite ones become None, a gap in the plot."""
     return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.tolist()]

@@ -18,7 +18,7 @@ Facts = dict[str, str]
 LOSSES = ("test_loss", "objective", "loss")
 """Columns that fall during training; the first one in a run is its loss."""
 CELL = 200
-"""Characters of a text in a table."""
+"""Most characters of a text in a table."""
 UNTOLD = {"method", "rounds", "out", "resume", "force", "data_dir", "checkpoint_every"}
 """Flags that do not distinguish runs: they change no number, or have a column."""
 
@@ -68,7 +68,7 @@ def summary(run: Run) -> Facts:
 
 
 def table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
-    """Names and cells of the comparison's columns; a column that is empty in all runs is left out."""
+    """Names and cells of the comparison's columns, without columns that are empty in all runs."""
     rows = [summary(run) for run in runs]
     names = [name for name in rows[0] if any(row[name] for row in rows)]
     return names, [[row[name] for name in names] for row in rows]
@@ -142,14 +142,14 @@ def sentences(run: Run) -> list[str]:
 
 
 def last(run: Run, name: str) -> float | None:
-    """The latest number of a column, or None."""
+    """Latest value of a column, or None."""
     values = run.rounds.get(name, np.empty(0))
     values = values[np.isfinite(values)]
     return float(values[-1]) if values.size else None
 
 
 def _moved(run: Run) -> int:
-    """Transport bytes of the run, each once: those that ranks received."""
+    """Transport bytes of the run, each counted once, where it is received."""
     return int(run.ranks["transport_received"].sum())
 
 
@@ -159,7 +159,7 @@ def _stored(run: Run, name: str) -> Any:
 
 
 def _counted(values: Sequence[Any], form: str = "{}") -> str:
-    """Equal values once, with their number: "node1 (4 ranks), node2 (4 ranks)"."""
+    """Distinct values with their counts: "node1 (4 ranks), node2 (4 ranks)"."""
     counts = Counter(form.format(value) for value in values)
     shown = [f"{text} ({n} rank{'s' if n > 1 else ''})" for text, n in list(counts.items())[:8]]
     return ", ".join(shown + [f"and {len(counts) - 8} more"] * (len(counts) > 8))

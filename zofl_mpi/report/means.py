@@ -27,12 +27,12 @@ AGAINST = {
 @final
 @dataclass(frozen=True)
 class Curve:
-    """A group's numbers at the rounds in which each of its seeds has one.
+    """Values of a column of a group, at the rounds in which all of its seeds have one.
 
     Attributes:
-        rounds: (k,) from 1.
-        x: (k,) what the curve is drawn against: a mean over seeds, too.
-        values: (n, k) a row a seed.
+        rounds: (k,) rounds, from 1.
+        x: (k,) horizontal coordinates, means over seeds.
+        values: (n, k) one row per seed.
     """
 
     group: Group
@@ -42,7 +42,7 @@ class Curve:
 
     @property
     def n(self) -> int:
-        """Seeds that the mean stands on."""
+        """Number of seeds."""
         return len(self.values)
 
     @property
@@ -52,12 +52,12 @@ class Curve:
 
     @property
     def half(self) -> Array:
-        """(k,) half the width of the mean's 95 % t interval, nan of one seed."""
+        """(k,) half the width of the mean's 95 % t interval; nan for one seed."""
         return half_width(self.values)
 
     @property
     def name(self) -> str:
-        """Name in legends; seeds that are missing are told."""
+        """Name in legends, with the number of seeds if some are missing."""
         lacking = f" ({self.n} of {self.group.planned} seeds)" if self.n < self.group.planned else ""
         return self.group.label + lacking
 
@@ -76,7 +76,7 @@ def quantity(groups: Sequence[Group], y: str | None) -> str:
 
 
 def curves(found: Groups, y: str, x: str) -> tuple[list[Curve], list[str]]:
-    """A curve for each group that has the numbers, and a message for each that has not (UserError: none has)."""
+    """Make a curve for each group with values, and a message for each without (UserError: none has any)."""
     made, notes = [], []
     for group in found.groups:
         runs = [run for run in group.runs if y in run.rounds and AGAINST[x] in axes(run)]
@@ -92,10 +92,10 @@ def curves(found: Groups, y: str, x: str) -> tuple[list[Curve], list[str]]:
 
 
 def differences(made: Sequence[Curve], found: Groups, control: str) -> tuple[list[Curve], list[str]]:
-    """Each curve less that of its control, seed by seed and round by round, and a message for each without one.
+    """Subtract its control from each curve by seed and round; also a message for each curve without one.
 
     Args:
-        control: a group's entries or its label; or one entry, which a curve's control has in place of its own.
+        control: entries or label of a group; or one entry: a curve's control then differs from it in this entry only.
     """
     labels = {name: curve for curve in made for name in (curve.group.entries, curve.group.label)}
     axes_with = [axis for axis in found.sets if any(c.group.where[axis] == control for c in made)]
@@ -135,7 +135,7 @@ def _control(curve: Curve, made: Sequence[Curve], axis: str, entry: str) -> Curv
 
 
 def _paired(curve: Curve, other: Curve) -> Curve | None:
-    """The differences at the rounds that both curves have, of the seeds that both have; None if there are none."""
+    """Differences of two curves at common rounds and seeds; None if there are none."""
     own, its = list(curve.group.seeds), list(other.group.seeds)
     seeds = [seed for seed in own if seed in its]
     rounds, at, there = np.intersect1d(curve.rounds, other.rounds, return_indices=True)

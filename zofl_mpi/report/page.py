@@ -19,11 +19,11 @@ FIGURES_OF = 12
 QUALITIES = ("test_accuracy", "personal_accuracy", *facts.LOSSES)
 """Columns of the table of groups."""
 AT_ONCE = 3
-"""Sections of single runs are open where there are no more."""
+"""Most runs whose sections are open at first."""
 
 
 def page(found: Groups) -> str:
-    """The page of one run or of groups, as HTML of about 5 MB, most of it the plotting library.
+    """Render one run or groups of runs as HTML of about 5 MB, most of it the plotting library.
 
     UserError: plotly is not installed.
     """
@@ -74,7 +74,7 @@ def _summary(runs: Sequence[Run], names: Sequence[str]) -> str:
 
 
 def _grouped(groups: Sequence[Group]) -> str:
-    """A row a group: its seeds, and the mean of each quality's last value with its 95 % t interval."""
+    """Table with a row per group: seeds, and the mean of each quality's last value with its 95 % t interval."""
     names = [name for name in QUALITIES if any(facts.last(run, name) is not None for g in groups for run in g.runs)]
     head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in ("group", "seeds", *names))
     body = [
@@ -95,7 +95,7 @@ def _ended(group: Group, name: str) -> str:
 
 
 def _section(k: int, run: Run, name: str, drawn: dict[str, charts.Chart] | None, is_open: bool) -> str:
-    """Everything about one run; its figures are added to `drawn`, if there is one."""
+    """Section on one run; adds its figures to `drawn`, unless that is None."""
     figures = {
         "Seconds of each round": charts.round_seconds,
         "Where each rank's seconds went (rank 0 is the server)": charts.rank_seconds,
@@ -127,5 +127,5 @@ def _listed(rows: Mapping[str, str]) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON inside a script: no text of a result can end it."""
+    """JSON for a script element, escaped so that no text of a result can end it."""
     return json.dumps(value, allow_nan=False).replace("<", "\\u003c")

@@ -14,11 +14,11 @@ from zofl_mpi.report import facts
 from zofl_mpi.run import records
 
 SECONDS = 2.0
-"""Between two looks at the files."""
+"""Seconds between two reads of the files."""
 
 
 def watch(results: Sequence[Path], console: Console | None = None) -> None:
-    """Shows the table until every run has ended, or Ctrl-C (UserError: a result cannot be read)."""
+    """Show the table until every run has ended, or Ctrl-C (UserError: a result cannot be read)."""
     console = console or Console()
     with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
         while True:
@@ -32,7 +32,7 @@ def watch(results: Sequence[Path], console: Console | None = None) -> None:
 
 
 def table(runs: Sequence[records.Run]) -> Table:
-    """One column a run, which fits a narrow terminal better than one row a run."""
+    """Table with a column per run, which suits narrow terminals better than a row per run."""
     names, cells = facts.table(runs)
     shown = Table("")
     for label in facts.labels(runs):

@@ -219,7 +219,7 @@ def _check_server_ranks(world: World, method: Method[Any], plan: Plan) -> None:
 
 
 def _watch(world: World, plan: Plan, hosts: list[str], recorder: Recorder | None, stop: Stop) -> Watch:
-    """Sets this rank's deadlines, and with --survive its reaction to lost ranks."""
+    """Set this rank's deadlines, and with --survive its reaction to lost ranks."""
     limit, survive = plan.values["round_timeout"], plan.values["survive"]
     path = recorder and str(recorder.path)
     path, resume, begin = world.bcast(path and (path, *again.commands(plan, path, world.size)))

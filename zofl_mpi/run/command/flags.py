@@ -195,7 +195,7 @@ def split(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
 
 
 def _value(kind: Any, typed: str, words: Sequence[str]) -> Any:
-    """Converts the words after a flag to its type (UserError: they do not fit)."""
+    """Convert the words after a flag to its type (UserError: they do not fit)."""
     try:
         if get_origin(kind) is tuple and words:
             return tuple(_read(get_args(kind)[0], word) for word in words)

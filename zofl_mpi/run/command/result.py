@@ -1,4 +1,4 @@
-"""Opens the result file of a run, new or continued, at rank 0 before the first round."""
+"""Open the result file of a run, new or continued, at rank 0 before the first round."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -21,11 +21,11 @@ class RankPlacement:
     host: str  # name of its node
     client: bool  # True if it acts for clients
     device: str  # "cpu" or "cuda:k" in its own numbering
-    uuid: str  # of the GPU on which an allocation of this rank landed; "" on the CPU
+    uuid: str  # of the GPU where a test allocation landed; "" on the CPU
     gpus: int  # GPUs of its node, as far as its ranks see them or Slurm grants them to the job
     cores: str  # cores that it may run on, such as "0-3,8"
     threads: int  # threads of its numerical libraries
-    blas: str  # library of NumPy's matrix products
+    blas: str  # BLAS library of NumPy
     unused: str = ""  # reason why its node's GPU is not used; "" if there is none, or none was requested
 
     def row(self, rank: int, clients: int, servers: int = 1) -> dict[str, int | str]:
@@ -36,7 +36,7 @@ class RankPlacement:
 
 
 def bind(world: World, requested: str, gpu: bool) -> list[RankPlacement]:
-    """Binds this rank to a device and threads; returns the placements of all ranks, by rank.
+    """Bind this rank to a device and threads; return the placements of all ranks, by rank.
 
     On the CPU each rank has one thread: bits may depend on the number of threads, and this on the number of ranks.
     `requested` is "auto", "cpu" or "cuda"; `gpu`: True if the problem can use one.
@@ -86,7 +86,7 @@ def warnings_of(placements: Sequence[RankPlacement]) -> Iterator[str]:
 
 
 def spans(numbers: Collection[int]) -> str:
-    """Formats whole numbers as "0-3,8"."""
+    """Format whole numbers as "0-3,8"."""
     groups = groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])  # of consecutive numbers
     runs = ([number for _, number in group] for _, group in groups)
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)

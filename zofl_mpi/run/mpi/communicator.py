@@ -50,7 +50,7 @@ TIMERSLACK, LATE = 29, 1_000
 
 
 def wake_in_time() -> None:
-    """Makes short sleeps of this thread and its future threads end on time, on Linux.
+    """Make short sleeps of this thread and its future threads end on time, on Linux.
 
     By default Linux wakes threads up to 50 us late, longer than most sleeps of `wait`.
     """
@@ -59,7 +59,7 @@ def wake_in_time() -> None:
 
 
 def wait(request: Request, meanwhile: Callable[[], None] | None = None) -> None:
-    """Polls a request until it is complete, sleeping 1/20 of the time already waited, at most 1 ms.
+    """Poll a request until it is complete, sleeping 1/20 of the time already waited, at most 1 ms.
 
     Waiting inside MPI would occupy a core that another rank may need. `meanwhile` is called at each poll after
     a second; it may use MPI.

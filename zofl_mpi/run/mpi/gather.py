@@ -83,7 +83,7 @@ class Order:
         return {rank for rank in seen if not self._ahead[rank]}
 
     def wish(self, rank: int) -> int:
-        """Returns BLOCKED, OPTIONAL or REQUIRED for a rank."""
+        """Return BLOCKED, OPTIONAL or REQUIRED for a rank."""
         return BLOCKED if self._ahead[rank] else REQUIRED if rank in self.due() else OPTIONAL
 
     def advance(self, headers: NDArray[np.int64]) -> list[Turn]:
@@ -134,7 +134,7 @@ class Outbox:
     # --- the main thread
 
     def wait_for_room(self, size: int) -> bool:
-        """Waits until an item of `size` bytes can be added; False if the question is over."""
+        """Wait until an item of `size` bytes can be added; False if the question is over."""
         with self._changed:
             if not self.fits(size):
                 self._full = True
@@ -147,7 +147,7 @@ class Outbox:
         return not self._items or (self._used() + size <= BOUND and len(self._items) < MAX_WAVE_ITEMS)
 
     def add(self, kind: int, message: Prepared) -> None:
-        """Packs an item; there must be room for it."""
+        """Pack an item; there must be room for it."""
         # the main thread would wait for a copy from a GPU into unpinned memory
         least = LEAST_PINNED_BYTES if any(map(messages.is_remote, message.arrays)) else 0
         block = self._staging.empty(max(message.size, least))[: message.size]
@@ -157,7 +157,7 @@ class Outbox:
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Marks the end of the items."""
+        """Mark the end of the items."""
         with self._changed:
             self._finished = True
             self._changed.notify_all()
@@ -184,7 +184,7 @@ class Outbox:
         return sent(items)
 
     def close(self) -> None:
-        """Ends the question and releases a main thread that waits for room."""
+        """End the question and release a main thread that waits for room."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -198,7 +198,7 @@ class Outbox:
         return bool(self._items) and self._used() <= BOUND and arrived
 
     def _wait(self) -> None:
-        """Waits for an item and, except in the first wave, up to PAUSE for more."""
+        """Wait for an item and, except in the first wave, up to PAUSE for more."""
         since, self._first, first = time.perf_counter(), False, self._first
         # finished without an item: the headers are a lost rank's garbage
         self._changed.wait_for(lambda: self._items or self._finished)
@@ -208,7 +208,7 @@ class Outbox:
 
 
 def sent(items: Sequence[PackedItem]) -> Sent:
-    """Packs items into a rank's part of a wave: a single block, or all blocks followed by their sizes (int64)."""
+    """Pack items into a rank's part of a wave: a single block, or all blocks followed by their sizes (int64)."""
     if not items:
         return NOTHING_SENT
     blocks = [item.block for item in items]
@@ -219,7 +219,7 @@ def sent(items: Sequence[PackedItem]) -> Sent:
 
 
 def pieces(block: Bytes, items: int) -> list[Bytes]:
-    """Unpacks the items of a rank's part of a wave: a view of a single large item, else copies.
+    """Unpack the items of a rank's part of a wave: a view of a single large item, else copies.
 
     Copies, because an item that waits for its turn must not keep the whole wave in memory.
     """

@@ -1,14 +1,16 @@
 """Server ranks 0..S-1 (--server-ranks): they share the uploads of a server step; rank 0 updates the model.
 
-Rank 0 reads all uploads. While others still arrive, it sends upload k of a step to rank k mod S, each over a
-communicator of the two. It computes its own when those after it are on their way. The other ranks get the server's part
-with a step's second upload: a step on a single one stays at rank 0. At the end of the step all tell each other the
-largest magnitudes, from which follow the quanta of the exact mean, and reductions add whole numbers. Rank 0 alone moves
-the server's part and holds the optimiser's moments, so a checkpoint knows nothing of S.
+Rank 0 reads all uploads and forwards upload k of a step to rank k mod S, over a communicator of the two, while later
+uploads still arrive. It computes on its own uploads once the following ones are on their way. The other ranks receive
+the server's part with a step's second upload; a step on a single upload stays at rank 0.
 
-No deadlock: rank 0's two threads take turns in MPI (`world.split`), and wait for others outside of it, except in
-blocking collectives. The other side comes to these without waiting for either thread: client ranks in a wave, or server
-ranks that have reported, by a barrier or their magnitudes.
+At the end of a step, all exchange their largest magnitudes, which give the quanta of the exact mean, and integer
+reductions add the sums. Only rank 0 updates the server's part and holds the optimiser's moments, hence checkpoints do
+not depend on S.
+
+No deadlock: rank 0's two threads take turns in MPI (`world.split`) and wait outside of it, except in blocking
+collectives. The other side joins these without waiting for either thread: client ranks in a wave, or server ranks that
+have announced themselves by a barrier or their magnitudes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -83,11 +85,11 @@ class ServerRanks(SharedServerStep):
         return [([*range(self.ranks)], self._collectives), *(([0, k], pair) for k, pair in enumerate(self._pairs, 1))]
 
     def close(self, status: int) -> None:
-        """Ends the other server ranks."""
+        """End the other server ranks."""
         self._collectives.bcast_question(Question("end", status=status))
 
     def _compute(self) -> None:
-        """Computes on this rank's pending upload, if any."""
+        """Compute on this rank's pending upload, if any."""
         if self._held:
             self._parts[(self._count - 1) // self.ranks * self.ranks] = self._work(self._held.pop())
 
@@ -118,7 +120,7 @@ def serve_step(
 def _sums(
     collectives: Collectives, given: Mapping[int, PassResult], sizes: Sequence[int]
 ) -> tuple[list[dict[float, Any]], dict[int, Bytes]]:
-    """Reduces to rank 0: for each term its sums over all uploads, {quantum: integer multiples}; the others' replies.
+    """Reduce to rank 0: for each term its sums over all uploads, {quantum: integer multiples}; the others' replies.
 
     FloatingPointError on all ranks: a term is not finite; the argument is the upload's index.
     """

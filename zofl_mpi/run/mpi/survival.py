@@ -5,12 +5,14 @@ revokes the communicator, which makes every call of the other ranks fail, too. A
 a new communicator in the old order. Rank 0 sends the clients' memories, as of the round's start, to their new ranks and
 repeats the round. A loss during recovery is handled like any other.
 
-Open MPI's weaknesses shape the rest. Its errors differ from rank to rank, so each counts as a loss. A collective in
-which a rank dies may end without an error and with garbage at another. Hence a round counts only once all ranks agree
-that nobody died in it (`agree`), and any error is a loss if somebody did (`lost`). An agreement waits for all that are
-alive, revoked or not: a rank that gives up a round takes part in the one in which the others may already wait. Abort
-and MPI's end (Finalize) hang after a loss, so a rank that ends all kills itself, and the end is a barrier, which may
-fail, and _exit.
+Workarounds for Open MPI:
+- Errors differ between ranks, hence each counts as a loss.
+- A collective in which a rank dies may return garbage without an error elsewhere. A round therefore counts only once
+  all ranks agree that nobody died in it (`agree`), and any error is a loss if somebody did (`lost`).
+- An agreement waits for all living ranks, revoked or not. A rank that gives up a round therefore joins the agreement in
+  which others may already wait.
+- Abort and Finalize hang after a loss. A rank that ends the run therefore kills itself, and a normal end is a barrier,
+  which may fail, followed by _exit.
 """
 
 import hashlib
@@ -95,7 +97,7 @@ class Survival:
         return [rank for rank in before if rank not in self.alive]
 
     def agree(self) -> None:
-        """Returns on all ranks if none is lost; otherwise raises RanksLost on all."""
+        """Return on all ranks if none is lost; otherwise raise RanksLost on all."""
         with suppress(*self.faults):
             if self.comm.Agree(1):
                 return
@@ -112,7 +114,7 @@ class Survival:
         return True
 
     def leave(self, status: int) -> NoReturn:
-        """Ends this process together with the others by a barrier and _exit; see the module's docstring."""
+        """End this process together with the others by a barrier and _exit; see the module's docstring."""
         _after(TIMEOUT, lambda: _exit(status))
         with suppress(*self.faults):
             self.comm.Barrier()
@@ -126,7 +128,7 @@ class Survival:
 def changed(
     clients: Mapping[int, Client], to: Iterable[int], known: dict[int, bytes]
 ) -> tuple[dict[int, messages.Bytes], Any]:
-    """Packs the memories of clients in `to` that live here and differ from the server's copies.
+    """Pack the memories of clients in `to` that live here and differ from the server's copies.
 
     Returns {i: packed memory} and, if one cannot be packed, (i, failure). `known` holds checksums of the server's
     copies and is updated.
@@ -148,7 +150,7 @@ def changed(
 
 
 def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:
-    """Calls `act` in another thread after `seconds`, unless the timer is cancelled."""
+    """Call `act` in another thread after `seconds`, unless the timer is cancelled."""
     timer = threading.Timer(seconds, act)
     timer.daemon = True
     timer.start()

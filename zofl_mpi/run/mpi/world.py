@@ -54,7 +54,7 @@ class MPIWorld:
 
     @classmethod
     def connect(cls) -> Self:
-        """Connects all launched processes through a clone of COMM_WORLD, separate from a user's own traffic.
+        """Connect all launched processes through a clone of COMM_WORLD, separate from a user's own traffic.
 
         From then on, an exception in any thread of this process ends all ranks. UserError: this process is alone
         although the launcher started several; there is no MPI library. RuntimeError: MPI lacks THREAD_SERIALIZED.

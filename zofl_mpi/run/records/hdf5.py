@@ -46,7 +46,7 @@ class LostError(UserError):
 
 
 def set_attributes(item: Any, values: Attributes) -> None:
-    """Sets attributes of an HDF5 object; dicts and lists as JSON, None as "".
+    """Set attributes of an HDF5 object; dicts and lists as JSON, None as "".
 
     In the root, a text too long for an attribute becomes the data set /long/NAME.
     """
@@ -84,7 +84,7 @@ def plain(value: Any) -> Any:
 
 
 def attributes_of(item: Any) -> dict[str, Any]:
-    """Reads the attributes of an HDF5 object, including long ones of the root."""
+    """Read the attributes of an HDF5 object, including long ones of the root."""
     long = item[LONG].items() if item.name == "/" and LONG in item else ()
     return {name: plain(value) for name, value in item.attrs.items()} | {name: plain(data[()]) for name, data in long}
 
@@ -114,7 +114,7 @@ def reason_of(error: BaseException, path: Path) -> str:
 
 
 def read_file(path: Path, read: Callable[[Any], T]) -> T:
-    """Calls `read` on the open file; retries a moment later if the file is being flushed."""
+    """Call `read` on the open file; retry a moment later if the file is being flushed."""
     if not os.path.isfile(path):  # unlike Path.is_file, raises nothing for an impossible name
         raise LostError(f"there is no file {path}")
     for wait in (0.05, 0.1, 0.2, 0.4, None):
@@ -137,7 +137,7 @@ def read_file(path: Path, read: Callable[[Any], T]) -> T:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Opens a file without a lock, which would disturb its writer; replays the journal of a killed writer."""
+    """Open a file without a lock, which would disturb its writer; replay the journal of a killed writer."""
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with h5py.File(StagedFile(number, write=False), "r") as file:

@@ -71,7 +71,7 @@ ACCEPTED_TYPES: dict[Any, Any] = {int: (int, np.integer), float: (float, np.floa
 
 
 def check_result(file: Any, path: object) -> dict[str, Any]:
-    """Checks an open result; returns {name: data set}.
+    """Check an open result; return {name: data set}.
 
     UserError: no result, a newer format, or a reference to another file; LostError: damaged.
     """
@@ -97,7 +97,7 @@ def check_result(file: Any, path: object) -> dict[str, Any]:
 
 
 def check_checkpoint(file: Any, path: object) -> dict[str, Any]:
-    """Checks an open checkpoint; returns {name: data set}. Raises as `check_result`."""
+    """Check an open checkpoint; return {name: data set}. Raises as `check_result`."""
     if "checkpoint" not in file.attrs:
         raise UserError(f"{path} is not a checkpoint of zofl_mpi")
     data = _checked(file, path, "checkpoint", CHECKPOINT, ATTRIBUTES_OF_CHECKPOINTS)
@@ -113,7 +113,7 @@ def _demand(holds: Any, path: object, name: str, fault: str) -> None:
 def _checked(
     file: Any, path: object, kind: str, described: dict[str, Any], attributes: dict[str, Any]
 ) -> dict[str, Any]:
-    """Checks format, data sets and attributes of a file; returns {name: data set}."""
+    """Check format, data sets and attributes of a file; return {name: data set}."""
     _check_attributes(file, path, "")
     if isinstance(found := file.attrs[kind], np.integer) and found > FORMAT:
         raise UserError(f"{path} has format {found}, and this zofl_mpi reads format {FORMAT}: install a newer one")
@@ -140,7 +140,7 @@ def _checked(
 
 
 def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:
-    """Yields the groups and data sets of a file, each once, with their names.
+    """Yield the groups and data sets of a file, each once, with their names.
 
     Refuses an object with two names: a group that contains itself would be read for ever.
     """
@@ -166,7 +166,10 @@ def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:
 
 
 def _absent(data: Any, path: object, name: str) -> int:
-    """Bytes that a data set claims but does not store; UserError if its numbers lie elsewhere or are packed."""
+    """Bytes that a data set claims but does not store, plus CHUNK_OVERHEAD per missing chunk.
+
+    UserError: its numbers lie in another file; LostError: they are compressed.
+    """
     made = data.id.get_create_plist()
     if made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count():
         fault = f"{name} names another file for its numbers, as no file of zofl_mpi does"
@@ -179,7 +182,7 @@ def _absent(data: Any, path: object, name: str) -> int:
 
 
 def _check_attributes(item: Any, path: object, name: str) -> None:
-    """Raises LostError for attributes that are neither texts nor numbers."""
+    """Raise LostError for attributes that are neither texts nor numbers."""
     number = h5py.h5a.get_num_attrs(item.id)
     _demand(number <= ATTRIBUTES, path, name, f"has {number} attributes")
     for k in range(number):

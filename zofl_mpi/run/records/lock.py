@@ -25,7 +25,7 @@ class WriterLock:
     """Exclusive right to write a result; `run` and `run.h5` share one lock, since they share a checkpoint."""
 
     def __init__(self, result: Path) -> None:
-        """Acquires the lock (UserError: another process holds it; OSError: the lock file cannot be written)."""
+        """Acquire the lock (UserError: another process holds it; OSError: the lock file cannot be written)."""
         self.path, self._number = lock_path(result), -1
         while self._number < 0:
             try:
@@ -63,7 +63,7 @@ def lock_path(result: Path) -> Path:
 
 
 def lock(number: int) -> bool:
-    """Locks an open file as HDF5 does; False if the file system has no locks (BlockingIOError: already locked)."""
+    """Lock an open file as HDF5 does; False if the file system has no locks (BlockingIOError: already locked)."""
     for wait in (*GLANCES, None):
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)

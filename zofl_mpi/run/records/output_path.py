@@ -16,7 +16,7 @@ DAMAGED = ".damaged"
 
 
 def check_name(path: Path, flag: str) -> None:
-    """Raises UserError for a path that no file can have."""
+    """Raise UserError for a path that no file can have."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -88,7 +88,7 @@ def checkpoints(path: Path) -> tuple[Path, Path]:
 
 
 def remove_checkpoints(path: Path) -> None:
-    """Removes the checkpoints of a result, so that --resume cannot find those of a replaced run."""
+    """Remove the checkpoints of a result, so that --resume cannot find those of a replaced run."""
     for left in checkpoints(path):
         left.unlink(missing_ok=True)
 
@@ -101,7 +101,7 @@ def beside(path: Path) -> Path:
 
 
 def copy(source: Path, path: Path) -> None:
-    """Copies a result (UserError: the copy cannot be written; an existing file there is intact)."""
+    """Copy a result (UserError: the copy cannot be written; an existing file there is intact)."""
     try:
         fresh = beside(path)
         try:
@@ -116,7 +116,7 @@ def copy(source: Path, path: Path) -> None:
 
 
 def set_aside(path: Path, ending: str = DAMAGED) -> Path | None:
-    """Renames a damaged result; returns its new name, None if there is no file (UserError: it is being written)."""
+    """Rename a damaged result; return its new name, None if there is no file (UserError: it is being written)."""
     if not path.is_file():
         return None
     names = (path.with_name(f"{path.name}{ending}{k or ''}") for k in range(1_000_000))

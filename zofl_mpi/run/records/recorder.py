@@ -1,4 +1,4 @@
-"""Writes a result, one row per round."""
+"""Write a result, one row per round."""
 
 import json
 import math
@@ -63,7 +63,7 @@ class Recorder:
     """
 
     def __init__(self, path: Path, rounds: int, planned: int, prepare: Callable[[Any], None], *, new: bool) -> None:
-        """Creates or opens the file and calls `prepare` on it, atomically.
+        """Create or open the file and call `prepare` on it, atomically.
 
         UserError: another process writes it; OSError: it cannot be created, opened or written.
         """
@@ -107,7 +107,7 @@ class Recorder:
     def create(
         cls, path: FileName, *, attrs: Attributes, m: int, ranks: int, rounds: int, force: bool = False, start: int = 0
     ) -> Self:
-        """Starts a new result.
+        """Start a new result.
 
         UserError: the file exists and `force` is not set, or its folder is missing or cannot be written; WriteError.
 
@@ -127,7 +127,7 @@ class Recorder:
     def reopen(
         cls, path: FileName, done: int, *, m: int = 0, ranks: int = 0, rounds: int = 0, attrs: Attributes | None = None
     ) -> Self:
-        """Continues a result after its first `done` rows; drops later rows and /final.
+        """Continue a result after its first `done` rows; drop later rows and /final.
 
         UserError: the file is no result, has other clients, or has fewer rounds than `done`; WriteError.
 
@@ -146,7 +146,7 @@ class Recorder:
             return cls(Path(path), done, rounds or max(done, 1), prepare, new=False)
 
     def append(self, row: Mapping[str, float], *, steps: Sequence[str] = (), **tables: ArrayLike) -> None:
-        """Appends a round; writes all buffered rows if the last write was EVERY seconds ago.
+        """Append a round; write all buffered rows if the last write was EVERY seconds ago.
 
         WriteError: the file cannot be written; rows written earlier are safe.
 
@@ -211,7 +211,7 @@ class Recorder:
         self._most = -(-BATCH // sum(data.dtype.itemsize * math.prod(data.row) for data in self._rows.values()))
 
     def begins(self, seconds: float) -> None:
-        """Writes the seconds from the start of the process to this session's first round."""
+        """Write the seconds from the start of the process to this session's first round."""
         with self._writing():
             known = hdf5.attributes_of(self._file)
             sessions = json.loads(known["sessions"])
@@ -220,7 +220,7 @@ class Recorder:
             set_attributes(self._file, {**first, "sessions": sessions})
 
     def survived(self, losses: Sequence[rows.Loss]) -> None:
-        """Adds survived rank losses to the attributes `lost` (JSON) and `repeated_rounds`."""
+        """Add survived rank losses to the attributes `lost` (JSON) and `repeated_rounds`."""
         with self._writing():
             before = hdf5.attributes_of(self._file).get("lost", "[]")
             lost = [*json.loads(before), *(loss._asdict() for loss in losses)]
@@ -228,17 +228,17 @@ class Recorder:
             set_attributes(self._file, {"lost": lost[-rows.LOSSES :], "repeated_rounds": repeated})
 
     def describe(self, columns: Columns) -> None:
-        """Sets (unit, description) of columns before `append`, and of fields of the last state before `finish`."""
+        """Set (unit, description) of columns before `append`, and of fields of the last state before `finish`."""
         self._columns |= columns
 
     def partition(self, counts: Array) -> None:
-        """Writes /partition/counts: (m, classes) label counts of the clients, summed like the client columns."""
+        """Write /partition/counts: (m, classes) label counts of the clients, summed like the client columns."""
         with self._writing():
             if "partition" not in self._file:
                 self._file["partition/counts"] = self._summed(np.asarray(counts), axis=0)
 
     def placements(self, placements: Sequence[Mapping[str, int | str]]) -> None:
-        """Adds this session's rank placements to /ranks/table."""
+        """Add this session's rank placements to /ranks/table."""
         with self._writing():
             rows.add_placements(self._file, self.rounds, placements)
 
@@ -249,7 +249,7 @@ class Recorder:
                 os.fsync(self._staged.number)
 
     def verify(self) -> None:
-        """Checks the file's layout on the disk (DamagedError: another program has changed it)."""
+        """Check the file's layout on the disk (DamagedError: another program has changed it)."""
         try:
             hdf5.read_file(self.path, lambda file: check_result(file, self.path))
         except UserError as error:
@@ -257,7 +257,7 @@ class Recorder:
             raise DamagedError(f"{error}: it was changed while this run wrote it") from error
 
     def finish(self, state: Mapping[str, Any], status: str = "done", **attrs: Any) -> None:
-        """Writes the last state to /final/<field>, with meanings from `describe`; closes the file with this status.
+        """Write the last state to /final/<field>, with meanings from `describe`; close the file with this status.
 
         DamagedError: as in `verify`.
         """
@@ -269,7 +269,7 @@ class Recorder:
         self.verify()
 
     def close(self, status: str = "interrupted", **attrs: Any) -> None:
-        """Closes the file with this status; after a failed write, leaves it as it is on the disk."""
+        """Close the file with this status; after a failed write, leave it as it is on the disk."""
         if not self._file or self._failed:
             self.abandon()
             return
@@ -284,7 +284,7 @@ class Recorder:
             self.abandon()
 
     def abandon(self) -> None:
-        """Closes the file as the last commit left it."""
+        """Close the file as the last commit left it."""
         self._failed = True
         if timer := self._timer:
             timer.cancel()
@@ -333,7 +333,7 @@ class Recorder:
                 self._rows[f"{group}/{name}"].widen(len(self.steps))
 
     def _summed(self, table: Array, axis: int) -> Array:
-        """Sums a per-client table into the file's client columns."""
+        """Sum a per-client table into the file's client columns."""
         return table if self._first is None else np.add.reduceat(table, self._first, axis=axis)
 
 

@@ -1,4 +1,4 @@
-"""Reads a result: finished, still growing, or of a killed run."""
+"""Read a result: finished, still growing, or of a killed run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Run:
 
     Attributes:
         path: path of the file.
-        attrs: of the root, as stored; `status` is "running" for a run that goes on, and for one that was killed.
+        attrs: root attributes as stored; `status` is "running" during a run, and also after a kill.
         config: the resolved configuration.
         rounds: name -> (R,) float64, NaN in rounds without a value.
         clients: bytes_down, bytes_up, messages of the method's protocol -> (R, steps, m) int64; see `first_clients`.
@@ -125,7 +125,7 @@ class Heading(NamedTuple):
 
 
 def heading(path: str | os.PathLike[str]) -> Heading:
-    """Reads the attributes of a result (UserError as in `load`, except damage inside a table)."""
+    """Read the attributes of a result (UserError as in `load`, except damage inside a table)."""
 
     def read(file: Any) -> Heading:
         check_result(file, path)
@@ -136,7 +136,7 @@ def heading(path: str | os.PathLike[str]) -> Heading:
 
 
 def load(path: str | os.PathLike[str]) -> Run:
-    """Reads a result: finished, still growing, or of a killed run (UserError: missing, damaged or no result)."""
+    """Read a result: finished, still growing, or of a killed run (UserError: missing, damaged or no result)."""
 
     def read(file: Any) -> Run:
         data = check_result(file, path)

@@ -57,25 +57,25 @@ class Rows:
         self._length = data.shape[0]
 
     def grow(self, length: int) -> None:
-        """Grows to `length` rows; new rows have the fill value."""
+        """Grow to `length` rows; new rows have the fill value."""
         self._length = length
         self._id.set_extent((length, *self.row))
         self._place.set_extent_simple((length, *self.row))
 
     def put(self, start: int, block: Array) -> None:
-        """Writes a block (rows, *row) at row `start`."""
+        """Write a block (rows, *row) at row `start`."""
         shape = (len(block), *self.row)
         self._place.select_hyperslab((start, *[0] * len(self.row)), shape)
         self._id.write(h5py.h5s.create_simple(shape), self._place, block, self._kind)
 
     def widen(self, places: int) -> None:
-        """Widens the rows to `places` entries along their first axis."""
+        """Widen the rows to `places` entries along their first axis."""
         self.row = (places, *self.row[1:])
         self.grow(self._length)
 
 
 def lay_out(m: int, ranks: int, rounds: int, missing: int, attrs: Attributes, file: Any) -> None:
-    """Creates an empty result; its first `missing` rows, lost with an earlier file, hold fill values.
+    """Create an empty result; its first `missing` rows, lost with an earlier file, hold fill values.
 
     One chunk per step and data set holds all planned rounds, if possible. After the first rows the file then needs no
     new space: a full disk, or a kill during a write, leaves no half-made structure.
@@ -99,7 +99,7 @@ def lay_out(m: int, ranks: int, rounds: int, missing: int, attrs: Attributes, fi
 
 
 def cut_back(path: object, m: int, ranks: int, rounds: int, attrs: Attributes, file: Any) -> None:
-    """Truncates a result to its first `rounds` rows and drops /final, to continue with m clients (0: as before)."""
+    """Truncate a result to its first `rounds` rows and drop /final, to continue with m clients (0: as before)."""
     columns, wanted = file["clients/messages"].shape[2], len(first_clients(m))
     if m and columns != wanted:
         raise UserError(f"{path} has {columns} columns for clients; a run with {m} clients needs {wanted}")
@@ -143,7 +143,7 @@ def by_round(file: Any, group: str) -> list[tuple[str, Any]]:
 
 
 def add_placements(file: Any, start: int, places: Sequence[Mapping[str, int | str]]) -> None:
-    """Appends the rank placements of a session that begins after round `start` to /ranks/table."""
+    """Append the rank placements of a session that begins after round `start` to /ranks/table."""
     table = file[RANK_TABLE]
     table.resize(len(table) + len(places), axis=0)
     given = ({"from_round": start, **place} for place in places)
@@ -158,7 +158,7 @@ def read_placements(file: Any) -> list[dict[str, Any]]:
 
 
 def growing(file: Any, name: str, shape: tuple[int, ...], kind: type, rounds: int, fill: float) -> Any:
-    """Creates a data set that grows along its first axis, chunked for `rounds` rows."""
+    """Create a data set that grows along its first axis, chunked for `rounds` rows."""
     rows = max(1, min(rounds, CHUNK_BYTES // (8 * max(1, shape[-1] if len(shape) > 1 else 1))))
     chunks = (rows, 1, max(1, shape[-1])) if len(shape) > 1 else (rows,)
     return file.create_dataset(name, shape, kind, chunks=chunks, maxshape=(None,) * len(shape), fillvalue=fill)

@@ -69,7 +69,7 @@ class StagedFile:
         return bytes(block)
 
     def write(self, block: memoryview) -> int:
-        """Stages a write; never fails: `commit` reports errors."""
+        """Stage a write; never fails: `commit` reports errors."""
         view = memoryview(block).cast("B")
         start, self._at = self._at, self._at + len(view)
         self._end = max(self._end, self._at)
@@ -85,14 +85,14 @@ class StagedFile:
         return len(view)
 
     def truncate(self, size: int) -> None:
-        """Sets the end of the file, for the next commit."""
+        """Set the end of the file, for the next commit."""
         self._end = size
 
     def flush(self) -> None:
-        """Does nothing: `commit` writes."""
+        """Do nothing: `commit` writes."""
 
     def commit(self) -> None:
-        """Writes all staged writes to the file; atomic for readers that use `StagedFile`.
+        """Write all staged writes to the file; atomic for readers that use `StagedFile`.
 
         OSError: the file is as of the last commit, or (an error of the device) its journal completes it.
         """
@@ -115,7 +115,7 @@ class StagedFile:
         self._committed = self._end
 
     def close(self) -> None:
-        """Closes the file as of the last commit; removes the journal unless a reader needs it."""
+        """Close the file as of the last commit; remove the journal unless a reader needs it."""
         if not self._halfway:
             with suppress(OSError):
                 os.ftruncate(self.number, self._committed)
@@ -154,12 +154,12 @@ def _checksum(body: bytes, end: int) -> int:
 
 
 def create_exclusively(path: Path) -> int:
-    """Creates and opens a new file; follows no link and opens no existing file."""
+    """Create and open a new file; follow no link and open no existing file."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def write_all(number: int, block: bytes | memoryview, at: int) -> None:
-    """Writes all bytes at an offset, in several system calls if necessary: one writes at most 2 GiB."""
+    """Write all bytes at an offset, in several system calls if necessary: one writes at most 2 GiB."""
     view = memoryview(block)
     while view:
         written = os.pwrite(number, view, at)
@@ -167,7 +167,7 @@ def write_all(number: int, block: bytes | memoryview, at: int) -> None:
 
 
 def _read_all(number: int, view: memoryview, at: int) -> int:
-    """Fills a buffer from an offset on; returns the number of bytes read."""
+    """Fill a buffer from an offset on; return the number of bytes read."""
     done = 0
     while done < len(view) and (count := os.preadv(number, [view[done:]], at + done)):
         done += count
