@@ -1,4 +1,4 @@
-"""Check of a machine: its MPI library, the ranks' hosts and devices, and the time of real exchanges.
+"""Check this machine for runs: MPI library, hosts and devices of the ranks, times of real messages.
 
 mpirun -n 4 python -m zofl_mpi.doctor
 """
@@ -31,7 +31,7 @@ SIZES = (1, 7_840, 1_000_000)
 @final
 @dataclass(frozen=True)
 class EchoedVector:
-    """A vector on its way to a client and back."""
+    """Message with a vector, to a client and back."""
 
     a: np.ndarray[Any, np.dtype[np.float32]]
 
@@ -41,14 +41,16 @@ class Echo:
     """Method for the timed exchanges: clients return the vector they receive."""
 
     def echo(self, client: Client, message: EchoedVector) -> EchoedVector:
-        """Step: the message."""
+        """Step: returns the message."""
         return message
 
 
 @printing
 def main(words: list[str] | None = None) -> int:
     """Print the findings; exit status 2 if the ranks cannot work together."""
-    parser = argparse.ArgumentParser(prog="python -m zofl_mpi.doctor", description=(__doc__ or "").split("\n")[0])
+    about, _, usage = (__doc__ or "").partition("\n\n")
+    epilog = f"Start it as you start a run: {usage.strip()}"
+    parser = argparse.ArgumentParser(prog="python -m zofl_mpi.doctor", description=about, epilog=epilog)
     parser.parse_args(words)
     try:
         world = connect()
@@ -62,7 +64,7 @@ def main(words: list[str] | None = None) -> int:
             raise
         if output_fails():
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        world.abort(f"zofl_mpi: the check cannot go on: {plain(exc)}")  # the other ranks would wait for this one
+        world.abort(f"zofl_mpi: the check cannot go on: {plain(exc)}")  # else the other ranks would wait for this one
     return 0
 
 

@@ -7,9 +7,9 @@ estimate of its local loss: no backward pass, hence no stored activations. Every
 up, and the server trains the rest of the network on them by backpropagation while the clients compute on; nothing is
 returned. At the end of the round the theta_l are averaged.
 
-It is compared with split learning by backpropagation, in lockstep with the server (sflv1, sflv2, splitlora) or from an
-auxiliary loss (cse_fsl, fsl_sage), by forward passes along what the server returns (ho_sfl), and with clients that hold
-the whole network and exchange scalars alone (decomfl, fedkseed).
+Baselines: split learning by backpropagation, in lockstep with the server (sflv1, sflv2, splitlora) or from an
+auxiliary loss (cse_fsl, fsl_sage). ho_sfl uses forward passes along the gradient that the server returns. In decomfl
+and fedkseed clients hold the whole network and exchange scalars only.
 
     mpirun -n 3 python -m zofl_mpi.heron_sfl
     mpirun -n 6 python -m zofl_mpi.heron_sfl --paper --data cifar10

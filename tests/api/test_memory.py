@@ -96,7 +96,7 @@ def test_held_out_shares_are_drawn_from_each_client_by_the_seed() -> None:
         ),
         ({"a": (np.eye(3) * np.nan, [0, 1, 2])}, 0.4, "x is NaN or infinite in some sample"),
         ({"a": (np.eye(3), [0.0, np.inf, 2])}, 0.4, "y is NaN or infinite in some sample"),
-        ({"a": Table(np.eye(3), [0, 1, 2])}, 0.4, "has the columns pixels, what: say which are x and y"),
+        ({"a": Table(np.eye(3), [0, 1, 2])}, 0.4, "has the columns pixels, what: name those of x and y"),
         ({"a": [1, 2, 3]}, 0.4, "sample 0 of client a is a int; it must be a pair"),
         ({"a": (np.eye(1), [0])}, 0.9, "client a has no sample; leave it out, or hold out a smaller share"),
         ({"a": (np.array([["x"]]), [0])}, 0.1, "x is <U1; it must be numbers"),
@@ -126,7 +126,7 @@ def test_problems_that_take_no_data_in_memory_say_so(
 
 def test_targets_are_refused_where_classes_are_needed(tmp_path: Path) -> None:
     data = Federation.of_clients([(np.eye(4), [0.5, 1.5, 2.5, 0.0])], test=0.25)
-    with pytest.raises(UserError, match="targets, not classes, and this problem classifies"):
+    with pytest.raises(UserError, match="targets, but this problem classifies"):
         zofl.simulate("fedavg", "softmax", data, out=tmp_path / "a.h5")
 
 

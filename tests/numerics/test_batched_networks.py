@@ -305,7 +305,7 @@ class Own(nn.Module):
 
 def test_what_has_no_batched_form_is_refused_in_a_sentence_and_auto_leaves_it_in_turn(monkeypatch: Patch) -> None:
     """Mutations: a traceback; auto that refuses what ran before; the refusal of what --kernel serial computes."""
-    told = r"^--kernel torch: Own cannot be computed for many clients at once: vmap: [^\n]*; take --kernel serial$"
+    told = r"^--kernel torch: Own cannot be computed for many clients at once: vmap: [^\n]*; use --kernel serial$"
     with pytest.raises(UserError, match=told):
         made(Own(), "torch")
     slow = nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(p, C)))

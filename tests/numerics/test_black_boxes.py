@@ -49,7 +49,7 @@ def test_fednest_is_refused_by_a_sentence(name: str) -> None:
 
 def test_a_lower_level_without_gradients_asks_for_exact() -> None:
     """Mutation: a gradient of zeros."""
-    with pytest.raises(UserError, match=r"only returns its solution.*take --lower exact"):
+    with pytest.raises(UserError, match=r"only returns its solution.*use --lower exact"):
         from_flags(FedRZOBL, setting("shares"), lower="local_sgd")
     of = setting("shares")
     with pytest.raises(UserError, match="neither gradients nor curvature"):

@@ -32,10 +32,10 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Own(Method):
+class Own(Method[Any]):
     """A method of a user's own whose clients stream, or reply at once; it knows no wrapper."""
 
-    setting: Setting
+    setting: Setting[Any]
     streams: bool = False
 
     def start(self) -> GlobalModel:

@@ -164,7 +164,7 @@ def test_float32_is_float64_to_rounding(name: str) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_loss_is_torchs_in_float64_of_the_networks_outputs(name: str, dtype: Any) -> None:
     """Mutations: a reduction that is no mean over samples and labels; a loss summed in float32, whose differences are
-    noise; a mean of samples' own taken for another kind, or the other way round."""
+    noise; a mean over samples taken for another kind, or the other way round."""
     data, make = ALL[name]
     ours = make(dtype=dtype)
     x = start(ours).astype(dtype)

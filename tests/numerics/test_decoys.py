@@ -1,6 +1,7 @@
 """Every number that is booked is read: no method's message has a field that is only there to be counted."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from tests.tools.revisions import table
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.between import composed
 from zofl_mpi.engine.fields import without_warnings
+from zofl_mpi.engine.reduction import Reply
 from zofl_mpi.engine.world import SingleProcess
 from zofl_mpi.run.command import flags, plan
 from zofl_mpi.run.command.build import build_setting
@@ -53,13 +55,22 @@ class Spoiled(LocalClients):  # type: ignore[misc]
         super().__init__(list(method.setting.data), method=method)
         self.target, self.seen = target, set[Field]()
 
-    def _ask(self, step: Any, each: Any, counted: bool, booked: Any = None) -> Any:
+    def _ask(self, step: Any, each: Any, counted: bool, booked: Any = None, into: Any = None) -> Any:
+        if into is not None:
+            own = vars(into.adder).setdefault("take", partial(self._taken, into.adder.take, counted))
+            own.keywords["name"] = step.__name__
         new = {id(message): self._passed(step.__name__, "down", message, counted) for message in each.values()}
-        return super()._ask(step, {i: new[id(message)] for i, message in each.items()}, counted, booked)
+        return super()._ask(step, {i: new[id(message)] for i, message in each.items()}, counted, booked, into)
 
-    def _replies(self, step: Any, name: str, inbox: Mapping[int, Any], counted: bool) -> Iterator[Any]:
-        for i, item in super()._replies(step, name, inbox, counted):
+    def _replies(self, step: Any, name: str, inbox: dict[int, Any], counted: bool, into: Any) -> Iterator[Any]:
+        for i, item in super()._replies(step, name, inbox, counted, into):
             yield i, self._passed(name, "up", item, counted)
+
+    def _taken(self, take: Any, counted: bool, i: int, reply: Any, name: str, size: Any) -> Any:
+        """Passes the reduced part of a reply, too."""
+        if isinstance(reply, Reply):
+            reply = Reply(reply.sent, self._passed(name, "up", reply.reduced, counted))
+        return take(i, reply, size)
 
     def _passed(self, step: str, way: str, message: Any, counted: bool) -> Any:
         apart, spoiled = messages.marked(type(message), "apart"), {}

@@ -183,7 +183,7 @@ def of_client(cls: type[nn.Module], width: int) -> Make:
     ("make", "flags", "words"),
     [
         (resnet, {}, r"BatchNorm2d \(0\.1\) normalises by the statistics of the batch, so a sample's loss depends on"),
-        (of_client(Own, 64), {}, r"Own \(the whole part\) is no layer whose perturbation takes signs: Linear, Conv2d"),
+        (of_client(Own, 64), {}, r"Own \(the whole part\) does not support signs; layers must be Linear, Conv2d"),
         (of_client(Uncalled, 4), {}, r"Linear \(inner\) is not called in a forward pass"),
         (of_client(Merged, 32), {}, r"Linear \(inner\) takes 16 rows of a batch of 2 samples"),
         (small, {"estimate": "exact"}, "--estimate exact has the gradient itself"),

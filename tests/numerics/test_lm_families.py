@@ -218,7 +218,7 @@ def test_a_choice_is_scored_by_the_least_mean_loss(tmp_path: Path) -> None:
         (
             "mixtral",
             LLAMA | {"num_local_experts": 3},
-            r"a MixtralForCausalLM cannot be cut after a block: in float64 its forward pass .* take --dtype float32$",
+            r"a MixtralForCausalLM cannot be cut after a block: in float64 its forward pass .* use --dtype float32$",
         ),
     ],
 )

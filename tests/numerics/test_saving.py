@@ -209,7 +209,7 @@ def test_what_cannot_be_is_told_in_a_sentence() -> None:
         assert "--client-memory accumulate:2: BatchNorm normalises by the mini-batch" in said
     one = lambda: (nn.Flatten(), nn.Linear(64, C), nn.Linear(64, C))  # noqa: E731
     said = complaint(method, CSEFSL, training(setting(one), client_memory="checkpoint"))
-    assert "no sequence of layers that could be computed again; take accumulate:PARTS" in said
+    assert "no sequence of layers that could be computed again; use accumulate:PARTS" in said
     for cls, flags in itertools.product((HERON, HOSFL, DeComFL), ({}, {"exact_layers": 1, "head_gradient": "exact"})):
         if cls is HERON or not flags:
             said = complaint(method, cls, training(setting(groups), h=2, client_memory="checkpoint"), **flags)

@@ -195,7 +195,7 @@ def test_kept_tokens_are_numbered_anew(gpt2: Vocabulary, files: tuple[Path, ...]
     assert few.encode(["Hello world", " Hello world"]) == [[1, 0], [2, 0]]
     assert few.decode([1, 0, 3]) == "Hello world"
     for text in ("Hello word", "!", "Hello world wide"):
-        with pytest.raises(UserError, match=f"--vocabulary e2e: it has not all tokens of '{text}'; take"):
+        with pytest.raises(UserError, match=f"--vocabulary e2e: it has not all tokens of '{text}'; use"):
             few.encode([text])
 
 

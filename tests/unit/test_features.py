@@ -131,7 +131,7 @@ def test_a_table_is_no_image_and_others_are_square_or_have_the_shape_that_is_sto
     ("change", "text"),
     [
         ({"FILTERS": 10**12}, "4000000000000 features of 40 images take .* GiB, this machine has"),
-        ({"SIZE": 6}, "takes images of 7 x 7 pixels or more, not 6 x 6"),
+        ({"SIZE": 6}, "needs images of 7 x 7 pixels or more, not 6 x 6"),
     ],
 )
 def test_images_too_small_and_features_beyond_memory_are_refused(monkeypatch, change, text):

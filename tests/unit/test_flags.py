@@ -119,7 +119,7 @@ def test_a_toml_table_and_its_flags_mean_the_same(tmp_path: Path) -> None:
 
 
 def test_a_wrong_key_is_named_with_its_file() -> None:
-    deep = "run.toml: 'n' is a table; every key stands at the top level and names a flag"
+    deep = "run.toml: 'n' is a table; write each flag as a key at the top level"
     assert complaint(arguments_of, {"n": {"deep": 1}}) == deep
     unknown = "run.toml: unknown key 'gama_local'; the nearest is gamma-local"
     assert complaint(arguments_of, {"gama_local": 1.0}) == unknown

@@ -137,7 +137,7 @@ def test_a_byte_order_mark_begins_a_file(tmp_path: Path) -> None:
     """Mutation: one that is taken away from each line."""
     path = written(tmp_path, b"\xef\xbb\xbf" + json.dumps(GOOD).encode(), GOOD)
     assert len(lines.read(path)) == 2
-    assert "line 2: it is no JSON" in complaint(lines.read, written(tmp_path, GOOD, b"\xef\xbb\xbf{}"))
+    assert "line 2: it is not JSON" in complaint(lines.read, written(tmp_path, GOOD, b"\xef\xbb\xbf{}"))
 
 
 def test_lines_name_their_clients(tmp_path: Path, model: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,14 +182,14 @@ CHOICE = {"context": "film", "completions": [" good", " bad"], "label": 0}
     ("row", "sentence"),
     [
         (b"\xff", "line 2: it is not UTF-8 from byte 0 on"),
-        (b"{", "line 2: it is no JSON (Expecting property name enclosed in double quotes"),
-        (b"[" * 100_000, "line 2: it is no JSON ("),
+        (b"{", "line 2: it is not JSON (Expecting property name enclosed in double quotes"),
+        (b"[" * 100_000, "line 2: it is not JSON ("),
         (b'"' + b"x" * 10_000_000 + b'"', "line 2: it is longer than 1048576 bytes: shorten or remove it"),
         ([], 'line 2: it must be {"context": TEXT, "completion": TEXT} or'),
         ({"context": "film"}, "line 2: it must be"),
         (GOOD | {"completion": ""}, "line 2: it must be"),
         (GOOD | {"completion": 3}, "line 2: it must be"),
-        (GOOD | {"context": "\ud800"}, "texts of whole characters"),
+        (GOOD | {"context": "\ud800"}, "without lone surrogates"),
         (GOOD | {"client": 1.5}, 'line 2: "client" is 1.5: must be a text or a whole number'),
         (GOOD | {"client": "x" * 10_000}, "must be a text or a whole number, of at most 200 characters"),
         (GOOD | {"client": "a"}, 'line 2: either all lines have a "client", or none'),
@@ -197,7 +197,7 @@ CHOICE = {"context": "film", "completions": [" good", " bad"], "label": 0}
         (CHOICE | {"label": 2}, 'line 2: "label" is 2: must be a whole number from 0 to 1'),
         (CHOICE | {"label": True}, 'line 2: "label" is True: must be'),
         (CHOICE | {"completions": []}, "line 2: it must be"),
-        (CHOICE, "line 2: it has 2 completions, line 1 has 1: give each as many"),
+        (CHOICE, "line 2: it has 2 completions, line 1 has 1: give all equally many"),
     ],
 )
 def test_a_hostile_line_is_refused_by_its_number(tmp_path: Path, row: Any, sentence: str) -> None:
@@ -219,7 +219,7 @@ def test_other_faults_are_sentences(tmp_path: Path, model: Any) -> None:
     told = complaint(corpus, written(tmp_path, GOOD | {"split": "train"}), model)
     assert 'own.jsonl has no lines to test on: give some "split": "test"' in told
     told = complaint(corpus, written(tmp_path, *goods), (model[0], 4, END))
-    assert told.startswith("own tokens: 'film' in 'film ") and "has number 4, the model knows 4 tokens; leave" in told
+    assert told.startswith("own tokens: 'film' in 'film ") and "has number 4, the model has 4 tokens; remove" in told
     corpus(written(tmp_path, *goods), (model[0], 5, END))  # of tokens beyond these no text has one
 
 

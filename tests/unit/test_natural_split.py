@@ -41,7 +41,7 @@ def test_each_client_of_the_data_has_its_own_rows_in_the_order_of_their_numbers(
     kept = rows(raw(clients=WHOSE), "natural", min_samples=4)
     assert kept == [by_hand[i].tolist() for i in (0, 2, 3)]
     assert complaint(rows, raw(clients=WHOSE), "natural", min_samples=90).startswith(
-        "--min-samples 90: none of the data's 4 clients has that many; take at most "
+        "--min-samples 90: none of the data's 4 clients has that many; choose at most "
     )
 
 
@@ -93,7 +93,7 @@ def test_sizes_are_those_of_one_class_whose_spread_is_drawn(alpha: float) -> Non
         ("quantity:nan", {}, ["--partition quantity:nan: choose"]),
         ("natural:3", {}, ["--partition natural:3: choose"]),
         ("by_clas", {}, ["--partition by_clas: choose"]),
-        ("natural", {}, ["--partition natural: these data do not say whose a sample is", "array client"]),
+        ("natural", {}, ["--partition natural: these data name no clients", "array client"]),
         ("shards:2", {"m": 60}, ["--partition shards:2: with 60 clients and 89 samples a client may have 0"]),
         ("shards:3", {"m": 10, "min_samples": 8}, ["a client may have 6, and each must have --min-samples 8"]),
         ("shards:2", {"alpha": 0.5}, ["--alpha 0.5: --partition shards:2 has no use for it"]),
@@ -162,7 +162,7 @@ def test_clients_are_named_as_the_file_names_them(tmp_path: Path, capsys: pytest
     assert [part[0] for part in held] == ["-3", "2", "007", "7", "10", "b"] and all(
         len(set(part)) == 1 for part in held
     )
-    assert "a name may have 200 characters" in complaint(
+    assert "a name may have at most 200 characters" in complaint(
         federation, stored(tmp_path, client=np.array(["x" * 201] * 90))
     )
 
@@ -172,7 +172,7 @@ def test_a_file_with_clients_is_refused_for_another_partition(tmp_path: Path) ->
     said = complaint(federation, path := stored(tmp_path), partition="by_mix", alpha=0.5)
     assert said.startswith(f"--data {path} holds x, y and client: --partition natural shares the samples out by client")
     assert "--partition by_mix it must hold x and y alone" in said
-    assert "do not say whose" in complaint(federation, stored(tmp_path, client=None))
+    assert "name no clients" in complaint(federation, stored(tmp_path, client=None))
     assert "choose by_class" in complaint(federation, stored(tmp_path, client=None), partition="by_clas")
 
 

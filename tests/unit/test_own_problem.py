@@ -378,7 +378,7 @@ def test_a_continuation_with_another_network_is_refused(
     del sys.modules[name]
     sentence = launch.refused(capsys, FAMILY, "--resume", "a.h5", *own, "--rounds", 3)
     assert "data or network are not those that the run began with" in sentence
-    assert "another version of zofl_mpi or torch began it otherwise" in sentence
+    assert "another version of zofl_mpi or torch initialised it" in sentence
 
 
 def test_constants_that_differ_between_ranks_are_refused(written: Written, capsys: Capsys) -> None:

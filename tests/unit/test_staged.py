@@ -172,7 +172,7 @@ def test_a_damaged_journal_is_not_applied(tmp_path: Path) -> None:
         ("q.ckpt.h5", "that is a checkpoint's name"),
         ("-x.h5", "the name begins with '-'"),
         ("n" * 240 + ".h5", "bytes too long"),
-        ("shr", "shr.h5 is there, and both would have the checkpoint"),
+        ("shr", "shr.h5 exists and has the same checkpoint"),
     ],
 )
 @pytest.mark.parametrize("force", [False, True])

@@ -110,7 +110,7 @@ def test_a_regression_is_dealt_out_uniformly_with_its_targets(pixels: str) -> No
 )
 def test_uneven_clients_are_refused_for_a_regression_alone(options: dict[str, Any], flag: str) -> None:
     told = complaint(shared, REGRESSION, **options)
-    assert told.startswith(flag) and "a regression has no classes for clients to be uneven in" in told
+    assert told.startswith(flag) and "a regression has no classes to spread unevenly" in told
     assert shared(replace(REGRESSION, targets=None), **options).counts.sum() in (24, 25)
     owned = replace(REGRESSION, clients=np.arange(40) % 2)
     assert [len(shared(owned, partition=name).clients) for name in ("natural", "quantity:2")] == [2, 3]

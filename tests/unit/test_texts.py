@@ -220,7 +220,7 @@ def test_a_text_that_is_too_long_is_refused_by_its_line(folder: Path, home: Path
     corpus(folder, home, most=longest)
     assert complaint(corpus, folder, home, most=longest - 1) == (
         f"{folder / 'testset_w_refs.csv'}, line 2: context and text have {longest} tokens, the model takes "
-        f"{longest - 1} at most: shorten or remove the line, or take a model with a longer context"
+        f"{longest - 1} at most: shorten or remove the line, or choose a model with a longer context"
     )
     thai = int(texts.lengths(made.federation.clients[0], np.array([3]))[0]) - 1
     with pytest.raises(UserError, match=rf"trainset\.csv, line 6: context and text have {thai} tokens"):

@@ -88,7 +88,7 @@ def test_tokens_beyond_the_model_are_refused_where_a_text_has_them(tmp_path: Pat
     own = tokens_of(unigram(tmp_path), len(WORDS))  # <pad> is one more
     assert own.encode(["the cat"]) == [[THE, CAT]]
     told = complaint(own.encode, ["the cat<pad>"])
-    assert "'<pad>' in 'the cat<pad>' has number 13, the model knows 13 tokens; leave it out of the texts" in told
+    assert "'<pad>' in 'the cat<pad>' has number 13, the model has 13 tokens; remove it from the texts" in told
 
 
 def test_the_token_that_ends_a_text(tmp_path: Path) -> None:

@@ -279,7 +279,7 @@ def test_a_column_of_outputs_is_not_spread_against_targets(written: Written, cap
     name = written(f"{NETS}\nwrong = TorchProblem(lambda shape: nn.Linear(shape[0], 1), {loss})\n")
     own = ["--problem", f"{name}:wrong", "--method", "fedavg", "--data", "regression.npz", *FEW, "--out", "a.h5"]
     told = launch.refused(capsys, "zofl_mpi.zo_hfl", *own)
-    assert "spreads outputs of shape" in told or "Using a target size" in told
+    assert "broadcasts outputs of shape" in told or "Using a target size" in told
 
 
 def test_a_loss_without_a_gradient_serves_methods_that_need_values_alone(written: Written, capsys: Capsys) -> None:
@@ -290,7 +290,7 @@ def test_a_loss_without_a_gradient_serves_methods_that_need_values_alone(written
     capsys.readouterr()
     assert launch.here("zofl_mpi.zo_hfl", *own, "--method", "fedavg", "--tau", "1", "--out", "b.h5") != 0
     told = capsys.readouterr().err
-    assert "has no gradient: it leaves torch's operations; take a method that needs values alone" in told
+    assert "has no gradient: it leaves torch's operations; use a method that needs only values" in told
 
 
 def noisy(inputs: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
@@ -334,7 +334,7 @@ def test_problems_in_memory_make_their_setting() -> None:
     assert problem.loss(x, data.test) == pytest.approx(loss.item(), rel=1e-5)
     copy[0].weight.data.zero_()
     assert problem.loss(x, data.test) == pytest.approx(loss.item(), rel=1e-5)
-    with pytest.raises(UserError, match="targets, not classes"):
+    with pytest.raises(UserError, match="targets, but this problem classifies"):
         net.choice().make(site)
 
 

@@ -25,14 +25,14 @@ class Compression(Between):
     """Compression C of clients' uploads, with error feedback (Seide et al. 2014).
 
     With e_i = 0 at the start, client i sends q = C(a) of a = e_i + D_i and keeps e_i <- a - q, D_i its change of the
-    model. Of a change that moves the client's memory, as SCAFFOLD's of c_i, the memory moves by q alone and there is no
-    e_i: the next change has what was left out. Top-k: Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", NeurIPS
-    2018. Stochastic quantisation: Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD", NeurIPS 2017, with the largest entry
-    as the scale.
+    model. A change of the client's memory, such as SCAFFOLD's c_i, has no e_i: the memory moves by q alone, and the
+    next change contains the remainder. Top-k: Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
+    Stochastic quantisation: Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD", NeurIPS 2017, with the largest entry as
+    the scale.
 
     Attributes:
-        compress: none, topk:FRACTION (the entries of largest magnitude, each with its index of 4 bytes) or
-            quantise:BITS (a sign and a level, rounded at random without bias, and one scale).
+        compress: compression of uploads: none; topk:FRACTION (the entries of largest magnitude, each with an index of 4
+            bytes); quantise:BITS (a sign and a level, rounded at random without bias, and one scale).
     """
 
     setting: Setting[Any]

@@ -78,20 +78,20 @@ class Privacy(Between):
     """Clipped replies D_i <- D_i min(1, C/|D_i|), one noise vector on their sum, and the privacy account (epsilon,
     delta).
 
-    All clients have equal weight. The sum's divisor is fixed, whoever took part: beta m, or m with ZO-HFL's --divide m.
-    `D_i` is a change of the model (or of SCAFFOLD's c_i), or the scalars that a method sends, as its reply declares
-    them (`zofl_mpi.change`).
+    All clients have equal weight. The sum's divisor is fixed: beta m, or m with ZO-HFL's --divide m. `D_i` is a change
+    of the model (or of SCAFFOLD's c_i), or the scalars that a method sends, as its reply declares them
+    (`zofl_mpi.change`).
 
     Attributes:
         clip: C, the clipping norm of a client's reply: none, or a number. The other flags of this group need one.
         noise_multiplier: z, 0 or at least 0.04; the sum's noise has standard deviation z C in each entry.
         epsilon: privacy budget, at most 1000; determines z from the planned rounds. none: no budget.
         delta: delta of the account, at least 1e-12; auto: 1/m^1.1.
-        participation: fixed (beta m clients a round) or poisson (each client independently with probability beta: group
-            sizes vary and may be 0, epsilon is smaller).
+        participation: sampling of clients: fixed (beta m clients a round) or poisson (each client independently with
+            probability beta: group sizes vary and may be 0, epsilon is smaller).
         trust: party that adds the noise: server (to the sum) or nobody (each client to its scalars).
-        mechanism: gaussian, or laplace for pure epsilon: Laplace noise of scale z C on scalars clipped in l1; for
-            vectors the K-norm mechanism (uniform direction, radius Gamma(n, z C)).
+        mechanism: noise: gaussian, or laplace for pure epsilon (Laplace noise of scale z C on scalars clipped in l1;
+            for vectors the K-norm mechanism, with uniform direction and radius Gamma(n, z C)).
     """
 
     setting: Setting[Any]
@@ -166,7 +166,7 @@ class Privacy(Between):
         z = self.noise_multiplier
         demand(z == 0 or accounting.LEAST_NOISE <= z <= 2**30, "noise_multiplier", z, NOISE)
         if self.trust == LOCAL and not scalars:
-            raise UserError("--trust nobody: this method's clients send vectors; it is for zo_hfl, decomfl and hiso")
+            raise UserError("--trust nobody: needs clients that send scalars; take --method zo_hfl, decomfl or hiso")
         if self.active and self.setting.fleet is not None:
             raise UserError("--devices with --clip: who is off, late or too small depends on a client; leave it out")
         met = [(name, vars(each)[name]) for each in parts_of(method) for name in LEAKS if name in vars(each)]
@@ -307,7 +307,7 @@ class Privacy(Between):
         whole = self.cost(rounds, z)
         if whole == budget == math.inf:
             beyond = f"the epsilon of {rounds} rounds is beyond {LARGEST_EPSILON:,g}, up to which it is computed"
-            raise UserError(f"--noise-multiplier {z:g}: {beyond}, and protects nobody; more noise, or fewer rounds")
+            raise UserError(f"--noise-multiplier {z:g}: {beyond}; take a larger one, or fewer --rounds")
         if 0 < before < rounds:
             less = f"{self.cost(before, z):.4g} for {before}"
             warn(f"--rounds {rounds}: epsilon {whole:.4g} at delta {self._delta:.3g}, in place of {less}")

@@ -39,7 +39,7 @@ class PrivateClients(Wrapped):
             return self.inner.mean(step, message, to=to, weights=weights, counted=counted, nobody=nobody, **how)
         to = self._one_reply(step, message, to)
         if weights is not None and len({weights[i] for i in to}) > 1:
-            raise UserError(f"{self.flag}: clients.mean must weigh all participants alike, or tells of their data")
+            raise UserError(f"{self.flag}: clients.mean must weigh participants equally: weights reveal their data")
         like = changes.example(kind, message) if nobody is None else nobody
         if to:
             total = self.inner.sum(step, message, privacy.clipped_change, to=to, **how)()
@@ -68,7 +68,7 @@ class PrivateClients(Wrapped):
             raise UserError(f"{self.flag}: clients.sum needs stretch=, by how much a term is longer than a change")
         to = self._one_reply(step, message, to)
         if not to and nobody is None:
-            raise UserError(f"{self.flag}: nobody takes part in round {message.r + 1}; clients.sum needs nobody=")
+            raise UserError(f"{self.flag}: no client takes part in round {message.r + 1}: give clients.sum nobody=")
         read = self.inner.sum(step, message, privacy.adding(term), to=to, **how) if to else None
 
         def noised() -> Any:
@@ -89,7 +89,7 @@ class PrivateClients(Wrapped):
         chosen, r = list(range(self.m)) if to is None else [int(i) for i in to], message.r
         if r == self._answered:
             again = f"step {step.__name__!r} asks for a second reply in round {r + 1}"
-            raise UserError(f"{self.flag}: {again}, and the account is that of one for each client and round")
+            raise UserError(f"{self.flag}: {again}; the account allows one per client and round")
         self._answered = r
         if sorted(chosen) != self.privacy.participants(r):
             raise UserError(f"{self.flag}: step {step.__name__!r} goes to other clients than `sampling` draws")

@@ -30,12 +30,12 @@ class Robust(Between):
     """Aggregation at the server, and clients that lie; the default is the exact mean of honest replies.
 
     D_i is the change that client i reports, as its reply declares it (`zofl_mpi.change`): y_i - x of a local model,
-    ZO-HFL's f+ - f-, DeComFL's and HiSo's differences of losses over the distance of their points. Median and
-    trimmed mean are taken coordinate by coordinate and count every reply alike, whatever --weights says (Yin, Chen,
+    ZO-HFL's f+ - f-, DeComFL's and HiSo's differences of losses over the distance of their points. Median and trimmed
+    mean are taken coordinate by coordinate and count every reply alike, whatever --weights says (Yin, Chen,
     Ramchandran, Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018).
-    Clipping by norm is one step of centred clipping about the server's model (Sun, Kairouz, Suresh, McMahan, "Can You
-    Really Backdoor Federated Learning?", 2019; Karimireddy, He, Jaggi, ICML 2021), then the weighted mean. A liar is
-    honest in what it keeps, and lies in what it sends, in every round that it takes part in.
+    Clipping by norm is one step of centred clipping about the server's model, then the weighted mean. Sources: Sun,
+    Kairouz, Suresh, McMahan, "Can You Really Backdoor Federated Learning?", 2019; Karimireddy, He, Jaggi, ICML 2021. A
+    liar is honest in what it keeps, and lies in what it sends, in every round that it takes part in.
 
     Attributes:
         aggregate: the server's mean of replies: mean; median; trimmed:F (in each coordinate without the

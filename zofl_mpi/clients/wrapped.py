@@ -55,6 +55,6 @@ class Wrapped(Clients):
         if counted:
             name = f"{type(self.method).__name__} asks for step {step.__name__!r} by {verb}"
             raise UserError(
-                f"{self.flag}: {name}, whose replies are not read as changes; it is for clients.mean and clients.sum "
-                "of replies whose fields are declared by zofl_mpi.change"
+                f"{self.flag}: {name}; it needs clients.mean or clients.sum, of replies with fields declared by "
+                "zofl_mpi.change"
             )

@@ -1,4 +1,4 @@
-"""Data sets, their readers, their division among server and clients."""
+"""Data sets, their readers, and their partition among server and clients."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from zofl_mpi.arrays import Array
 from zofl_mpi.errors import UserError
 
 LONGEST_NAME = 200
-"""Most characters of a client's name."""
+"""Maximum length of a client's name, in characters."""
 
 
 @final
 @dataclass(frozen=True)
 class Raw:
-    """A data set as it is stored, before it is scaled or divided. Its arrays may be read-only maps of files."""
+    """A data set as stored: not scaled, not partitioned. Its arrays may be read-only memory maps."""
 
-    inputs: Array  # (N, p) bytes, float32 or float64; of encoded texts uint16 or uint32
+    inputs: Array  # (N, p) bytes, float32 or float64; uint16 or uint32 for encoded texts
     labels: NDArray[np.int64]  # (N,) 0 <= label < classes
     classes: int  # C
-    official_test: int = 0  # how many samples at the end are the official test part; 0 if there is none
+    official_test: int = 0  # size of the official test part, the last samples; 0: none
     levels: int | None = None  # divisor that brings bytes to [0, 1] (255; 16 for the digits); None for floats
     channels: int = 1  # equal blocks of features stored one after the other (3 colour planes, else 1)
-    targets: Array | None = None  # (N, ...) of samples that are all of class 0; None where there are classes
-    official_validation: int = 0  # how many samples before the official test part are an official validation part
-    tokens: NDArray[np.int64] | None = None  # (V,) of encoded texts: tokens that their numbers 0 to V - 1 stand for
-    shape: tuple[int, ...] = ()  # of one input: (channels, height, width), (p,) of a table; () by p, square images
-    clients: NDArray[np.int64] | None = None  # (N,) the number of a sample's client; None where the data do not say
-    names: NDArray[np.str_] | None = None  # of the clients that `clients` numbers from 0; None: the numbers themselves
-    fingerprint: str = ""  # of all bytes of its arrays and its parts, from the cache; "" where it is in memory alone
+    targets: Array | None = None  # (N, ...) regression targets, with all labels 0; None for classes
+    official_validation: int = 0  # size of the official validation part, just before the test part; 0: none
+    tokens: NDArray[np.int64] | None = None  # (V,) encoded texts: tokeniser ids of the stored ids 0 to V - 1
+    shape: tuple[int, ...] = ()  # of one input: (channels, height, width), or (p,) of a table; (): square images
+    clients: NDArray[np.int64] | None = None  # (N,) client of each sample; None: the data name no clients
+    names: NDArray[np.str_] | None = None  # client names, indexed by `clients`; None: the indices are the names
+    fingerprint: str = ""  # sizes and checksums, stored in the cache; "": compute it from the arrays
 
     @property
     def is_table(self) -> bool:
-        """True if the columns of the inputs are quantities of their own, not pixels."""
+        """True if the input columns are separate quantities, not pixels."""
         return len(self.shape) == 1 or (not self.shape and self.levels is None)
 
     @property
     def known(self) -> str:
-        """`fingerprint`, or the same computed from the arrays."""
+        """`fingerprint`, computed from the arrays if it is empty."""
         if self.fingerprint:
             return self.fingerprint
         parts = ("validation", self.official_validation), ("test", self.official_test)
@@ -55,13 +55,13 @@ class Raw:
         )
 
     def client(self, number: int) -> str:
-        """The name of a client, or its number, as the data have it; fit for a screen."""
+        """A client's name or number in the data, in printable characters."""
         name = str(number if self.names is None else self.names[number])
         return name if name.isprintable() else ascii(name)
 
 
 def numbered(names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.str_]]:
-    """(N,) the place of each name among all that occur, and these: whole numbers in their order, then other names."""
+    """Index (N,) of each name, and the sorted distinct names: whole numbers by value, then other names."""
 
     def order(name: str) -> tuple[bool, int, str]:
         is_number = re.fullmatch("-?[0-9]{1,18}", name) is not None
@@ -73,23 +73,23 @@ def numbered(names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.str_]]
 
 
 def _crc32(values: Array, before: int = 0) -> int:
-    """Checksum of an array's bytes, continued from that of the bytes `before`."""
+    """CRC-32 of an array's bytes, continued from the checksum `before`."""
     return zlib.crc32(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data, before)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Labelled samples, or some rows of them. A computation sees `inputs * scale + shift`, in its own dtype.
+    """Labelled samples, or a subset of their rows; models read `inputs * scale + shift` in their dtype.
 
     Attributes:
         inputs: (N, p) bytes or floats.
         labels: (N,) integers, 0 <= label < classes.
         classes: C.
-        rows: (k,) which of the N samples belong to this data set; None stands for all.
+        rows: (k,) indices of the samples in this data set; None: all N.
         scale, shift: numbers, or (p,) one per feature.
-        targets: (N, ...) numbers that a model should give, of samples that are all of class 0: floats of a regression
-            or of several labels, whole numbers as tokens; None where there are classes.
+        targets: (N, ...) floats of a regression or of several labels, or integer tokens; all labels are then 0.
+            None for classes.
     """
 
     inputs: Array
@@ -109,24 +109,24 @@ class Dataset:
         return int(self.inputs.shape[1])
 
     def fingerprint(self) -> str:
-        """Size and checksum of all N samples: of every label, input and target."""
+        """Size and checksum of all N samples: labels, inputs and targets."""
         checksum = _crc32(self.inputs, _crc32(self.labels.astype(np.int64)))
         if self.targets is not None:
             checksum = _crc32(self.targets, checksum)
         return f"{self.inputs.shape[0]} x {self.inputs.shape[1]}, crc32 {checksum:08x}"
 
     def drawn(self, most: int, generator: np.random.Generator) -> Dataset:
-        """At most so many of the samples, drawn without replacement, in their order; all for 0."""
+        """At most `most` samples, drawn without replacement, in stored order; 0: all."""
         if not 0 < most < len(self):
             return self
         return self.subset(np.sort(generator.choice(len(self), size=most, replace=False)))
 
     def subset(self, positions: NDArray[np.int64]) -> Dataset:
-        """The samples at `positions` (each in 0..len - 1), without a copy of the inputs."""
+        """The samples at `positions` (each in 0..len - 1); the inputs are shared."""
         return replace(self, rows=self.rows_of(positions))
 
     def rows_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows, among all N samples, of the samples at `positions`."""
+        """Rows of the N stored samples for `positions` in this data set."""
         return positions if self.rows is None else self.rows[positions]
 
     def take(self, positions: NDArray[np.int64], dtype: Any) -> tuple[Array, NDArray[np.int64]]:
@@ -139,26 +139,26 @@ class Dataset:
         return inputs, labels
 
     def target(self, positions: NDArray[np.int64], dtype: Any) -> Array:
-        """(B, ...) the targets in `dtype` of the samples at `positions` (UserError: the data set has classes)."""
+        """Targets (B, ...) in `dtype` of the samples at `positions` (UserError: the data set has classes)."""
         if self.targets is None:
             raise UserError("these data have classes, not targets: --data must be a .npz file whose y are floats")
         return self.targets[self.rows_of(positions)].astype(dtype)
 
     def answers(self, positions: NDArray[np.int64], dtype: Any) -> Array:
-        """(B, ...) numbers that a model should give: labels and whole targets as int64, other targets in `dtype`."""
+        """Desired outputs (B, ...): labels and integer targets as int64, other targets in `dtype`."""
         stored = self.labels if self.targets is None else self.targets
         return stored[self.rows_of(positions)].astype(np.int64 if stored.dtype.kind in "iu" else dtype, copy=False)
 
     @property
     def factor(self) -> float | NDArray[np.float64]:
-        """Factor by which the inputs of `unscaled` are multiplied, for a linear model to apply to its weights instead.
+        """Scale left out of the inputs of `unscaled`; a linear model multiplies its weights by it instead.
 
-        1 where there is a shift, which `unscaled` then applies with the scale: products would cancel in float32.
+        1 if there is a shift: `unscaled` then applies scale and shift, since products would cancel in float32.
         """
         return 1.0 if _any_other(self.shift, 0.0) else self.scale
 
     def unscaled(self, positions: NDArray[np.int64], dtype: Any) -> tuple[Array, NDArray[np.int64]]:
-        """Inputs (B, p) in `dtype`, still to be multiplied by `factor`, and labels (B,) of some samples."""
+        """Inputs (B, p) in `dtype`, not yet multiplied by `factor`, and labels (B,) of the samples at `positions`."""
         return self.take(positions, dtype) if _any_other(self.shift, 0.0) else self._stored(positions, dtype)
 
     def _stored(self, positions: NDArray[np.int64], dtype: Any) -> tuple[Array, NDArray[np.int64]]:
@@ -167,30 +167,31 @@ class Dataset:
         return inputs, self.labels[rows].astype(np.int64, copy=False)
 
     def counts(self) -> NDArray[np.int64]:
-        """(C,) the number of samples of each class."""
+        """Number of samples of each class (C,)."""
         labels = self.labels if self.rows is None else self.labels[self.rows]
         return np.bincount(labels, minlength=self.classes).astype(np.int64)
 
 
 def _any_other(value: float | NDArray[np.float64], number: float) -> bool:
-    """True if a value is not this number. For a number without NumPy: np.any takes as long as gathering a batch."""
+    """True if a value, or any of its entries, differs from `number`."""
+    # plain numbers skip NumPy: np.any takes as long as gathering a batch
     return bool(value != number) if isinstance(value, int | float) else bool(np.any(value != number))
 
 
 @final
 @dataclass(frozen=True)
 class Federation:
-    """Division of samples among the server, the m clients, and parts that nobody trains on.
+    """Partition of samples among the server, m clients, and held-out test and validation parts.
 
     Attributes:
         server: the server's own training samples.
         clients: D_0, ..., D_{m-1}.
-        test: held out from all.
+        test: held-out test samples.
         channels: equal blocks of features stored one after the other (3 colour planes, else 1).
-        validation: held out too, to choose step sizes by; None for none.
+        validation: held-out samples for choosing step sizes; None for none.
         shape: of one input, as `Raw.shape`.
-        fingerprint: of all samples, as `Raw.known`; "" where it is to be computed from the server's data set.
-        scaling: how the inputs are scaled, in words; "" where nothing is said.
+        fingerprint: of all samples, as `Raw.known`; "": compute it from the server's data set.
+        scaling: description of the input scaling; "" for none.
     """
 
     server: Dataset
@@ -215,17 +216,17 @@ class Federation:
         """Data in memory, by client: arrays, torch Datasets, or Hugging Face data sets.
 
         Args:
-            clients: {name: samples}, or a sequence. Samples are a pair (x, y): x of shape (N, ...), numbers; y (N,)
-                whole numbers or words (classes), or floats, or (N, K) (targets). Or a data set whose samples are pairs,
-                or dictionaries of which `columns` names x and y.
-            test: samples that nobody trains on, or the share of each client's that is held out.
-            server: the server's own samples; None: it has none.
-            validation: as `test`, to choose step sizes by; a share is of the server's samples, too.
-            columns: names of x and y, where a sample is a dictionary.
-            seed: of what is held out.
+            clients: {name: samples}, or a sequence of samples. Samples are a pair (x, y) of arrays, or a data set of
+                pairs or dictionaries. x: (N, ...) numbers. y: (N,) classes (whole numbers or words), or targets, (N,)
+                floats or (N, K).
+            test: samples held out from training, or the share to hold out of each client's samples.
+            server: the server's own samples; None for none.
+            validation: as `test`, for choosing step sizes; a share is held out of the server's samples, too.
+            columns: keys of x and y in samples that are dictionaries.
+            seed: of the held-out shares.
 
         Raises:
-            UserError: parts of different shapes, no sample, numbers that are not finite.
+            UserError: parts differ in shape, a part has no sample, or a number is not finite.
         """
         from zofl_mpi.data.memory import put_together
 
@@ -246,24 +247,24 @@ class Federation:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """(m,) rho_i = N_i / N_tr; N_tr counts the server's samples too ([A] section IV; they sum to about 0.7)."""
+        """Weights (m,) rho_i = N_i / N_tr; N_tr includes the server's samples ([A] section IV; sum about 0.7)."""
         sizes = np.array([len(d) for d in self.clients], np.float64)
         total: float = sizes.sum() + len(self.server)
         return sizes / total
 
     def training_rows(self) -> NDArray[np.int64]:
-        """The rows of server and clients, ascending."""
+        """Rows of the server's and all clients' samples, ascending."""
         parts = (self.server, *self.clients)
         return np.sort(np.concatenate([part.rows_of(np.arange(len(part))) for part in parts]))
 
     def seen_as(self, change: Callable[[Dataset], Dataset], fingerprint: str, scaling: str) -> Federation:
-        """The same parts with their inputs changed, in one channel; the other arguments are as `Federation`'s."""
+        """Applies `change` to every part; the inputs then have one channel. Other arguments: see `Federation`."""
         validation = None if self.validation is None else change(self.validation)
         parts = change(self.server), tuple(map(change, self.clients)), change(self.test)
         return Federation(*parts, validation=validation, fingerprint=fingerprint, scaling=scaling)
 
     def in_words(self) -> str:
-        """How many samples each part has, and how the inputs are scaled."""
+        """Sizes of the parts and the input scaling, as one line of text."""
         held = sorted(map(len, self.clients))
         m, each = len(held), f"{held[0]:,}" if held[0] == held[-1] else f"{held[0]:,} to {held[-1]:,}"
         parts = [f"server {len(self.server):,}", f"{m:,} client{'s' * (m > 1)} {sum(held):,} ({each} each)"]
@@ -273,5 +274,5 @@ class Federation:
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """(m, C) realised label counts of the clients."""
+        """Label counts of the clients (m, C)."""
         return np.stack([d.counts() for d in self.clients])

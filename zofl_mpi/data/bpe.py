@@ -1,4 +1,4 @@
-"""Texts to numbers and back, by `tokenizers`: GPT-2's byte-pair encoding (BPE) from its two files, or a model's own.
+"""Tokenisers, by the package `tokenizers`: GPT-2's byte-pair encoding (BPE) from its two files, or a model's own.
 
 A. Radford and others, Language models are unsupervised multitask learners (2019).
 """
@@ -29,27 +29,24 @@ FILES = ("encoder.json", "vocab.bpe")
 SIZE = 50_257
 END = 50_256  # ends a context and a text
 END_TEXT = "<|endoftext|>"
-ENCODED_AT_ONCE = 1 << 12  # texts, whose encodings are much larger than their tokens
-LONGEST_REASON = 300  # characters of a library's message that are passed on
+ENCODED_AT_ONCE = 1 << 12  # texts; an encoding takes much more memory than its tokens
+LONGEST_REASON = 300  # characters quoted of a library's message
 
 
 def find_vocabulary(data_dir: Path) -> tuple[Path, ...]:
-    """Paths of the two files, both in `data_dir`/gpt2-bpe or both in `data_dir` (UserError: they are not there)."""
+    """Paths of GPT-2's two files, both in `data_dir`/gpt2-bpe or both in `data_dir` (UserError: not found)."""
     what = f"GPT-2's vocabulary, {' and '.join(FILES)}, is not"
     return published.find_data_set(FOLDER, FILES, data_dir, what=what, asked="--vocabulary")
 
 
 @contextmanager
 def in_one_sentence(fault: str) -> Iterator[None]:
-    """Context manager: turns whatever libraries raise for a stranger's file into a UserError that begins with `fault`.
-
-    A panic of Rust's is no Exception.
-    """
+    """Context manager: turns a library's exceptions into a UserError that begins with `fault`."""
     try:
         yield
     except (UserError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except BaseException as exc:
+    except BaseException as exc:  # a Rust panic is no Exception
         reason = str(exc).strip().partition("\n")[0][:LONGEST_REASON] or type(exc).__name__
         raise UserError(f"{fault}: {reason}") from exc
 
@@ -57,37 +54,37 @@ def in_one_sentence(fault: str) -> Iterator[None]:
 @final
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Map between texts and the numbers of their tokens."""
+    """Tokeniser: map between texts and token ids."""
 
-    files: tuple[Path, ...] = ()  # GPT-2's, as `find_vocabulary` gives them; of a model's own tokeniser none
-    size: int = SIZE  # V, how many tokens its model knows
-    end: int = END  # number of the token that ends a text
-    kept: NDArray[np.int64] | None = None  # (V,) ascending, the tokens that the numbers stand for; None: themselves
-    own: Tokenizer | None = None  # the model's
-    name: str = "GPT-2's tokens"  # as the start of a run says it
+    files: tuple[Path, ...] = ()  # GPT-2's, as `find_vocabulary` returns them; () for a model's own tokeniser
+    size: int = SIZE  # V, number of tokens of the model
+    end: int = END  # id of the token that ends a text
+    kept: NDArray[np.int64] | None = None  # (V,) ascending, tokeniser ids of ids 0 to V - 1; None: the same ids
+    own: Tokenizer | None = None  # the model's own tokeniser
+    name: str = "GPT-2's tokens"  # printed at the start of a run
 
     def keeping(self, kept: NDArray[np.int64]) -> Vocabulary:
-        """The same of these tokens alone (V,), ascending, `end` among them."""
+        """A vocabulary of the tokens `kept` (V,) only, ascending; they must include `end`."""
         name = f"{len(kept)} of {self.name}"
         return replace(self, size=len(kept), end=int(np.searchsorted(kept, self.end)), kept=kept, name=name)
 
     @cached_property
     def checksum(self) -> int:
-        """CRC-32 of the model's own tokeniser, of all that it does."""
+        """CRC-32 of the tokeniser's full configuration."""
         return zlib.crc32(self._tokenizer.to_str().encode())
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokens of each text, begun as the tokeniser begins one; see `encode_pairs`."""
+        """Tokens of each text, with the tokeniser's own start tokens; see `encode_pairs`."""
         return [tokens for tokens, _ in self.encode_pairs([(text, "") for text in texts])]
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
-        """Tokens of each context and of the text behind it: those of both as one text, split where the first ends.
+        """Tokens of each context and of its completion: encodes both as one text, then splits at the context's end.
 
-        A token that spans this place is the second's, and so is all that follows it. The first begins with what the
-        tokeniser puts before a text; what it puts behind one is left out.
+        A token across the split belongs to the completion. The tokeniser's start tokens are kept, its end tokens
+        dropped.
 
         Raises:
-            UserError: a token is not among `kept`, or the model does not know it; the files are damaged.
+            UserError: a token is not in `kept` or unknown to the model, or the files are damaged.
         """
         found = []
         for start in range(0, len(pairs), ENCODED_AT_ONCE):
@@ -100,7 +97,7 @@ class Vocabulary:
         return found
 
     def _split(self, place: int, text: str, encoding: Encoding) -> tuple[list[int], list[int]]:
-        """The tokens before and behind a place in a text."""
+        """Tokens before and after character `place` of a text."""
         of_text = [k for k, source in enumerate(encoding.sequence_ids) if source is not None]
         if not of_text:
             return [], []
@@ -110,21 +107,21 @@ class Vocabulary:
         return ids[:cut], ids[cut:]
 
     def _known(self, text: str, ids: list[int]) -> list[int]:
-        """The numbers by which the model knows these tokens."""
+        """The model's ids of the tokeniser's `ids`."""
         if self.kept is None:
             if max(ids) >= self.size:
                 token = self._tokenizer.id_to_token(max(ids))
                 fault = (
-                    f"{self.name}: {token!r} in {text[:60]!r} has number {max(ids)}, the model knows {self.size} tokens"
+                    f"{self.name}: {token!r} in {text[:60]!r} has number {max(ids)}, the model has {self.size} tokens"
                 )
-                raise UserError(f"{fault}; leave it out of the texts, or take the tokeniser of this model")
+                raise UserError(f"{fault}; remove it from the texts, or use this model's tokeniser")
             return ids
         if not np.isin(ids, self.kept).all():
-            raise UserError(f"--vocabulary e2e: it has not all tokens of {text[:60]!r}; take --vocabulary gpt2")
+            raise UserError(f"--vocabulary e2e: it has not all tokens of {text[:60]!r}; use --vocabulary gpt2")
         return np.searchsorted(self.kept, ids).tolist()  # type: ignore[no-any-return]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of some tokens, without the tokens that end texts."""
+        """Text of some token ids, without end tokens."""
         numbers = np.array([number for number in tokens if number != self.end], np.int64)
         known = numbers if self.kept is None else self.kept[numbers]
         return self._tokenizer.decode(known.tolist(), skip_special_tokens=False)

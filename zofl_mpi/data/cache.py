@@ -1,11 +1,11 @@
-"""The cache of data sets, one copy per node: lists and empties it.
+"""Cache of prepared data sets, one copy per node; as a command, lists or empties it.
 
-An entry is a folder of plain .npy files that all ranks of a node map read-only. One rank of each node finds the sources
-and prepares the entry, which checks the files' checksums; all ranks of the node then open it. The entries take at most
-`MOST_BYTES`, the oldest go first; a mapped one stays. They may be listed and deleted at any time:
+An entry is a folder of .npy files that all ranks of a node map read-only. One rank of each node prepares the entry and
+verifies its checksums; then all ranks of the node open it. Entries take at most `MOST_BYTES`: the least recently used
+ones are deleted, except those that a run has mapped. You may list and delete entries at any time:
 
-    python -m zofl_mpi.data.cache                 # lists the entries, the last used one first
-    python -m zofl_mpi.data.cache --empty         # deletes those that no run has open
+    python -m zofl_mpi.data.cache                 # lists the entries, most recently used first
+    python -m zofl_mpi.data.cache --empty         # deletes entries that no run has open
 """
 
 import fcntl
@@ -28,41 +28,41 @@ from zofl_mpi.data import Raw
 from zofl_mpi.errors import UserError, refused
 from zofl_mpi.paths import user_folder
 
-FORMAT = 2  # of the entries and of what the readers return; a new number makes all entries anew
+FORMAT = 2  # of entries and readers' results; a new number invalidates all entries
 UNFINISHED = ".making-"
 LEAVING = ".leaving-"
 DAY = 24 * 3600.0
 MOST_BYTES = 20 << 30
-JUST_USED = 60.0  # seconds for which an entry is not removed: a run may be about to map it
+JUST_USED = 60.0  # seconds after a use in which an entry stays: a run may be about to map it
 FACTS = "facts.json"
-CHECKED = ".checked"  # folder of notes: the checksums of files that have not changed since
-SETTLED = 1_000_000_000  # nanoseconds after which a further change of a file gets another change time for certain
+CHECKED = ".checked"  # folder of known checksums of unchanged files
+SETTLED = 1_000_000_000  # nanoseconds; a change this long after the last one certainly gets a new change time
 
 
 class Sources(NamedTuple):
-    """Origin of a data set."""
+    """Origin of a data set: its name, its cache key, its reader."""
 
-    name: str  # as the user calls it
-    key: str  # name of its cache entry, another one for files of other content or other parameters
-    read: Callable[[], Raw]  # reads or makes the data set (seconds); raises UserError
+    name: str  # the user's name for it
+    key: str  # name of its cache entry; depends on the files' contents or the parameters
+    read: Callable[[], Raw]  # reads or generates the data set (takes seconds); raises UserError
 
 
 def default_cache_dir() -> Path:
-    """``$ZOFL_CACHE``, else a folder in the user's cache."""
+    """Cache folder: ``$ZOFL_CACHE``, else a folder in the user's cache."""
     return user_folder("ZOFL_CACHE", "arrays")
 
 
 def identify(
     name: str, read: Callable[[], Raw], files: Sequence[Path] = (), parameters: Mapping[str, float] | None = None
 ) -> Sources:
-    """Sources with a key made of the files' contents or of parameters (UserError: a file is not there)."""
+    """Sources whose key hashes the files' contents and the parameters (UserError: a file cannot be read)."""
     facts = [FORMAT, name, [_fingerprint(path) for path in files], dict(parameters or {})]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     return Sources(name, f"{re.sub('[^a-z0-9]+', '-', Path(name).stem.lower())[:100]}-{digest[:16]}", read)
 
 
 def _fingerprint(path: Path) -> tuple[int, int]:
-    """Size and CRC-32 of a file, computed anew when its change time has moved."""
+    """Size and CRC-32 of a file; recomputed only if the file's times or size have changed."""
     notes = default_cache_dir() / CHECKED
     try:
         status, true_path = path.stat(), str(path.resolve())
@@ -87,23 +87,27 @@ def _checksum(path: Path) -> int:
 
 
 def keep_note(note: Path, text: str) -> None:
-    """Writes a small file in one step, where the cache can be written."""
+    """Writes a small file atomically, if the cache is writable."""
     fresh = note.with_name(f"{note.name}.{secrets.token_hex(8)}")
     with suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
         try:
             fresh.write_text(text)
             os.replace(fresh, note)
-        finally:  # nothing is left where the disk is full
+        finally:  # a full disk leaves no partial file
             fresh.unlink(missing_ok=True)
 
 
 def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
-    """Makes the cache entry unless an intact one exists (UserError: it cannot); several ranks may try at once."""
+    """Creates the cache entry unless an intact one exists; several ranks may call it at once.
+
+    Raises:
+        UserError: the data cannot be read, or the cache cannot be written.
+    """
     folder = cache_dir or default_cache_dir()
     entry = folder / sources.key
     if _is_intact(entry):
-        with suppress(OSError):  # a cache of others', that one may only read
+        with suppress(OSError):  # somebody else's cache may be read-only
             os.utime(entry)
         return
     import tempfile  # this and shutil: one rank of a node writes, and only once
@@ -114,7 +118,7 @@ def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
         _forget_unfinished(folder)
         with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder, ignore_cleanup_errors=True) as making:
             fresh = Path(making) / sources.key
-            fresh.mkdir()  # unlike the temporary folder it has the user's umask: a group can share a cache
+            fresh.mkdir()  # with the user's umask, unlike the temporary folder: a group can share a cache
             _write(raw, sources.name, fresh)
             _place(fresh, entry)
         remove_oldest(MOST_BYTES, folder)
@@ -124,9 +128,9 @@ def prepare(sources: Sources, cache_dir: Path | None = None) -> None:
 
 
 def open_entry(sources: Sources, cache_dir: Path | None = None) -> Raw:
-    """The prepared data set, its arrays mapped read-only (UserError: its entry is missing or damaged).
+    """Opens a prepared data set, its arrays mapped read-only (UserError: its entry is missing or damaged).
 
-    The checksums are `prepare`'s to check; sizes are checked here, too.
+    Checks the files' sizes; `prepare` checks their checksums.
     """
     entry = (cache_dir or default_cache_dir()) / sources.key
     try:
@@ -137,7 +141,7 @@ def open_entry(sources: Sources, cache_dir: Path | None = None) -> Raw:
 
 
 def _forget_unfinished(folder: Path) -> None:
-    """Removes the folders of killed writers, older than a day."""
+    """Removes folders more than a day old that killed writers left."""
     import shutil
 
     for left in (*folder.glob(f"{UNFINISHED}*"), *folder.glob(f"{LEAVING}*")):
@@ -147,7 +151,7 @@ def _forget_unfinished(folder: Path) -> None:
 
 
 def _write(raw: Raw, name: str, fresh: Path) -> None:
-    """Writes an entry to the disk: after a power cut it is there as a whole, or not under its name."""
+    """Writes an entry and syncs it to disk: a power cut never leaves half of it under its name."""
     arrays = {field: value for field, value in vars(raw).items() if isinstance(value, np.ndarray)}
     for field, values in arrays.items():
         np.save(fresh / f"{field}.npy", values, allow_pickle=False)
@@ -173,10 +177,10 @@ def _sync(path: Path) -> None:
 
 
 def _place(fresh: Path, entry: Path) -> None:
-    """Puts the entry under its name in one step, unless another writer was first.
+    """Renames the entry to its final name atomically, unless another writer was first.
 
-    A folder's rename refuses to replace a full folder: files that others have mapped are never unlinked, which on a
-    network file system would kill their readers on other nodes.
+    Renaming a folder never replaces a non-empty one. Mapped files are therefore never unlinked, which on a network
+    file system would kill readers on other nodes.
     """
     for attempt in range(5):
         with suppress(OSError):
@@ -190,7 +194,7 @@ def _place(fresh: Path, entry: Path) -> None:
 
 
 def _is_intact(entry: Path) -> bool:
-    """True if an entry's files have their checksums."""
+    """True if the checksums of all files of an entry match."""
     try:
         facts = _facts(entry)
         return all(_fingerprint(entry / f"{field}.npy") == tuple(known) for field, known in facts["files"].items())
@@ -213,7 +217,7 @@ def _map(entry: Path) -> Raw:
 
 
 def _mapped(path: Path, size: int) -> Any:
-    """The array of a .npy file, mapped read-only; as long as it is, the file has a shared lock."""
+    """Array of a .npy file, mapped read-only; the map keeps a shared lock on the file."""
     with path.open("rb") as file:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -227,25 +231,25 @@ def _mapped(path: Path, size: int) -> Any:
             raise ValueError(f"{path.name} holds objects")
         if not np.prod(shape):
             return np.zeros(shape, dtype)
-        # the map holds a copy of the file's number, and with it the lock; a plain view: np.memmap is slow to index
+        # the map duplicates the file descriptor, which keeps the lock; a plain view, since np.memmap indexes slowly
         order: Any = "F" if is_fortran else "C"
         return np.asarray(np.memmap(file, dtype, "r", file.tell(), shape, order))
 
 
-# --- what the cache holds
+# --- contents of the cache
 
 
 class Entry(NamedTuple):
     """A data set in the cache."""
 
     folder: Path
-    name: str  # as the user called it
+    name: str  # the user's name for the data set
     size: int  # bytes
-    used: float  # when a run last asked for it, in seconds since 1970
+    used: float  # time of last use, in seconds since 1970
 
 
 def entries(cache_dir: Path | None = None) -> list[Entry]:
-    """The entries of the cache, damaged ones too, the last used one first."""
+    """All entries of the cache, damaged ones included, most recently used first."""
     folder, found = cache_dir or default_cache_dir(), list[Entry]()
     for entry in folder.iterdir() if folder.is_dir() else ():
         with suppress(OSError):  # another process may be removing it
@@ -261,9 +265,9 @@ def entries(cache_dir: Path | None = None) -> list[Entry]:
 
 
 def remove_oldest(most: int, cache_dir: Path | None = None, spared: float = JUST_USED) -> list[Entry]:
-    """Removes the entries that were used the longest time ago until the others take at most so many bytes.
+    """Removes the least recently used entries until the rest take at most `most` bytes; returns the removed ones.
 
-    Those that a run has mapped stay, and those that were used in the last `spared` seconds. Returns what is removed.
+    Entries that a run has mapped, or used in the last `spared` seconds, stay.
     """
     removed, known = list[Entry](), entries(cache_dir)
     total = sum(entry.size for entry in known)
@@ -275,7 +279,7 @@ def remove_oldest(most: int, cache_dir: Path | None = None, spared: float = JUST
 
 
 def _remove(entry: Path) -> bool:
-    """Removes an entry unless a run has it mapped, or nobody can tell (False)."""
+    """Removes an entry; False if a run has it mapped, or if locks cannot tell."""
     import shutil
 
     leaving = entry.with_name(f"{LEAVING}{secrets.token_hex(8)}")
@@ -283,7 +287,7 @@ def _remove(entry: Path) -> bool:
         with ExitStack() as locked:
             for path in entry.glob("*.npy"):
                 fcntl.flock(locked.enter_context(path.open("r+b")), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.rename(entry, leaving)  # in one step: nobody opens half of it
+            os.rename(entry, leaving)  # atomic: nobody opens half of it
     except OSError:
         return False
     shutil.rmtree(leaving, ignore_errors=True)
@@ -292,7 +296,7 @@ def _remove(entry: Path) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
-    import argparse  # a run needs none
+    import argparse  # only the command needs it
 
     parser = argparse.ArgumentParser(prog="python -m zofl_mpi.data.cache", description="List or empty the cache.")
     parser.add_argument("--empty", action="store_true", help="delete the entries that no run has open")

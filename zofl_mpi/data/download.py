@@ -1,6 +1,6 @@
-"""Fetches a public data set by name and checks it: ``python -m zofl_mpi.data.download mnist``.
+"""Downloads a public data set by name and verifies it: ``python -m zofl_mpi.data.download mnist``.
 
-Files that are already there are checked and left alone; nothing unchecked ever stands under a file's final name.
+Existing files are verified and kept. A new file gets its final name only after verification.
 """
 
 import argparse
@@ -21,7 +21,11 @@ TIMEOUT = 30.0  # seconds without an answer
 
 
 def download(name: str, data_dir: Path | None = None, base_url: str | None = None) -> tuple[Path, ...]:
-    """Fetches or checks the files of data set `name` in `data_dir`/`name`; returns their paths (or a UserError)."""
+    """Downloads or verifies the files of data set `name` in `data_dir`/`name`; returns their paths.
+
+    Raises:
+        UserError: the name is unknown, a file cannot be fetched or written, or its checksum is wrong.
+    """
     if name not in REMOTES:
         one_of = f"must be one of {', '.join(REMOTES)}"
         raise UserError(f"{name}: no data set of this name can be fetched; it {one_of}{nearest(name, REMOTES)}")
@@ -30,11 +34,11 @@ def download(name: str, data_dir: Path | None = None, base_url: str | None = Non
         raise UserError(f"--base-url {url}: it must start with http:// or https:// and name a host")
     root = data_dir or default_data_dir()
     if name == "cifar10" and (held := find_cifar(root)):  # in any packing
-        read_cifar(held)  # checks it
+        read_cifar(held)  # verifies the checksums
         return held
     paths = {root / name / file: known for file, known in REMOTES[name].files.items()}
     for path, known in paths.items():
-        if os.path.lexists(path):  # a link to nothing, too: nobody knows what it stands for
+        if os.path.lexists(path):  # a broken link counts: its purpose is unknown
             _check(path, known, str(path), "delete it and run again")
         else:
             _fetch(path, f"{url.rstrip('/')}/{path.name}", known)
@@ -45,7 +49,7 @@ def _check(path: Path, known: str, called: str, advice: str) -> None:
     import pooch
 
     if not path.is_file():
-        raise UserError(f"{path} is a folder, a pipe, a device or a link to nothing; rename it and run again")
+        raise UserError(f"{path} is a folder, a pipe, a device or a broken link; rename it and run again")
     kind, _, right = known.partition(":")
     try:
         digest = pooch.file_hash(str(path), kind)
@@ -56,7 +60,7 @@ def _check(path: Path, known: str, called: str, advice: str) -> None:
 
 
 def _fetch(path: Path, url: str, known: str) -> None:
-    """Downloads to a temporary file beside `path`, checks it, renames it."""
+    """Downloads to a temporary file beside `path`, verifies it, renames it."""
     import pooch
 
     pooch.get_logger().setLevel("WARNING")
@@ -64,19 +68,19 @@ def _fetch(path: Path, url: str, known: str) -> None:
 
     def checked(source: str, temporary: str, caller: Any) -> None:
         transfer(source, temporary, caller)
-        _check(Path(temporary), known, source, _other_ways(path))  # pooch's own sentence lacks the remedy
+        _check(Path(temporary), known, source, _other_ways(path))  # pooch's own message lacks the remedy
 
     fresh: list[Path] = []
     try:
         fresh += [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         pooch.retrieve(url, known, path.name, path.parent, downloader=checked)
-        path.chmod(0o644)  # the temporary file was the user's alone
-    except OSError as error:  # those of requests are OSErrors too
+        path.chmod(0o644)  # only the user could read the temporary file
+    except OSError as error:  # includes requests' exceptions
         raise UserError(_explained(error, path, url)) from error
     finally:
         for folder in fresh:
-            with suppress(OSError):  # it holds files, or was not made
+            with suppress(OSError):  # not empty, or never created
                 folder.rmdir()
 
 
@@ -89,7 +93,7 @@ def _explained(error: OSError, path: Path, url: str) -> str:
 
     if not isinstance(error, exceptions.RequestException):
         return f"{path} cannot be written ({error.strerror or error}): choose another folder with --data-dir"
-    reason = f"no connection, it broke off, or no answer within {TIMEOUT:g} s: {type(error).__name__}"
+    reason = f"no connection, a broken one, or no answer within {TIMEOUT:g} s: {type(error).__name__}"
     if error.response is not None:
         reason = f"the server answers {error.response.status_code}"
     return f"{url} cannot be fetched ({reason}): {_other_ways(path)}"
@@ -97,11 +101,11 @@ def _explained(error: OSError, path: Path, url: str) -> str:
 
 @printing
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status: 0, or 2 after one sentence on standard error."""
+    """Runs the command line; returns the exit status: 0, or 2 after an error message on standard error."""
     parser = argparse.ArgumentParser(prog="python -m zofl_mpi.data.download", description="Fetch a public data set.")
     parser.add_argument("name", help=f"one of {', '.join(REMOTES)}")
-    parser.add_argument("--data-dir", help="where to (default: $ZOFL_DATA, else the user's cache folder)")
-    parser.add_argument("--base-url", help="a mirror: the folder that holds the files")
+    parser.add_argument("--data-dir", help="destination (default: $ZOFL_DATA, else the user's cache folder)")
+    parser.add_argument("--base-url", help="URL of a mirror's folder that holds the files")
     given = parser.parse_args(arguments)
     try:
         root = user_path(given.data_dir, "--data-dir") if given.data_dir else None

@@ -1,14 +1,14 @@
-"""E2E: descriptions of restaurants, each for a meaning representation; and two ways to write both as texts.
+"""Reader of E2E (restaurant descriptions for meaning representations), with two text pipelines.
 
 J. Novikova, O. Dusek, V. Rieser, The E2E dataset: new challenges for end-to-end generation (SIGDIAL 2017); v1.0.0, CSV
-files with the columns mr and ref. A meaning representation (mr), the context that a model is given, is a list of slots,
-`name[The Mill], area[riverside]`; a reference (ref) is one of several descriptions of it.
+files with the columns mr and ref. A meaning representation (mr) is the model's context, a list of slots:
+`name[The Mill], area[riverside]`. A reference (ref) is one of several descriptions of it.
 
-- `official`: both as in the files, without white space around them.
+- `official`: both as in the files, stripped of surrounding white space.
 - `tokenised`: as in the LoRA code's example (microsoft/LoRA, examples/NLG/data/e2e): `name : The Mill | area :
-  riverside`, words and punctuation marks apart, `family - friendly`; see `tokenisers`. All 4,672 lines of its
-  validation part are equal to ours, and our test part has its 4,693 lines, 1,346,527 characters and contractions. Two
-  rules for the training part rest on little: numbers that keep their full stop (32 texts), and abbreviations (11).
+  riverside`, punctuation separated, `family - friendly`; see `tokenisers`. All 4,672 lines of its validation part equal
+  ours; our test part matches its 4,693 lines, 1,346,527 characters and contractions. Two rules for the training part
+  rest on few texts: numbers that keep their full stop (32), and abbreviations (11).
 """
 
 import csv
@@ -26,18 +26,18 @@ Pipeline = Literal["official", "tokenised"]
 FILES = ("trainset.csv", "devset.csv", "testset_w_refs.csv")  # training, validation and test part
 TOKENISERS = (tokenisers.moses, tokenisers.moses, tokenisers.spacy)  # of each part, under `tokenised`
 RULES = {"official": "", "tokenised": ", texts by Moses's rules, those of the test part by spaCy's"}
-"""How the texts are written, for the record of a run."""
+"""Description of each pipeline in a run's record."""
 E2E_COLUMNS = ("mr", "ref")
 SLOT = re.compile(r"\s*([^\[\],]+?)\s*\[([^\]]*)\]\s*")
 RENAMED = {"eatType": "Type", "priceRange": "price", "familyFriendly": "family friendly"}
-"""Names of slots in the tokenised texts; the others keep theirs."""
+"""Slot names that differ in the tokenised texts."""
 
 
 def read(path: Path, pipeline: Pipeline, part: int) -> list[Text]:
-    """The texts of a CSV file, in its order; `part` is its number in `FILES`.
+    """Reads the texts of a CSV file in order; `part` is its index in `FILES`.
 
     Raises:
-        UserError: it cannot be read, is no such file, or has a line without slots or without a text.
+        UserError: the file cannot be read, is no E2E file, or a line lacks slots or text.
     """
     advice = f"it must be a CSV file (UTF-8) with the columns {' and '.join(E2E_COLUMNS)}, as E2E's are"
     with reading_file(path, advice), path.open(encoding="utf-8-sig", newline="") as file:
@@ -50,7 +50,7 @@ def read(path: Path, pipeline: Pipeline, part: int) -> list[Text]:
 
 
 def contexts(samples: Iterable[Text]) -> dict[str, list[str]]:
-    """{context: its references}, both in the order of the file."""
+    """References of each context, both in file order."""
     references: dict[str, list[str]] = {}
     for sample in samples:
         references.setdefault(sample.context, []).extend(sample.completions)

@@ -1,4 +1,4 @@
-"""Readers of image data sets: IDX (MNIST, Fashion-MNIST) and CIFAR-10, its binary and its Python version."""
+"""Readers of image data sets: IDX (MNIST, Fashion-MNIST) and CIFAR-10 (binary and Python version)."""
 
 import hashlib
 import os
@@ -13,10 +13,8 @@ from zofl_mpi.data import Raw
 from zofl_mpi.data.published import fetch_again, find_files, reading_file, remedy
 from zofl_mpi.errors import UserError
 
-SIDE = 28  # of MNIST's and Fashion-MNIST's images
-MAX_IDX_SAMPLES = (
-    1_000_000  # samples of an IDX file, more than any data set in this format has: a packed file may hold any number
-)
+SIDE = 28  # pixels, of MNIST's and Fashion-MNIST's images
+MAX_IDX_SAMPLES = 1_000_000  # bounds the unpacking of a malicious file; no data set in this format has more
 # MNIST and Fashion-MNIST use the same file names; their training labels tell them apart (sha256, unpacked).
 TRAIN_LABELS = {
     "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13": "mnist",
@@ -36,15 +34,19 @@ CIFAR_MD5 = {
 }
 CIFAR_RECORD = 1 + 3 * 32 * 32  # label, red, green, blue
 CIFAR_BYTES = 10_000 * CIFAR_RECORD
-PICKLED_BYTES = CIFAR_BYTES + 1_000_000  # of a file of the Python version, which has the images' names, too
+PICKLED_BYTES = CIFAR_BYTES + 1_000_000  # maximum of a Python-version file, which also holds the images' names
 
 
 def read_idx(name: str, files: Sequence[Path]) -> Raw:
-    """Reads training images, their labels, test images, their labels; inputs (N, 784) bytes (UserError: bad files)."""
+    """Reads four IDX files: training images and labels, test images and labels; inputs (N, 784) bytes.
+
+    Raises:
+        UserError: a file is damaged, of another format, or of another data set.
+    """
     (train, train_labels), (test, test_labels) = (_labelled(name, *files[k : k + 2]) for k in (0, 2))
     owner = TRAIN_LABELS.get(hashlib.sha256(train_labels.tobytes()).hexdigest(), name)
     if owner != name:
-        raise UserError(f"{files[1]} belongs to {owner}, not to {name}: ask for --data {owner}, or set --data-dir anew")
+        raise UserError(f"{files[1]} belongs to {owner}, not to {name}: use --data {owner}, or another --data-dir")
     labels = np.concatenate([train_labels, test_labels]).astype(np.int64)
     return Raw(np.concatenate([train, test]), labels, 10, official_test=len(test), levels=255)
 
@@ -63,8 +65,8 @@ def _labelled(name: str, image_file: Path, label_file: Path) -> tuple[Array, Arr
 
 
 def _idx(name: str, path: Path, dimensions: int) -> Array:
-    """The array of an IDX file: 0, 0, 8 (bytes), number of dimensions; each length as a big-endian uint32; the data."""
-    import gzip  # one rank of a node reads, and only once
+    """Array of an IDX file: bytes 0, 0, 8, number of dimensions; each length as a big-endian uint32; the data."""
+    import gzip  # only one rank of a node needs it, once
 
     right, header = bytes((0, 0, 8, dimensions)), 4 + 4 * dimensions
     most = header + MAX_IDX_SAMPLES * SIDE ** (dimensions - 1)
@@ -85,7 +87,7 @@ def _idx(name: str, path: Path, dimensions: int) -> Array:
 
 
 def find_cifar(data_dir: Path) -> tuple[Path, ...]:
-    """Paths of the six files, or else of one archive that may hold them; () if there is neither."""
+    """Paths of CIFAR-10's six files, else of one archive; () if neither exists."""
     pickled = [file.removesuffix(".bin") for file in CIFAR_MD5]
     for folder in (data_dir / "cifar10", data_dir):
         for files, names in ((list(CIFAR_MD5), CIFAR_FOLDER), (pickled, CIFAR_PYTHON)):
@@ -97,9 +99,9 @@ def find_cifar(data_dir: Path) -> tuple[Path, ...]:
 
 
 def read_cifar(files: Sequence[Path]) -> Raw:
-    """Reads the six files or the archive, checked by md5; inputs (60000, 3072) (UserError: other files).
+    """Reads and verifies CIFAR-10's six files or archive; inputs (60000, 3072) (UserError: wrong files).
 
-    Those of the Python version have the md5 of the binary one's when they are written as those.
+    The md5 sums are the binary version's; files of the Python version are converted to it first.
     """
     parts: dict[str, Array] = {}
     place, advice = files[0] if len(files) == 1 else files[0].parent, fetch_again("cifar10")
@@ -119,10 +121,10 @@ def read_cifar(files: Sequence[Path]) -> Raw:
 
 
 def _records(pickled: bytes, file: str) -> bytes:
-    """The records of a file of the Python version, in the binary version's form.
+    """Converts a file of the Python version to the binary version's records.
 
-    Nothing is unpickled, which could run anything: the file is read as a list of codes, of which the numbers behind
-    the text "labels" are the labels, and the longest text or bytes the pixels.
+    Unpickling could execute code. Instead this scans the opcodes: the numbers after the text "labels" are the labels,
+    the longest text or bytes the pixels.
     """
     from pickletools import genops
 
@@ -143,7 +145,7 @@ def _records(pickled: bytes, file: str) -> bytes:
 
 
 def _members(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
-    """Yields the wanted files, one by one; nothing of an archive is written to disk, nothing too large is read."""
+    """Yields (name, content) of each file; extracts nothing to disk and skips oversized members."""
     if len(files) > 1:
         for path in files:
             with path.open("rb") as loose:

@@ -1,8 +1,8 @@
-"""A user's texts: a file of JSON objects, one a line.
+"""Reader of a user's texts: one JSON object per line (.jsonl).
 
-Each has a context and a completion, `{"context": ..., "completion": ...}`, or is a choice, `{"context": ...,
-"completions": [...], "label": k}` with as many completions as every other; and may say whose it is (`"client"`) and of
-which part (`"split"`: train, validation or test). Other keys are passed over. A byte order mark may begin the file.
+A line is `{"context": ..., "completion": ...}` or a choice, `{"context": ..., "completions": [...], "label": k}`; all
+lines have equally many completions. Optional keys: `"client"`, and `"split"` (train, validation or test). Other keys
+and a leading byte order mark are ignored.
 """
 
 import codecs
@@ -18,24 +18,24 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
 SUFFIX = ".jsonl"
-LONGEST = 1 << 20  # bytes of a line
+LONGEST = 1 << 20  # maximum bytes of a line
 SPLITS = ("train", "validation", "test")
 FORM = 'it must be {"context": TEXT, "completion": TEXT} or {"context": TEXT, "completions": [TEXT, ...], "label": K}'
 
 
 class Text(NamedTuple):
-    """A context with its completions."""
+    """A context and its completions."""
 
     context: str
     completions: tuple[str, ...]  # the right one first
-    kind: Any  # its class among the clients: the type of its meaning representation, or the label of a choice
-    client: str | None  # whose it is; None where the data do not say
-    split: str  # one of `SPLITS`; "" where the data do not say
-    line: int  # where it ends in its file, counted from 1
+    kind: Any  # class for partitioning: slot names of a meaning representation, or label of a choice
+    client: str | None  # name of its client; None: not given
+    split: str  # one of `SPLITS`; "": not given
+    line: int  # last line in its file, counted from 1
 
 
 def read(path: Path) -> list[Text]:
-    """The texts of a file, in its order (UserError: it cannot be read, or a line is not of this form)."""
+    """Reads the texts of a .jsonl file in order (UserError: the file or a line is invalid)."""
     lines = list[Text]()
     with reading_file(path, FORM), path.open("rb") as file:
         for number in count(1):
@@ -47,20 +47,20 @@ def read(path: Path) -> list[Text]:
             if raw.strip():
                 lines.append(_line(raw, f"{path}, line {number}", number))
     if not lines:
-        raise UserError(f"{path} has no lines: on each {FORM}")
+        raise UserError(f"{path} has no lines: write one text a line, {FORM}")
     for line in lines:
         if len(line.completions) != len(lines[0].completions):
             fault = f"{path}, line {line.line}: it has {len(line.completions)} completions"
-            raise UserError(f"{fault}, line {lines[0].line} has {len(lines[0].completions)}: give each as many")
+            raise UserError(f"{fault}, line {lines[0].line} has {len(lines[0].completions)}: give all equally many")
         if (line.client is None) != (lines[0].client is None):
             raise UserError(f'{path}, line {line.line}: either all lines have a "client", or none')
     return lines
 
 
 def with_test_part(found: Sequence[Text]) -> list[Text]:
-    """The same texts, of which those of a tenth of the contexts, always the same ones, test.
+    """Assigns a fixed random tenth of the contexts to the test part, the rest to training.
 
-    All completions of a context are on one side: a model that has seen one of them knows the context.
+    Texts of one context stay together: a model trained on one of them knows the context.
     """
     numbers: dict[str, int] = {}
     of = [numbers.setdefault(text.context, len(numbers)) for text in found]
@@ -76,13 +76,13 @@ def _line(raw: bytes, where: str, number: int) -> Text:
     except UnicodeDecodeError as exc:
         raise UserError(f"{where}: it is not UTF-8 from byte {exc.start} on: write the file in UTF-8") from exc
     except (ValueError, RecursionError) as exc:
-        raise UserError(f"{where}: it is no JSON ({str(exc).partition(':')[0]}): {FORM}") from exc
+        raise UserError(f"{where}: it is not JSON ({str(exc).partition(':')[0]}): {FORM}") from exc
     found = found if isinstance(found, dict) else {}
     several = "completions" in found
     texts = found["completions"] if several else [found.get("completion")]
     context, label, client, split = (found.get(key) for key in ("context", "label", "client", "split"))
     if not (_is_text(context) and isinstance(texts, list) and texts and all(map(_is_text, texts)) and all(texts)):
-        raise UserError(f"{where}: {FORM}, texts of whole characters, no completion empty")
+        raise UserError(f"{where}: {FORM}, without lone surrogates and empty completions")
     at = label if several else 0
     if not (type(at) is int and 0 <= at < len(texts)):
         raise UserError(f'{where}: "label" is {label!r}: must be a whole number from 0 to {len(texts) - 1}')
@@ -97,5 +97,5 @@ def _line(raw: bytes, where: str, number: int) -> Text:
 
 
 def _is_text(value: Any) -> bool:
-    """True if it is a string without halves of surrogate pairs, which JSON lets through."""
+    """True for a string without lone surrogates, which JSON permits."""
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)

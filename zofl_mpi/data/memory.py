@@ -1,4 +1,4 @@
-"""Data of a script: arrays, torch Datasets or Hugging Face datasets by client, put together."""
+"""Joins in-memory data of all clients: arrays, torch Datasets or Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from zofl_mpi.errors import UserError
 
 PAIR = "a pair (x, y) of arrays, or a data set whose samples are such pairs"
 PARTS = {"server": "the server", "test": "the test part", "validation": "the validation part"}
-"""{part: as a sentence calls it}"""
+"""{part: its name in error messages}"""
 DTYPES = {"f": np.float32, "u": np.uint8, "i": np.int64, "b": np.uint8}
 
 
 class Together(NamedTuple):
-    """All samples, and who holds which."""
+    """All samples, and the rows of each holder."""
 
     x: Array  # (N, ...)
     y: Array  # (N,) int64 labels, or (N, ...) float64 targets
     shape: tuple[int, ...]  # of one input
     classes: int
     is_regression: bool
-    clients: list[NDArray[np.int64]]  # of each the rows of its samples
-    held_out_rows: dict[str, NDArray[np.int64]]  # the rows of server, test, validation, where there are some
-    checksum: str  # of who holds which
+    clients: list[NDArray[np.int64]]  # rows of each client
+    held_out_rows: dict[str, NDArray[np.int64]]  # rows of server, test, validation, if present
+    checksum: str  # of the assignment of rows
 
 
 def put_together(
@@ -40,7 +40,7 @@ def put_together(
     columns: tuple[str, str] | None,
     seed: int,
 ) -> Together:
-    """The samples of each client, of the server, and held-out ones (`Federation.of_clients` describes all)."""
+    """Joins the samples of clients, server and held-out parts; arguments as in `Federation.of_clients`."""
     names = [str(name) for name in clients] if isinstance(clients, Mapping) else [str(k) for k in range(len(clients))]
     held = list(clients.values()) if isinstance(clients, Mapping) else list(clients)
     if not held:
@@ -96,12 +96,12 @@ def _pair(who: str, given: Any, columns: tuple[str, str] | None) -> tuple[Array,
         raise UserError(f"{who} is a {type(given).__name__}; it must be {PAIR}")
     if x.ndim < 2 or len(x) != len(y) or not len(x):
         shapes = f"x has the shape {x.shape}, y {y.shape}"
-        raise UserError(f"{who}: {shapes}; x must be (samples, ...) with at least one sample, y (samples,) or more")
+        raise UserError(f"{who}: {shapes}; x must be (samples, ...) with at least one sample, y (samples, ...)")
     return x, y
 
 
 def _samples(who: str, given: Any, columns: tuple[str, str] | None) -> Iterator[tuple[Any, Any]]:
-    """(x, y) of each sample of a torch Dataset, or of a Hugging Face data set, whose columns are named."""
+    """Yields (x, y) of each sample of a torch Dataset, or of a Hugging Face data set with `columns`."""
     for k in range(len(given)):
         sample = given[k]
         if isinstance(sample, Mapping):
@@ -109,7 +109,7 @@ def _samples(who: str, given: Any, columns: tuple[str, str] | None) -> Iterator[
                 asked = "" if columns is None else f", not {' and '.join(columns)}"
                 found = ", ".join(sample)
                 raise UserError(
-                    f"{who} has the columns {found}{asked}: say which are x and y by columns=('...', '...')"
+                    f"{who} has the columns {found}{asked}: name those of x and y by columns=('...', '...')"
                 )
             yield sample[columns[0]], sample[columns[1]]
         elif isinstance(sample, tuple | list) and len(sample) == 2:
@@ -119,21 +119,21 @@ def _samples(who: str, given: Any, columns: tuple[str, str] | None) -> Iterator[
 
 
 def _array(values: Any) -> Array:
-    """An array of what may be a torch tensor, a picture or a list."""
+    """NumPy array of a torch tensor, a picture or a list."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
     return np.asarray(values)
 
 
 def _joined(arrays: Mapping[str, tuple[Array, Array]]) -> tuple[Array, Array, tuple[int, ...], int, bool]:
-    """All inputs, all labels 0..C-1 or targets, the shape of an input, C, and whether y are targets."""
+    """Joined inputs; labels 0..C-1 or targets; shape of one input; C; True if y are targets."""
     first, (x0, y0) = next(iter(arrays.items()))
     for who, (x, y) in arrays.items():
         if x.shape[1:] != x0.shape[1:] or y.shape[1:] != y0.shape[1:]:
             both = (
                 f"{who} has inputs {x.shape[1:]} and y {y.shape[1:]} a sample, {first} {x0.shape[1:]}, {y0.shape[1:]}"
             )
-            raise UserError(f"{both}: they must be alike")
+            raise UserError(f"{both}: they must be equal")
     x = np.concatenate([pair[0] for pair in arrays.values()])
     y = np.concatenate([pair[1] for pair in arrays.values()])
     if x.dtype.kind not in DTYPES:

@@ -1,4 +1,4 @@
-"""A user's data set: an .npz file with the arrays x and y, and maybe client."""
+"""Reader of a user's data set: an .npz file with the arrays x, y and optionally client."""
 
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,20 @@ from zofl_mpi.data.published import reading_file
 from zofl_mpi.engine.memory import host_bytes
 from zofl_mpi.errors import UserError
 
-MOST_CLASSES = 65_536  # of a .npz; a label beyond it is a mistake, and the counts are arrays of this length
+MOST_CLASSES = 65_536  # bounds the arrays of class counts; a larger label is a mistake
 CHANNELS = (1, 3)  # grey or colours
 
 
 def read_npz(path: Path) -> Raw:
-    """Arrays x of bytes, float32 or float64 and y (N,); inputs (N, p).
+    """Reads an .npz file with the arrays x, y and optionally client; inputs (N, p).
 
-    x is a table (N, p), or images (N, height, width) or (N, channels, height, width) with 1 or 3 channels.
+    - x: bytes, float32 or float64. A table (N, p), or images (N, height, width) or (N, channels, height, width) with
+      1 or 3 channels.
+    - y: labels (N,), integers >= 0 or booleans, classes = max y + 1; or targets (N, ...), floats.
+    - client: (N,) integers >= 0 or texts, the client of each sample.
 
-    Integers y >= 0 (or booleans) are labels, classes = max y + 1. Floats y (N, ...) are targets, all samples of one
-    class. An array client (N,) of integers >= 0 or of texts says whose each sample is. Any other
-    file is refused by a UserError.
+    Raises:
+        UserError: the file is not of this form.
     """
     x, y, client = _arrays(path)
     shape = _shape_of_one(path, x)
@@ -54,15 +56,15 @@ def _arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None
                 allowed = "x and y alone, or with client for --partition natural"
                 raise UserError(f"{path} holds {found}, it must hold {allowed}: {advice}")
             size, memory = sum(member.file_size for member in stored.zip.infolist()) if stored.zip else 0, host_bytes()
-            if memory and size > memory[1]:  # before anything is unpacked
+            if memory and size > memory[1]:  # checked before unpacking
                 needed, total = (f"{count / 2**30:.1f} GiB" for count in (size, memory[1]))
-                raise UserError(f"{path}: x and y take {needed} unpacked, this machine has {total}: take fewer samples")
+                raise UserError(f"{path}: x and y take {needed} unpacked, this machine has {total}: keep fewer samples")
             client = np.asarray(stored["client"]) if "client" in stored.files else None
             return np.asarray(stored["x"]), np.asarray(stored["y"]), client
 
 
 def _shape_of_one(path: Path, x: Array) -> tuple[int, ...]:
-    """Shape of one input: (p,) of a table, (channels, height, width) of images (UserError: another kind or layout)."""
+    """Shape of one input: (p,) of a table, (channels, height, width) of images (UserError: another dtype or layout)."""
     if x.dtype.type not in (np.uint8, np.float32, np.float64):
         raise UserError(f"{path}: x is {x.dtype}, it must be uint8, float32 or float64: convert it with x.astype")
     if x.ndim < 2 or x.size == 0:
@@ -87,7 +89,7 @@ def _check_finite(path: Path, field: str, values: Array) -> None:
 
 
 def _labels(path: Path, x: Array, y: Array) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
-    """The labels (N,), and the targets (N, ...) of samples whose labels are all 0 (UserError: y is neither)."""
+    """Labels (N,), and targets (N, ...) or None; with targets all labels are 0 (UserError: y is neither)."""
     allowed = 1 if y.dtype.kind != "f" or y[:1].size < 2 else max(1, y.ndim)
     if y.dtype.kind not in "biuf" or y.ndim != allowed:
         raise UserError(
@@ -109,7 +111,7 @@ def _labels(path: Path, x: Array, y: Array) -> tuple[NDArray[np.int64], NDArray[
 
 
 def _clients(path: Path, client: Array, samples: int) -> tuple[NDArray[np.int64], NDArray[np.str_] | None]:
-    """(N,) the client of each sample, and the clients' names where they are no numbers."""
+    """Client index (N,) of each sample, and the clients' names if they are texts."""
     if client.dtype.kind not in "iuU" or client.shape != (samples,):
         raise UserError(
             f"{path}: client is {client.dtype} of shape {client.shape}, it must be one integer or one text a sample, "
@@ -117,7 +119,7 @@ def _clients(path: Path, client: Array, samples: int) -> tuple[NDArray[np.int64]
         )
     if client.dtype.kind == "U":
         if client.dtype.itemsize > 4 * LONGEST_NAME:
-            raise UserError(f"{path}: client is {client.dtype}: a name may have {LONGEST_NAME} characters")
+            raise UserError(f"{path}: client is {client.dtype}: a name may have at most {LONGEST_NAME} characters")
         return numbered(client.tolist())
     if client.min() < 0 or client.max() > np.iinfo(np.int64).max:
         fault = f"{path}: client runs from {client.min()} to {client.max()}"

@@ -1,7 +1,7 @@
-"""Division of samples among test part, server and clients, and the scale of the inputs.
+"""Partition of samples among test part, server and clients, and the scaling of inputs.
 
-Every draw depends on the seed alone: each rank makes the same federation by itself. All parts list their rows in
-increasing order, so that maps are read forwards.
+Draws depend on the seed only, so every rank computes the same federation. Each part lists its rows in ascending order:
+memory maps are read forwards.
 """
 
 from bisect import bisect_right
@@ -19,10 +19,10 @@ from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError, demand
 
 BY_CLASS, BY_MIX, NATURAL, SHARDS, QUANTITY = "by_class", "by_mix", "natural", "shards", "quantity"
-REDRAWS = 10_000  # 40 us each; ten clients with one class each (alpha near 0, ten classes) come up 4 times
-ROWS_AT_ONCE = 512  # rows at a time
-MOMENT_ROWS = 4096  # the same where columns are summed
-MIXED = 1000  # numbers of mixes that are computed together: as many take as long as the call itself
+REDRAWS = 10_000  # 40 us each; finds ten clients with one class each (alpha near 0, ten classes) about 4 times
+ROWS_AT_ONCE = 512  # rows per chunk of channel sums
+MOMENT_ROWS = 4096  # rows per chunk of column sums
+MIXED = 1000  # class proportions per call: computing this many takes as long as the call's overhead
 
 Rows = NDArray[np.int64]
 
@@ -43,25 +43,26 @@ def split(
     min_samples: int = 10,
     pixels: str = "unit",
 ) -> Federation:
-    """Divides a data set: a test part, of the rest a validation part, of the rest the server's; m clients get the rest.
+    """Splits a data set into test part, validation part, server's samples, and the samples of m clients, in this order.
 
     Args:
-        m, alpha, partition, min_samples: see `client_rows`; a regression takes no alpha but inf.
+        m, alpha, partition, min_samples: see `client_rows`; a regression requires alpha = inf.
         test_fraction: of all samples; 0 < fraction < 1.
-        server_fraction: of the training part; 0 <= fraction < 1; with 0 the server holds nothing.
-        server_samples: so many instead, if it is not 0.
-        server_lacks: so many classes, the last ones, are the clients' alone; the server's share is then of the others.
-        validation: of all but the test part; 0 <= fraction < 1; with 0 there is no validation part.
-        official_split: take the data set's own test part instead of a random one.
-        pixels: see `as_dataset`; statistics are those of the training part, server and clients together.
+        server_fraction: of the training part; 0 <= fraction < 1; 0: the server has no samples.
+        server_samples: number of the server's samples, instead of a fraction; 0: use the fraction.
+        server_lacks: number of classes (the last ones) that the server lacks; its share is of the other classes.
+        validation: of all but the test part; 0 <= fraction < 1; 0: no validation part.
+        official_split: use the data set's own test part, not a random one.
+        pixels: see `as_dataset`; statistics are of the training part, server and clients together.
 
-    A UserError is an argument out of range, or one that leaves a part without samples that should have some.
+    Raises:
+        UserError: an argument is out of range or leaves a part empty.
     """
     kind, _ = parsed(partition)
     if raw.targets is not None and (not isinf(alpha) or kind in (BY_MIX, SHARDS)):
         flag = f"--partition {partition}" if isinf(alpha) else f"--alpha {alpha:g}"
-        fault = f"{flag}: a regression has no classes for clients to be uneven in"
-        raise UserError(f"{fault}; leave the flag out (samples are dealt out uniformly)")
+        fault = f"{flag}: a regression has no classes to spread unevenly"
+        raise UserError(f"{fault}; leave the flag out (samples are distributed uniformly)")
     rows, last = np.arange(len(raw.labels)), raw.official_test
     if not official_split:
         train, test = _cut(rows, test_fraction, streams, Purpose.SPLIT, "--test-fraction")
@@ -101,7 +102,7 @@ def split(
 
 
 def parsed(partition: str) -> tuple[str, float]:
-    """The kind of a partition and its number, nan where it has none (UserError: there is no such partition)."""
+    """Parses --partition: its kind, and its number or nan (UserError: unknown partition)."""
     kind, colon, text = partition.partition(":")
     try:
         number = float(text)
@@ -119,16 +120,16 @@ def parsed(partition: str) -> tuple[str, float]:
 def client_rows(
     raw: Raw, rest: Rows, streams: Streams, *, m: int, alpha: float, partition: str = "by_class", min_samples: int = 10
 ) -> list[Rows]:
-    """Divides the rows `rest` (k,), ascending, among m clients (UserError: an argument out of range, or too few rows).
+    """Partitions the rows `rest` (k,), ascending, among m clients (UserError: argument out of range, or too few rows).
 
-    `by_class` draws for each class how it spreads over the clients, Dirichlet(alpha), until every client has
-    min_samples; `by_mix` draws for each client its mix of classes, all clients of equal size (fewer than m rows are
-    left over); with alpha = inf both deal the rows out uniformly, in sizes that differ by one at most.
-
-    The others take no alpha. `shards:K` sorts the rows by label and gives each client K of m K pieces, whose sizes
-    differ by one at most (McMahan et al., AISTATS 2017). `quantity:ALPHA` deals the rows out whatever their labels: to
-    each client min_samples, and of the others a share, Dirichlet(ALPHA). `natural` gives each client of the data its
-    own rows, in the order of the clients' numbers or names, and leaves out those with fewer than min_samples.
+    - `by_class`: Dirichlet(alpha) over the clients for each class, redrawn until every client has min_samples.
+    - `by_mix`: Dirichlet(alpha) over the classes for each client, all clients of equal size; fewer than m rows are
+      left over.
+    - both with alpha = inf: uniform, sizes differ by at most one. The other partitions take no alpha.
+    - `shards:K`: rows sorted by label are cut into m K shards of equal size (up to one row); each client gets K
+      (McMahan et al., AISTATS 2017).
+    - `quantity:ALPHA`: labels are ignored; each client gets min_samples and a Dirichlet(ALPHA) share of the rest.
+    - `natural`: the data's own clients, ordered by number or name, without those that have fewer than min_samples.
     """
     demand(alpha > 0, "alpha", alpha, "a Dirichlet concentration above 0 (inf for iid clients)")
     kind, number = parsed(partition)
@@ -144,7 +145,7 @@ def client_rows(
         dealt = streams(Purpose.PARTITION).permutation(len(rest))
         return [rest[np.sort(share)] for share in np.array_split(dealt, m)]
     pool = np.bincount(labels, minlength=raw.classes)
-    if kind == QUANTITY:  # as one class
+    if kind == QUANTITY:  # treats all rows as one class
         labels = np.zeros_like(labels)
         counts = min_samples + _counts_by_class(np.array([len(rest) - m * min_samples]), streams, m, number, 0)
     elif kind == BY_CLASS:
@@ -155,27 +156,27 @@ def client_rows(
 
 
 def _by_client(raw: Raw, rest: Rows, min_samples: int) -> list[Rows]:
-    """The rows of each of the data's clients, by their numbers; clients with too few are left out."""
+    """Rows of each of the data's own clients, ordered by number; drops clients with too few."""
     if raw.clients is None:
         raise UserError(
-            "--partition natural: these data do not say whose a sample is; give an .npz file with an array client, one "
-            "integer or text a sample (numpy.savez(path, x=..., y=..., client=...)), or take another --partition"
+            "--partition natural: these data name no clients; give an .npz file with an array client, one "
+            "integer or text a sample (numpy.savez(path, x=..., y=..., client=...)), or choose another --partition"
         )
     _, places, sizes = np.unique(raw.clients[rest], return_inverse=True, return_counts=True)
     parts = np.split(rest[np.argsort(places, kind="stable")], sizes.cumsum()[:-1])
     if sizes.max() < min_samples:
         fault = f"--min-samples {min_samples}: none of the data's {len(sizes)} clients has that many"
-        raise UserError(f"{fault}; take at most {sizes.max()}")
+        raise UserError(f"{fault}; choose at most {sizes.max()}")
     return [part for part in parts if len(part) >= min_samples]
 
 
 def _by_shards(labels: NDArray[np.int64], rest: Rows, streams: Streams, m: int, K: int, min_samples: int) -> list[Rows]:
-    """K pieces each of the rows sorted by label, equal labels in random order."""
+    """K shards per client of the rows sorted by label, equal labels in random order."""
     least = K * (len(rest) // (m * K))
     if least < max(1, min_samples):
         raise UserError(
             f"--partition shards:{K}: with {m} clients and {len(rest)} samples a client may have {least}, and each "
-            f"must have --min-samples {min_samples}; take fewer shards or clients (--m)"
+            f"must have --min-samples {min_samples}; choose fewer shards or clients (--m)"
         )
     chance = streams(Purpose.PARTITION)
     shuffled = chance.permutation(len(rest))
@@ -190,14 +191,14 @@ def _check_enough(samples: int, m: int, min_samples: int) -> None:
         smaller = f"at most --min-samples {samples // m}" if m <= samples else "a smaller --min-samples"
         raise UserError(
             f"--m {m}: {samples} samples are left for the clients, too few to give each --min-samples {min_samples}; "
-            f"take {fewer}{smaller}"
+            f"choose {fewer}{smaller}"
         )
 
 
 def _cut(
     rows: Rows, fraction: float, streams: Streams, purpose: Purpose, flag: str, further: str = ""
 ) -> tuple[Rows, Rows]:
-    """The other rows, and a uniformly drawn part of about `fraction` of them; `further`: another value of the flag."""
+    """Splits rows into the rest and a uniformly drawn `fraction`; `further` names another allowed value of the flag."""
     if not 0 < fraction < 1:
         raise UserError(f"{flag} {fraction}: it must lie between 0 and 1, both excluded{further and ', ' + further}")
     taken = round(fraction * len(rows))
@@ -207,13 +208,13 @@ def _cut(
 
 
 def _drawn(rows: Rows, taken: int, streams: Streams, purpose: Purpose) -> tuple[Rows, Rows]:
-    """The other rows, and so many uniformly drawn ones."""
+    """Splits rows into the rest and `taken` uniformly drawn ones."""
     order = streams(purpose).permutation(len(rows))
     return rows[np.sort(order[taken:])], rows[np.sort(order[:taken])]
 
 
 def _deal(labels: NDArray[np.int64], counts: Rows, streams: Streams) -> Iterator[Rows]:
-    """Cuts the shuffled samples of each class into the clients' counts (m, C)."""
+    """Deals the shuffled samples of each class to the clients by `counts` (m, C)."""
     parts: list[list[Rows]] = []
     for label, column in enumerate(counts.T):
         shuffled = streams(Purpose.PARTITION, i=1 + label).permutation(np.flatnonzero(labels == label))
@@ -222,7 +223,7 @@ def _deal(labels: NDArray[np.int64], counts: Rows, streams: Streams) -> Iterator
 
 
 def _counts_by_class(pool: Rows, streams: Streams, m: int, alpha: float, min_samples: int) -> Rows:
-    """(m, C) of a Dirichlet(alpha) over the clients for each class, drawn anew until every client has enough."""
+    """Counts (m, C) by a Dirichlet(alpha) over the clients for each class, redrawn until every client has enough."""
     for attempt in range(REDRAWS):
         logs = _log_gammas(streams(Purpose.PARTITION, t=attempt), alpha, (len(pool), m))
         cuts = _cumulative(logs, alpha, np.ones(m, bool)) * pool[:, None]
@@ -230,23 +231,23 @@ def _counts_by_class(pool: Rows, streams: Streams, m: int, alpha: float, min_sam
         if counts.sum(axis=1).min() >= min_samples:
             return np.asarray(counts, np.int64)
     raise UserError(
-        f"--alpha {alpha:g}: in {REDRAWS} draws some of {m} clients always had fewer than {min_samples} samples; take "
-        "fewer clients (--m), a larger --alpha or a smaller --min-samples"
+        f"--alpha {alpha:g}: in {REDRAWS} draws some of {m} clients always had fewer than {min_samples} samples; "
+        "choose fewer clients (--m), a larger --alpha or a smaller --min-samples"
     )
 
 
 def _counts_by_mix(pool: Rows, streams: Streams, m: int, alpha: float) -> Rows:
-    """(m, C) of a Dirichlet(alpha) over the classes for each client; every client gets floor(samples / m).
+    """Counts (m, C) by a Dirichlet(alpha) over the classes for each client; every client gets floor(samples / m).
 
-    The clients take turns, one sample at a time. A class that runs out is struck from every client's mix and the mix
-    scaled up again; taking turns spreads that evenly over the clients. Mixes are computed when a client's turn comes, a
-    few clients together: near the end, where most classes run out, one of m mixes is needed before the next change.
+    Clients take turns, one sample at a time, so that exhausted classes affect all clients equally. An exhausted class
+    is removed from every client's proportions, which are then renormalised. That happens lazily, for a few clients at
+    a time: near the end classes run out faster than all m clients take turns.
     """
     chance = streams(Purpose.PARTITION)
     logs = _log_gammas(chance, alpha, (m, len(pool)))
     left, counts = pool.tolist(), [[0] * len(pool) for _ in range(m)]
     mixes = _cumulative(logs, alpha, pool > 0).tolist()
-    is_open, struck, seen = pool > 0, 0, [0] * m  # seen: classes that had run out when the mix was computed
+    is_open, struck, seen = pool > 0, 0, [0] * m  # seen: classes exhausted when the mix was computed
     together = max(1, MIXED // len(pool))
     for turn in chance.random((int(pool.sum()) // m, m)).tolist():
         for client, point in enumerate(turn):
@@ -264,10 +265,10 @@ def _counts_by_mix(pool: Rows, streams: Streams, m: int, alpha: float) -> Rows:
 
 
 def _log_gammas(chance: np.random.Generator, alpha: float, shape: tuple[int, int]) -> NDArray[np.float64]:
-    """min(alpha, 1) * log of Gamma(alpha) variables; normalised, they are Dirichlet(alpha).
+    """min(alpha, 1) * log of Gamma(alpha) variables, which normalise to Dirichlet(alpha).
 
-    Gamma(alpha) is Gamma(alpha + 1) * U^(1/alpha): for small alpha it underflows to 0, while its logarithm times
-    min(alpha, 1) is finite for every alpha.
+    Gamma(alpha) = Gamma(alpha + 1) * U^(1/alpha) underflows for small alpha; its logarithm times min(alpha, 1) is
+    always finite.
     """
     larger = np.log(chance.standard_gamma(alpha + 1, shape))
     power = np.log1p(-chance.random(shape))
@@ -277,17 +278,17 @@ def _log_gammas(chance: np.random.Generator, alpha: float, shape: tuple[int, int
 def _cumulative(logs: NDArray[np.float64], alpha: float, is_open: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Cumulative proportions of the open entries (at least one) of each row, the last exactly 1."""
     masked = np.where(is_open, logs, -inf)
-    with np.errstate(over="ignore"):  # -inf, and so 0, is what a quotient beyond the floats should be
+    with np.errstate(over="ignore"):  # a quotient that overflows to -inf gives 0, as it should
         total = np.exp((masked - masked.max(axis=1, keepdims=True)) / min(alpha, 1.0)).cumsum(axis=1)
     return np.asarray(total / total[:, -1:], np.float64)
 
 
 def as_dataset(raw: Raw, pixels: str, train_rows: NDArray[np.int64]) -> Dataset:
-    """All samples on a scale, see `scaling`: images by one rule for all pixels of a channel, tables column by column.
+    """All samples with scaled inputs: one scale per channel of images, one per column of tables.
 
     Args:
         pixels: unit, raw or standardize.
-        train_rows: (k,) k >= 1, over which `standardize` computes mean and variance; what is constant there becomes 0.
+        train_rows: (k,) k >= 1, rows for the mean and variance of `standardize`; constant values become 0.
     """
     stored = Dataset(raw.inputs, raw.labels, raw.classes, targets=raw.targets)
     if pixels != "standardize":
@@ -306,7 +307,7 @@ def as_dataset(raw: Raw, pixels: str, train_rows: NDArray[np.int64]) -> Dataset:
 
 
 def scaling(raw: Raw, pixels: str) -> str:
-    """The rule by which `as_dataset` scales these inputs, in words."""
+    """Describes the scaling of `as_dataset` for these inputs."""
     if raw.is_table:
         p = raw.inputs.shape[1]
         each = "each with mean 0 and variance 1 over the training part (0 where it is constant)"
@@ -317,24 +318,25 @@ def scaling(raw: Raw, pixels: str) -> str:
 
 
 def column_moments(inputs: Array, rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and variance (p,) of some rows, 0 of a constant column; deviations are summed in a second pass, which
-    cancels nothing. All machines get the same bits: no BLAS.
+    """Mean and variance (p,) of the columns over `rows`; the variance of a constant column is exactly 0.
+
+    Two passes avoid cancellation; no BLAS, so the result is bit-identical on all machines.
     """
     n, chunks = np.float64(len(rows)), np.split(rows, range(MOMENT_ROWS, len(rows), MOMENT_ROWS))
     with np.errstate(over="ignore", invalid="ignore"):  # the caller refuses what is not finite
         mean = sum(inputs[own].astype(np.float64).sum(axis=0) for own in chunks) / n
         variance = sum(np.square(inputs[own].astype(np.float64) - mean).sum(axis=0) for own in chunks) / n
-    first = inputs[rows[:1]]  # a mean is rounded, so that the deviations of a constant need not be 0
+    first = inputs[rows[:1]]  # rounding the mean can give a constant column nonzero deviations
     constant = np.all([(inputs[own] == first).all(axis=0) for own in chunks], axis=0)
     return np.asarray(mean), np.where(constant, 0.0, variance)
 
 
 def _moments(raw: Raw, rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and variance of each channel, 0 of a constant one. No BLAS (`@`): the threads of all ranks would fight over
-    the cores, ten times slower.
+    """Mean and variance of each channel; the variance of a constant one is 0.
 
-    Of bytes from whole numbers: exact, so no machine's order of summation shows; the sums of one chunk stay below 2^53,
-    where float64 is exact too. Else the deviations are summed in a second pass: no cancellation.
+    No BLAS (`@`): all ranks' threads would compete for the cores, ten times slower. Sums of bytes are integers and
+    exact, whatever the order; a chunk's sums stay below 2^53, exact in float64. Floats take a second pass over the
+    deviations, against cancellation.
     """
     n = len(rows) * (raw.inputs.shape[1] // raw.channels)
     if raw.inputs.dtype == np.uint8:
@@ -350,7 +352,7 @@ def _moments(raw: Raw, rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.floa
 
 
 def _sums(raw: Raw, rows: NDArray[np.int64], term: Callable[[int, NDArray[np.float64]], Any]) -> list[Any]:
-    """Of each channel the sum of term(channel, values) over its values in these rows, a few rows at a time."""
+    """Sum of term(channel, values) over `rows` for each channel, ROWS_AT_ONCE rows at a time."""
     sums: list[Any] = [0] * raw.channels
     for own in np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE)):
         for channel, block in enumerate(np.split(raw.inputs[own].astype(np.float64), raw.channels, axis=1)):

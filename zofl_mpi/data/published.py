@@ -1,4 +1,4 @@
-"""The published data sets that `data.download` fetches, where files are looked for, and sentences on bad files."""
+"""Published data sets: addresses and checksums for `data.download`, search paths, error messages on bad files."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from zofl_mpi.paths import user_folder
 
 
 class Remote(NamedTuple):
-    """Where a data set is published."""
+    """Address and checksums of a published data set."""
 
     url: str  # the folder that holds the files
     files: Mapping[str, str]  # file name -> "sha256:..." or "md5:..."
@@ -42,7 +42,7 @@ GPT2_BPE = {
 
 
 TORCHVISION = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
-"""Folders in which torchvision keeps data sets, unpacked, in a folder raw."""
+"""torchvision's folder names; its unpacked files lie in a subfolder raw."""
 
 
 def _gzipped(values: Sequence[str]) -> dict[str, str]:
@@ -61,12 +61,12 @@ REMOTES: dict[str, Remote] = {
 
 
 def default_data_dir() -> Path:
-    """``$ZOFL_DATA``, else a folder in the user's cache."""
+    """Data folder: ``$ZOFL_DATA``, else a folder in the user's cache."""
     return user_folder("ZOFL_DATA", "data")
 
 
 def remedy(name: str, data_dir: Path | None = None) -> str:
-    """Advice to a user who lacks the files of `name` in `data_dir`."""
+    """Advice for getting the files of `name` into `data_dir`."""
     where = "" if data_dir in (None, default_data_dir()) else f" --data-dir {data_dir}"
     return f"fetch it with `python -m zofl_mpi.data.download {name}{where}`"
 
@@ -74,10 +74,10 @@ def remedy(name: str, data_dir: Path | None = None) -> str:
 def find_data_set(
     name: str, files: Sequence[str], data_dir: Path, packing: str = "", what: str = "", asked: str = ""
 ) -> tuple[Path, ...]:
-    """Paths of a data set's files, all in one of its folders (UserError: they are not there).
+    """Paths of a data set's files, all in one folder (UserError: files are missing).
 
-    These are `data_dir`/`name`, `data_dir`, and those in which torchvision keeps it: MNIST/raw. For the other arguments
-    see `find_files` and `missing_files`.
+    Searches `data_dir`/`name`, `data_dir`, and torchvision's folders (MNIST/raw, raw). Other arguments: see
+    `find_files` and `missing_files`.
     """
     theirs = [data_dir / TORCHVISION[name] / "raw", data_dir / "raw"] if name in TORCHVISION else []
     paths, lacking = find_files(files, (data_dir / name, data_dir, *theirs), packing)
@@ -88,17 +88,17 @@ def find_data_set(
 
 
 def find_files(files: Sequence[str], folders: Sequence[Path], packing: str = "") -> tuple[tuple[Path, ...], list[str]]:
-    """Paths of the files in the first folder that has all; else none, and the names that the fullest folder lacks.
+    """Paths of the files in the first folder that has all; else (), and the names missing in the fullest folder.
 
-    Mirrors spell an IDX file's name with a dot, too, and lay a file into a folder of its name.
+    Also finds mirrors' spellings: an IDX name with a dot, a file inside a folder of the same name.
 
     Args:
-        packing: an ending that a file's name may have besides.
+        packing: optional additional suffix of a file's name.
     """
     absent = list(files)
     for folder in folders:
         candidates = {file: [folder / name for name in _spellings(file, packing)] for file in files}
-        # unlike Path.is_file it answers where a folder may not be searched
+        # unlike Path.is_file it does not raise for an unreadable folder
         paths = {file: next(filter(os.path.isfile, found), None) for file, found in candidates.items()}
         lacking = [file for file, path in paths.items() if path is None]
         if not lacking:
@@ -108,18 +108,18 @@ def find_files(files: Sequence[str], folders: Sequence[Path], packing: str = "")
 
 
 def _spellings(file: str, packing: str) -> Iterator[str]:
-    """Yields the paths, below its folder, that a file may have."""
+    """Yields the possible relative paths of a file."""
     for name in dict.fromkeys((file, file.replace("-idx", ".idx"))):
         for path in (name, f"{name}/{name}"):
             yield from dict.fromkeys((path, f"{path}{packing}"))
 
 
 def missing_files(name: str, what: str, data_dir: Path, asked: str = "") -> str:
-    """Sentence on a data set without its files: what is missing, where, how to get it.
+    """Error message for missing files of a data set: which, where, how to get them.
 
     Args:
-        what: the missing files with a verb, to be followed by "in ...".
-        asked: the flag that asked for it; --data NAME where it is left out.
+        what: the missing files and a verb; "in ..." follows.
+        asked: the flag that requested the data set; "": --data NAME.
     """
     return (
         f"{asked or f'--data {name}'}: {what} in {data_dir / name} or {data_dir}; {remedy(name, data_dir)}, "
@@ -129,9 +129,9 @@ def missing_files(name: str, what: str, data_dir: Path, asked: str = "") -> str:
 
 @contextmanager
 def reading_file(path: Path, advice: str) -> Iterator[None]:
-    """Context manager: turns any error of the decoders into one sentence.
+    """Context manager: turns any decoder's error into a UserError with `advice`.
 
-    gzip, lzma, zipfile, tarfile and numpy raise a dozen types for a bad file, some undocumented: hence Exception.
+    gzip, lzma, zipfile, tarfile and numpy raise a dozen exception types for bad files, some undocumented.
     """
     try:
         yield

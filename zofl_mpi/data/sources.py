@@ -1,4 +1,4 @@
-"""Sources of a data set that is named, or given by the path of an .npz file; and the data sets that need no file."""
+"""Finds a data set's sources by its name or .npz path; makes the data sets that need no file."""
 
 import os
 from functools import partial
@@ -17,7 +17,7 @@ from zofl_mpi.errors import UserError, nearest
 from zofl_mpi.paths import user_path
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", "synthetic")
-INPUTS, TEACHER = range(2)  # the streams of a synthetic data set
+INPUTS, TEACHER = range(2)  # random streams of a synthetic data set
 
 
 class Synthetic(NamedTuple):
@@ -32,15 +32,15 @@ DEFAULT = Synthetic()
 
 
 def find_sources(name: str, data_dir: Path | None, streams: Streams, synthetic: Synthetic = DEFAULT) -> Sources:
-    """The sources of the data set `name` (one of NAMES, or a path ending in .npz; else a UserError). Reads nothing.
+    """Finds the sources of data set `name`, one of NAMES or a path ending in .npz (else UserError); reads no data.
 
     Args:
-        data_dir: where the files are, or the folders named after the data sets; None is the default folder.
-        streams: the run's, for synthetic data alone.
+        data_dir: folder of the files, or of folders named after the data sets; None: the default folder.
+        streams: the run's, used only for synthetic data.
     """
     if name.endswith(".npz"):
         path = user_path(name, "--data")
-        if not os.path.isfile(path):  # unlike Path.is_file it answers where a folder may not be searched
+        if not os.path.isfile(path):  # unlike Path.is_file it does not raise for an unreadable folder
             raise UserError(f"--data {name}: there is no such file; check the path (it is relative to {Path.cwd()})")
         return cache.identify(name, partial(read_npz, path), [path])
     if name == "digits":
@@ -63,22 +63,22 @@ def find_sources(name: str, data_dir: Path | None, streams: Streams, synthetic: 
 
 
 def make(size: Synthetic, streams: Streams) -> Raw:
-    """Inputs (N, p) standard normal float32; labels (N,) the largest of C random linear scores."""
+    """Synthetic data: inputs (N, p) standard normal float32; labels (N,) argmax of C random linear scores."""
     try:
         inputs = streams(Purpose.SYNTHETIC, i=INPUTS).standard_normal((size.samples, size.features), np.float32)
         teacher = streams(Purpose.SYNTHETIC, i=TEACHER).standard_normal((size.features, size.classes))
         scores = np.zeros((size.samples, size.classes))
-        for feature, weights in zip(inputs.T, teacher, strict=True):  # a BLAS may order this sum as the machine likes
+        for feature, weights in zip(inputs.T, teacher, strict=True):  # a BLAS sums in a machine-dependent order
             scores += np.multiply.outer(feature.astype(np.float64), weights)
     except MemoryError as error:
         raise UserError(
-            f"--data synthetic: {size.samples} samples of {size.features} features do not fit into memory: ask for less"
+            f"--data synthetic: {size.samples} samples of {size.features} features do not fit into memory: reduce them"
         ) from error
     return Raw(inputs, scores.argmax(axis=1).astype(np.int64), size.classes)
 
 
 def digits() -> Raw:
-    """The 1,797 handwritten digits (8 x 8, values 0..16) that scikit-learn holds. Importing it takes a second."""
+    """scikit-learn's 1,797 handwritten digits (8 x 8, values 0..16). Importing scikit-learn takes a second."""
     from sklearn.datasets import load_digits
 
     stored: Any = load_digits()

@@ -1,12 +1,12 @@
-"""Encoded texts, each a context, an end, a completion and an end; their mini-batches and their division among clients.
+"""Encoded texts (contexts with completions), their mini-batches, and their partition among clients.
 
-Of E2E as in the codes of LoRA and SplitLoRA: the tokens of the context and END, then those of a space and the text, and
-END. The loss counts the tokens behind the context, the last END among them. Unlike theirs, a batch is as long as its
-longest text. Context and completion are encoded as one text: see `Vocabulary.encode_pairs` for where the first ends.
+E2E as in the LoRA and SplitLoRA codes: context, END, a space and the text, END. The loss covers all tokens after the
+context, the last END included. Unlike in those codes, a batch is as long as its longest text. Context and completion
+are encoded as one text; `Vocabulary.encode_pairs` says where the context ends.
 
-A row of the inputs (N, 2 + L) uint16 (uint32 for more tokens): the number of tokens of the context; of all; the tokens;
-of each other completion of a choice the number of its tokens and these; zeros. A label is the type of the meaning
-representation, the set of its slots, or that of a choice.
+A row of the inputs (N, 2 + L), uint16 or uint32, holds the number of context tokens, the number of all tokens, and the
+tokens. For each other completion of a choice its number of tokens and its tokens follow; then zeros. A label is the set
+of slots of a meaning representation, or the label of a choice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,9 +26,9 @@ from zofl_mpi.data.lines import Text
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
-NONE = -100  # the label of a position that predicts nothing: of contexts and padding
+NONE = -100  # label of positions without loss: contexts and padding
 HEAD = 2  # columns before the tokens
-ENCODING = 4  # a new number makes all cache entries of texts anew
+ENCODING = 4  # a new number invalidates all cache entries of texts
 
 Rows = NDArray[np.int64]
 Tokens = Literal["gpt2", "e2e", "model"]
@@ -36,14 +36,14 @@ Part = Literal["all", "pretrain", "finetune"]
 
 
 def lengths(data: Dataset, positions: Rows) -> Rows:
-    """(B,) numbers of tokens of the samples at `positions`, with both ends."""
+    """Token counts (B,) of the samples at `positions`, both ENDs included."""
     return np.asarray(data.inputs[data.rows_of(positions), 1], np.int64)
 
 
 def batch(data: Dataset, positions: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Tokens (B, T) and labels (B, T) of the samples at `positions`, as long as the longest of them.
+    """Tokens (B, T) and labels (B, T) of the samples at `positions`, padded to the longest.
 
-    The label of a token is the next one, NONE where that belongs to the context or to the padding (token 0).
+    A token's label is the next token, or NONE if that is context or padding (token 0).
     """
     stored = data.inputs[data.rows_of(positions)].astype(np.int64)
     context, length = stored[:, :1], stored[:, 1:2]
@@ -53,21 +53,21 @@ def batch(data: Dataset, positions: Rows) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def longest(data: Dataset | Raw) -> tuple[int, int]:
-    """T of the longest of all N texts, with whichever completion, and the most labels that a text is trained on."""
+    """T of the longest of all N texts with any completion, and the largest number of trained labels of a text."""
     context, length = (np.asarray(data.inputs[:, k], np.int64) for k in range(HEAD))
     return int(_ends(data.inputs).max()) - 1, int((length - context).max())
 
 
 def _ends(inputs: NDArray[Any]) -> Rows:
-    """(N,) numbers of tokens of the texts, each with its longest completion."""
+    """Token counts (N,) of the texts, each with its longest completion."""
     ends = np.asarray(inputs[:, 1], np.int64)
-    if HEAD + ends.max() == inputs.shape[1]:  # behind the right completions there are no others
+    if HEAD + ends.max() == inputs.shape[1]:  # only right completions, no others
         return ends
     return np.array([int(row[0]) + max(map(len, _completions(row))) for row in inputs], np.int64)
 
 
 def _completions(row: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """The tokens of each completion in a row, the right one first."""
+    """Yields the tokens of each completion in a row, the right one first."""
     at = HEAD + int(row[1])
     yield row[HEAD + int(row[0]) : at]
     while at < len(row) and row[at]:
@@ -76,9 +76,9 @@ def _completions(row: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 
 def parts_of(files: Sequence[Path], pipeline: Pipeline) -> list[list[Text]]:
-    """The texts of training, validation and test part, of three CSV files as E2E's or of a single file of lines.
+    """Texts of the training, validation and test part, from E2E's three CSV files or from one .jsonl file.
 
-    Lines that do not say of which part they are train; where none says it, a tenth of the contexts tests.
+    Lines without "split" are training texts; if no line has it, a tenth of the contexts is the test part.
     """
     if len(files) == len(e2e.FILES):
         return [e2e.read(path, pipeline, part) for part, path in enumerate(files)]
@@ -93,12 +93,12 @@ def parts_of(files: Sequence[Path], pipeline: Pipeline) -> list[list[Text]]:
 
 
 def sources(data: str, files: Sequence[Path], vocabulary: Vocabulary, pipeline: Pipeline, tokens: Tokens) -> Sources:
-    """Sources of the encoded texts for the cache: files and options.
+    """Cache sources of the encoded texts, keyed by files and options.
 
     Args:
-        data: the data set, by the name that the user gave.
+        data: the user's name for the data set.
         files: as in `parts_of`.
-        tokens: all of GPT-2's or of the model's, or only those that occur in the files, and END.
+        tokens: gpt2 or model: all tokens; e2e: END and GPT-2's tokens that occur in the files.
     """
     read = partial(encoded, tuple(files), vocabulary, pipeline, tokens)
     numbers = {"encoding": ENCODING}
@@ -108,7 +108,7 @@ def sources(data: str, files: Sequence[Path], vocabulary: Vocabulary, pipeline: 
 
 
 def encoded(files: Sequence[Path], vocabulary: Vocabulary, pipeline: Pipeline, tokens: Tokens) -> Raw:
-    """The texts of training, validation and test part, one after the other; see `sources` (about ten seconds)."""
+    """Encodes the texts of training, validation and test part, concatenated (about ten seconds); see `sources`."""
     parts = parts_of(files, pipeline)
     samples = [sample for part in parts for sample in part]
     rows = _rows(samples, vocabulary, is_e2e=len(files) > 1)
@@ -117,7 +117,7 @@ def encoded(files: Sequence[Path], vocabulary: Vocabulary, pipeline: Pipeline, t
         kept = np.unique([token for row in rows for run in row for token in run] + [vocabulary.end]).astype(np.int64)
     labels = _numbered([sample.kind for sample in samples])
     classes = int(labels.max()) + 1
-    if choices := len(samples[0].completions) - 1:  # labels are these places, whether each occurs or not
+    if choices := len(samples[0].completions) - 1:  # all labels of a choice count as classes, even if one never occurs
         labels, classes = np.array([sample.kind for sample in samples], np.int64), choices + 1
     clients, names = None, None
     if samples[0].client is not None:
@@ -127,16 +127,16 @@ def encoded(files: Sequence[Path], vocabulary: Vocabulary, pipeline: Pipeline, t
 
 
 def _numbered(values: Sequence[Any]) -> NDArray[np.int64]:
-    """(N,) the place of each value among all that occur, sorted."""
+    """Index (N,) of each value among the sorted distinct values."""
     places = {value: k for k, value in enumerate(sorted(set(values)))}
     return np.array([places[value] for value in values], np.int64)
 
 
 def _rows(samples: Sequence[Text], vocabulary: Vocabulary, is_e2e: bool) -> list[list[list[int]]]:
-    """Of each text the tokens of its context and those of each completion, the right one first.
+    """Tokens of each text's context and of each completion, the right one first.
 
-    Of E2E an END follows both, as in LoRA's code, and a space begins the text. Else an END follows a completion that is
-    to be written, none one that is to be chosen.
+    E2E: END follows both, as in LoRA's code, and a space begins the text. Otherwise END follows a single completion,
+    not those of a choice.
     """
     end, space = ([vocabulary.end], " ") if is_e2e else ([], "")
     pairs = {(sample.context, space + own): None for sample in samples for own in sample.completions}
@@ -151,14 +151,14 @@ def _rows(samples: Sequence[Text], vocabulary: Vocabulary, is_e2e: bool) -> list
 
 
 def _one_context(split: Sequence[tuple[list[int], list[int]]]) -> list[list[int]]:
-    """The context's tokens that all completions of a text have, and of each completion the others."""
+    """Context tokens common to all completions of a text, then each completion's remaining tokens."""
     contexts = [context for context, _ in split]
     count = sum(1 for _ in takewhile(lambda each: len(set(each)) == 1, zip(*contexts, strict=False)))
     return [contexts[0][:count], *(context[count:] + own for context, own in split)]
 
 
 def _packed(rows: Sequence[Sequence[list[int]]], kept: NDArray[np.int64]) -> NDArray[Any]:
-    """(N, 2 + L) the rows as this module describes them, tokens by their place among `kept`."""
+    """Input rows (N, 2 + L) as in the module's docstring, with tokens as indices into `kept`."""
     place = np.zeros(int(kept.max()) + 1, np.int64)
     place[kept] = np.arange(len(kept))
     packed = []
@@ -169,7 +169,7 @@ def _packed(rows: Sequence[Sequence[list[int]]], kept: NDArray[np.int64]) -> NDA
 
 
 def _padded(rows: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
-    """(N, longest) the rows, with zeros behind the shorter ones."""
+    """Rows padded with zeros to the longest (N, longest)."""
     inputs = np.zeros((len(rows), max(map(len, rows))), dtype)
     for whole, own in zip(inputs, rows, strict=True):
         whole[: len(own)] = own
@@ -177,7 +177,7 @@ def _padded(rows: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
 
 
 def choices(data: Dataset, positions: Rows) -> Dataset:
-    """The samples at `positions`, each of their completions in a row of its own, the right one first."""
+    """The samples at `positions` with one row for each completion, the right one first."""
     rows = list[NDArray[Any]]()
     for row in data.inputs[data.rows_of(positions)]:
         context = row[HEAD : HEAD + int(row[0])]
@@ -187,7 +187,7 @@ def choices(data: Dataset, positions: Rows) -> Dataset:
 
 
 def check_lengths(raw: Raw, most: int, files: Sequence[Path], pipeline: Pipeline) -> None:
-    """Refuses texts that have more than `most` tokens without their last one; names the line of the first."""
+    """Raises UserError, with its line number, for the first text with more than `most` tokens before the last."""
     used = _ends(raw.inputs) - 1
     if used.max() <= most:
         return
@@ -195,7 +195,7 @@ def check_lengths(raw: Raw, most: int, files: Sequence[Path], pipeline: Pipeline
     path, line = [(path, text.line) for path, part in parts for text in part][row]
     raise UserError(
         f"{path}, line {line}: context and text have {used[row]} tokens, the model takes {most} at most: shorten or "
-        "remove the line, or take a model with a longer context"
+        "remove the line, or choose a model with a longer context"
     )
 
 
@@ -206,7 +206,7 @@ def part_rows(raw: Raw) -> list[Rows]:
 
 
 def training_rows(raw: Raw, part: Part) -> tuple[Rows, str]:
-    """Rows, ascending, of all contexts, or of the half to pretrain or to fine-tune on; and their description."""
+    """Training rows of `part`, ascending, and their description; pretrain and finetune each take half the contexts."""
     rows = part_rows(raw)[0]
     if part == "all":
         return rows, f"all {len(rows)} training texts"
@@ -214,9 +214,9 @@ def training_rows(raw: Raw, part: Part) -> tuple[Rows, str]:
     contexts = int(numbers.max()) + 1
     taken = round(contexts / 2)
     if not 0 < taken < contexts:
-        raise UserError(f"--part {part}: there must be two contexts or more to divide, not {contexts}; take --part all")
+        raise UserError(f"--part {part}: there must be two contexts or more to divide, not {contexts}; use --part all")
     is_pretraining = np.zeros(contexts, bool)
-    # by a seed of their own: runs with several seeds can begin from one model
+    # a fixed seed: runs with different seeds can start from one pretrained model
     is_pretraining[Streams(0)(Purpose.CONTEXTS).permutation(contexts)[:taken]] = True
     used = rows[is_pretraining[numbers] == (part == "pretrain")]
     count = taken if part == "pretrain" else contexts - taken
@@ -224,7 +224,7 @@ def training_rows(raw: Raw, part: Part) -> tuple[Rows, str]:
 
 
 def context_numbers(raw: Raw, rows: Rows) -> Rows:
-    """(k,) number of each row's context; contexts are numbered as they first occur among the rows."""
+    """Context number (k,) of each row, numbered by first occurrence among the rows."""
     count = raw.inputs[rows, :1]
     tokens = raw.inputs[rows, HEAD : HEAD + int(count.max())]
     numbers: dict[bytes, int] = {}
@@ -233,8 +233,9 @@ def context_numbers(raw: Raw, rows: Rows) -> Rows:
 
 
 def shared_out(raw: Raw, rows: Rows, streams: Streams, validates: bool = True, **shares: Any) -> Federation:
-    """Divides training rows (k,), ascending, among clients by `partition.client_rows` with arguments `shares`; the
-    server has none. Validation part, if it is wanted, and test part are the data set's own.
+    """Partitions training rows (k,), ascending, among clients; `shares` are arguments of `partition.client_rows`.
+
+    The server has no samples. The validation part (if `validates`) and the test part are the data set's own.
     """
     data = Dataset(raw.inputs, raw.labels, raw.classes)
     clients = tuple(map(data.subset, partition.client_rows(raw, rows, streams, **shares)))

@@ -1,8 +1,8 @@
-"""Two tokenisers of English texts, as far as E2E's need them: Moses's and spaCy's.
+"""Word tokenisers in the style of Moses and spaCy, as far as E2E needs them.
 
-The rules behind the files in the LoRA code's example are not published. These were found by comparison with the files:
-`isn 't` is in the training and the development part, `is n't` in the test part. sacremoses 0.2 differs from the file of
-the development part in 62 lines, in which a sentence begins with a small letter; spaCy has other hyphens since 3.3.
+The rules behind the files of the LoRA code's example are unpublished; these were inferred from the files. Training and
+development part have `isn 't`, the test part `is n't`. sacremoses 0.2 differs from the development file in 62 lines, in
+which a sentence begins with a small letter; spaCy treats hyphens differently since 3.3.
 """
 
 import re
@@ -11,9 +11,9 @@ from functools import cache
 # --- Moses
 
 KEPT = re.compile(r"[A-Z]|Dr|Mr|Mrs|Ms|St")
-"""Words that keep their full stop: initials, and the abbreviations before names, `St. John's`."""
+"""Words that keep their full stop: initials, and abbreviations before names, `St. John's`."""
 NUMBER = re.compile(r"-?[.,]?\d[\d,.-]*\.")
-"""A number with a full stop. A word in lower case behind it goes on with the sentence, as in `3 out of 5. in the`."""
+"""A number with a full stop; before a lower-case word the sentence goes on, as in `3 out of 5. in the`."""
 RULES = tuple(
     (re.compile(pattern), written)
     for pattern, written in (
@@ -28,11 +28,11 @@ RULES = tuple(
 
 
 def moses(text: str) -> str:
-    """The words and punctuation marks of a text with one space between them, by the rules of the Moses tokeniser.
+    """Separates words and punctuation by single spaces, by the rules of the Moses tokeniser.
 
-    The rules are those for English with aggressive hyphens (P. Koehn and others): a contraction is cut before its
-    apostrophe (`isn 't`), a hyphen stands apart between letters or digits only (`20- £ 25`), several full stops stay
-    together, and the full stop of a word goes apart, except of a number before a word in lower case.
+    English with aggressive hyphens (P. Koehn and others). A contraction is cut before its apostrophe (`isn 't`), a
+    hyphen is separated only between letters or digits (`20- £ 25`), and several full stops stay together. A word's
+    full stop is separated, but not a number's before a lower-case word.
     """
     words: list[str] = []
     chunks = text.split()
@@ -46,7 +46,7 @@ def moses(text: str) -> str:
 
 @cache
 def _moses_parts(chunk: str) -> tuple[str, ...]:
-    """The parts of a chunk between white space; a full stop at its end stays on its word."""
+    """Parts of a chunk without white space; its final full stop stays on its word."""
     spaced = f" {chunk} "
     for pattern, written in RULES:
         spaced = pattern.sub(written, spaced)
@@ -74,7 +74,7 @@ INFIX = re.compile(
     rf"|(?<={LETTER})(?:---?|[-–—~])(?={LETTER})|(?<=[^\W_])[:<>=/](?={LETTER}))"
 )
 WHOLE = re.compile(r"(?:[ap]\.m|Dr|Mr|Mrs|Ms|St|vs|e\.g|i\.e|[a-z])\.|were|Were|well|Well")
-"""Chunks that stay as they are: abbreviations, and words that a contraction without its apostrophe would be."""
+"""Chunks that stay whole: abbreviations, and words that look like contractions without an apostrophe."""
 CONTRACTIONS = tuple(
     re.compile(pattern)
     for pattern in (
@@ -88,11 +88,11 @@ CONTRACTIONS = tuple(
 
 
 def spacy(text: str) -> str:
-    """The words and punctuation marks of a text with one space between them, by the rules of spaCy for English.
+    """Separates words and punctuation by single spaces, by spaCy's rules for English before version 3.3.
 
-    Those of its versions before 3.3 (M. Honnibal and others): marks leave the two ends of a chunk between white space
-    one by one until it is an exception or none is left; what remains is cut at hyphens between letters (not `5-star`),
-    between digits (`20 - 25`), and at some other marks between letters. A contraction is cut before its `n't`.
+    Marks are cut off the two ends of a chunk, one by one, until it is an exception or has none left. The rest is cut at
+    hyphens between letters (not `5-star`) or digits (`20 - 25`), and at some other marks between letters. A contraction
+    is cut before its `n't` (M. Honnibal and others).
     """
     return " ".join(part for chunk in text.split() for part in _spacy_parts(chunk))
 
@@ -115,7 +115,7 @@ def _spacy_parts(chunk: str) -> tuple[str, ...]:
 
 
 def _exception(chunk: str) -> tuple[str, ...]:
-    """The words of a chunk that is an exception to the general rules; none where the rules hold."""
+    """Words of a chunk that is an exception to the general rules; () if it is none."""
     if WHOLE.fullmatch(chunk):
         return (chunk,)
     return next((match.groups() for each in CONTRACTIONS if (match := each.fullmatch(chunk))), ())

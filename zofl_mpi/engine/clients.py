@@ -68,9 +68,9 @@ class Clients(Protocol):
 
     Attributes:
         ledger: bytes and messages so far in this round.
-        survives: whether the loss of ranks is survived (--survive), so that a round may be repeated.
+        survives: True if the run survives lost ranks (--survive); a round may then be repeated.
         lost: the ranks that were lost, loss by loss.
-        sharing: the server's ranks, which share out its steps.
+        sharing: the server's ranks, which share its steps.
     """
 
     m: int

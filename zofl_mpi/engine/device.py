@@ -34,8 +34,8 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 def pick_device(view: View, me: int) -> str:
     """ "cuda:k", in the numbering of rank `me` of a node, or "cpu" where it sees no GPU.
 
-    Each rank takes the GPU with the least load among those it sees: clients before the server, ranks with fewer choices
-    (by Slurm, say) before those with more, then by rank. Where all clients see all GPUs that is the round robin.
+    Each rank takes the least loaded GPU that it sees. Clients choose before the server, ranks with fewer visible GPUs
+    before others, then by rank. If all clients see all GPUs, this is a round robin.
     """
     order = sorted(range(len(view)), key=lambda rank: (not view[rank][0], len(view[rank][1]), rank))
     load: Counter[str] = Counter()

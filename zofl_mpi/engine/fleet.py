@@ -1,7 +1,7 @@
 """Simulated devices of the clients: virtual seconds of a round, and the clients that meet its deadline.
 
 Virtual seconds and joules follow from the operations, bytes and messages that a method counts before a round, never
-from a clock: they are the same on any machine and ranks, and in a continued run. A client takes
+from a clock. They are the same on any machine, on any ranks, and after a resume. A client takes
 
     latency messages + 8 down / bandwidth down + operations / speed + 8 up / bandwidth up     seconds,
 

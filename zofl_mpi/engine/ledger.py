@@ -40,10 +40,10 @@ def costs_type(steps: int) -> np.dtype[np.void]:
 class Clock:
     """Seconds of one rank, by step and kind.
 
-    `compute` is time inside a method's functions; `comm` is packing, copying and MPI calls of the main thread (not the
-    transfers of the communication thread, which overlap with computing); `wait` is having nothing to do: no question,
-    no free buffer, no item to read, or other ranks' items still on their way. `staging` is copies between a GPU and the
-    host of all threads; those of the main thread are in `comm` or `compute` too.
+    `compute` is time inside a method's functions. `comm` is packing, copying and MPI calls of the main thread, without
+    the communication thread's transfers. `wait` is idle time: no question, no free buffer, no item to read, or other
+    ranks' items still on their way. `staging` is copies between a GPU and the host of all threads; those of the main
+    thread are in `comm` or `compute` too.
     """
 
     seconds: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))

@@ -6,7 +6,7 @@ need not be kept: those with equal quanta share a vector of int64. Multiples of 
 at the end, in ascending order.
 
 A mean rounds w_i x_i twice: as a float64 product, and by at most half a quantum, 2^-54 of the largest entry of x_i.
-The shares sum to 1, hence a weighted sum needs no more headroom than one term.
+Since the shares sum to 1, a weighted sum needs no more headroom than one term.
 """
 
 from __future__ import annotations

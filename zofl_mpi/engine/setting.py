@@ -28,17 +28,17 @@ class Setting(Generic[P]):
 
     Attributes:
         problem: has one of the roles of `zofl_mpi.problems`.
-        data: of each client, D_0, ..., D_{m-1}; `server`: the server's own.
+        data: data of each client, D_0, ..., D_{m-1}; `server`: the server's.
         test, validation: held out from all; by the second, parameters are chosen.
         counts: (m, C) realised label counts; None where data have no labels.
-        dtype: of all vectors.
-        fingerprint: of the data; the same on every rank, and in a run and its continuation.
-        eval_clients: how many clients an evaluation asks at most; 0: all.
-        eval_samples: how many samples of each client, and of the server, an evaluation reads at most; 0: all. `test`
-            and `validation` have no more of them, either.
+        dtype: floating-point type of all vectors.
+        fingerprint: checksum of the data; equal on every rank, and in a run and its continuation.
+        eval_clients: maximum number of clients in an evaluation; 0: all.
+        eval_samples: maximum number of samples of each client, of the server, and of `test` and `validation`, in an
+            evaluation; 0: all.
         fleet: the clients' devices, with --devices.
-        about: how many samples server, clients and held-out parts have, for the start of a run; "" where data are none.
-        between: what stands between the method and its clients.
+        about: numbers of samples of server, clients and held-out parts, printed at the start; "" without data.
+        between: wrappers between the method and its clients.
         context: caches of the run.
     """
 
@@ -141,7 +141,7 @@ class Directions(NamedTuple):
     """Directions of a zeroth-order method's estimates in a run.
 
     Attributes:
-        drawn: how many different ones; clients that share one count once.
+        drawn: number of different directions; clients that share one count once.
         dimension: number of parameters that they perturb.
     """
 
@@ -179,9 +179,9 @@ class Method(PlansWork, PlansLoads, ClientProgram, Protocol[S]):
     """A federated method: a frozen dataclass with a field `setting`, and the paper's parameters, which are flags.
 
     Its state is a frozen dataclass of tensors and numbers; a round changes nothing but the state and `client.memory`,
-    which is checked after the first one (`engine.hidden`).
-    The state's numbers are recorded after every round, its tensors at the end of the run; units and meanings of both,
-    and of the report of `evaluate`, stand on the fields (`engine.fields.column`).
+    which is checked after the first one (`engine.hidden`). The state's numbers are recorded after every round, its
+    tensors at the end of the run. Fields of the state and of `evaluate`'s report declare units and meanings
+    (`engine.fields.column`).
 
     A class must have `setting`, `start`, `round` and `evaluate`; the other members have defaults here.
     """

@@ -53,7 +53,8 @@ class FedNest(SecondOrderReports):
         H_lower: local steps of an inner round, of gamma_lower/H_lower each.
         T: inner rounds.
         N: terms of the Neumann series.
-        series: all N terms (sum), or the paper's random number of products, below N, times N/L_h (random).
+        series: Neumann series: sum (all N terms), or random (the paper's random number of products, below N, times
+            N/L_h).
     """
 
     gamma: float = at_least(0, 0.01, "a step size")

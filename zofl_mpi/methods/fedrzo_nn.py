@@ -34,8 +34,9 @@ class FedRZONN(LipschitzReports):
     sets, it is FedZO (Fang et al. 2022).
 
     Attributes:
-        n_p: directions of a local step, whose estimates are averaged.
-        estimate: one-sided (the paper's: F(x + eta v) - F(x)) or central (F(x + eta v) - F(x - eta v)).
+        n_p: directions of a local step; their estimates are averaged.
+        estimate: finite difference: one-sided (the paper's F(x + eta v) - F(x)) or central (F(x + eta v) - F(x - eta
+            v)).
     """
 
     grows_with: ClassVar[tuple[str, ...]] = ("n_p", "probe")

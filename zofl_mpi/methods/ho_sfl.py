@@ -30,8 +30,9 @@ class HOSFL(EstimatingMethod, LockstepMethod):
 
     From the paper's abstract: first order above the cut and zeroth below it, lambda between them, models that come back
     as scalars and are replayed from shared seeds (--uplink seeds). Our reading: lambda is the gradient that SFLV2
-    returns, one local step for each; one server part, which steps at once, for all clients in turn; directions are each
-    client's own, so the model travels down each round. HOSL (Lnu et al., arXiv:2601.10940) is this without federation.
+    returns, one local step for each. One server part steps at once, for all clients in turn. Directions are each
+    client's own, hence the model travels down each round. HOSL (Lnu et al., arXiv:2601.10940) is this without
+    federation.
 
     Attributes:
         estimation: how a client estimates: along the gradient that the server returned, 1 + n_p forward passes of a

@@ -20,7 +20,7 @@ class PFedMe(FirstOrder):
     """min_x sum_i w_i min_y F_i(y) + (lam_p/2) |y - x|^2, by first order; ZO-HFL solves the same lower level.
 
     Local step t of client i: K gradient steps of size gamma~_t from y = w (the published code goes on from the last y)
-    on one mini-batch's loss plus (lam_p/2) |y - w|^2; then w <- w - alpha lam_p (w - y). --tau is the paper's R,
+    on one mini-batch's loss plus (lam_p/2) |y - w|^2; then w <- w - alpha lam_p (w - y). In the paper --tau is R,
     --eta-g its beta, --gamma-local the size of the inner steps. y_i is the client's last y, or x before it takes part.
 
     Attributes:

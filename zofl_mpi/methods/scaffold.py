@@ -52,7 +52,8 @@ class Scaffold(FirstOrder):
     fixed point would be that of the uniform objective.
 
     Attributes:
-        option: of c_i+: I (the gradient of F_i at x on all data of the client) or II (the mean of the gradients used).
+        option: update of c_i: I (the gradient of F_i at x on all data of the client) or II (the mean of the gradients
+            used).
     """
 
     travels: ClassVar[str] = "x and c down, changes of both up"

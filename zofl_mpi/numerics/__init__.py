@@ -1,1 +1,1 @@
-"""The arithmetic that several methods share: estimates, inner loops, step sizes, projections, sets, optimisers."""
+"""Arithmetic shared by methods: estimates, inner loops, step sizes, projections, sets, optimisers, privacy accounts."""

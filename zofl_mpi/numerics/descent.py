@@ -1,4 +1,4 @@
-"""The inner loop of all methods: projected steps, and the local steps of the first-order ones."""
+"""Inner loops of methods: projected gradient steps, and local steps of first-order methods."""
 
 from collections.abc import Callable
 
@@ -11,10 +11,10 @@ Projection = Callable[[Array], Array]
 def descend(
     y: Array, gradient: Gradient, *, steps: int, stepsize: Callable[[int], float], project: Projection = lambda y: y
 ) -> Array:
-    """Takes the steps y <- project(y - stepsize(t) gradient(y, t)), t = 0, ..., steps - 1.
+    """Projected gradient descent: y <- project(y - stepsize(t) gradient(y, t)), t = 0, ..., steps - 1; returns y.
 
-    Source: [A] Algorithm 2, [B] Algorithms 1 to 3. The start y has any shape, and is not changed;
-    `gradient` is the (stochastic) gradient at y in step t. Returned is the last y; the start itself without steps.
+    Source: [A] Algorithm 2, [B] Algorithms 1 to 3. y has any shape and is not changed; with 0 steps y itself is
+    returned. `gradient` may be stochastic.
     """
     for t in range(steps):
         y = project(y - stepsize(t) * gradient(y, t))
@@ -22,7 +22,7 @@ def descend(
 
 
 def local_descent(y: Array, gradient: Gradient, stepsizes: Array, mu: float, shift: Array | None) -> Array:
-    """Takes the local steps of `problems.base.Problem.descend` from y (n,), by the gradient at z (n,) in step t."""
+    """Local steps of `problems.base.Problem.descend` from y (n,); `gradient` maps (z (n,), step t) to (n,)."""
 
     def direction(z: Array, t: int) -> Array:
         g = gradient(z, t)

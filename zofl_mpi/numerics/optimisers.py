@@ -1,7 +1,7 @@
 """Optimisers on flat vectors, with their state in a dictionary that can be sent and stored.
 
-SGD, Adam and two kinds of AdamW on torch's tensors, along a gradient; the server's rules on NumPy's, along the mean
-change of the clients' models.
+Clients: SGD, Adam and two versions of AdamW, on torch tensors, along a gradient. Server: rules on NumPy arrays, along
+the mean change of the clients' models.
 """
 
 import math
@@ -15,26 +15,25 @@ from zofl_mpi.arrays import Array
 from zofl_mpi.engine.fields import UsedWith, above
 from zofl_mpi.errors import demand
 
-Tensor = Any  # torch's, which is not imported here
+Tensor = Any  # torch's; torch is not imported here
 Memory = MutableMapping[str, Any]
 
 
 @final
 @dataclass(frozen=True)
 class Optimiser:
-    """Update of parameters by a gradient, as torch.optim's SGD, Adam and AdamW or transformers' AdamW computes it.
+    """Parameter update by a gradient: SGD, Adam and AdamW as in torch.optim, or transformers' AdamW.
 
     Adam: Kingma, Ba, ICLR 2015. AdamW: Loshchilov, Hutter, ICLR 2019.
 
     Attributes:
-        optimiser: adam (betas 0.9, 0.999, eps 1e-8), adamw (the same, with decoupled decay),
-            adamw_transformers (the AdamW that transformers had until its version 4, as the codes of LoRA and SplitLoRA
-            use it: eps 1e-6 added to the root of the second moment before its bias is corrected, the decay after the
-            step) or sgd.
-        momentum: of sgd.
-        weight_decay: added to the gradient times the parameters; either adamw instead shrinks the parameters by it
-            times the step size, whatever the gradient is. It is of all parameters, biases and norms too, as in
-            DeComFL's code (MeZO's leaves these out); fedkseed takes none, since its model is sums of plain steps.
+        optimiser: adam (betas 0.9, 0.999, eps 1e-8); adamw (the same with decoupled decay); adamw_transformers (AdamW
+            of transformers until version 4, used by the LoRA and SplitLoRA codes: eps 1e-6 is added before the bias
+            correction, decay follows the step); sgd.
+        momentum: momentum of sgd.
+        weight_decay: weight decay. Times the parameters it is added to the gradient; both adamw instead shrink the
+            parameters by it times the step size. Applies to all parameters, biases and norms too, as in DeComFL's code
+            (MeZO's excludes these). fedkseed takes none, since its model is a sum of plain steps.
     """
 
     USED_WITH: ClassVar[UsedWith] = {"momentum": {"optimiser": ("sgd",)}}
@@ -48,22 +47,22 @@ class Optimiser:
 
     @property
     def _vectors(self) -> tuple[str, ...]:
-        """Names of the moments that are vectors: of the gradients, of their squares."""
+        """Names of the moments that are vectors: first (of gradients), second (of their squares)."""
         if self.optimiser == "sgd":
             return ("first",) if self.momentum else ()
         return "first", "second"
 
     def memory(self, theta: Tensor) -> dict[str, Any]:
-        """The moments before the first step, (n,) each, and Adam's number of steps."""
+        """Initial moments, (n,) each, and Adam's step count."""
         zeros: dict[str, Any] = {name: theta.new_zeros(theta.shape) for name in self._vectors}
         return zeros if self.optimiser == "sgd" else {**zeros, "t": 0}
 
     def memory_bytes(self, n: int, itemsize: int) -> int:
-        """Bytes of the moments of n numbers, as they travel."""
+        """Message bytes of the moments of n numbers."""
         return len(self._vectors) * n * itemsize + 8 * (self.optimiser != "sgd")
 
     def step_by_parts(self, theta: Tensor, estimate: Iterable[tuple[slice, Tensor]], memory: Memory, lr: float) -> None:
-        """`step` along a gradient whose parts, which cover theta, come one after the other."""
+        """`step` along a gradient given as consecutive parts that cover theta."""
         if not memory:
             memory.update(self.memory(theta))
         vectors = {name: memory[name].to(theta.device) for name in self._vectors}
@@ -75,10 +74,10 @@ class Optimiser:
         memory.update({name: of_part[name] for name in count})
 
     def step(self, theta: Tensor, g: Tensor, memory: Memory, lr: float) -> None:
-        """Moves theta (n,) in place by one step of size lr along -g, g (n,) the gradient.
+        """Takes one step of size lr against the gradient g (n,), changing theta (n,) in place.
 
         Args:
-            memory: holds the moments between steps; empty before the first.
+            memory: the moments, changed in place; empty before the first step.
         """
         shrinking = 1 - lr * self.weight_decay
         if self.weight_decay and self.optimiser in ("adam", "sgd"):
@@ -88,12 +87,12 @@ class Optimiser:
         if not memory:
             memory.update(self.memory(g))
         for name in self._vectors:
-            memory[name] = memory[name].to(theta.device)  # from a checkpoint or a message they come to the host
+            memory[name] = memory[name].to(theta.device)  # checkpoints and messages deliver them to the host
         if self.optimiser == "sgd":
             theta.sub_(memory["first"].mul_(self.momentum).add_(g) if self.momentum else g, alpha=lr)
             return
         first, second = memory["first"], memory["second"]
-        t = memory["t"] = float(memory["t"]) + 1  # a mean of several clients' counts need not be an integer
+        t = memory["t"] = float(memory["t"]) + 1  # a mean of clients' counts may be fractional
         first.lerp_(g, 1 - 0.9)
         second.mul_(0.999).addcmul_(g, g, value=1 - 0.999)
         size, corrected = lr / (1 - 0.9**t), math.sqrt(1 - 0.999**t)
@@ -104,28 +103,28 @@ class Optimiser:
 
 
 def copied(moments: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy of an optimiser's state, with tensors of its own."""
+    """Deep copy of an optimiser's state."""
     return {k: v.clone() if hasattr(v, "clone") else v for k, v in moments.items()}
 
 
 # --- the server's step along the mean change of the clients' models
 
-BETA1, BETA2 = 0.9, 0.99  # of the paper's experiments, where Adagrad has no momentum
+BETA1, BETA2 = 0.9, 0.99  # as in the paper's experiments, in which Adagrad has no momentum
 
 
 @final
 @dataclass(frozen=True)
 class ServerRule:
-    """Server optimiser: the step from x along Delta, the mean change of the clients' models.
+    """Server optimiser: a step from x along Delta, the mean change of the clients' models.
 
-    Adaptive rules: Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2, with v = tau^2 at the start
-    and no bias correction. momentum: FedAvgM, Hsu, Qi, Brown, arXiv:1909.06335.
+    Adaptive rules: Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2, with initial v = tau^2 and
+    no bias correction. momentum: FedAvgM, Hsu, Qi, Brown, arXiv:1909.06335.
 
     Attributes:
         server_rule: sgd: x + eta_g Delta; momentum: x + eta_g m, m <- 0.9 m + Delta; adagrad, adam, yogi: x + eta_g m /
             (sqrt(v) + tau_g), Adagrad with m = Delta, the others with m <- 0.9 m + 0.1 Delta and 0.99 for v. An
-            adaptive rule moves each number by up to about eta_g a round: take one far below 1.
-        tau_g: tau of adagrad, adam and yogi: the smaller, the more adaptive.
+            adaptive rule moves each parameter by up to about eta_g a round: choose eta_g far below 1.
+        tau_g: tau of adagrad, adam and yogi; smaller is more adaptive.
     """
 
     USED_WITH: ClassVar[UsedWith] = {"tau_g": {"server_rule": ("adagrad", "adam", "yogi")}}
@@ -133,11 +132,10 @@ class ServerRule:
     tau_g: float = above(0, 1e-3)
 
     def step(self, x: Array, y: Array, eta_g: float, moments: Mapping[str, Any]) -> tuple[Array, dict[str, Any]]:
-        """x (n,) after a step of size eta_g along y - x, y (n,) the mean of the models, and the moments after it.
+        """Takes a step of size eta_g from x (n,) along y - x, y (n,) the mean model; returns x and the new moments.
 
         Args:
-            moments: those after the last step, {} before the first; (n,) float64, in which the square of a float32
-                does not underflow. They are not changed.
+            moments: of the last step, not changed; {} before the first. (n,) float64: float32 squares would underflow.
         """
         rule = self.server_rule
         if rule == "sgd":

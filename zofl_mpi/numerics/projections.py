@@ -1,4 +1,4 @@
-"""Euclidean projections of the rows of an array. Each docstring states the problem that the projection solves."""
+"""Euclidean projections of an array's rows onto balls and simplices."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ Bound = float | Array
 
 
 def shrink(displacement: Array, radius: Bound) -> Array:
-    """(k, 1) float64: min(1, radius / |d|) for the rows d of `displacement` (k, n); 1 where d is 0 or not a number.
+    """Factors (k, 1) float64 min(1, radius / |d|) for the rows d of `displacement` (k, n); 1 if d is 0 or NaN.
 
-    The norms are taken in float64, so that float32 rows beyond 1e19 are not mistaken for infinite ones.
+    Norms are float64: squares of float32 entries beyond 1e19 would overflow.
     """
     rows = displacement.astype(np.float64, copy=False)
     norm = np.sqrt(np.einsum("kn,kn->k", rows, rows))
@@ -19,10 +19,10 @@ def shrink(displacement: Array, radius: Bound) -> Array:
 
 
 def ball(y: Array, centre: Array, radius: Bound) -> Array:
-    """argmin |z - y| over |z - centre| <= radius, for each row: centre + min(1, radius / |y - centre|) (y - centre).
+    """Projects each row of y onto a ball: centre + min(1, radius / |y - centre|) (y - centre).
 
-    Source: [A] Algorithm 2 with Y_i(x) the ball around x. For y (k, n), centre (k, n) or (n,), radius >= 0, a number or
-    (k,), (k, n) in the dtype of y. Rows inside their ball come back unchanged, bit for bit.
+    Source: [A] Algorithm 2 with Y_i(x) the ball around x. y (k, n), centre (k, n) or (n,), radius >= 0, a number or
+    (k,); returns (k, n) in y's dtype. Rows inside their ball stay bit-identical.
     """
     displacement = y - centre
     factor = shrink(displacement, radius)
@@ -31,7 +31,7 @@ def ball(y: Array, centre: Array, radius: Bound) -> Array:
 
 
 def simplex(y: Array, total: float = 1.0) -> Array:
-    """argmin |z - y| over z >= 0, sum z = total > 0, for each row of y (k, n): (y - theta)_+ with the theta that fits.
+    """Projects each row of y (k, n) onto the simplex z >= 0, sum z = total > 0: (y - theta)_+ with the matching theta.
 
     Source: Held, Wolfe, Crowder, Validation of subgradient optimization (1974): sort, then read off theta.
     """

@@ -1,4 +1,4 @@
-"""Step sizes and numbers of local steps, as functions of the round or of the local step."""
+"""Schedules of step sizes and of numbers of local steps."""
 
 import functools
 import math
@@ -14,19 +14,18 @@ from zofl_mpi.errors import UserError, demand
 
 STEPSIZES = "constant, sqrt, harmonic, harmonic:OFFSET (OFFSET > 0) or power:P (1/2 < P <= 1)"
 MOST_STEPS = 10**9
-"""Local steps of a round that tau may ask for: years of computing, and more samples than any memory can hold."""
+"""Maximum of local steps in a round; more would take years and exhaust any memory with sample positions."""
 
 
 @final
 @dataclass(frozen=True)
 class Pace:
-    """Step sizes of an optimiser, as in the schedules of transformers.
+    """Step size schedule of an optimiser, with warm-up, as in transformers.
 
     Attributes:
-        schedule: constant, or linear: down to 0 at the step `decay_steps`. Both after the warm-up.
-        warmup: steps in which the size rises from 0 to the full one, t/warmup of it at step t; 0: none. The first of
-            them has the size 0.
-        decay_steps: of linear, the steps of a client until its size is 0, warm-up among them.
+        schedule: step sizes after the warm-up: constant, or linear (down to 0 at step `decay_steps`).
+        warmup: steps of the warm-up; step t has t/warmup of the full size, and step 0 has size 0. 0: no warm-up.
+        decay_steps: a client's steps until the size of a linear schedule is 0, warm-up included.
         decay_steps_server: the same at the server, which takes a step for each upload of each client; 0: decay_steps.
     """
 
@@ -49,15 +48,15 @@ class Pace:
 
     @property
     def still(self) -> bool:
-        """True if all steps have one size."""
+        """True if all steps have the same size."""
         return self.schedule == "constant" and self.warmup == 0
 
     def client(self, size: float, t: int) -> float:
-        """The size of a client's step t = 0, 1, ..., where the full one is `size`."""
+        """Size of a client's step t = 0, 1, ...; `size` is the full one."""
         return self._at(size, t, self.decay_steps)
 
     def server(self, size: float, t: int) -> float:
-        """The size of the server's step t = 0, 1, ..., where the full one is `size`."""
+        """Size of the server's step t = 0, 1, ...; `size` is the full one."""
         return self._at(size, t, self.decay_steps_server or self.decay_steps)
 
     def _at(self, size: float, t: int, last: int) -> float:
@@ -69,10 +68,12 @@ class Pace:
 
 
 def parse_decay(text: str, flag: str = "step size schedule") -> tuple[float, float]:
-    """Power and offset of the step sizes c / (t + offset)^power, t = 0, 1, ..., that `text` names.
+    """Parses a step size schedule: power and offset in c / (t + offset)^power, t = 0, 1, ....
 
-    Power 1/2 is [A]'s gamma_r, 1 its local steps, one in (1/2, 1] the setting of [A] Theorem 2. Any other text is
-    refused by the name `flag`.
+    Power 1/2 is [A]'s gamma_r, 1 its local steps, one in (1/2, 1] the setting of [A] Theorem 2.
+
+    Raises:
+        UserError: unknown schedule; the message names `flag`.
     """
     name, colon, number = text.partition(":")
     fixed = {"constant": 0.0, "sqrt": 0.5, "harmonic": 1.0}
@@ -88,24 +89,24 @@ def parse_decay(text: str, flag: str = "step size schedule") -> tuple[float, flo
 
 @functools.lru_cache(maxsize=64)
 def stepsizes(schedule: str, c: float, H: int) -> NDArray[np.float64]:
-    """(H,) the step sizes of the steps t = 0, ..., H - 1: c times the schedule; read-only."""
+    """Step sizes (H,) of steps t = 0, ..., H - 1: c times the schedule; read-only."""
     power, offset = parse_decay(schedule)
     sizes: NDArray[np.float64] = c / (np.arange(H, dtype=np.float64) + offset) ** power
-    sizes.setflags(write=False)  # the next caller gets the same array
+    sizes.setflags(write=False)  # the cache returns this array again
     return sizes
 
 
 def stepsize(schedule: str, c: float, t: int) -> float:
-    """The step size of step t alone; the same bits as `stepsizes(schedule, c, t + 1)[t]`."""
+    """Step size of step t, bit-identical to `stepsizes(schedule, c, t + 1)[t]`."""
     power, offset = parse_decay(schedule)
     return float((c / (np.array([t], np.float64) + offset) ** power)[0])
 
 
 @functools.lru_cache(maxsize=4096)
 def local_steps(schedule: str, tau: float, r: int) -> int:
-    """H of round r: ceil(tau sqrt(r + 1)) for "sqrt" ([A] Algorithm 2), ceil(tau) for "constant".
+    """Number of local steps H in round r: ceil(tau sqrt(r + 1)) for "sqrt" ([A] Algorithm 2), ceil(tau) for "constant".
 
-    Exact: tau counts as the decimal number it was typed as, since ceil(16.6 * 15) is 250 in floating point.
+    Exact in the decimal number tau as typed: in floating point ceil(16.6 * 15) is 250.
     """
     square = Fraction(repr(float(tau))) ** 2 * (r + 1 if schedule == "sqrt" else 1)
     whole = math.ceil(square)  # H^2 >= square exactly if H^2 >= ceil(square)
@@ -113,13 +114,13 @@ def local_steps(schedule: str, tau: float, r: int) -> int:
 
 
 def demand_tau(flag: str, taus: Sequence[float]) -> None:
-    """Refuses numbers of local steps that are negative or beyond MOST_STEPS."""
+    """Raises UserError for a number of local steps that is negative or above MOST_STEPS."""
     holds = all(0 <= t <= MOST_STEPS for t in taus)
     demand(holds, flag, tuple(taus), "a number of local steps, at least 0 and at most 1e9")
 
 
 def to_number(text: str) -> float:
-    """The number that a text stands for; nan where it is none."""
+    """Parses a float; nan if the text is no number."""
     try:
         return float(text)
     except ValueError:
@@ -129,10 +130,10 @@ def to_number(text: str) -> float:
 def kind_and_number(
     flag: str, text: str, kinds: Mapping[str, Callable[[float], bool] | None], allowed: str
 ) -> tuple[str, float]:
-    """The number of a flag such as topk:0.1; 0 for a kind without one (UserError: its number does not fit, or none).
+    """Parses a flag's value such as topk:0.1 into kind and number, 0 for a kind without one (UserError: invalid).
 
     Args:
-        kinds: {kind: whether a number fits; None: it has none}.
+        kinds: {kind: predicate of valid numbers; None: the kind has no number}.
     """
     kind, colon, number = text.partition(":")
     amount, fits = to_number(number) if colon else 0.0, kinds.get(kind)

@@ -1,4 +1,4 @@
-"""Closed convex sets X_i by name, as a command line describes them, and projections onto them.
+"""Closed convex sets X_i, parsed from the command line, and projections onto them.
 
     all                     R^n
     box:LOW:HIGH            LOW <= x <= HIGH; each one number or n, inf allowed
@@ -35,7 +35,7 @@ class All:
 @final
 @dataclass(frozen=True)
 class Box:
-    """low <= x <= high, numbers or (n,) float64, infinite ones allowed; in float32 the bounds are rounded, too."""
+    """Box low <= x <= high; bounds are numbers or (n,) float64, inf allowed, rounded to x's dtype."""
 
     low: float | Array
     high: float | Array
@@ -50,10 +50,10 @@ class Box:
 @final
 @dataclass(frozen=True)
 class Rounded:
-    """A set whose points are known to rounding only.
+    """A set whose projection leaves points unchanged that lie in it up to rounding.
 
     Attributes:
-        nearest: the projection of float64 rows (k, n), see `projections`.
+        nearest: projection of float64 rows (k, n), see `projections`.
     """
 
     nearest: Callable[[Array], Array]
@@ -66,11 +66,11 @@ class Rounded:
 
 
 ConvexSet = All | Box | Rounded
-"""Not empty. `project(x)` is the nearest point to x (n,), in its dtype; a point of the set comes back bit for bit."""
+"""A nonempty set. `project(x)` is the nearest point to x (n,), in its dtype; points of the set stay bit-identical."""
 
 
 class _Description(NamedTuple):
-    """A set in R^n as typed."""
+    """A set in R^n as typed on the command line."""
 
     text: str
     n: int
@@ -79,7 +79,7 @@ class _Description(NamedTuple):
         demand(bool(holds), FLAG, _short(self.text), allowed)
 
     def numbers_of(self, word: str, what: str, counts: tuple[int, ...]) -> float | Array:
-        """A number, or an (n,) array of several; `counts`: how many there may be."""
+        """Parses a number, or several into an (n,) array; `counts` are the allowed lengths."""
         values = np.array([to_number(part) for part in word.split(",")])
         allowed = " or ".join(map(str, dict.fromkeys(counts)))
         self.demand(not np.isnan(values).any(), f"made of numbers: {what} = {_short(word)} is none")
@@ -92,7 +92,7 @@ class _Description(NamedTuple):
 
 
 def parse(text: str, n: int) -> ConvexSet:
-    """The set in R^n that `text` describes, see the module's docstring (UserError: none)."""
+    """Parses a set in R^n, see the module's docstring (UserError: invalid)."""
     described = _Description(text, n)
     name, *words = (word.strip() for word in text.split(":"))
     described.demand(name in SETS, f"one of {', '.join(form for form, _, _ in SETS.values())}")
@@ -102,7 +102,7 @@ def parse(text: str, n: int) -> ConvexSet:
 
 
 def parse_all(texts: Sequence[str], n: int, m: int) -> list[ConvexSet]:
-    """The sets of m clients: one description for all, or one per client. Equal ones give one object."""
+    """Parses the sets of m clients, from one description for all or one per client; equal texts share an object."""
     shown = _short(" ".join(texts))
     demand(len(texts) in (1, m), FLAG, shown, f"one set for all, or one for each of the {m} clients, not {len(texts)}")
     made = {text: parse(text, n) for text in dict.fromkeys(texts)}
@@ -113,7 +113,7 @@ def _box(words: list[str], described: _Description) -> ConvexSet:
     low, high = (
         described.numbers_of(w, what, (1, described.n)) for w, what in zip(words, ("LOW", "HIGH"), strict=True)
     )
-    # low = high = inf is empty, too: no point of R^n has an infinite entry.
+    # low = high = inf is empty, too: no point of R^n has an infinite entry
     there = np.less_equal(low, high) & np.less(low, math.inf) & np.greater(high, -math.inf)
     described.demand(np.all(there), "a box with LOW <= HIGH everywhere: this one is empty")
     return Box(low, high)
@@ -132,9 +132,9 @@ SETS: dict[str, tuple[str, tuple[int, ...], Callable[[list[str], _Description], 
     "box": ("box:LOW:HIGH", (2,), _box),
     "ball": ("ball:RADIUS[:CENTRE]", (1, 2), _ball),
 }
-"""{name: (its form, how many words it may have, what makes it)}."""
+"""{name: (form, allowed numbers of words, constructor)}"""
 
 
 def _short(text: str) -> str:
-    """At most 60 characters of a text, for a sentence: n numbers may be thousands."""
+    """Shortens a text to 60 characters for an error message: n numbers may be thousands."""
     return text if len(text) <= 60 else text[:57] + "..."

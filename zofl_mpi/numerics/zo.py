@@ -1,13 +1,13 @@
-"""The zeroth-order gradient estimate, used by all three papers, its directions, and a measure of stationarity from it.
+"""Zeroth-order gradient estimates of all three papers, their directions, and an estimate of the squared gradient norm.
 
 For a unit vector v and a loss F, evaluated with one fixed mini-batch, the estimates are (n = length of v)
 
     one-sided   n / mu     (F(x + mu v) - F(x)) v
     central     n / (2 mu) (F(x + mu v) - F(x - mu v)) v           [A] Lemma 7 and Algorithm 1, line 5
 
-Both have the gradient of the smoothed loss F_mu(x) = E F(x + mu w), w uniform in the unit BALL, as their mean:
-exactly the gradient of F where F is quadratic. With standard normal v the factor n is absent, and the smoothing is
-Gaussian; such a radius mu moves x by about mu sqrt(n), and is never converted here.
+The mean of both is the gradient of the smoothed loss F_mu(x) = E F(x + mu w), w uniform in the unit BALL; for quadratic
+F it is the gradient of F. With standard normal v the factor n is absent and the smoothing Gaussian: mu then moves x by
+about mu sqrt(n), and is never converted here.
 """
 
 import math
@@ -20,15 +20,15 @@ from numpy.typing import DTypeLike, NDArray
 from zofl_mpi.arrays import Array
 from zofl_mpi.errors import UserError
 
-Vector = Any  # a NumPy array or a torch tensor, which is not imported here
+Vector = Any  # a NumPy array or a torch tensor; torch is not imported here
 Loss = Callable[[Vector], float]
 Distribution = Literal["sphere", "gaussian"]
 
 
 def direction(generator: np.random.Generator, n: int, dtype: DTypeLike = np.float64) -> Array:
-    """(n,) uniform on the unit sphere.
+    """Random direction (n,), uniform on the unit sphere.
 
-    Drawn and normalised in float64 and cast once, so that float32 and float64 runs go the same ways.
+    Drawn and normalised in float64, then cast: float32 and float64 runs use the same directions.
 
     Args:
         generator: `streams(Purpose.DIRECTION, r=r, i=i)` for client i in round r.
@@ -41,16 +41,16 @@ def direction(generator: np.random.Generator, n: int, dtype: DTypeLike = np.floa
 def estimate(
     difference: float | Any, v: Vector, span: float, distribution: Distribution = "sphere", n: int = 0
 ) -> Vector:
-    """(n,) the estimate n * difference / span * v; without the factor n for a normal v.
+    """Gradient estimate (n,): n * difference / span * v; without the factor n for a normal v.
 
     Args:
-        difference: of the two losses, formed in float64; for a tensor v possibly a tensor () of its device.
+        difference: of the two losses, computed in float64; a number, or a tensor () on v's device.
         v: (n,) of norm 1 ("sphere"), or with standard normal entries ("gaussian").
-        span: how far apart the two points are in units of v: mu one-sided, 2 mu central.
-        n: where v is a part of the direction, of how many entries; 0: v is all of it.
+        span: distance of the two points in units of v: mu one-sided, 2 mu central.
+        n: length of the whole direction if v is a part of it; 0: v is the whole.
 
     Returns:
-        float64 for a NumPy v of any dtype, so that a sum over clients loses nothing; a tensor keeps its dtype.
+        float64 for a NumPy v of any dtype, for exact sums over clients; a tensor keeps its dtype.
     """
     scale = difference / span
     if distribution == "sphere":
@@ -60,42 +60,40 @@ def estimate(
     return scale * v
 
 
-ORDINARY = 1e4  # entries of x up to which a smoothing radius without effect is a mistake, not a sign of divergence
+ORDINARY = 1e4  # largest entry of x at which a smoothing radius without effect is a mistake, not divergence
 
 
 def demand_move(x: Array, step: Array, eta: float) -> None:
-    """Refuses a smoothing radius with which x + eta v is x itself in the precision of x: the estimate would be noise.
+    """Raises UserError for a smoothing radius so small that x + eta v rounds to x: the estimate would be noise.
 
-    `step` is eta v, of one direction or of several. Where x has diverged, eta is not to blame, and nothing is refused.
+    `step` is eta v, for one direction or several. A diverged x is accepted: eta is not its cause.
     """
     if len(x) and bool((x + step == x).all()) and float(np.max(np.abs(x))) <= ORDINARY:
         most = float(np.max(np.abs(step)))
         raise UserError(
             f"--eta {eta:g}: x + eta v = x in {x.dtype} (no entry of eta v is beyond {most:.2g}, those of x go up to "
-            f"{float(np.max(np.abs(x))):.2g}): a larger --eta, or --dtype float64"
+            f"{float(np.max(np.abs(x))):.2g}): use a larger --eta, or --dtype float64"
         )
 
 
 def central(F: Loss, x: Vector, v: Vector, mu: float) -> Vector:
-    """(n,) n / (2 mu) (F(x + mu v) - F(x - mu v)) v."""
+    """Central estimate (n,): n / (2 mu) (F(x + mu v) - F(x - mu v)) v."""
     return estimate(F(x + mu * v) - F(x - mu * v), v, 2 * mu)
 
 
 class EstimateWithError(NamedTuple):
-    """An estimate from random directions, with its standard error."""
+    """An estimate from random directions, and its standard error."""
 
     value: float
     error: float
 
 
 def gradient_squared(estimates: NDArray[np.float64], shift: NDArray[np.float64] | float = 0.0) -> EstimateWithError:
-    """|E g + shift|^2 from independent copies g_1, ..., g_N (N, n) of a random vector g, and its standard error.
+    """Estimates |E g + shift|^2 from independent copies g_1, ..., g_N (N, n) of a random vector g.
 
-    The square of their mean would be too large by n |E g|^2 / N for zeroth-order estimates, so only products of
-    different copies are averaged, 1/(N (N - 1)) sum over j != k of (g_j + shift)' (g_k + shift): unbiased, and
-    possibly negative where the truth is near 0. The error is the jackknife's.
-
-    The value is not-a-number for N < 2, its error for N < 3.
+    Averages products of different copies, 1/(N (N - 1)) sum over j != k of (g_j + shift)' (g_k + shift). This is
+    unbiased, and may be negative if the true value is near 0; the squared mean of zeroth-order estimates would be too
+    large by n |E g|^2 / N. The standard error is the jackknife's. The value is NaN for N < 2, the error for N < 3.
     """
     g = estimates + shift
     N = len(g)

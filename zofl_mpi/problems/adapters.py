@@ -1,8 +1,8 @@
-"""Parts of a language model that train: LoRA by `peft`, or the normalisations' scales and shifts.
+"""Trainable parts of a language model: LoRA by `peft`, or the normalisations' scales and shifts.
 
 Hu and others, "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022: W x becomes W x + (alpha / r) B A x,
-with A drawn at random, B = 0, and W frozen. For which layers `peft` knows by the family; of GPT-2 they are the queries
-and values of every block, for which it has one layer with the keys, here three: two of them get LoRA, each its own A.
+with random A, initial B = 0, and W frozen. `peft` knows the layers of each model family. GPT-2's layer for queries,
+keys and values becomes three here; queries and values get LoRA, with an A each.
 """
 
 import warnings
@@ -16,7 +16,7 @@ from zofl_mpi.errors import UserError
 
 
 def missing(exc: ModuleNotFoundError) -> UserError:
-    """The refusal where a package is not installed."""
+    """UserError for a package that is not installed."""
     return UserError(f"--problem split_lm needs {exc.name}, which is not installed: pip install 'zofl_mpi[lm]'")
 
 
@@ -30,11 +30,13 @@ def only_norms(model: Any) -> None:
 
 
 def add_lora(model: Any, rank: int, alpha: float, targets: Sequence[str] = ()) -> None:
-    """Freezes the model and adds LoRA, whose A is drawn by torch's generator (UserError: peft is not installed).
+    """Freezes the model and adds LoRA, with A drawn from torch's generator.
 
     Args:
-        targets: ends of the names of the layers that are adapted; () for those of the family. A UserError if there are
-            no such layers, or none are known for it.
+        targets: suffixes of the names of layers to adapt; (): the family's defaults.
+
+    Raises:
+        UserError: peft is not installed, `targets` match no layer, or the family has no defaults.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -47,7 +49,7 @@ def add_lora(model: Any, rank: int, alpha: float, targets: Sequence[str] = ()) -
             block.attn.c_attn = Projections(block.attn.c_attn)
     config = LoraConfig(
         r=rank,
-        lora_alpha=cast(int, alpha),  # any number will do
+        lora_alpha=cast(int, alpha),  # peft accepts floats, too
         target_modules=list(targets) or None,
         lora_dropout=0.0,
         bias="none",
@@ -55,9 +57,9 @@ def add_lora(model: Any, rank: int, alpha: float, targets: Sequence[str] = ()) -
     )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # where a family has layers of both layouts
+            warnings.simplefilter("ignore")  # peft warns if a family mixes Linear and Conv1D
             inject_adapter_in_model(config, model)
-    except ValueError as exc:  # peft's words would name its own arguments
+    except ValueError as exc:  # peft's message names its own arguments
         known = (m for m in model.named_modules() if isinstance(m[1], nn.Linear) or type(m[1]).__name__ == "Conv1D")
         layers = ", ".join(sorted({name.rpartition(".")[2] for name, _ in known}))
         fault = f" {' '.join(targets)}: must be" if targets else ": peft knows none for it; name"
@@ -66,9 +68,9 @@ def add_lora(model: Any, rank: int, alpha: float, targets: Sequence[str] = ()) -
 
 
 def _check_sharing(model: Any) -> None:
-    """Refuses LoRA on layers whose weights others have, too: no folder could hold both.
+    """Raises UserError for LoRA on layers with shared weights, which no stored model could represent.
 
-    Embedding and unembedding may share theirs, of which the configuration says whether they are one.
+    Embedding and unembedding may share theirs: the configuration records whether they are tied.
     """
     words = [_bare(layer) for layer in (model.get_input_embeddings(), model.get_output_embeddings())]
     holders: dict[int, list[tuple[str, nn.Module]]] = {}
@@ -83,7 +85,7 @@ def _check_sharing(model: Any) -> None:
             for other, layer in own:
                 if not any(layer is word for word in words) or not any(_bare(module) is word for word in words):
                     fault = f"--lora-targets: {path} shares its weights with {other.removesuffix('.base_layer')}"
-                    raise UserError(f"{fault}, which no stored model could tell from its own; name other layers")
+                    raise UserError(f"{fault}, which a stored model cannot represent; name other layers")
 
 
 def _bare(layer: Any) -> Any:
@@ -92,22 +94,22 @@ def _bare(layer: Any) -> Any:
 
 
 def mark_untied(model: Any) -> None:
-    """Says in the configuration, by which a folder is read again, that embedding and unembedding are two matrices."""
+    """Records in the configuration that embedding and unembedding are two matrices, for reading the folder again."""
     for config in (model.config, model.config.get_text_config()):
         config.tie_word_embeddings = False
 
 
 def merge(model: Any) -> None:
-    """Adds LoRA into the weights of a model, which then has the layers of its family.
+    """Merges LoRA into the weights and restores the family's layers.
 
-    An embedding and an unembedding that share a matrix become two where either has LoRA.
+    If embedding and unembedding share a matrix and either has LoRA, they become two matrices.
     """
     words = model.get_input_embeddings(), model.get_output_embeddings()
     if any(_bare(word) is not word for word in words):
         for layer in map(_bare, words):
             layer.weight = nn.Parameter(layer.weight.detach().clone(), requires_grad=False)
         mark_untied(model)
-    for module in reversed(list(model.modules())):  # children before what holds them
+    for module in reversed(list(model.modules())):  # children before parents
         for name, child in list(module.named_children()):
             if hasattr(child, "get_base_layer"):
                 child.merge()
@@ -118,7 +120,7 @@ def merge(model: Any) -> None:
 
 @final
 class Projections(nn.Module):
-    """c_attn of a block of GPT-2 as three layers: LoRA on q and v."""
+    """GPT-2's c_attn as three layers q, k and v, so that LoRA can adapt q and v."""
 
     def __init__(self, fused: Any) -> None:
         """`fused` is a Conv1D of `transformers`, whose weight is (d, 3 d)."""
@@ -127,19 +129,19 @@ class Projections(nn.Module):
         self.q, self.k, self.v = (_conv1d(type(fused), weight.contiguous(), bias) for weight, bias in parts)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., 3 d) queries, keys, values."""
+        """Queries, keys and values (..., 3 d)."""
         return torch.cat([self.q(x), self.k(x), self.v(x)], dim=-1)
 
     def merged(self) -> nn.Module:
-        """The one layer that these three are, where they are without LoRA; its tensors are copies."""
+        """The fused layer, after LoRA is merged; its tensors are copies."""
         layers: list[Any] = [self.q, self.k, self.v]
         weight, bias = torch.cat([own.weight for own in layers], dim=1), torch.cat([own.bias for own in layers])
         return _conv1d(type(self.k), weight, bias)
 
 
 def _conv1d(kind: Any, weight: Tensor, bias: Tensor) -> nn.Module:
-    """A frozen Conv1D of `transformers` of this weight (inputs, outputs) and bias."""
-    with torch.device("meta"):  # its own random numbers are not wanted
+    """A frozen Conv1D of `transformers` with this weight (inputs, outputs) and bias."""
+    with torch.device("meta"):  # skips its random initialisation
         layer = kind(weight.shape[1], weight.shape[0])
     layer.weight, layer.bias = (nn.Parameter(values, requires_grad=False) for values in (weight, bias))
     return cast(nn.Module, layer)

@@ -1,7 +1,4 @@
-"""Base classes of problems: the members that a problem may leave out, with their defaults.
-
-A class of a user's own inherits one of them, too.
-"""
+"""Base classes of problems, with defaults of optional members; a user's own problem inherits from one."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ Batch = NDArray[np.int64]
 
 
 class Problem(Backend, Protocol):
-    """Members that any problem may leave out, with their defaults."""
+    """Base class of all problems: optional members with their defaults."""
 
     @overridable
     def n(self) -> int:
@@ -29,29 +26,33 @@ class Problem(Backend, Protocol):
 
     @overridable
     def x0(self) -> str:
-        """The start that --x0 auto stands for, zero or random."""
+        """Start for --x0 auto: zero or random."""
         return "zero"
 
     def initial(self, generator: np.random.Generator) -> Array:
-        """(n,) a random start, for --x0 random: standard normal entries times 0.01."""
+        """Random start (n,) for --x0 random; by default normal entries with deviation 0.01."""
         return np.asarray(0.01 * generator.standard_normal(self.n))
 
     def kernel_name(self, batch_size: int) -> str:
-        """Name of the code that computes on batches of this size, for the record: kernels agree to rounding only."""
+        """Name of the code that computes batches of this size, for the record: kernels agree only up to rounding."""
         return "own"
 
     def score(self, *args: Any, **kwargs: Any) -> Mapping[str, Any]:
-        """Quality of a model on data, by name; see the `score` of each role. None is reported by default."""
+        """Quality of a model on data, by name; see the `score` of each role. Empty by default."""
         return {}
 
     def descend(
         self, data: Any, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
     ) -> Array:
-        """From y_0 = y (n,) take the steps y <- y - stepsizes[t] (gradient(y; batches[t]) + mu (y - y_0) + shift).
+        """Takes all local steps of a client's round from y (n,); returns a new (n,).
 
-        All local steps of a client's round in one call, so that a fast kernel can run them, with batches (H, B)
-        positions in `data` and stepsizes (H,); mu > 0 is FedProx's proximal term, shift (n,) the correction of
-        SCAFFOLD and Scaffnew. Returns a new (n,). By default along a `Smooth` problem's `gradient`.
+        Steps y <- y - stepsizes[t] (gradient(y; batches[t]) + mu (y - y_0) + shift), y_0 the start. One call, so that a
+        fast kernel can run them. The default uses a `Smooth` problem's `gradient`.
+
+        Args:
+            batches: (H, B) positions in `data`; stepsizes: (H,).
+            mu: weight of FedProx's proximal term.
+            shift: (n,) correction of SCAFFOLD and Scaffnew.
         """
         slope, own = cast(Any, self).gradient, None if shift is None else np.asarray(shift, y.dtype)
         with without_warnings():
@@ -59,25 +60,25 @@ class Problem(Backend, Protocol):
 
     @overridable
     def hits(self) -> Callable[..., Any] | None:
-        """hits(x, data): (C,) how many samples of each class the model x (n,) classifies correctly.
+        """hits(x, data): number of samples of each class (C,) that the model x (n,) classifies correctly; or None.
 
-        With it both accuracies of a personal model take one pass, without losses.
+        Both accuracies of a personal model then take one pass, without losses.
         """
         return None
 
     @overridable
     def metric_names(self) -> tuple[str, ...]:
-        """Names of the scores that a user has given the problem, beside its own."""
+        """Names of the user's additional metrics."""
         return ()
 
     @overridable
     def client_memory(self) -> str:
-        """How a backward pass holds its activations, see `problems.saving`."""
+        """Storage of activations in a backward pass, see `problems.saving`."""
         return "none"
 
     @overridable
     def smooth_twin(self) -> bool:
-        """True if `loss` and `gradient` are those of a smooth stand-in for the problem's `losses`."""
+        """True if `loss` and `gradient` belong to a smooth approximation of `losses`."""
         return False
 
     @overridable
@@ -87,67 +88,68 @@ class Problem(Backend, Protocol):
 
     @overridable
     def lipschitz(self) -> float | None:
-        """L_0, a Lipschitz constant of all f_i, where it is known."""
+        """Lipschitz constant L_0 of all f_i; None if unknown."""
         return None
 
     def flops_evaluation(self, batch_size: int) -> float:
-        """FLOPs of a mini-batch's loss at one point; nan where it is not known."""
+        """FLOPs of a mini-batch's loss at one point; nan if unknown."""
         return math.nan
 
     def client_bytes(self, batch_size: int, gradient: bool) -> float:
-        """Bytes that a client needs for its model and a step on a mini-batch, by gradient or by the loss alone; 0 where
-        it is not known. On two levels: for x, and for y and a step of it.
+        """Bytes that a client needs for its model and a step on a mini-batch, with or without `gradient`; 0 if unknown.
+
+        Bilevel problems: bytes of x, of y, and of a step in y.
         """
         return 0.0
 
 
 class NumPyProblem(Problem, Protocol):
-    """A problem that NumPy computes."""
+    """A problem computed by NumPy."""
 
     def kernel_name(self, batch_size: int) -> str:
         return "numpy"
 
 
 class BilevelProblem(Problem, Protocol):
-    """Members that a bilevel problem may leave out, with their defaults."""
+    """Base class of bilevel problems: optional members with their defaults."""
 
     @overridable
     def n_lower(self) -> int:
         """Length of y."""
 
     def parts(self, data: Any) -> tuple[Any, Any]:
-        """(upper, lower), the samples of a client that f_i and h_i see: by default both see all."""
+        """Samples (upper, lower) of a client for f_i and h_i; by default both use all."""
         return data, data
 
     def project(self, i: int, x: Array) -> Array:
-        """(n,) the nearest point of X_i to x (n,); x itself where there is no constraint."""
+        """Nearest point (n,) of X_i to x (n,); x itself without a constraint."""
         return x
 
     def initial_lower(self) -> Array:
-        """(n_lower,) where the first lower solve starts."""
+        """Start (n_lower,) of the first lower solve."""
         return np.zeros(self.n_lower)
 
     @overridable
     def project_lower(self) -> Callable[[Array, Array], Array] | None:
-        """project_lower(x, y): (n_lower,) the nearest point of Y(x) to y; None where Y(x) is everything."""
+        """project_lower(x, y): nearest point (n_lower,) of Y(x) to y; None if Y(x) is the whole space."""
         return None
 
     @overridable
     def margin(self) -> float:
-        """Distance from the X_i from which on the lower level may lack a solution: a smoothing radius is below it."""
+        """Distance from the X_i at which the lower level may lack a solution; the smoothing radius must be smaller."""
         return math.inf
 
     @overridable
     def solution(self) -> Callable[[Array, Sequence[Any]], Array | None] | None:
-        """solution(x, data): (n_lower,) the exact y(x), from the data of all clients; None where it is not known."""
+        """solution(x, data): exact y(x) (n_lower,) from all clients' data; None if unknown."""
         return None
 
     @overridable
     def solution_only(self) -> bool:
-        """True if `solution` is all that is known of the lower level, without gradients and curvature."""
+        """True if the lower level has only `solution`, neither gradients nor curvature."""
         return False
 
     @overridable
     def homogeneous(self) -> bool:
-        """True if the mean of the clients' own minimisers is y(x), as for h_i equal in distribution."""
+        """True if y(x) is the mean of the clients' own minimisers, as for h_i equal in distribution."""
         return False

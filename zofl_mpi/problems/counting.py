@@ -1,4 +1,4 @@
-"""Counts of torch's operations: FLOPs, and bytes of the tensors that it makes."""
+"""Counters of torch operations: FLOPs, and bytes of allocated tensors."""
 
 import itertools
 import weakref
@@ -18,20 +18,20 @@ FORMULAS = {
         aten._scaled_dot_product_flash_attention_backward
     ],
 }
-"""{operation: its FLOPs}: torch's own, and the same for attention on a CPU, which torch leaves out."""
+"""{operation: FLOP formula}: torch's own, and those of attention on a CPU, which torch lacks."""
 
 
 class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees each of torch's operations while it is entered."""
+    """Context manager that sees each torch operation."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False; else the first operation imports torch's compiler: two seconds."""
+        """False: otherwise the first operation imports torch's compiler, which takes two seconds."""
         return False
 
 
 class Products(_Mode):  # type: ignore[no-untyped-call]
-    """Counts the FLOPs of products and convolutions, as torch's FlopCounterMode does; of causal attention all T x T."""
+    """Counts FLOPs of products and convolutions like torch's FlopCounterMode; causal attention counts all T x T."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -46,12 +46,12 @@ class Products(_Mode):  # type: ignore[no-untyped-call]
 
 
 class Allocations(_Mode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of the tensors that torch makes while this is entered, and the most of them at once."""
+    """Counts bytes of tensors that torch allocates, currently and at peak."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.live = self.peak = 0  # bytes
-        self.events: list[tuple[int, int]] = []  # (k, bytes): the k-th tensor is made; (k, -bytes): it is given back
+        self.events: list[tuple[int, int]] = []  # (k, bytes): the k-th tensor is allocated; (k, -bytes): freed
         self._made = itertools.count()
         self._known: dict[int, weakref.finalize[Any, Any]] = {}
 

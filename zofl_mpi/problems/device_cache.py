@@ -1,4 +1,4 @@
-"""Samples on a GPU: the data set lies there once, and mini-batches are gathered there, from their positions alone."""
+"""Caches data sets on a GPU, where mini-batches are gathered by position."""
 
 import weakref
 from functools import lru_cache
@@ -15,8 +15,8 @@ from zofl_mpi.errors import UserError
 from zofl_mpi.problems import Batch
 
 MAX_BYTES_ON_GPU = 2**32
-"""Bytes of the inputs of a data set that lie on a GPU; of a larger one each mini-batch is gathered on the host."""
-GATHERED_DTYPES = {"uint8", "int32", "int64", "float32", "float64"}  # inputs and labels that torch gathers
+"""Largest inputs cached on a GPU; mini-batches of larger data sets are gathered on the host."""
+GATHERED_DTYPES = {"uint8", "int32", "int64", "float32", "float64"}  # of inputs and labels that torch can gather
 
 
 @lru_cache(maxsize=16)
@@ -26,7 +26,7 @@ def is_host(device: str | torch.device) -> bool:
 
 
 def to_device(host: Tensor, device: str | torch.device) -> Tensor:
-    """The tensor on the device, copied through pinned memory: from pageable memory the host would wait for the GPU."""
+    """Copies a tensor to the device through pinned memory: from pageable memory the host would wait for the GPU."""
     if is_host(device) or host.device.type != "cpu" or torch.device(device).type != "cuda":
         return host.to(device)
     return host.pin_memory().to(device, non_blocking=True)
@@ -36,23 +36,24 @@ _PLACED: dict[tuple[int, str], Tensor] = {}
 
 
 def on_device(values: Array, device: str) -> Tensor:
-    """All of an array on the device: copied there once for the process, and dropped with the array."""
+    """A whole array on the device, copied once per process and released with the array."""
     key = (id(values), device)
     if key not in _PLACED:
         stored = values if values.dtype.name in GATHERED_DTYPES else values.astype(np.int64)
-        _PLACED[key] = torch.tensor(np.asarray(stored), device=device)  # a copy, on the CPU too: it keeps no array
+        _PLACED[key] = torch.tensor(np.asarray(stored), device=device)  # a copy even on the CPU: keeps no reference
         weakref.finalize(values, _PLACED.pop, key, None)
     return _PLACED[key]
 
 
 def fits(data: Dataset) -> bool:
-    """True if the data set may lie on a GPU, by the size of its inputs."""
+    """True if the inputs are small enough to be cached on a GPU."""
     return bool(data.inputs.nbytes <= MAX_BYTES_ON_GPU)
 
 
 def samples_on(device: str, data: Dataset, positions: Batch, dtype: str) -> tuple[Tensor, Tensor]:
-    """Inputs (B, p), scaled and shifted, and `Dataset.answers` (B, ...) of the samples at `positions`: the bits of
-    `Dataset.take`, gathered on a GPU itself.
+    """Scaled and shifted inputs (B, p), and `Dataset.answers` (B, ...), of the samples at `positions`, on the device.
+
+    Gathered on the GPU, bit-identical to `Dataset.take`.
     """
     stored = data.labels if data.targets is None else data.targets
     if is_host(device) or not fits(data) or not {data.inputs.dtype.name, stored.dtype.name} <= GATHERED_DTYPES:
@@ -73,7 +74,7 @@ def answer_dtype(data: Dataset, dtype: str) -> str:
 
 
 def in_kind(inputs: Tensor, kind: torch.dtype, **layout: Any) -> Tensor:
-    """A copy of the inputs in another kind of numbers; refused where a part that takes whole ones would get others."""
+    """Copies inputs to dtype `kind` (UserError: `kind` is an integer dtype, and an input has a fraction)."""
     found = inputs.to(kind, copy=True, **layout)
     if not (kind.is_floating_point or torch.equal(found.to(inputs.dtype), inputs)):
         raise UserError("the network takes whole numbers, as its first samples are; other samples have fractions")
@@ -81,7 +82,7 @@ def in_kind(inputs: Tensor, kind: torch.dtype, **layout: Any) -> Tensor:
 
 
 def _factor(value: float | NDArray[np.float64], dtype: str, device: str) -> Tensor | float:
-    """A number for all features, or one for each, rounded as the inputs are."""
+    """Scale or shift, one for all features or one for each, in the inputs' dtype."""
     if isinstance(value, np.ndarray):
         return on_device(value, device).to(getattr(torch, dtype))
     return float(np.asarray(value, dtype))

@@ -1,16 +1,16 @@
-"""[B] section 5.3: fair classification, min over x of the max over y of a weighted sum of the classes' losses.
+"""Fair classification, [B] section 5.3: min over x, max over y of a weighted sum of the classes' losses.
 
 f_i(x, y) = sum_c y_c L_{i,c}(x) - lam / 2 |y|^2       L_{i,c}(x) = m / N_c sum over l in D_{i,c} of loss_l(x)
 h_i = -f_i                                             over Y, all of R^C or the simplex
 
-D_{i,c} are client i's samples of class c, N_c the number that all m clients have, y (C,) the weights of the classes.
-L = (1/m) sum_i L_i are the classes' mean losses over all clients' samples; a class that a client lacks adds nothing to
-its L_i. The maximiser y(x) is L(x)/lam on R^C, so that |L(x)|^2/(2 lam) is minimised, and the projection of L(x)/lam on
-the simplex: for lam -> 0 all weight is on the worst class, for lam -> infinity all are equal.
+D_{i,c} are client i's samples of class c, N_c the number of all m clients' samples of class c, y (C,) the class
+weights. L = (1/m) sum_i L_i are the classes' mean losses over all clients' samples; a class that a client lacks adds
+nothing to its L_i. On R^C the maximiser is y(x) = L(x)/lam, and x minimises |L(x)|^2/(2 lam). On the simplex y(x) is
+the projection of L(x)/lam: for lam -> 0 all weight is on the worst class, for lam -> infinity all weights are equal.
 
-Choices: the objective as it is printed has no y in its loss; we take that of Nouiehed et al., which must be meant. It
-sums over D_{i,c}; we divide by N_c. 5.1's factor 1/2 is missing there, which on R^C is another lam; 5.1's ridge is
-missing as well, and we leave it out. Classes are the labels, of which 5.1's targets are the parities. lam is not given.
+Choices: the printed objective has no y in its loss; we use that of Nouiehed et al., presumably meant. It sums over
+D_{i,c}; we divide by N_c. It lacks 5.1's factor 1/2 (on R^C equivalent to another lam) and 5.1's ridge; we keep the
+factor and omit the ridge. Classes are the labels; 5.1's targets are their parities. lam is not given.
 """
 
 from abc import ABC, abstractmethod
@@ -36,16 +36,16 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ClassWeights(NumPyProblem, BilevelProblem, ABC):
-    """A model whose classes are weighted by y, as a `Bilevel` problem; n_lower = C.
+    """`Bilevel` problem of a model with class weights y, n_lower = C.
 
-    A mini-batch estimates the sums over the samples of a class: where a client has many samples, and most samples of a
-    rare class are its own, one of them weighs much.
+    Mini-batches estimate the sums over a class. If a large client holds most samples of a rare class, a single sample
+    weighs much.
 
     Attributes:
         features: p, the length of one input.
-        counts: (m, C) how many samples of each class each client has.
-        lam: weight of |y|^2/2, which keeps the class weights y near each other.
-        y_set: of the class weights: free (R^C, the paper's) or simplex.
+        counts: (m, C) number of samples of each class at each client.
+        lam: weight of |y|^2/2, which keeps the class weights y close to each other.
+        y_set: set of the class weights: free (R^C, the paper's) or simplex.
         dtype: float32 or float64, of all vectors.
     """
 
@@ -64,23 +64,23 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
 
     @abstractmethod
     def outputs(self, x: Array, data: Dataset, positions: Batch) -> Iterator[tuple[Vector, Labels]]:
-        """Outputs (k, b, ...) of the rows of x (k, n), and labels (b,), of the samples at `positions`, in turn."""
+        """Yields outputs (k, b, ...) of the rows of x (k, n), and labels (b,), for blocks of the samples."""
 
     @abstractmethod
     def sample_losses(self, outputs: Vector, labels: Labels) -> Vector:
-        """(k, b) the loss of each sample."""
+        """Loss of each sample (k, b)."""
 
     @abstractmethod
     def hits(self, outputs: Vector, labels: Labels) -> NDArray[np.bool]:
-        """(k, b) whether each sample is classified correctly."""
+        """True for each sample (k, b) that is classified correctly."""
 
     @property
     @abstractmethod
     def sample_numbers(self) -> int:
-        """Numbers that a sample makes in a pass, beside its input."""
+        """Numbers that a pass stores for a sample, besides its input."""
 
     def client_bytes(self, batch_size: int, gradient: bool) -> float:
-        """x and y; a mini-batch and what it makes; with `gradient` that in y, and the step."""
+        """Bytes of x and y, a mini-batch and its outputs; with `gradient` also the gradient in y and the step."""
         numbers = self.n + (3 if gradient else 1) * self.n_lower + batch_size * (self.features + self.sample_numbers)
         return float(numbers * np.dtype(self.dtype).itemsize)
 
@@ -97,16 +97,16 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
 
     @property
     def homogeneous(self) -> bool:
-        """True on R^C, where all h_i have the Hessian lam I and the mean of their minimisers is y(x)."""
+        """True on R^C: all h_i have the Hessian lam I, so y(x) is the mean of their minimisers."""
         return self.y_set == "free"
 
     @cached_property
     def sample_weights(self) -> Vector:
-        """(C,) m / N_c, the weight of a sample of class c in f_i."""
+        """Weight m / N_c (C,) of a sample of class c in f_i."""
         return np.asarray(len(self.counts) / np.maximum(self.counts.sum(axis=0), 1))
 
     def initial_lower(self) -> Array:
-        """(n_lower,) a point of Y: 0, or equal weights."""
+        """Start (n_lower,) in Y: 0, or equal weights."""
         return np.full(self.classes, 0.0 if self.y_set == "free" else 1 / self.classes, self.dtype)
 
     @no_numpy_warnings
@@ -120,10 +120,10 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
 
     @no_numpy_warnings
     def class_losses(self, x: Array, data: Dataset, batch: Batch | None = None) -> Vector:
-        """(k, C) L_i at the rows of x (k, n), m/N_c times the sum over the samples of class c in `data`, those of D_i.
+        """L_i (k, C) at the rows of x (k, n): m/N_c times the sum over client i's samples of class c, `data`.
 
-        On a mini-batch it is N_i / B times m/N_c times the sum over its samples of class c, N_i the length of `data`:
-        unbiased for positions drawn uniformly with replacement.
+        A mini-batch's sums are multiplied by N_i / B, N_i the length of `data`: unbiased for positions drawn uniformly
+        with replacement.
         """
         positions = positions_of(data, batch)
         losses = np.zeros((len(x), self.classes))
@@ -135,20 +135,20 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
         return self.lam, self.lam
 
     def project_lower(self, x: Array, y: Array) -> Array:
-        """(n_lower,) the nearest point of Y to y (n_lower,); Y is the same for all x."""
+        """Nearest point (n_lower,) of Y to y (n_lower,); Y does not depend on x."""
         return simplex(y) if self.y_set == "simplex" else y
 
     def solution(self, x: Array, data: Sequence[Dataset]) -> Vector:
-        """(n_lower,) y(x) of x (n,): L(x)/lam, or its projection on the simplex, on the clients' data."""
+        """y(x) (n_lower,) on the clients' data: L(x)/lam, or its projection on the simplex."""
         mean = np.mean([self.class_losses(x[None], part)[0] for part in data], axis=0)
         return np.asarray(self.project_lower(x, mean / self.lam))
 
     @no_numpy_warnings
     def score(self, x: Array, y: Array, data: Dataset) -> dict[str, float]:
-        """Mean loss and share classified correctly of the model x (n,) on `data`, "loss" and "accuracy"; y has no part.
+        """Mean "loss" and "accuracy" of the model x (n,) on `data`; y is ignored.
 
-        "worst_class_loss" and "worst_class_accuracy" are the largest and the least of their means over the samples of
-        one class. A class that `data` lacks does not count.
+        "worst_class_loss" and "worst_class_accuracy" are the worst of the classes' means, without classes that `data`
+        lacks.
         """
         sums = np.zeros((2, self.classes))
         for outputs, labels in self.outputs(x[None], data, np.arange(len(data))):
@@ -165,16 +165,17 @@ class ClassWeights(NumPyProblem, BilevelProblem, ABC):
         }
 
     def _one_hot(self, labels: Labels) -> Vector:
-        """(b, C): summing over the samples of a class is a product with it."""
+        """One-hot labels (b, C); a product with them sums over each class."""
         return np.asarray(labels[:, None] == np.arange(self.classes), np.float64)
 
 
 @final
 @dataclass(frozen=True)
 class Fair(ClassWeights):
-    """[B] 5.3 with 5.1's network: x = (Z, w) as in `ReLUNet`, a sample's loss is 1/2 (v - sum_q w_q max(0, Z_q . U))^2.
+    """Fair classification with [B] 5.1's network: a sample's loss is 1/2 (v - sum_q w_q max(0, Z_q . U))^2.
 
-    v is +1 for even labels and -1 for odd ones. f is neither smooth nor convex in x, and strongly concave in y.
+    x = (Z, w) as in `ReLUNet`; v is +1 for even labels and -1 for odd ones. f is neither smooth nor convex in x, and
+    strongly concave in y.
 
     Attributes:
         hidden: N_1, hidden units.
@@ -185,7 +186,7 @@ class Fair(ClassWeights):
 
     @cached_property
     def network(self) -> ReLUNet:
-        """5.1's, without its ridge."""
+        """The network of [B] 5.1 without its ridge."""
         return ReLUNet(self.features, self.hidden, lam=0.0, dtype=self.dtype)
 
     @property
@@ -203,18 +204,18 @@ class Fair(ClassWeights):
         return self.network.outputs(x, data, positions)
 
     def sample_losses(self, outputs: Vector, labels: Labels) -> Vector:
-        """(k, b) halves of the squared errors."""
+        """Half the squared error of each sample (k, b)."""
         return np.asarray((outputs - TARGETS[labels % 2]) ** 2 / 2)
 
     def hits(self, outputs: Vector, labels: Labels) -> NDArray[np.bool]:
-        """(k, b) whether the output has the sign of v; 0 has none."""
+        """True for each output (k, b) with the sign of v; 0 has none."""
         return np.asarray(outputs * TARGETS[labels % 2] > 0)
 
 
 @final
 @dataclass(frozen=True)
 class FairSoftmax(ClassWeights):
-    """Softmax regression without bias under cross-entropy in place of the network: |L(x)|^2/(2 lam) is smooth, convex.
+    """Fair classification with softmax regression (no bias): |L(x)|^2/(2 lam) is smooth and convex.
 
     A model x (n,), n = C p, is the matrix W (C, p) row by row, as in torch's nn.Linear. Logits are computed in `dtype`,
     losses in float64.

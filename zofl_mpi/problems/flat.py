@@ -1,4 +1,4 @@
-"""Torch modules as functions of flat vectors: their trainable parameters, and the statistics of their BatchNorms."""
+"""Torch modules as functions of flat vectors of parameters and BatchNorm statistics."""
 
 from __future__ import annotations
 
@@ -18,31 +18,34 @@ from zofl_mpi.engine import device
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 EMBED = nn.functional.embedding
 SMALL_LAYERS = 2**16
-"""Numbers of small layers, as norms, that a pass keeps beside its largest one."""
+"""Numbers of small layers, such as norms, that a pass keeps besides its largest layer."""
 
 
 @final
 class Flat:
-    """Some modules, one after the other, as a function of theta (n,) and buffers (b,).
+    """Torch modules as a function of theta (n,) and buffers (b,).
 
-    theta holds their parameters with requires_grad in the modules' own order, buffers their floating-point buffers
-    (running means and variances; not the constants that a module keeps out of its state). Within `bound_to` both are
-    views of the caller's vectors: a step in place on theta moves the modules, a forward pass in training mode moves
-    buffers. Outside `bound_to` the parameters are empty, so that several clients may share the modules.
+    theta holds the parameters with requires_grad in the modules' order. Buffers are the floating-point ones in the
+    modules' state (running means and variances). Within `bound_to` both are views of the caller's vectors: an in-place
+    step on theta changes the modules, a forward pass in training mode changes buffers. Outside `bound_to` the
+    parameters are empty, so that clients can share the modules.
 
-    Vectors must lie in memory that torch allocated: a matrix product may round differently at an address that is not a
-    multiple of 64, and NumPy's arrays start anywhere.
+    torch must allocate the vectors: a matrix product may round differently at an address that is not a multiple of 64,
+    and NumPy arrays start anywhere.
     """
 
     def __init__(
         self, modules: Sequence[nn.Module], strict: bool = False, tf32: bool = False, without: Iterable[Tensor] = ()
     ) -> None:
-        """Which bits a GPU gives, see `device.reproducible`; attention has a kernel with the same ones each time where
-        torch is `strict` alone. Parameters `without` which theta is are another's, who binds them, too.
+        """Collects the parameters and buffers of the modules.
+
+        Args:
+            strict, tf32: see `device.reproducible`; attention on a GPU is deterministic only if `strict`.
+            without: parameters left out of theta, which another `Flat` binds.
         """
         self.modules, self._strict, self._tf32 = list(modules), strict, tf32
         for embedding in (m for own in self.modules for m in own.modules() if isinstance(m, EMBEDDINGS)):
-            embedding.sparse = False  # its gradient would be no part of a vector
+            embedding.sparse = False  # a sparse gradient does not fit into a vector
         others = set(map(id, without))
         own = {id(p): p for m in self.modules for p in m.parameters() if p.requires_grad and id(p) not in others}
         self.parameters = list(own.values())  # empty outside `bound_to`
@@ -50,13 +53,13 @@ class Flat:
         self._buffers = [b for m in self.modules for b in m.buffers() if b.is_floating_point() and id(b) in kept]
         self._layout, self._buffer_layout = _Layout(self.parameters), _Layout(self._buffers)
         self.n = sum(self._layout.sizes)  # length of theta
-        self.b = sum(self._buffer_layout.sizes)  # and of buffers
-        self.first = (_joined(self.parameters), _joined(self._buffers))  # what the modules came with
+        self.b = sum(self._buffer_layout.sizes)  # length of buffers
+        self.first = (_joined(self.parameters), _joined(self._buffers))  # initial values
         self._empty = self.first[0].new_empty(0)
         self._release()
 
     def initial(self) -> tuple[Tensor, Tensor]:
-        """(n,) and (b,) the values that the modules came with."""
+        """Copies of the modules' initial theta (n,) and buffers (b,)."""
         return self.first[0].clone(), self.first[1].clone()
 
     def sizes(self) -> list[int]:
@@ -65,13 +68,13 @@ class Flat:
         return [sum(sizes.pop(id(p), 0) for p in m.parameters()) for m in self.modules]
 
     def places(self) -> dict[int, tuple[slice, torch.Size]]:
-        """{id of a parameter: where it lies in theta, and its shape}."""
+        """{id of a parameter: (its slice of theta, its shape)}"""
         ends = itertools.accumulate(self._layout.sizes)
         layout = zip(self.parameters, self._layout.sizes, self._layout.shapes, ends, strict=True)
         return {id(p): (slice(end - size, end), shape) for p, size, shape, end in layout}
 
     def constants(self, modules: Sequence[nn.Module]) -> Iterator[Tensor]:
-        """Tensors of these modules that lie in neither vector: frozen weights, masks."""
+        """Tensors of these modules outside both vectors: frozen weights, masks."""
         own = {id(t) for t in (*self.parameters, *self._buffers)}
         return (t for m in modules for t in (*m.parameters(), *m.buffers()) if id(t) not in own)
 
@@ -82,9 +85,9 @@ class Flat:
         """Context manager: binds the modules to views of theta (n,) and buffers (b,); yields the parameters.
 
         Args:
-            theta: may end with a module: those after it then hold nothing.
-            buffers: None leaves the modules those that they have.
-            running: BatchNorm normalises by its running statistics, and leaves them as they are.
+            theta: may cover only the first modules; the parameters of the others stay empty.
+            buffers: None: the modules keep their current ones.
+            running: BatchNorm normalises by its running statistics, without updating them.
         """
         for parameter, part in zip(self.parameters, self._layout.views(theta), strict=False):
             parameter.data = part
@@ -111,8 +114,9 @@ class Flat:
     def gradient(
         self, output: Tensor, slope: Tensor | None = None, parameters: Sequence[Tensor] | None = None
     ) -> Tensor:
-        """(n,) the `gradients`, one after the other, of an output computed within `bound_to` the same theta; 0 where it
-        depends on no parameter. Of some of the parameters alone where they are given.
+        """Flat gradient (n,) of an output computed within `bound_to` the same theta; see `gradients`.
+
+        Zeros if the output depends on no parameter. `parameters` restricts it to some of them.
         """
         if not (self.parameters and output.requires_grad):
             return self.first[0].new_zeros(self.n)
@@ -126,13 +130,14 @@ class Flat:
 
 @final
 class Substituted(TorchFunctionMode):
-    """Gives torch's functions other values in place of parameters, made when a function asks for them.
+    """Substitutes perturbed values for parameters when a torch function reads them.
 
-    So a pass at a perturbed point needs the memory of the largest layer, not of the model: values are kept while, with
-    those that follow, they are not more than the largest one so far. (Logits of a few positions at a time ask for one
-    matrix again and again.) Of a matrix of which a function reads some rows (`Tensor.narrow`, an embedding on a CPU)
-    these alone are made: a vocabulary's is most of a language model's memory.
-    The modules may be bound to NaN meanwhile: a function that does not come by here, in compiled code, spoils the loss.
+    A pass at a perturbed point then needs the memory of the largest layer, not of the model. Values stay cached up to
+    the size of the largest one so far: logits computed a few positions at a time read one matrix repeatedly. If a
+    function reads only some rows of a matrix (`Tensor.narrow`, an embedding on a CPU), only these are computed; a
+    vocabulary's matrix is most of a language model.
+
+    Bind the modules to NaN meanwhile: compiled code that bypasses this class then yields a NaN loss.
     """
 
     def __init__(
@@ -142,21 +147,21 @@ class Substituted(TorchFunctionMode):
         some: Callable[[Tensor, slice], Tensor],
         rows: Callable[[Tensor, Tensor], Tensor],
     ) -> None:
-        """`value` of a parameter is what takes its place, if its id is one of `sizes`: {id: numbers}.
-
-        A function's parameters are asked for in the order of `sizes`, in which their values are made soonest.
+        """Substitutes the parameters whose id is in `sizes`.
 
         Args:
-            some: (parameter, a slice of its rows) to the values of these.
-            rows: (parameter, (k,) numbers of rows) to (k, width) their values.
+            sizes: {id of a parameter: its size}, in the order in which values are generated fastest.
+            value: maps a parameter to its new value.
+            some: maps (parameter, slice of rows) to the rows' new values.
+            rows: maps (parameter, (k,) row numbers) to their new values (k, width).
         """
         super().__init__()
         self._sizes, self._value, self._some, self._rows, self._room = sizes, value, some, rows, 0
         self._order = {key: k for k, key in enumerate(sizes)}
-        self._kept: dict[int, Tensor] = {}  # the oldest first
+        self._kept: dict[int, Tensor] = {}  # oldest first
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.__name__ == "__get__":  # of a shape or a dtype, mostly
+        if func.__name__ == "__get__":  # mostly a shape or a dtype
             found = func(*args)
             if not isinstance(found, Tensor):
                 return found
@@ -172,7 +177,7 @@ class Substituted(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _makes(self, asked: Any) -> bool:
-        """True if it is a parameter whose values are still to be made."""
+        """True for a substituted parameter whose value is not cached."""
         return id(asked) in self._order and id(asked) not in self._kept
 
     def _value_of(self, parameter: Tensor) -> Tensor:
@@ -182,15 +187,15 @@ class Substituted(TorchFunctionMode):
             while kept and sum(map(self._sizes.__getitem__, [*kept, key])) > self._room:
                 del kept[next(iter(kept))]
             kept[key] = self._value(parameter)
-        kept[key] = value = kept.pop(key)  # now the newest
+        kept[key] = value = kept.pop(key)  # marks it as newest
         return value
 
 
 def gradients(output: Tensor, parameters: Sequence[Tensor], slope: Tensor | None = None) -> tuple[Tensor, ...]:
-    """The gradient of an output's loss with respect to each of these parameters; 0 where it depends on one of them not.
+    """Gradient of a loss with respect to each parameter; zeros for parameters that the output does not depend on.
 
-    `slope` is that of the loss with respect to the output; None where the output is the loss. It takes the place of the
-    gradient of a sum: given to `autograd.grad`, torch would import sympy (0.4 s), and use it in each step.
+    `slope` is the gradient of the loss with respect to the output; None: the output is the loss. A hook applies it:
+    passed to `autograd.grad`, torch would import sympy (0.4 s) and use it in each step.
     """
     if slope is not None:
         output.register_hook(lambda _: slope)  # type: ignore[no-untyped-call]
@@ -200,9 +205,9 @@ def gradients(output: Tensor, parameters: Sequence[Tensor], slope: Tensor | None
 
 @final
 class _Layout:
-    """Where tensors lie in a vector, one after the other.
+    """Layout of consecutive tensors in a vector.
 
-    A vector's views are kept while it lives: to make them takes ten times as long as to bind the modules to them.
+    Caches a vector's views while it lives: creating them takes ten times as long as binding the modules to them.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -211,11 +216,11 @@ class _Layout:
         self._views: dict[int, tuple[weakref.ref[Tensor], list[Tensor]]] = {}
 
     def views(self, vector: Tensor) -> list[Tensor]:
-        """The parts of a vector, in these shapes: of all tensors, or of the first ones."""
+        """Views of a vector as all tensors, or as the first ones if it is shorter."""
         key = id(vector)
         if key not in self._views:
             sizes = self.sizes[: self._counts[len(vector)]]
-            parts = vector.data.split_with_sizes(sizes)  # of a tensor of their own: they do not keep `vector`
+            parts = vector.data.split_with_sizes(sizes)  # via .data: the views do not keep `vector` alive
             views = [part.view(shape) for part, shape in zip(parts, self.shapes, strict=False)]
             self._views[key] = weakref.ref(vector, lambda _: self._views.pop(key, None)), views
         return self._views[key][1]

@@ -1,4 +1,4 @@
-"""Frozen weights once a node: its ranks map one file in memory, in place of a copy each."""
+"""Shares frozen weights among the ranks of a node, through one file in memory."""
 
 import os
 import tempfile
@@ -11,22 +11,22 @@ from torch import Tensor
 from zofl_mpi.engine.world import World
 
 MEMORY = "/dev/shm"  # Linux's file system in memory
-CACHE_LINE = 64  # bytes; products may round by the address modulo these
+CACHE_LINE = 64  # bytes; rounding of products may depend on the address modulo this
 
 
 def once_a_node(world: World, parameters: Iterable[Tensor]) -> None:
-    """Moves tensors on the host that train nothing, equal on all ranks, into memory that the ranks of a node share.
+    """Moves frozen host tensors, equal on all ranks, into memory shared by the ranks of a node; collective.
 
-    All ranks call it. Those in a mapped file stay where they are; all do where memory has no room for one more copy.
+    Tensors mapped from a file stay in place; all stay if memory has no room for another copy.
     """
-    # what torch allocates begins at a line, what a safetensors file maps hardly ever
+    # torch allocates at cache lines; tensors mapped from a safetensors file rarely start at one
     own = [p for p in dict.fromkeys(parameters) if not (p.requires_grad or p.is_cuda or p.data_ptr() % CACHE_LINE)]
     ends = torch.tensor([0, *(-(-p.nbytes // CACHE_LINE) * CACHE_LINE for p in own)]).cumsum(0).tolist()
     number, ranks = world.neighbours(None)
     if len(ranks) == 1 or not own:
         return
     path, shared = "", None
-    with suppress(OSError, RuntimeError):  # no such place, or no room there: each keeps its copy
+    with suppress(OSError, RuntimeError):  # no /dev/shm, or no room there: each rank keeps its copy
         if number == 0:
             handle, path = tempfile.mkstemp(prefix="zofl_mpi-", dir=MEMORY)
             with open(handle, "r+b") as file:
@@ -38,7 +38,7 @@ def once_a_node(world: World, parameters: Iterable[Tensor]) -> None:
     with suppress(OSError, RuntimeError):
         if owner and number:
             shared = torch.from_file(owner, shared=True, size=ends[-1], dtype=torch.uint8)
-    world.neighbours(None)  # all have mapped it: it needs no name any more
+    world.neighbours(None)  # all have mapped it: unlink its name
     with suppress(OSError):
         os.unlink(path)
     if shared is not None:

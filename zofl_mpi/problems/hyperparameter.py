@@ -1,4 +1,4 @@
-"""[B] section 5.2: how strongly each client's logistic regression is regularised, chosen on held-out samples.
+"""Hyper-parameter choice, [B] section 5.2: one ridge parameter per client, tuned on held-out samples.
 
 f_i(x, y) = mean over client i's held-out samples of log(1 + exp(-v U.y))
 h_i(x, y) = mean over its training samples of the same + x_i / 2 |y|^2            over all y
@@ -6,9 +6,9 @@ X_i = {x >= mu}
 
 U (p,) is an input, v = +1 or -1 its target, y (p,) one linear classifier for all, x (m,) one regulariser per client.
 
-[B] prints sums over the samples and is silent on the targets, on mu and on which samples are held out: means, even
-labels +1 and odd ones -1, 0.01, and every fifth sample are choices. (1/m) sum_i h_i depends on x through its mean only,
-and f_i on y only: all components of the implicit gradient are equal.
+Choices: [B] prints sums over samples; we take means. [B] does not specify targets (we: even labels +1, odd ones -1), mu
+(0.01), or the held-out samples (every fifth). (1/m) sum_i h_i depends only on the mean of x, and f_i only on y: all
+components of the implicit gradient are equal.
 """
 
 import math
@@ -28,33 +28,33 @@ from zofl_mpi.problems import Array, Batch, Vector
 from zofl_mpi.problems.base import BilevelProblem, NumPyProblem
 from zofl_mpi.problems.sums import TARGETS, positions_of, unscaled
 
-HESSIAN_BLOCK = 2048  # the larger, the faster the product; 13 MB for MNIST
-TOLERANCE = 1e-12  # of the gradient's norm at an exact solution, for inputs in [0, 1]
+HESSIAN_BLOCK = 2048  # samples per product; larger is faster, 13 MB for MNIST
+TOLERANCE = 1e-12  # gradient norm of an exact solution, for inputs in [0, 1]
 NEWTON_STEPS = 200
-MATRIX_PRODUCTS = 1000  # of the power iteration; pixels in [0, 1] take about 10
+MATRIX_PRODUCTS = 1000  # most power iterations; pixels in [0, 1] take about 10
 
 
 @final
 @dataclass(frozen=True)
 class Hyperparameter(NumPyProblem, BilevelProblem):
-    """The choice of regularisers as a `Bilevel` problem; n_lower = p. `of` makes it.
+    """Choice of regularisers as a `Bilevel` problem, n_lower = p; created by `of`.
 
-    The products with the inputs are computed in `dtype`, everything after them (one number per sample) in float64.
+    Products with the inputs are computed in `dtype`, everything after them (one number per sample) in float64.
 
-    From x in X_i, eta < mu keeps x + v positive, and each h_i strongly convex; a larger eta is refused. Iterates may
-    leave X_i, which [B] only penalises, and are refused where their mean is not positive.
+    For x in X_i, eta < mu keeps x + v positive and each h_i strongly convex; a larger eta raises UserError. Iterates
+    may leave X_i, which [B] only penalises; a mean of x that is not positive raises UserError.
 
     Attributes:
         features: p, the length of one input.
         n: length of x, the number of clients.
         smoothness: bound on a quarter of the largest eigenvalue of U'U/|D_i| over the clients' training samples.
-        mu: least regulariser, X_i = {x >= mu}.
-        held_out: share of a client's samples that the upper level is measured on.
-        x_start: first value of all regularisers.
+        mu: smallest regulariser, X_i = {x >= mu}.
+        held_out: share of a client's samples for the upper level.
+        x_start: initial value of all regularisers.
         dtype: float32 or float64, of all vectors.
     """
 
-    x0: ClassVar[str] = "random"  # `initial`: 0 is outside X_i, and there the lower level has no solution
+    x0: ClassVar[str] = "random"  # 0 is outside X_i, where the lower level may lack a solution
     constrained: ClassVar[bool] = True
     features: int = injected()
     n: int = injected()
@@ -71,9 +71,12 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
 
     @classmethod
     def of(cls, clients: Sequence[Dataset], **flags: Any) -> Self:
-        """The problem of these clients, D_0, ..., D_{m-1}; `flags` are the fields `mu` to `dtype`.
+        """Creates the problem of the clients D_0, ..., D_{m-1}; `flags` are the fields `mu` to `dtype`.
 
-        It reads all inputs about ten times (MNIST: 0.3 s), and refuses a client without held-out or training samples.
+        Reads all inputs about ten times (MNIST: 0.3 s).
+
+        Raises:
+            UserError: a client has no held-out or no training samples.
         """
         problem = cls(clients[0].features, len(clients), 0.0, **flags)
         for i, data in enumerate(clients):
@@ -81,7 +84,7 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
             if upper == 0 or lower == 0:
                 raise UserError(
                     f"--held-out {problem.held_out}: of client {i}'s {len(data)} samples {upper} are held out and "
-                    f"{lower} are left for training, and it needs some of both; change the share or raise --min-samples"
+                    f"{lower} are left for training, both must be at least 1; change the share or raise --min-samples"
                 )
         largest = max(_largest_eigenvalue(problem.parts(data)[1]) for data in clients)
         return replace(problem, smoothness=float(f"{1.01 * largest / 4:.3g}"))  # power iteration underestimates
@@ -95,19 +98,19 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
         return self.mu
 
     def client_bytes(self, batch_size: int, gradient: bool) -> float:
-        """x and y; a mini-batch, its margins and residuals; with `gradient` that in y, and the step."""
+        """Bytes of x and y, a mini-batch, its margins and residuals; with `gradient` also gradient and step in y."""
         numbers = self.n + (3 if gradient else 1) * self.n_lower + batch_size * (self.features + 2)
         return float(numbers * np.dtype(self.dtype).itemsize)
 
     def initial(self, generator: np.random.Generator) -> Array:
-        """(n,) all `x_start`: nothing is drawn."""
+        """Start (n,): all entries `x_start`, nothing random."""
         return np.full(self.n, self.x_start, self.dtype)
 
     def parts(self, data: Dataset) -> tuple[Dataset, Dataset]:
-        """The held-out and the training samples of a client.
+        """Held-out and training samples of a client.
 
-        Position j is held out where floor((j + 1) held_out) > floor(j held_out): every fifth for 0.2. Samples lie
-        in the order of the data set; nothing is drawn, for a problem holds no random numbers.
+        Position j is held out if floor((j + 1) held_out) > floor(j held_out): every fifth for 0.2. Not random: a
+        problem holds no random numbers.
         """
         upper, lower = _positions(len(data), self.held_out)
         return data.subset(upper), data.subset(lower)
@@ -142,18 +145,18 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
         return np.asarray(total * factor / len(positions) + float(x[i]) * u, self.dtype)
 
     def cross_h(self, i: int, x: Array, y: Array, u: Array, data: Dataset, batch: Batch | None = None) -> Array:
-        """(n,) y.u at i and 0 elsewhere: x_i weighs |y|^2/2 in h_i alone."""
+        """Gradient (n,): y.u at i, else 0, since x_i weighs |y|^2/2 in h_i only."""
         product = np.zeros(self.n, self.dtype)
         product[i] = y.astype(np.float64) @ u.astype(np.float64)
         return product
 
     def curvature(self, x: Array) -> tuple[float, float]:
-        """mu_h = mean(x), above 0 or refused, and L_h = `smoothness` + max(x); L_h holds for each h_i too."""
+        """mu_h = mean(x) and L_h = `smoothness` + max(x), which bounds each h_i too (UserError: mean(x) <= 0)."""
         mean = float(np.mean(x, dtype=np.float64))
         if not mean > 0:
             raise UserError(
                 f"the mean of the regularisers x came to {mean:.3g}, where the lower level need not have a solution: "
-                "a smaller --eta or --gamma or a larger --mu keeps it above 0"
+                "choose a smaller --eta or --gamma, or a larger --mu, to keep it above 0"
             )
         return mean, self.smoothness + float(np.max(x))
 
@@ -162,11 +165,13 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
 
     @no_numpy_warnings
     def solution(self, x: Array, data: Sequence[Dataset]) -> Vector:
-        """(n_lower,) y(x) in float64, by Newton's method: the gradient's norm is at most 1e-12.
+        """y(x) (n_lower,) in float64 by Newton's method, to a gradient norm of 1e-12.
 
-        For inputs beyond [0, 1] the bound grows as they do, by sqrt(`smoothness`): rounding does not allow less.
-        MNIST's 35,280 training samples take 3 s of one core at mean(x) = 0.01. A mean(x) that is not above 0 is
-        refused, and where the method does not converge.
+        For inputs beyond [0, 1] the tolerance grows by sqrt(`smoothness`), as rounding does. MNIST's 35,280 training
+        samples take 3 s of one core at mean(x) = 0.01.
+
+        Raises:
+            UserError: mean(x) <= 0, or no convergence.
         """
         ridge, _ = self.curvature(x)
         lower = _Average([self.parts(part)[1] for part in data], ridge)
@@ -175,7 +180,7 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
 
     @no_numpy_warnings
     def score(self, x: Array, y: Array, data: Dataset) -> dict[str, float]:
-        """Mean logistic loss of the classifier y on `data` ("loss"), share of samples with v U.y > 0 ("accuracy")."""
+        """Mean logistic "loss" of the classifier y on `data`, and share of samples with v U.y > 0 ("accuracy")."""
         loss, hits = 0.0, 0
         model = np.multiply(y, np.asarray(data.factor, self.dtype), dtype=self.dtype)
         for inputs, labels in unscaled(data, np.arange(len(data)), self.dtype):
@@ -186,19 +191,16 @@ class Hyperparameter(NumPyProblem, BilevelProblem):
 
 
 class _Average(NamedTuple):
-    """(1/m) sum_i h_i at an x with mean `ridge` > 0, as a function of y (p,); `parts` are the training samples.
-
-    Everything is in float64.
-    """
+    """(1/m) sum_i h_i as a function of y (p,), in float64; `ridge` > 0 is the mean of x."""
 
     parts: Sequence[Dataset]
     ridge: float
 
     def minimiser(self, y: Vector, tolerance: float) -> Vector:
-        """(p,) by Newton's method from y; the norm of the gradient is at most `tolerance` there.
+        """Minimiser (p,) by Newton's method from y, to a gradient norm of `tolerance`.
 
-        The inverse of the Hessian costs as much as ten gradients: it is kept while each step makes the gradient ten
-        times shorter. Steps are halved until they shorten the gradient, which small ones along Newton's direction do.
+        Inverting the Hessian costs ten gradients: the inverse is reused while each step shrinks the gradient tenfold.
+        Steps are halved until they shrink the gradient, which small ones along Newton's direction always do.
         """
         gradient, inverse = self.gradient(y), None
         for _ in range(NEWTON_STEPS):
@@ -222,7 +224,7 @@ class _Average(NamedTuple):
                 y, gradient = y - t * direction, there
         raise UserError(
             f"the lower level was solved to a gradient of {np.linalg.norm(gradient):.1e} only, not to {tolerance:.1e}: "
-            "a larger --mu or inputs of smaller size (--pixels unit) help, or another --lower than exact"
+            "choose a larger --mu, smaller inputs (--pixels unit), or another --lower than exact"
         )
 
     def gradient(self, y: Vector) -> Vector:
@@ -242,7 +244,7 @@ class _Average(NamedTuple):
 
 
 def _slope(y: Array, data: Dataset, positions: Batch, dtype: DTypeLike) -> Vector:
-    """(p,) the gradient at y (p,) of the mean of log(1 + exp(-v U.y)) over the samples at `positions`."""
+    """Gradient (p,) at y (p,) of the mean of log(1 + exp(-v U.y)) over the samples at `positions`."""
     factor = data.factor
     model = np.multiply(y, np.asarray(factor, dtype), dtype=dtype)
     total = np.zeros(len(y))
@@ -255,7 +257,7 @@ def _slope(y: Array, data: Dataset, positions: Batch, dtype: DTypeLike) -> Vecto
 
 @lru_cache(maxsize=1024)
 def _positions(size: int, share: float) -> tuple[Batch, Batch]:
-    """Positions of the held-out samples among `size`, and of the others; cached, since every lower round uses them."""
+    """Positions of the held-out samples among `size`, and of the others; cached, as every lower round uses them."""
     held_out = np.diff(np.floor(share * np.arange(size + 1))) > 0
     parts = np.flatnonzero(held_out), np.flatnonzero(~held_out)
     for positions in parts:
@@ -265,9 +267,10 @@ def _positions(size: int, share: float) -> tuple[Batch, Batch]:
 
 @no_numpy_warnings
 def _largest_eigenvalue(data: Dataset) -> float:
-    """The largest eigenvalue of U'U/N, U (N, p) the inputs: by power iteration until it grows by less than 1e-6.
+    """Largest eigenvalue of U'U/N, U (N, p) the inputs, by power iteration until it grows by less than 1e-6.
 
-    The start, multiples of the golden ratio modulo 1, is irregular, so that no symmetry hides the eigenvector.
+    The start (multiples of the golden ratio modulo 1) is irregular, so that no symmetry makes it orthogonal to the
+    eigenvector.
     """
     vector = 0.5 + np.arange(data.features) * (math.sqrt(5) - 1) / 2 % 1
     factor, positions, largest = data.factor, np.arange(len(data)), 0.0

@@ -1,4 +1,4 @@
-"""Gradients of some layers alone: of a linear auxiliary head in closed form, of the last layers by a backward pass."""
+"""Partial gradients: of a linear auxiliary head in closed form, of the last layers by a backward pass."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ NORMALISATIONS = (nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn
 
 
 def linear_of(head: nn.Module) -> nn.Linear | None:
-    """The linear layer that ends a head, where nothing else in it has parameters; None for any other head."""
+    """The final linear layer of a head without other parameters; None for any other head."""
     last = head
     while type(last) is nn.Sequential and len(last) > 0:
         last = last[-1]
@@ -24,10 +24,10 @@ def linear_of(head: nn.Module) -> nn.Linear | None:
 
 
 def head_gradient(head: nn.Module, linear: nn.Linear, smashed: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The logits (B, C) of a head, and the gradient (n_a,) of their mean cross-entropy with respect to its parameters.
+    """Logits (B, C) of a head, and the gradient (n_a,) of their mean cross-entropy in its parameters.
 
-    With s (B, features) the inputs of its linear layer: (softmax - y)^T s / B for the weights, and the column sums of
-    (softmax - y) / B for the biases. ElasticZO does so for a network's last layers (arXiv:2501.04287).
+    With s (B, features) the inputs of the linear layer: (softmax - y)^T s / B for the weights, column sums of
+    (softmax - y) / B for the biases. As in ElasticZO for a network's last layers (arXiv:2501.04287).
     """
     seen: list[Tensor] = []
     handle = linear.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
@@ -44,26 +44,26 @@ def head_gradient(head: nn.Module, linear: nn.Linear, smashed: Tensor, labels: T
 
 
 def last_layers(flat: Flat, count: int) -> slice:
-    """Where the last `count` layers of the first module lie in theta; a layer is a module with own parameters."""
+    """Slice of theta for the last `count` layers of the first module; a layer is a module with own parameters."""
     places = flat.places()
     own = [[p for p in m.parameters(recurse=False) if id(p) in places] for m in flat.modules[0].modules()]
     starts = [places[id(parameters[0])][0].start for parameters in own if parameters]
     allowed = f"from 0 to {len(starts)}, the client's layers with parameters"
     demand(0 <= count <= len(starts), "exact_layers", count, allowed)
     end = flat.sizes()[0]
-    return slice(min(starts[-count:]) if count else end, end)  # the weight of a last layer may be a first one's, too
+    return slice(min(starts[-count:]) if count else end, end)  # tied: a last layer's weight may be a first one's
 
 
 def first_module(client: nn.Module) -> list[nn.Parameter]:
-    """Parameters of the first module of a sequence that has some; of all of them where it is no sequence."""
+    """Parameters of a sequence's first module that has any; all parameters of a module that is no sequence."""
     modules = list(client) if isinstance(client, nn.Sequential) else [client]
     return next(filter(None, ([*m.parameters()] for m in modules)), [])
 
 
 def normalisations(client: nn.Module) -> list[nn.Parameter]:
-    """Scales and shifts of the normalisations in a module.
+    """Scales and shifts of a module's normalisations.
 
-    From here on their inputs have no gradient, where torch's GroupNorm crashes with channels last; see `only`.
+    Their inputs require no gradient; a hook keeps GroupNorm's backward from crashing, see `_channels_first`.
     """
     found = [m for m in client.modules() if isinstance(m, NORMALISATIONS)]
     for m in found:
@@ -74,7 +74,7 @@ def normalisations(client: nn.Module) -> list[nn.Parameter]:
 
 @contextmanager
 def requiring_grad(flat: Flat, part: slice) -> Iterator[list[nn.Parameter]]:
-    """Context manager: only the parameters in this part of theta require a gradient; yields these."""
+    """Context manager: only the parameters in this part of theta require a gradient; yields them."""
     places = flat.places()
     inside = [p for p in flat.parameters if part.start <= places[id(p)][0].start < part.stop]
     chosen = {id(p) for p in inside}
@@ -94,7 +94,7 @@ def requiring_grad(flat: Flat, part: slice) -> Iterator[list[nn.Parameter]]:
 def _channels_first(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
     """Copies inputs to channels-first: torch's CPU GroupNorm backward crashes on channels-last inputs.
 
-    It writes their gradient even where they require none.
+    It writes an input gradient even if none is required.
     """
     x = given[0]
     asked = torch.is_grad_enabled() and not x.requires_grad

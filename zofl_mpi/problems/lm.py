@@ -1,11 +1,11 @@
-"""Causal language models of `transformers`, cut after a block; and their parts.
+"""Cuts causal language models of `transformers` after a block.
 
-One way for all families, without a look at any one's code: the model's own forward pass runs without its blocks, embeds
-the tokens and shows with what it calls each block, masks and rotary positions among it; so each part then calls its own
-(`Segment`). `outline` finds a model's blocks and the layers behind them by a pass on a few tokens. `lm_checks` compares
-the two halves with the model as it was read.
+One way for all families, independent of their code. The model's own forward pass runs with recorders instead of blocks:
+it embeds the tokens and reveals each block's arguments, such as masks and rotary positions. Each part then calls its
+own blocks with them (`Segment`). `outline` finds a model's blocks and its last layers by a pass on a few tokens.
+`lm_checks` compares the two halves with the model as read.
 
-Causal attention takes no mask where none holds more than causality: to make one waits for a GPU.
+Attention goes without a mask if plain causality suffices: building a mask makes the host wait for the GPU.
 """
 
 import copy
@@ -21,24 +21,24 @@ from zofl_mpi.problems.adapters import mark_untied
 from zofl_mpi.problems.lm_checks import Own, why_not_equal
 from zofl_mpi.problems.split import widened
 
-TOKEN_BLOCK = 1 << 12  # tokens of the vocabulary whose logits are computed at once in passes without a graph
-LOGITS = 1 << 22  # logits that are computed at once: 16 MiB in float32, 83 positions of GPT-2
+TOKEN_BLOCK = 1 << 12  # vocabulary tokens per block of logits in passes without a graph
+LOGITS = 1 << 22  # logits computed at once: 16 MiB in float32, 83 positions of GPT-2
 TRACED_TOKENS = 8  # tokens of the pass that finds a model's layers
-EXACT = 1e-6  # largest error of the halves' logits there, relative to the largest logit
-CAUSAL = "causal"  # the attention without masks, by a name of its own among those of `transformers`
+EXACT = 1e-6  # largest error of the halves' logits in it, relative to the largest logit
+CAUSAL = "causal"  # name under which attention without masks is registered in `transformers`
 
 
-# --- its layers
+# --- layers of a model
 
 
 class Outline(NamedTuple):
-    """Where the layers of a model are, all by name."""
+    """Names of a model's layers."""
 
     body: str  # path of the module whose forward pass runs the blocks
-    blocks: str  # name of their list in it
-    before: tuple[str, ...]  # names of its layers with parameters that come before the blocks
-    behind: tuple[str, ...]  # those of the layers behind the blocks, in order, but for the unembedding
-    returns: int  # of how many values a block returns a tuple; 0: it returns a tensor
+    blocks: str  # name of its list of blocks
+    before: tuple[str, ...]  # its layers with parameters before the blocks
+    behind: tuple[str, ...]  # its layers after the blocks, in order, without the unembedding
+    returns: int  # length of the tuple that a block returns; 0: a tensor
 
     def of(self, model: Any) -> list[nn.Module]:
         """The model's blocks."""
@@ -46,7 +46,7 @@ class Outline(NamedTuple):
 
 
 def outline(model: Any, name: str = "") -> Outline:
-    """Finds the layers of a model on the CPU (UserError: one that cannot be cut, which is called `name`)."""
+    """Finds the layers of a model on the CPU (UserError: it cannot be cut; the message calls it `name`)."""
     where = f"--model {name or model.config.name_or_path}: a {type(model).__name__} cannot be cut after a block"
     try:
         found = _traced(model)
@@ -57,18 +57,18 @@ def outline(model: Any, name: str = "") -> Outline:
             parts = back(client(tokens), torch.arange(len(whole)))
     except UserError as exc:
         raise UserError(f"{where}: {exc}") from exc
-    except Exception as exc:  # the model's code, called in a way that it may not know
+    except Exception as exc:  # the model's code may not support this way of calling
         kind = str(model.dtype).removeprefix("torch.")
-        advice = "; take --dtype float32" if kind == "float64" else ""
+        advice = "; use --dtype float32" if kind == "float64" else ""
         told = f"{type(exc).__name__}: {exc}".splitlines()[0][:300]
         raise UserError(f"{where}: in {kind} its forward pass does not run in parts ({told}){advice}") from exc
     if not float((parts - whole).abs().max()) <= EXACT * float(whole.abs().max()):
-        raise UserError(f"{where}: the halves do not give its logits, which are more than a product behind its blocks")
+        raise UserError(f"{where}: the halves do not give its logits, which are no plain product after its last layers")
     return found
 
 
 def _traced(model: Any) -> Outline:
-    """The layers, by a pass on a few tokens."""
+    """Finds the layers by a pass on a few tokens."""
     depth = model.config.get_text_config().num_hidden_layers
     lists = (
         (path, name, module)
@@ -79,7 +79,7 @@ def _traced(model: Any) -> Outline:
     path, blocks, body = next(lists, ("", "", None))
     if body is None or depth < 2:
         raise UserError(f"it has no list of {depth} blocks" if body is None else "it has a single block")
-    called = list[tuple[str, Any]]()  # layers and what they returned, in order; the last block as ""
+    called = list[tuple[str, Any]]()  # (layer, output) in order of calls; the last block as ""
     layers = dict(body.named_children()) | {"": getattr(body, blocks)[-1]}
     del layers[blocks]
     hooks = [
@@ -105,39 +105,39 @@ def _traced(model: Any) -> Outline:
 
 @final
 class RecordCall(nn.Module):
-    """Takes a block's place: notes with what it is called, and passes its input on."""
+    """Stands in for a block: records its arguments and returns its input."""
 
     def __init__(self, returns: int) -> None:
         super().__init__()
         self.returns = returns
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """As a block returns it."""
+        """The input, in the form in which a block returns."""
         self.call = args, kwargs
         return (x, *[None] * (self.returns - 1)) if self.returns else x
 
 
 @final
 class ZeroLayer(nn.Module):
-    """Takes the place of a layer before the blocks where these are not the first: 0, whatever it is asked."""
+    """Stands in for a layer before the blocks, in segments without the first block: always returns 0."""
 
     def __init__(self, like: Tensor) -> None:
         super().__init__()
         self.zero = like.new_zeros(())
 
     def forward(self, *_: Any, **__: Any) -> Tensor:
-        """()."""
+        """Zero ()."""
         return self.zero
 
 
 @final
 class Segment(nn.Module):
-    """Some consecutive blocks of a model, called as its own forward pass calls them; the first with the embedding."""
+    """Consecutive blocks of a model, called as in its own forward pass; the first segment includes the embedding."""
 
     def __init__(self, model: Any, layers: Outline, first: int, last: int) -> None:
         super().__init__()
         body, blocks = model.get_submodule(layers.body), layers.of(model)
-        self.body: Any = copy.copy(body)  # the forward pass of its class, on modules of our own choice
+        self.body: Any = copy.copy(body)  # keeps the class's forward pass, with modules replaced below
         self.body._modules = dict(body._modules)
         notes = [RecordCall(layers.returns) for _ in blocks]
         setattr(self.body, layers.blocks, nn.ModuleList(notes))
@@ -149,12 +149,12 @@ class Segment(nn.Module):
         self._first, self._notes = first, notes
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, d) of tokens (B, T), or of the previous part's output (B, T, d)."""
+        """Output (B, T, d) for tokens (B, T), or for the previous part's output (B, T, d)."""
         if not self._first:
             x = self.body(input_ids=x, use_cache=False).last_hidden_state
-        elif self.blocks:  # of x only shape and kind matter here
+        elif self.blocks:  # only x's shape and dtype matter here
             self.body(inputs_embeds=x.detach()[..., :1], use_cache=False)
-        calls = [vars(note).pop("call", None) for note in self._notes]  # what is noted is needed once
+        calls = [vars(note).pop("call", None) for note in self._notes]  # frees the recorded tensors after use
         for block, (args, kwargs) in zip(self.blocks, calls[self._first :], strict=False):
             output = block(x, *args, **kwargs)
             x = output if isinstance(output, Tensor) else output[0]
@@ -163,21 +163,21 @@ class Segment(nn.Module):
 
 @final
 class LastBlocks(nn.Module):
-    """The auxiliary and the server's part: smashed activations (B, T, d) to logits of the next token."""
+    """Auxiliary or server part: maps smashed activations (B, T, d) to logits of the next token."""
 
     def __init__(self, model: Any, layers: Outline, first: int, last: int) -> None:
         super().__init__()
         body = model.get_submodule(layers.body)
         self.segment = Segment(model, layers, first, last)
         self.last = Unembedding([getattr(body, name) for name in layers.behind], model.get_output_embeddings())
-        self.pieces = 0  # in how many the logits are computed; 0: by `pieces_of`
+        self.pieces = 0  # number of pieces for the logits; 0: by `pieces_of`
 
     def forward(self, x: Tensor, at: Tensor) -> Tensor:
-        """(k, V) the logits at the positions `at` (k,), of B T: the unembedding is multiplied with no others."""
+        """Logits (k, V) at the positions `at` (k,) among B T; computes no others."""
         return self.last.logits(self._before(x, at))
 
     def losses(self, x: Tensor, at: Tensor, targets: Tensor, smoothing: float, forward_only: bool = False) -> Tensor:
-        """(k,) cross-entropies at the positions `at` (k,), of B T, where `targets` (k,) come; see `Unembedding`."""
+        """Cross-entropies (k,) of `targets` (k,) at the positions `at` (k,) among B T; see `Unembedding`."""
         rows = self._before(x, at)
         if (
             forward_only
@@ -190,21 +190,21 @@ class LastBlocks(nn.Module):
         return torch.cat([self.last(*piece, smoothing) for piece in pieces])
 
     def pieces_of(self, positions: int) -> int:
-        """Number of pieces for so many positions."""
-        step = max(1, LOGITS // int(self.last.unembedding.out_features))  # its weight may be released
+        """Number of pieces for this many positions."""
+        step = max(1, LOGITS // int(self.last.unembedding.out_features))  # its weight may be unbound
         return max(1, -(-positions // step))
 
     def _before(self, x: Tensor, at: Tensor) -> Tensor:
-        """(k, d) the blocks' output for x (B, T, d), in float32 at least, at these positions."""
+        """The blocks' output (k, d) for x (B, T, d), in float32 or wider, at these positions."""
         return self.segment(widened(x)).flatten(0, 1).index_select(0, at)  # type: ignore[no-any-return]
 
 
 @final
 class Unembedding(nn.Module):
-    """The layers behind the blocks and the logits, a few positions at a time.
+    """The layers after the blocks, and logits a few positions at a time.
 
-    Logits of all positions are more than all else that a small part of the model holds; a forward pass without a graph
-    needs those of one piece only, and so does one that computes them anew.
+    Logits of all positions take more memory than the rest of a small part. A pass without a graph, or one that
+    recomputes them, holds only one piece's.
     """
 
     def __init__(self, behind: Iterable[nn.Module], unembedding: nn.Module) -> None:
@@ -213,18 +213,18 @@ class Unembedding(nn.Module):
         self.unembedding: Any = unembedding
 
     def logits(self, x: Tensor) -> Tensor:
-        """(k, V) of x (k, d)."""
+        """Logits (k, V) for x (k, d)."""
         return self.unembedding(self.behind(x))  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        """(k,) cross-entropies at x (k, d), in float32 at least, labels smoothed."""
+        """Cross-entropies (k,) at x (k, d) with smoothed labels, in float32 or wider."""
         return cross_entropy(widened(self.logits(x)), targets, label_smoothing=smoothing, reduction="none")
 
     def by_columns(self, x: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        """(k,) the same in float64, without a graph, from the logits of `TOKEN_BLOCK` tokens after those of others.
+        """The same cross-entropies (k,) in float64, without a graph, by blocks of `TOKEN_BLOCK` vocabulary tokens.
 
-        So all positions meet a part of the matrix while caches hold it: GPT-2's take three quarters of the time of a
-        single product, and half that of products of a few positions each.
+        All positions use a block of the matrix while it is in the processor's cache. For GPT-2 this takes three
+        quarters of the time of a single product, and half that of products of a few positions each.
         """
         x, weight, bias = self.behind(x), self.unembedding.weight, self.unembedding.bias
         vocabulary = self.unembedding.out_features
@@ -243,32 +243,31 @@ class Unembedding(nn.Module):
 
 
 class SplitModel(NamedTuple):
-    """A model cut in three."""
+    """A language model cut in three."""
 
     client: Segment
     auxiliary: LastBlocks
     server: LastBlocks
-    model: Any  # the whole one, of the client's and the server's modules
-    untied: bool = False  # whether a matrix of the model is two here
+    model: Any  # the whole model, of the client's and server's modules
+    untied: bool = False  # True if tied embeddings were split into two matrices
 
 
 def cut_model(
     model: Any, layers: Outline, cut: int, auxiliary_blocks: int, own: Iterable[Own], tied: bool = False
 ) -> SplitModel:
-    """Cuts the model in three parts, which take its modules over.
+    """Cuts the model in three parts, which take over its modules.
 
-    The auxiliary part is a copy of the server's first blocks, of the layers behind them and of the unembedding; frozen
-    tensors are shared.
+    The auxiliary part copies the server's first blocks, last layers and unembedding; frozen tensors are shared.
 
     Args:
-        cut: blocks of the client's part.
+        cut: number of blocks of the client part.
         auxiliary_blocks: of the auxiliary part.
-        own: logits of the model as it was read.
-        tied: whether one side holds both parts, so that a matrix that is embedding and unembedding stays one where it
-            trains; else it becomes two, one of the client's part and one of the server's.
+        own: logits of the model as read.
+        tied: True if one side holds both parts: trainable tied embeddings then stay one matrix. False: they become two,
+            one in the client part and one in the server part.
 
     Raises:
-        UserError: too few blocks, parts that share what trains, or halves that do not give the model's own logits.
+        UserError: too few blocks, parts share trainable parameters, or the halves' logits differ from the model's.
     """
     depth = len(layers.of(model))
     demand(0 < cut < depth, "cut", cut, f"from 1 to {depth - 1}: the model has {depth} blocks")
@@ -291,16 +290,16 @@ def cut_model(
 
 
 def _check_apart(model: Any, client: Segment, server: LastBlocks, one: Mapping[int, Any]) -> None:
-    """Refuses parts that share what trains, of which each side would move its own; `one` may be shared."""
+    """Raises UserError if the parts share trainable parameters, which would diverge; `one` may be shared."""
     names = {id(p): name for name, p in model.named_parameters()}
     held = {id(p) for p in client.parameters() if p.requires_grad} - one.keys()
     if both := [names.get(id(p), "") for p in server.parameters() if id(p) in held]:
         fault = f"client's and server's part share {both[0]}, which trains"
-        raise UserError(f"--train: a {type(model).__name__} cannot be cut here: {fault}; train lora")
+        raise UserError(f"--train: a {type(model).__name__} cannot be cut here: {fault}; use --train lora")
 
 
 def _settle_attention(model: Any, client: Segment, server: LastBlocks, own: Sequence[Own]) -> None:
-    """Lets causal attention do without masks, whose making waits for a GPU, where the logits stay the model's own."""
+    """Drops masks from causal attention if the logits stay the same: building a mask waits for the GPU."""
     config = model.config.get_text_config()
     ways = [config._attn_implementation]
     if model._supports_attention_backend and config._attn_implementation == "sdpa":
@@ -319,13 +318,13 @@ def _settle_attention(model: Any, client: Segment, server: LastBlocks, own: Sequ
 
 
 def narrow_frozen(parts: SplitModel) -> None:
-    """Stores the frozen weights of products in bfloat16, as autocast would round them in each pass.
+    """Stores frozen weights of products in bfloat16, to which autocast would round them in each pass.
 
-    Embeddings and norms, which it computes in float32, stay as they are; the unembedding has a matrix of its own then.
+    Embeddings and norms stay, as autocast uses float32 for them; the unembedding then has its own matrix.
     """
     narrowed: dict[nn.Parameter, nn.Parameter] = {}  # parts share frozen ones
     for module in (m for part in parts[:3] for m in part.modules()):
-        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D":  # that of `transformers`
+        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D":  # Conv1D of `transformers`
             for name, p in list(module.named_parameters(recurse=False)):
                 if p.requires_grad:
                     continue

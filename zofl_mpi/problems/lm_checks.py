@@ -1,7 +1,7 @@
-"""Comparison of a causal model in parts with the same model as it was read: its logits, at two lengths of texts.
+"""Checks that a causal model in parts has the logits of the model as read, at two text lengths.
 
-A mask may hold more than causality: a window, a prefix, a bias by distance. What of it a part loses changes logits, of
-a window only where a text is longer. So the second length is that of the longest text of the run.
+A mask may contain more than causality: a window, a prefix, a bias by distance. Losing it changes logits, in the case of
+a window only for longer texts. Hence the second length is the run's longest text.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,25 +12,25 @@ from torch import Tensor
 
 from zofl_mpi.data.bpe import in_one_sentence
 
-SHORT_TEXT = 8  # tokens of the shorter text
-POSITIONS = 16  # whose logits are compared of the longer one
+SHORT_TEXT = 8  # tokens of the short text
+POSITIONS = 16  # positions compared in the long text
 EQUAL = 1e-4  # largest difference, relative to the largest logit
-"""Rounding in float32 is some 1e-6 of it at 12 blocks and grows with their number; a lost mask changes 1e-3 or more."""
+"""float32 rounding is about 1e-6 of it at 12 blocks and grows with their number; a lost mask changes 1e-3 or more."""
 Pass = Callable[[Tensor, Tensor], Tensor]
 """Logits (k, V) of tokens (B, T) at the positions (k,) among B T."""
 
 
 class Own(NamedTuple):
-    """A text, and what the model as it was read says of it."""
+    """A text, and the logits of the model as read."""
 
     tokens: Tensor  # (T,)
-    others: Tensor  # (T,) at each place another token
-    at: Tensor  # (k,) positions, ascending
-    logits: Tensor  # (k, V) there
+    others: Tensor  # (T,) a different token at each position
+    at: Tensor  # (k,) compared positions, ascending
+    logits: Tensor  # (k, V) at these positions
 
 
 def own_logits(model: Any, longest: int, name: str) -> list[Own]:
-    """The logits of a model as it was read, on the CPU, of a short text and of the longest (UserError: it has none)."""
+    """Logits of the model as read, on the CPU, for a short text and one of the `longest` length (UserError: none)."""
     found = []
     for length in sorted({min(SHORT_TEXT, longest), longest}):
         known = model.config.get_text_config().vocab_size
@@ -43,7 +43,7 @@ def own_logits(model: Any, longest: int, name: str) -> list[Own]:
 
 
 def _logits_at(model: Any, tokens: Tensor, at: Tensor) -> Tensor:
-    """(k, V): the unembedding sees no more than these positions, where it is asked for all."""
+    """Logits (k, V) at these positions; a hook keeps the unembedding from computing the others."""
 
     def chosen(_: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (given[0][:, at], *given[1:]) if given[0].shape[:2] == (1, len(tokens)) else given
@@ -57,10 +57,10 @@ def _logits_at(model: Any, tokens: Tensor, at: Tensor) -> Tensor:
 
 
 def why_not_equal(logits: Pass, own: Iterable[Own]) -> str:
-    """First difference from the model as it was read, or why it is not causal; "" if there is none."""
+    """First difference from the model as read, or why it is not causal; "" if there is none."""
     for tokens, others, at, expected in own:
         length, at_all = len(tokens), torch.arange(len(tokens), device=tokens.device)
-        # of the short text every token, of the long one those of its second half are exchanged for others
+        # replaces the tail from every token of the short text, or the second half of the long one
         changes = range(1, length) if length <= SHORT_TEXT else [length // 2]
         rows = torch.stack([tokens, *(others.where(at_all >= k, tokens) for k in changes)])
         where = torch.cat([at + k * length for k in range(len(rows))])

@@ -1,4 +1,4 @@
-"""Folders of `transformers` as strangers send them: data, of which nothing is run, followed, fetched or guessed."""
+"""Reads untrusted model folders of `transformers` as data: runs no code, follows no names, fetches nothing."""
 
 import json
 import os
@@ -12,14 +12,14 @@ from zofl_mpi.problems.adapters import missing
 
 ALLOWED = "random:tiny, random:small, random:medium, random:FOLDER, a folder, or a name on the hub as gpt2"
 TOKENISERS = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "tekken.json")
-"""Files of which a folder with a tokeniser has one."""
-MOST_BLOCKS = 10_000  # more are no model but a way to fill the memory
+"""A folder with a tokeniser has one of these files."""
+MOST_BLOCKS = 10_000  # a larger number would only exhaust the memory
 NOT_CODE = {"trust_remote_code": False, "local_files_only": True}
-"""Arguments of every call of `transformers`: no code of a folder runs, no question, no network."""
+"""Arguments of every call of `transformers`: no code of a folder, no prompt, no network."""
 
 
 def packages() -> Any:
-    """`transformers`, whose import takes seconds; a UserError where it is not installed."""
+    """Imports `transformers`, which takes seconds (UserError: not installed)."""
     try:
         import transformers
         from huggingface_hub.utils import logging as of_hub
@@ -28,13 +28,13 @@ def packages() -> Any:
         raise missing(exc) from exc
     said: tuple[Any, Any] = logging, of_hub
     said[0].disable_progress_bar()
-    said[0].set_verbosity_error()  # what is missing is refused by name
+    said[0].set_verbosity_error()  # our own messages name what is missing
     said[1].set_verbosity_error()
     return transformers
 
 
 def folder_of(name: str) -> Path:
-    """The folder of a model: named, or of a name on the hub in its cache (UserError: it is not there, or no data)."""
+    """Folder of a model, by path or by its hub name in the hub's cache (UserError: not found, or not plain data)."""
     place = user_path(name, "--model")
     if not os.path.isdir(place):  # Path.is_dir raises for a name that is too long
         if place.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
@@ -44,7 +44,7 @@ def folder_of(name: str) -> Path:
 
         try:
             place = Path(snapshot_download(name, local_files_only=True))
-        except Exception as exc:  # no such name, or nothing in the cache
+        except Exception as exc:  # unknown name, or not in the cache
             raise UserError(
                 f"--model {name}: no such folder, and the hub's cache on this machine has no such model; where there "
                 f"is a network, `hf download {name}` fetches it, with --local-dir FOLDER into a folder to give here"
@@ -55,8 +55,9 @@ def folder_of(name: str) -> Path:
 
 
 def _check(name: str, place: Path) -> None:
-    """Refuses pipes and devices, whose reading never ends; adapters, which name another model; pickled weights, which
-    are code; and shards that lie elsewhere.
+    """Raises UserError for a folder that is unsafe to read.
+
+    Pipes and devices never end; adapters name another model; pickled weights are code; shards may lie elsewhere.
     """
     files = set(os.listdir(place))
     for file in sorted(files):
@@ -76,14 +77,14 @@ def _check(name: str, place: Path) -> None:
 
 
 def configuration(name: str, place: Path) -> Any:
-    """The configuration of a folder (UserError: it is none of a causal model, or stands for code)."""
+    """Reads a folder's configuration (UserError: no causal model, quantised, or one that needs code)."""
     transformers = packages()
     with in_one_sentence(f"--model {name}: the folder holds no causal language model that transformers reads"):
         config = transformers.AutoConfig.from_pretrained(str(place), **NOT_CODE)
         text = config.get_text_config()
         for each in {id(config): config, id(text): text}.values():
             if getattr(each, "quantization_config", None):
-                raise UserError(f"--model {name}: its weights are quantised, here they must be floats; take those")
+                raise UserError(f"--model {name}: its weights are quantised; they must be floats")
         if not (type(text.vocab_size) is int and text.vocab_size > 0):
             raise UserError(f"--model {name}: its config.json has vocab_size {text.vocab_size!r}, no number of tokens")
         blocks = text.num_hidden_layers
@@ -93,7 +94,7 @@ def configuration(name: str, place: Path) -> Any:
 
 
 def context_of(config: Any) -> int | None:
-    """Number of tokens that a model of this configuration looks at; None where it has no bound."""
+    """Context length in tokens of a model of this configuration; None: unbounded."""
     found = (getattr(config.get_text_config(), name, None) for name in CONTEXTS)
     return next((value for value in found if type(value) is int and value > 0), None)
 
@@ -102,16 +103,16 @@ CONTEXTS = (
     *("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_seq_length", "max_sequence_length"),
     *("seq_length", "seq_len", "context_length", "max_context_length", "model_max_length"),
 )
-"""Names in configurations for the length of a model's context."""
+"""Configuration keys for a model's context length."""
 
 
 def vocabulary_of(name: str, config: Any) -> Vocabulary | None:
-    """The own tokens of a model, a folder or a name on the hub; None where it has no tokeniser.
+    """The vocabulary of a model's own tokeniser; None if it has none. `name`: a folder or a hub name.
 
-    A tokenizer.json is taken as it stands: the class of a family may read its words alone and do otherwise with them.
+    Uses a tokenizer.json unchanged: a family's class may read only its words and tokenise differently.
 
     Raises:
-        UserError: it cannot be read, is not one of `tokenizers`, or no token ends a text.
+        UserError: the tokeniser cannot be read, is not one of `tokenizers`, or has no end token.
     """
     place, where = folder_of(name), f"--model {name}: its tokeniser"
     if not any(os.path.isfile(place / file) for file in TOKENISERS):
@@ -124,9 +125,9 @@ def vocabulary_of(name: str, config: Any) -> Vocabulary | None:
     tokenizer = getattr(found, "backend_tokenizer", None)
     if tokenizer is None:
         fault = f"{where}, a {type(found).__name__}, does not say where in a text a token lies"
-        raise UserError(f"{fault}; take a model with a tokenizer.json")
+        raise UserError(f"{fault}; use a model with a tokenizer.json")
     if not tokenizer.get_vocab(with_added_tokens=False):
-        raise UserError(f"{where} has no tokens: its files are missing or of another family; take a tokenizer.json")
+        raise UserError(f"{where} has no tokens: its files are missing or of another family; add a tokenizer.json")
     tokenizer.no_truncation()
     tokenizer.no_padding()
     size = config.get_text_config().vocab_size
@@ -142,7 +143,7 @@ def vocabulary_of(name: str, config: Any) -> Vocabulary | None:
 
 
 def check_shapes(name: str, place: Path, config: Any) -> None:
-    """Refuses weights of another shape than the configuration's by name, as far as they have the model's names."""
+    """Raises UserError for the first named weights whose shape differs from the configuration's."""
     import torch
     from safetensors import safe_open
 
@@ -152,7 +153,7 @@ def check_shapes(name: str, place: Path, config: Any) -> None:
         expected = {key: list(value.shape) for key, value in model.state_dict().items()}
         for file in sorted(place.glob("*.safetensors")):
             with safe_open(file, "pt") as stored:
-                for key in stored.keys():  # noqa: SIM118  (it is no dictionary)
+                for key in stored.keys():  # noqa: SIM118  (not a dictionary)
                     shape = stored.get_slice(key).get_shape()
                     if shape != expected.get(key, shape):
                         fault = f"the weights {key} have shape {shape}, by its config.json {expected[key]}"
@@ -160,7 +161,7 @@ def check_shapes(name: str, place: Path, config: Any) -> None:
 
 
 def check_loaded(name: str, model: Any, told: dict[str, Any]) -> None:
-    """Refuses a model of whose weights some were not there, or are not finite (they would be random numbers)."""
+    """Raises UserError if weights are missing, which would be random numbers, or not finite."""
     import torch
 
     if keys := sorted(map(str, told["missing_keys"])):

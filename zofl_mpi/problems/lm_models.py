@@ -1,8 +1,8 @@
-"""Causal language models of `transformers`: read from a folder, or made with random weights.
+"""Causal language models of `transformers`, read from a folder or with random weights.
 
-An activation that `transformers` computes by six operations is one here, the same but for rounding, which keeps one map
-for a backward pass: six would flatter the memory of methods without one. Dropout is off: the passes of a zeroth-order
-estimate must see one function.
+`transformers` computes GELU by six operations; here it is one, equal up to rounding, with one saved map for the
+backward pass. Six maps would overstate the memory of backward passes. Dropout is off: the passes of a zeroth-order
+estimate must evaluate the same function.
 """
 
 import copy
@@ -22,12 +22,12 @@ SIZES = {
     "small": {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024},
     "medium": {"n_layer": 24, "n_embd": 1024, "n_head": 16, "n_positions": 1024},
 }
-"""GPT-2s with random weights; small and medium are its own sizes."""
+"""GPT-2 models with random weights; small and medium have GPT-2's sizes."""
 LOCK = Lock()
 
 
 def random_config(name: str) -> Any:
-    """The configuration of one of `SIZES`, or of a folder with a config.json; a UserError for others."""
+    """Configuration of one of `SIZES`, or of a folder with a config.json (else UserError)."""
     transformers = packages()
     if name in SIZES:
         return _without_dropout(transformers.GPT2Config(**SIZES[name]))
@@ -37,9 +37,7 @@ def random_config(name: str) -> Any:
 
 
 def random_model(config: Any, vocabulary: int, end: int) -> Any:
-    """A model of this configuration with random weights, drawn by torch's generator, of `vocabulary` tokens, of which
-    `end` ends a text.
-    """
+    """A model of this configuration with `vocabulary` tokens, end token `end`, and weights from torch's generator."""
     text = config.get_text_config()
     for each in (config, text):
         each.vocab_size, each.bos_token_id, each.eos_token_id, each.pad_token_id = vocabulary, end, end, None
@@ -48,16 +46,16 @@ def random_model(config: Any, vocabulary: int, end: int) -> Any:
 
 
 def stored_model(name: str) -> Any:
-    """The causal model of a folder, or of a name in the hub's cache, in float32 (UserError: none that can be read).
+    """Reads the causal model of a folder, or of a name in the hub's cache, in float32 (UserError: cannot be read).
 
-    Weights that are stored in float32 stay where the file is mapped; see `frozen.once_a_node`.
+    Weights stored in float32 stay mapped from the file; see `frozen.once_a_node`.
     """
     place, transformers = folder_of(name), packages()
     config = _without_dropout(configuration(name, place))
     own: dict[str, Any] = {"config": config, "dtype": torch.float32, "attn_implementation": attention_of(config, name)}
     own |= NOT_CODE | {"use_safetensors": True, "output_loading_info": True}
     fault = f"--model {name}: the folder holds no causal language model that transformers reads"
-    with in_one_sentence(fault), LOCK:  # meanwhile transformers replaces functions of its own, for all threads
+    with in_one_sentence(fault), LOCK:  # transformers patches its own functions meanwhile, for all threads
         try:
             model, told = transformers.AutoModelForCausalLM.from_pretrained(str(place), **own)
         except RuntimeError:
@@ -68,18 +66,18 @@ def stored_model(name: str) -> Any:
 
 
 def attention_of(config: Any, name: str) -> str:
-    """How the attention of a family is computed, whatever its configuration names, which may be code of the hub's."""
+    """Attention implementation of a family; ignores the configuration's, which may name code on the hub."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         fault = f"transformers has no causal language model of type {config.model_type!r}"
-        raise UserError(f"--model {name}: {fault}; take the folder of the language model alone")
+        raise UserError(f"--model {name}: {fault}; use the folder of the language model only")
     family: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     return "sdpa" if family._supports_sdpa else "eager"
 
 
 def _without_dropout(config: Any) -> Any:
-    """The configuration, all of its probabilities of leaving something out 0."""
+    """The configuration with all dropout probabilities 0."""
     for each in (config, config.get_text_config()):
         for name, value in each.to_dict().items():
             if isinstance(value, float) and "drop" in name:
@@ -88,7 +86,7 @@ def _without_dropout(config: Any) -> Any:
 
 
 def _one_operation(model: Any) -> Any:
-    """The model, its GELU by tanh a single operation."""
+    """The model with tanh-GELU as a single operation."""
     from transformers.activations import ACT2FN
 
     slow, fast = type(ACT2FN["gelu_new"]), ACT2FN["gelu_pytorch_tanh"]

@@ -1,4 +1,4 @@
-"""Torch modules that problems are made of: an MLP, a small CNN, the blocks of a ResNet."""
+"""Torch modules for problems: an MLP, a small CNN, blocks of a ResNet."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -15,7 +15,7 @@ class MLP(nn.Module):
     """Linear layers with ReLU between them."""
 
     def __init__(self, inputs: int, classes: int, hidden: Sequence[int] = (200,)) -> None:
-        """Layers of the widths inputs, *hidden, classes, each with a bias; inputs of any shape are flattened."""
+        """Layers with biases and the widths inputs, *hidden, classes; inputs of any shape are flattened."""
         super().__init__()
         widths = [inputs, *hidden, classes]
         layers: list[nn.Module] = [nn.Flatten()]
@@ -29,10 +29,10 @@ class MLP(nn.Module):
 
 @final
 class CNN(nn.Module):
-    """Two convolutions 5 x 5 with 16 and 32 channels, each pooled to half the size, and a hidden layer of 128.
+    """Two 5 x 5 convolutions with 16 and 32 channels, each pooled to half the size, and a hidden layer of 128.
 
     A quarter to a half of the widths of McMahan et al., Communication-efficient learning of deep networks from
-    decentralized data (2017). The maximum is taken before the ReLU: the same function with a quarter of the work.
+    decentralized data (2017). Pooling precedes ReLU: the same function with a quarter of ReLU's work.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int, channels: tuple[int, int] = (16, 32)) -> None:
@@ -59,11 +59,11 @@ class CNN(nn.Module):
         return cast(Tensor, self.layers(inputs))
 
 
-Norm = Callable[[int], nn.Module]  # a normalising module, from the number of channels
+Norm = Callable[[int], nn.Module]  # number of channels -> normalising module
 
 
 def group_norm(channels: int) -> nn.Module:
-    """GroupNorm of 16 channels a group. Wu, He, "Group Normalization", ECCV 2018."""
+    """GroupNorm with 16 channels per group. Wu, He, "Group Normalization", ECCV 2018."""
     return nn.GroupNorm(gcd(channels, max(1, channels // 16)), channels)
 
 
@@ -71,13 +71,13 @@ NORMS: dict[str, Norm] = {"batch": nn.BatchNorm2d, "group": group_norm}
 
 
 def pooled(channels: int, classes: int) -> nn.Sequential:
-    """A linear layer on each channel's mean."""
+    """Average pooling to one number per channel, then a linear layer."""
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
 
 @final
 class BasicBlock(nn.Module):
-    """Two normalised 3x3 convolutions, and a shortcut: a 1x1 convolution where the shape changes."""
+    """Residual block: two normalised 3x3 convolutions and a shortcut, a 1x1 convolution if the shape changes."""
 
     def __init__(self, channels: int, out: int, stride: int, norm: Norm = nn.BatchNorm2d) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class BasicBlock(nn.Module):
         self.norm1 = norm(out)
         self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
         self.norm2 = norm(out)
-        self.relu = nn.ReLU(inplace=True)  # a map less in memory
+        self.relu = nn.ReLU(inplace=True)  # saves one map of memory
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels != out:
             self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), norm(out))
@@ -105,7 +105,7 @@ def cut_after(
     shape: Sequence[int],
     classes: int,
 ) -> tuple[nn.Module, nn.Module, nn.Module]:
-    """The first `count` blocks, an auxiliary head on their output, and the other blocks with a linear layer.
+    """Cuts a network after `count` blocks: client part, auxiliary head, and server part with a final linear layer.
 
     Args:
         widths, strides: output channels and stride of each block.

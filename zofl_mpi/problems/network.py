@@ -1,7 +1,7 @@
-"""Any torch module with any loss: `Hierarchical` ([A]), `Smooth` (FedAvg's) and `Lipschitz` ([B]).
+"""Any torch module with any loss, for `Hierarchical` ([A]), `Smooth` (FedAvg) and `Lipschitz` ([B]) methods.
 
-F(x) is the mean loss of the module with the parameters x; `ProximalLoss` adds [A]'s terms. With a module the clients'
-problems are not convex: the methods run, their theorems do not apply.
+F(x) is the mean loss of the module with parameters x; `ProximalLoss` adds [A]'s terms. The clients' problems are in
+general not convex: methods run, but their theorems do not apply.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 Labels = NDArray[np.int64]
 Augment = Callable[[Tensor, np.random.Generator], Tensor]
 EVALUATION_SAMPLES = 256  # samples of one evaluation block; losses of mini-batches up to this size are batched
-BLOCK_BYTES = 2**22  # of inputs made ready at once in a local solve
+BLOCK_BYTES = 2**22  # of inputs prepared at once in a local solve
 TRIED = 1024  # held-out samples on which metrics are tried
 BATCHED = "batched"
-"""The last word of the kernel's name where the local steps of many clients are batched; results have it."""
+"""Last word of the kernel's name, also in results, if local steps of many clients are batched."""
 
 
 def serialized(method: F) -> F:
-    """Makes a method run one call after the other, on one thread, where clients' steps run as coroutines.
+    """Decorator: runs calls one after the other on one thread, even if clients' steps run as coroutines.
 
-    Libraries allocate room on a GPU for each thread that calls them, and the module has one place for parameters.
+    GPU libraries allocate memory for each calling thread, and the module can be bound to one model at a time.
     """
 
     @wraps(method)
@@ -67,35 +67,35 @@ def _call_all(calls: list[Callable[[], Any]]) -> list[Any]:
 class Network(ProximalLoss):
     """A torch module as a `Hierarchical`, a `Smooth` and a `Lipschitz` problem.
 
-    x (n,) holds the parameters with requires_grad, one after the other in the module's order, as a NumPy array.
-    Parameters without requires_grad and all buffers are constants: they must be equal on all ranks (`seeded`), and no
-    forward pass may change them. The module runs in the mode it comes in: BatchNorm and dropout need `.eval()`.
+    x (n,) is a NumPy array of the parameters with requires_grad, in the module's order. Other parameters and all
+    buffers are constants: they must be equal on all ranks (`seeded`), and no forward pass may change them. The module's
+    mode is kept: BatchNorm and dropout need `.eval()`.
     """
 
     x0: ClassVar[str] = "random"  # at 0 most gradients of a network vanish
-    # maps inputs (B, *input_shape) to outputs (B, ...). A copy of this `dtype` is computed with
+    # maps inputs (B, *input_shape) to outputs (B, ...); copied in this `dtype`
     module: nn.Module = injected()
-    input_shape: tuple[int, ...] = injected()  # shape that an input (p,) is given, such as (1, 28, 28)
+    input_shape: tuple[int, ...] = injected()  # shape for inputs (p,), such as (1, 28, 28)
     classes: int = injected()  # C, of the data
-    device: str = injected("cpu")  # where the module computes, as torch calls it
-    # code that computes the local steps, and losses on mini-batches: serial (one client after the other), torch (many
-    # clients at once), auto (torch on a GPU, if the module can be computed so; else serial)
+    device: str = injected("cpu")  # torch's name of the device
+    # code for local steps and for losses on mini-batches: serial (one client after the other), torch (many clients at
+    # once), auto (torch on a GPU, if the module can be batched; else serial)
     kernel: Literal["auto", "serial", "torch"] = "auto"
-    # how a backward pass holds its activations (`problems.saving`), one client after the other
+    # storage of activations in backward passes (`problems.saving`)
     client_memory: str = injected("none")
-    # sizes of mini-batches with which, as all ranks measured, a client's bits do not depend on the clients batched with
-    # it; others are computed one client after the other. None: each is tried when it comes
+    # sizes of mini-batches for which all ranks found a client's bits independent of the other clients in the batch;
+    # other sizes are computed one client after the other. None: each size is tried at first use
     batched_sizes: tuple[int, ...] | None = injected(None)
-    # inputs (k, p) and targets (k, ...) of real samples to try the module with; None: numbers from -1 to 1, of class 0
+    # inputs (k, p) and targets (k, ...) of real samples for trying the module; None: numbers from -1 to 1, of class 0
     examples: tuple[Array, Array] | None = injected(None)
-    # a mean over samples of outputs (B, ...) and targets (B, ...); None: the cross-entropy
+    # mean over samples of outputs (B, ...) and targets (B, ...); None: cross-entropy
     loss_function: Any = injected(None)
-    metrics: Mapping[str, Metric] | None = injected(None)  # {name: of all outputs and targets}, beside the loss
-    weight: Weight | None = injected(None)  # of inputs and targets: (B,) factors of the samples' losses
-    # of the inputs (B, *input_shape) of a training step, by random numbers that the samples key; None: none
+    metrics: Mapping[str, Metric] | None = injected(None)  # {name: function of all outputs and targets}
+    weight: Weight | None = injected(None)  # (inputs, targets) -> (B,) factors of the samples' losses
+    # changes the inputs (B, *input_shape) of a training step, with a generator keyed by the samples; None: unchanged
     augment: Augment | None = injected(None)
     streams: Streams | None = injected(None)  # of the run, for `augment`
-    # why the module cannot be computed for many clients at once, in torch's words; "" where it can
+    # reason why many clients cannot be batched, in torch's words; "": they can
     why_not_batchable: str = field(default="", init=False, repr=False, compare=False)
     _function: Function = field(init=False, repr=False, compare=False)
     _verdicts: dict[int, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -104,7 +104,7 @@ class Network(ProximalLoss):
         self.terms.fit(self.m)
         module, saving = copy_of(self.module), saving_of(self.client_memory)
         if saving != PLAIN and self.kernel == "torch":
-            raise UserError(f"--client-memory {saving}: --kernel torch computes many clients at once; take serial")
+            raise UserError(f"--client-memory {saving}: --kernel torch computes many clients at once; use serial")
         one, dtype = (self.input_shape, self.classes), np.dtype(self.dtype)
         objective = Objective(self.loss_function, self.metrics, self.weight)
         function = Function(module, *one, objective, dtype, self.device, saving, self.examples)
@@ -113,13 +113,13 @@ class Network(ProximalLoss):
             self._check_augment(function)
         if self.why_not_batchable and self.kernel == "torch":
             fault = f"{type(module).__name__} cannot be computed for many clients at once: {self.why_not_batchable}"
-            raise UserError(f"--kernel torch: {fault}; take --kernel serial")
+            raise UserError(f"--kernel torch: {fault}; use --kernel serial")
 
     def _obstacle(self, function: Function) -> str:
-        """Why the module cannot be computed for many clients at once; "" where it can."""
+        """Reason why many clients cannot be batched; "": they can."""
         from zofl_mpi.problems.kernels.functional import why_not_batchable
 
-        return why_not_batchable(function) if self.augment is None else "augment changes each client's inputs by itself"
+        return why_not_batchable(function) if self.augment is None else "augment changes clients' inputs one by one"
 
     @property
     def n(self) -> int:
@@ -127,7 +127,7 @@ class Network(ProximalLoss):
 
     @property
     def uses_torch(self) -> bool:
-        """True if many clients are computed at once: where it is asked for, and by "auto" on a GPU."""
+        """True if many clients are batched: with --kernel torch, or "auto" on a GPU."""
         chosen = self.device != "cpu" and not self.why_not_batchable and saving_of(self.client_memory) == PLAIN
         return self.kernel == "torch" or (self.kernel == "auto" and chosen)
 
@@ -136,11 +136,11 @@ class Network(ProximalLoss):
         return BATCHED_CLIENTS if self.uses_torch else 1
 
     def kernel_name(self, batch_size: int) -> str:
-        """torch, the kind of device, and "batched" where clients are batched: each of these rounds differently."""
+        """Kernel name: "torch", the device type, and "batched" if clients are; each combination rounds differently."""
         return f"torch {self.device.partition(':')[0]}{f' {BATCHED}' * self.uses_torch}"
 
     def kernel_for(self, work: Work, data: Dataset, before: str = "") -> KernelChoice:
-        """Chooses the kernel of a run: "auto" stands for torch on a GPU, or for that of the run that is continued."""
+        """Chooses a run's kernel; "auto": the resumed run's kernel `before`, else torch on a GPU."""
         is_auto = self.kernel == "auto"
         batched = before.endswith(BATCHED) if is_auto and before else self.uses_torch
         return KernelChoice("torch" if batched else "serial", fallback="serial" if is_auto else "")
@@ -150,14 +150,14 @@ class Network(ProximalLoss):
 
     def kernel_obstacle(self, name: str, work: Work, data: Dataset) -> str:
         if name == "torch" and not fits(data):
-            return f"the inputs take {data.inputs.nbytes / 2**30:.3g} GiB, too much to lie on a device"
+            return f"the inputs take {data.inputs.nbytes / 2**30:.3g} GiB, too much to cache on a device"
         own = self if name == self.kernel else replace(self, kernel=cast(Any, name))
         fault = "on this machine a client's bits depend on which clients are computed with it"
         batched = name == "serial" or own.batches(data, work.batch)
         return "" if batched else f"{fault} (mini-batches of {work.batch})"
 
     def batches(self, data: Dataset, size: int) -> bool:
-        """True if mini-batches of this size are computed for many clients at once: bits may not depend on which."""
+        """True if mini-batches of this size are batched over clients; needs bits independent of the other clients."""
         if not self.uses_torch or self.batched_sizes is not None:
             return self.uses_torch and size in (self.batched_sizes or ())
         from zofl_mpi.problems.kernels.module_torch import equal_bits
@@ -167,17 +167,18 @@ class Network(ProximalLoss):
         return self._verdicts[size]
 
     def flops(self, batch_size: int) -> float:
-        """FLOPs of a forward and a backward pass, as torch counts them: products and convolutions, these tap by tap;
-        of what `client_memory` computes once more too.
+        """FLOPs of a forward and a backward pass by torch's formulas for products and convolutions.
+
+        Includes recomputations of `client_memory`.
         """
         return self._function.flops(batch_size)
 
     def flops_evaluation(self, batch_size: int) -> float:
-        """FLOPs of a forward pass, about: the backward pass takes twice as many."""
+        """Approximate FLOPs of a forward pass: a third, since the backward pass takes twice as many."""
         return self.flops(batch_size) / 3
 
     def client_bytes(self, batch_size: int, gradient: bool) -> float:
-        """As torch makes tensors in a step, the model's and the inputs' included."""
+        """Peak bytes of torch's tensors in a step, model and inputs included."""
         return self._function.client_bytes(batch_size, gradient)
 
     def initial(self, generator: np.random.Generator) -> Array:
@@ -189,7 +190,7 @@ class Network(ProximalLoss):
 
     @serialized
     def module_of(self, final: Mapping[str, Any]) -> nn.Module:
-        """A copy of the module on the CPU, with the parameters `x`."""
+        """Copy of the module on the CPU with the final parameters `x`."""
         return self._function.module_at(final["x"])
 
     @serialized
@@ -204,8 +205,8 @@ class Network(ProximalLoss):
         return np.asarray(total / len(positions), self.dtype)
 
     def after_steps(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
-        """See `ProximalLoss.after_steps`; the k points are computed in turn, or batched."""
-        gammas = np.minimum(steps.stepsizes, np.finfo(self.dtype).max)  # torch takes no larger one: let it diverge
+        """See `ProximalLoss.after_steps`; computes the k points in turn, or batched."""
+        gammas = np.minimum(steps.stepsizes, np.finfo(self.dtype).max)  # torch rejects inf; the run diverges anyway
         finite = steps._replace(stepsizes=gammas)
         if not self.batches(steps.data, steps.batches.shape[1]):
             return self._moved(x, y, finite)
@@ -235,7 +236,7 @@ class Network(ProximalLoss):
         return np.stack([point.cpu().numpy() for point in points])
 
     def losses(self, i: int, x: Array, data: Dataset, batch: Batch | None = None) -> Vector:
-        """(k,) mean losses at the rows of x (k, n), summed in float64 (IndexError: a bad position)."""
+        """Mean losses (k,) at the rows of x (k, n), summed in float64 (IndexError: invalid position)."""
         if (
             self.uses_torch
             and batch is not None
@@ -253,7 +254,7 @@ class Network(ProximalLoss):
     def _losses(self, x: Array, data: Dataset, batch: Batch | None) -> Vector:
         positions = positions_of(data, batch)
         function, sums = self._function, np.zeros(len(x))
-        # of a mini-batch, for all k points
+        # a mini-batch's blocks serve all k points
         kept = [] if batch is None else list(self._blocks(data, positions, augmented=True))
         for k, row in enumerate(x):
             with function.bound_to(function.vector(row)):
@@ -262,11 +263,11 @@ class Network(ProximalLoss):
         return sums / len(positions)
 
     def score(self, x: Array, data: Dataset, mix: Vector | None = None) -> dict[str, float]:
-        """The mean loss, of classes the accuracy, and the metrics, in which classes count as in `data`."""
+        """Mean loss, for classes the accuracy, and the metrics; `mix` does not apply to metrics."""
         return self._score(x, data, mix, known=False)
 
     def check_metrics(self, data: Dataset) -> None:
-        """Tries the metrics on held-out samples at the first model (UserError: one gives no number)."""
+        """Tries the metrics on held-out samples at the initial model (UserError: one gives no number)."""
         if self.metrics and len(data):
             self._score(self._function.initial(), data.subset(np.arange(min(len(data), TRIED))), None, known=True)
 
@@ -288,7 +289,7 @@ class Network(ProximalLoss):
     def _evaluated(
         self, x: Array, data: Dataset, seen: list[tuple[Tensor, Tensor]]
     ) -> list[tuple[Labels, Vector, Vector]]:
-        """As `evaluated`; outputs and targets are added to `seen` where there are metrics."""
+        """As `evaluated`; if there are metrics, appends (outputs, targets) to `seen`."""
         evaluated, function, positions = list[Any](), self._function, np.arange(len(data))
         objective = function.objective
         with function.bound_to(function.vector(x)):
@@ -305,9 +306,9 @@ class Network(ProximalLoss):
 
     @property
     def hits(self) -> Callable[[Array, Dataset], Vector] | None:
-        """hits(x, data): (C,) the hits of each class; None where the loss is none of classes, or a metric has the name.
+        """hits(x, data): correct samples of each class (C,), with shares for samples of several classes.
 
-        Of samples with several classes their shares.
+        None if the loss has no classes, or if a metric is called accuracy.
         """
         return self._hits if "accuracy" not in self.metric_names and self._function.objective.classifies else None
 
@@ -316,14 +317,14 @@ class Network(ProximalLoss):
         return np.asarray(np.bincount(labels, weights=hits, minlength=self.classes), np.float64)
 
     def _blocks(self, data: Dataset, positions: Batch, augmented: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs (b, *input_shape) and targets (b, ...) of the samples at `positions`, in turn."""
+        """Yields inputs (b, *input_shape) and targets (b, ...) of the samples at `positions`, block by block."""
         generator = self._generator(data, positions) if augmented else None
         for block in blocks(positions, EVALUATION_SAMPLES):
             inputs, targets = self._function.samples(data, block)
             yield inputs if generator is None else self._augmented(inputs, generator), targets
 
     def _minibatches(self, data: Dataset, batches: Batch, y: Array) -> Iterator[tuple[int, Any, Tensor]]:
-        """The number of the first step, inputs (S, B, *input_shape) and targets (S, B, ...) of S steps, in turn."""
+        """Yields (first step, inputs (S, B, *input_shape), targets (S, B, ...)) of S steps each."""
         generator = self._generator(data, batches, y)
         steps = max(1, BLOCK_BYTES // max(1, batches.shape[1] * data.features * np.dtype(self.dtype).itemsize))
         for t in range(0, len(batches), steps):
@@ -331,9 +332,9 @@ class Network(ProximalLoss):
             yield t, inputs if generator is None else [self._augmented(x, generator) for x in inputs], targets
 
     def _generator(self, data: Dataset, positions: Batch, *start: Array) -> np.random.Generator | None:
-        """Random numbers of `augment`, as a function of the seed, the samples and the model that steps start from.
+        """Random generator for `augment`, keyed by the seed, the samples and the steps' initial model.
 
-        The streams of the run drew the samples, by round and client; so no rank and no order of calls matters.
+        Round and client determine the samples: the generator does not depend on ranks or the order of calls.
         """
         if self.augment is None:
             return None
@@ -343,7 +344,7 @@ class Network(ProximalLoss):
         return (self.streams or Streams(0))(Purpose.AUGMENT, r=r, i=i, t=t)
 
     def _augmented(self, inputs: Tensor, generator: np.random.Generator) -> Tensor:
-        """The inputs of a training step, changed (UserError: not into as many of their shape)."""
+        """Augments the inputs of a training step (UserError: shape or dtype changes)."""
         needs = "a function (inputs, generator) -> inputs of the same shape and dtype"
         try:
             changed = self.augment(inputs, generator)  # type: ignore[misc]
@@ -355,25 +356,25 @@ class Network(ProximalLoss):
         return changed
 
     def _check_augment(self, function: Function) -> None:
-        """Refuses an `augment` that changes its inputs in place, another shape, or torch's random numbers."""
+        """Raises UserError if `augment` changes inputs in place, shape or dtype, or uses torch's random numbers."""
         inputs = function.examples.inputs(2).to(function.device)
         version, state = inputs._version, torch.random.get_rng_state()
         self._augmented(inputs, Streams(0)(Purpose.AUGMENT))
         if not torch.equal(state, torch.random.get_rng_state()):
-            raise UserError("augment draws torch's own random numbers, which no seed reaches; take its generator's")
+            raise UserError("augment draws torch's own random numbers, which no seed reaches; use its generator's")
         if inputs._version != version:
             raise UserError("augment changes its inputs in place, which other points use too; return new ones")
 
 
 def seeded(factory: Callable[[], T], generator: np.random.Generator) -> T:
-    """Calls `factory` with torch's random numbers drawn from `generator`; leaves torch's own generator as it was."""
+    """Calls `factory` with torch seeded from `generator`; restores torch's own generator."""
     with torch.random.fork_rng(devices=()):
         seed_torch(torch.default_generator, generator)
         return factory()
 
 
 def _project(point: Tensor, centre: Tensor, radius: float) -> None:
-    """Moves `point` (n,) to the nearest one in the ball around `centre`; the norm in float64, as in `projections`."""
+    """Projects `point` (n,) in place onto the ball around `centre`; norm in float64, as in `projections`."""
     displacement = point - centre
     norm = torch.linalg.vector_norm(displacement, dtype=torch.float64).item()
     if norm > radius:

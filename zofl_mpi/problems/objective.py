@@ -1,4 +1,4 @@
-"""A torch loss as problems need it: means over mini-batches, sums in float64, each sample's; weights and metrics."""
+"""A torch loss with weights and metrics: means over mini-batches, sums in float64, losses of single samples."""
 
 import copy
 import inspect
@@ -18,29 +18,28 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (B, ...), targets (B, ...)
 Metric = Callable[[Tensor, Tensor], Any]  # (outputs (N, ...) in float64, targets (N, ...)) -> a number
 Weight = Callable[[Tensor, Tensor], Tensor]  # (inputs (B, ...), targets (B, ...)) -> (B,)
 ROUNDING = 1e-3
-"""Relative difference below which two values of a loss in float32 count as the same formula's."""
+"""Relative difference up to which two float32 losses count as equal."""
 
 
 @final
 class Objective:
     """A loss with sample weights and metrics: F(x) = (1/N) sum_j w_j l(outputs_j, targets_j), w_j = 1 without weights.
 
-    A loss that is no mean of samples' own (a cross-entropy with weights of classes divides by their sum) is taken as it
-    is on a mini-batch; over more samples it is the mean of its blocks'.
+    Some losses are no mean over samples: a class-weighted cross-entropy divides by the sum of weights. They are used
+    unchanged on a mini-batch, and averaged over blocks on more samples.
 
     Attributes:
         name: of the loss, for messages.
-        classifies: whether it is a cross-entropy of classes, not of shares, so that a largest output is a hit.
-        plain: whether it is the cross-entropy of one class a sample, without further terms: its gradient is
-            softmax - y.
-        separate: whether it is the mean of the samples' own losses; known after `check`.
-        differentiable: whether it has a gradient; known after `check`.
+        classifies: True for a cross-entropy with class labels (not class shares); the largest output is the prediction.
+        plain: True for the cross-entropy of one class per sample without further terms; its gradient is softmax - y.
+        separate: True if it is the mean of the samples' losses; known after `check`.
+        differentiable: True if it has a gradient; known after `check`.
     """
 
     def __init__(
         self, loss: Any = None, metrics: Mapping[str, Metric] | None = None, weight: Weight | None = None
     ) -> None:
-        """`loss`: None for the cross-entropy (UserError: no loss, a metric's name that no column can have)."""
+        """`loss`: None for the cross-entropy (UserError: no valid loss, or an invalid name of a metric)."""
         own = nn.CrossEntropyLoss() if loss is None else loss
         self.name, self.metrics, self.weight = called(own), dict(metrics or {}), weight
         if isinstance(own, type) or not callable(own):
@@ -58,25 +57,25 @@ class Objective:
             self.plain = bare and own.label_smoothing == 0 and own.ignore_index == -100
         self.differentiable = True
         self.separate, self._wide_works, self._sums, self._joins = True, True, True, False
-        self._floats = False  # whether whole targets are given as floats
+        self._floats = False  # True if the loss needs integer targets as floats
         self._forms = {dtype: _Form(own, dtype) for dtype in (torch.float32, torch.float64)}
 
     def to(self, device: torch.device) -> None:
-        """Moves the loss's constants to the device where outputs are."""
+        """Moves the loss's constants to the device of the outputs."""
         for form in self._forms.values():
             form.to(device)
 
     # --- in training, with a graph
 
     def mean(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
-        """() the mean over a mini-batch, in the outputs' dtype."""
+        """Mean () over a mini-batch, in the outputs' dtype."""
         targets, form = self._given(targets, outputs.dtype), self._form(outputs)
         if self.weight is None:
             return form.loss(outputs, targets)
         return (self._weights(inputs, targets).to(outputs.dtype) * self._each(form, outputs, targets)).mean()
 
     def sum(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
-        """() the sum over a mini-batch."""
+        """Sum () over a mini-batch."""
         if self.weight is None and self._sums:
             form = self._form(outputs)
             return form.summed(outputs, self._given(targets, outputs.dtype))  # type: ignore[misc]
@@ -85,16 +84,18 @@ class Objective:
     # --- in reports and zeroth-order estimates
 
     def wide(self, outputs: Tensor) -> Tensor:
-        """The outputs in float64, or as they are where the loss's own constants are narrower."""
+        """The outputs in float64, or unchanged if the loss's constants are float32."""
         return outputs.double() if self._wide_works else outputs
 
     def total(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
-        """() the sum over a mini-batch, in float64."""
+        """Sum () over a mini-batch, in float64."""
         return self.sum(self.wide(outputs), targets, inputs).double()
 
     def each(self, outputs: Tensor, targets: Tensor, inputs: Tensor, exact: bool = True) -> Tensor:
-        """(B,) each sample's, in float64; the mean for each where the loss is no mean of samples' own, or, unless it
-        must be `exact`, a function that would be called for each.
+        """Loss (B,) of each sample, in float64.
+
+        Each gets the mini-batch's mean if the loss is no mean over samples; also if not `exact` and the loss is a
+        function, which would need a call per sample.
         """
         outputs = self.wide(outputs)
         form = self._form(outputs)
@@ -105,17 +106,17 @@ class Objective:
         return each if self.weight is None else each * self._weights(inputs, targets)
 
     def by_class(self, targets: Tensor) -> bool:
-        """True if each sample has one class, and the loss takes an output for each."""
+        """True if each sample has one class, and the loss takes one output per class."""
         return self.classifies and targets.dim() == 1 and not targets.is_floating_point()
 
     def hits(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(B,) 1 where a sample's class has the largest output, else 0; of several classes a sample their share."""
+        """Hits (B,): 1 if the sample's class has the largest output, else 0; a share for several classes a sample."""
         if not self.classifies:
             return torch.zeros(len(outputs), dtype=torch.float64, device=outputs.device)
         return (outputs.argmax(dim=1) == targets).double().reshape(len(outputs), -1).mean(dim=1)
 
     def measured(self, outputs: Tensor, targets: Tensor, known: bool) -> dict[str, float]:
-        """The metrics of all outputs (N, ...) and targets (N, ...) (UserError: no number; nan, if `known`)."""
+        """Metrics of all outputs (N, ...) and targets (N, ...) (UserError: no number; if `known`, also nan)."""
         found, needs = dict[str, float](), "a function (outputs (N, ...), targets (N, ...)) -> number"
         outputs, targets = outputs.double().cpu(), self._given(targets, torch.float64).cpu()
         for name, metric in self.metrics.items():
@@ -128,14 +129,16 @@ class Objective:
             if value.ndim:
                 raise UserError(f"metric {name} gives an array of shape {value.shape}; it must be {needs}")
             if known and math.isnan(number):
-                raise UserError(f"metric {name} of the first model is nan on {len(outputs)} held-out samples")
+                raise UserError(
+                    f"metric {name} of the first model is nan on {len(outputs)} held-out samples: repair it"
+                )
             found[name] = number
         return found
 
-    # --- whether it is a loss
+    # --- checks
 
     def check(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> None:
-        """Tries the loss on the first model's outputs, in their dtype (UserError: what it gives is no mean loss)."""
+        """Tries the loss on the initial model's outputs, in their dtype (UserError: it gives no mean loss)."""
         outputs = outputs.detach()
         if self.classifies and outputs.dim() < 2:
             raise UserError(f"loss {self.name} needs outputs of shape (B, C), one a class; they are {outputs.dim()}-D")
@@ -155,16 +158,16 @@ class Objective:
             if value != 0 and _close(both, 2 * value):
                 raise UserError(f"loss {self.name} is a sum over samples; it must be their mean (reduction='mean')")
             if outputs.shape != targets.shape and outputs.numel() == targets.numel():
-                raise UserError(f"loss {self.name} spreads {shapes} against each other; give them one shape")
+                raise UserError(f"loss {self.name} broadcasts {shapes}; give both the same shape")
         if self.weight is not None:
             if not self.separate:
-                raise UserError(f"weight needs a loss that is a mean of samples' own; {self.name} is none")
+                raise UserError(f"weight needs a loss that is a mean over samples; {self.name} is none")
             weights = self._weights(inputs, targets)
             if not (torch.isfinite(weights) & (weights >= 0)).all():
                 raise UserError("weight gives a number that is negative or not finite; it must give (B,) weights >= 0")
 
     def _first(self, outputs: Tensor, targets: Tensor) -> Any:
-        """The first value; of whole targets that the loss does not take as floats."""
+        """First value of the loss; finds out if integer targets must be floats."""
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message="Using a target size")
             for self._floats in (False, True):
@@ -178,7 +181,7 @@ class Objective:
         return None
 
     def _differentiated(self, outputs: Tensor, targets: Tensor) -> Any:
-        """A value whose gradient, if it has one, could be computed: some losses refuse whole targets there alone."""
+        """Value of the loss, after trying its gradient: some losses refuse integer targets only there."""
         with torch.enable_grad():
             leaf = outputs.clone().requires_grad_()
             value = self._form(outputs).loss(leaf, targets)
@@ -188,7 +191,7 @@ class Objective:
         return value.detach() if isinstance(value, Tensor) else value
 
     def _find_form(self, form: "_Form", outputs: Tensor, targets: Tensor, value: Tensor) -> None:
-        """Finds out how the mean follows from the samples' own, and whether it can be computed in float64."""
+        """Finds out how the mean follows from the samples' losses, and if the loss works in float64."""
         self.separate = False
         for self._joins in (False, True):
             try:
@@ -201,7 +204,7 @@ class Objective:
         try:
             wide = outputs.double()
             self._forms[torch.float64].loss(wide, self._given(targets, torch.float64))
-        except Exception:  # constants that a function holds in float32
+        except Exception:  # a function may hold constants in float32
             self._wide_works = False
 
     # --- parts
@@ -210,11 +213,11 @@ class Objective:
         return self._forms[torch.float64 if outputs.dtype == torch.float64 else torch.float32]
 
     def _given(self, targets: Tensor, dtype: torch.dtype) -> Tensor:
-        """The targets as the loss takes them: floats in the outputs' dtype."""
+        """Targets for the loss; floats get the outputs' dtype."""
         return targets.to(dtype) if targets.is_floating_point() or self._floats else targets
 
     def _each(self, form: "_Form", outputs: Tensor, targets: Tensor) -> Tensor:
-        """(B,) each sample's loss, without weights."""
+        """Loss (B,) of each sample, without weights."""
         if form.apart is None:
             return torch.stack([form.loss(o, t) for o, t in zip(outputs[:, None], targets[:, None], strict=True)])
         each = form.apart(outputs, targets)
@@ -224,7 +227,7 @@ class Objective:
         return each.sum(dim=1) if self._joins else each.mean(dim=1)
 
     def _weights(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """(B,) the samples' weights (UserError: another shape)."""
+        """Sample weights (B,) (UserError: another shape)."""
         try:
             weights = self.weight(inputs, targets).detach()  # type: ignore[misc]
         except Exception as exc:  # the user's code
@@ -236,7 +239,7 @@ class Objective:
 
 @final
 class _Form:
-    """A loss in one dtype: as it is, of each sample, and summed; the latter where the loss has a `reduction`."""
+    """A loss in one dtype: its mean; and, if it has a `reduction`, each sample's loss and the sum."""
 
     def __init__(self, loss: Any, dtype: torch.dtype) -> None:
         self.loss: Loss = loss
@@ -256,14 +259,14 @@ class _Form:
 
 
 def _reduced(loss: Any, reduction: str) -> Loss:
-    """A copy of a loss with another `reduction`."""
+    """Copy of a loss with another `reduction`."""
     other: Any = copy.deepcopy(loss)
     other.reduction = reduction
     return other  # type: ignore[no-any-return]
 
 
 def called(function: Any) -> str:
-    """Name of a function, a module or an object that is called: the same on every rank."""
+    """Name of a callable, equal on all ranks."""
     if isinstance(function, nn.Module):
         return repr(function).removesuffix("()")
     named = inspect.isclass(function) or inspect.isroutine(function)

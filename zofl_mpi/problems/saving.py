@@ -1,4 +1,4 @@
-"""`Saving`: backward passes that hold less memory, by computing blocks again or a mini-batch in parts."""
+"""Backward passes with less memory: gradient checkpointing, or a mini-batch in parts."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ NONE, CHECKPOINT, ACCUMULATE = "none", "checkpoint", "accumulate"
 @final
 @dataclass(frozen=True)
 class Saving:
-    """The activations that a backward pass holds, by --client-memory."""
+    """Memory saving of backward passes, set by --client-memory."""
 
-    checkpoint: bool = False  # of each block its inputs alone: the backward pass computes the block once more
-    parts: int = 1  # a mini-batch is computed in as many parts, one after the other, whose gradients are added up
+    checkpoint: bool = False  # keep only each block's inputs; the backward pass recomputes the block
+    parts: int = 1  # compute a mini-batch in this many parts and add up their gradients
 
     def __str__(self) -> str:
         return CHECKPOINT if self.checkpoint else NONE if self.parts == 1 else f"{ACCUMULATE}:{self.parts}"
 
     def check(self, blocks: Sequence[nn.Module], modules: Iterable[nn.Module], running: bool = False) -> None:
-        """Refuses modules without blocks, and those in which a sample's output depends on the others of its part.
+        """Raises UserError for modules without blocks, or in which a sample's output depends on other samples.
 
         `running`: BatchNorm normalises by its running statistics.
         """
         if self.checkpoint and not blocks:
             fault = "this network is no sequence of layers that could be computed again"
-            raise UserError(f"--client-memory {self}: {fault}; take {ACCUMULATE}:PARTS")
+            raise UserError(f"--client-memory {self}: {fault}; use {ACCUMULATE}:PARTS")
         if self.parts > 1 and any(_mixes(m, running) for own in modules for m in own.modules()):
             fault = "BatchNorm normalises by the mini-batch, whose parts have another gradient"
-            raise UserError(f"--client-memory {self}: {fault}; take {CHECKPOINT}, or a network without BatchNorm")
+            raise UserError(f"--client-memory {self}: {fault}; use {CHECKPOINT}, or a network without BatchNorm")
 
     def forward(self, blocks: Sequence[nn.Module]) -> AbstractContextManager[None]:
-        """Context manager of a forward pass whose graph is held so."""
+        """Context manager for forward passes with this saving."""
         return recomputing(blocks) if self.checkpoint else nullcontext()
 
     def split(self, *batch: Tensor) -> Iterable[tuple[Tensor, ...]]:
-        """The parts of a mini-batch's tensors, at most `parts` of them."""
+        """Splits a mini-batch's tensors into at most `parts` parts."""
         return [batch] if self.parts == 1 else zip(*(t.chunk(self.parts) for t in batch), strict=True)
 
     def added(self, parts: Iterable[tuple[float, tuple[Tensor, ...]]]) -> tuple[Tensor, ...]:
-        """The tensors of all parts, times the parts' weights, added up."""
+        """Weighted sum of the parts' tensors."""
         if self.parts == 1:
             ((_, whole),) = parts
             return whole
@@ -67,7 +67,7 @@ PLAIN = Saving()
 
 
 def saving_of(text: str) -> Saving:
-    """The value of --client-memory (UserError: another one)."""
+    """Parses --client-memory (UserError: invalid)."""
     kind, _, number = text.partition(":")
     if text in (NONE, CHECKPOINT):
         return Saving(text == CHECKPOINT)
@@ -79,10 +79,10 @@ def saving_of(text: str) -> Saving:
 
 @contextmanager
 def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
-    """Context manager: a graph keeps the inputs of each block alone, and a backward pass computes the block once more.
+    """Context manager for gradient checkpointing: a graph keeps each block's inputs, a backward pass recomputes it.
 
-    Gradient checkpointing: Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016. A
-    BatchNorm moves its running statistics in both computations: `Flat.swap` gives the second one others.
+    Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016. BatchNorm updates its running
+    statistics in both computations: `Flat.swap` binds others for the second.
     """
     from torch.utils.checkpoint import checkpoint
 
@@ -98,8 +98,9 @@ def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def grouped(module: nn.Module) -> list[nn.Module]:
-    """The blocks of a module's sequences, which compute these from here on: each a layer with parameters, and those
-    without that follow it, or come before the first one.
+    """Groups the layers of a module's sequences into blocks, and makes the sequences run these.
+
+    A block is a layer with parameters and the following layers without; the first includes those before it.
     """
     found = list[Any]()
     for sequence in _sequences(module):
@@ -113,7 +114,7 @@ def grouped(module: nn.Module) -> list[nn.Module]:
 
 
 def _sequences(module: nn.Module) -> Iterator[nn.Module]:
-    """The outermost sequences of layers in a module."""
+    """Yields the outermost sequences of layers in a module."""
     if type(module) is torch.nn.Sequential:
         yield module
     else:
@@ -122,7 +123,7 @@ def _sequences(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _layers(sequence: Any) -> Iterator[nn.Module]:
-    """The layers of a sequence, those of sequences within it too; one may come twice."""
+    """Yields the layers of a sequence and of nested ones; a layer may occur twice."""
     for layer in sequence:
         yield from _layers(layer) if type(layer) is torch.nn.Sequential else (layer,)
 

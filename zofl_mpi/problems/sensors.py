@@ -1,11 +1,11 @@
-"""Sensors: how the clients of a fleet see the same images x (B, channels, height, width), whose pixels are in [0, 1].
+"""Sensors: transforms by which clients see the same images x (B, channels, height, width), pixels in [0, 1].
 
 clean     x
 invert    1 - x
-gain      min(1, 3 x): too bright, and cut off
-tint      x / 1, x / 2, x / 4 in the first, the second, the third channel
+gain      min(1, 3 x): too bright, and clipped
+tint      x / 1, x / 2, x / 4 in the first, second and third channel
 contrast  1/2 + (x - 1/2) / 4
-blur      the mean of the pixels at most 2 rows and 2 columns away, of those that the image has
+blur      mean of the image's pixels at most 2 rows and 2 columns away
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn.functional import avg_pool2d
 
 
 def tint(x: Tensor) -> Tensor:
-    """The channels over 1, 2, 4."""
+    """Divides the channels by 1, 2 and 4."""
     return x * torch.tensor([1.0, 0.5, 0.25], dtype=x.dtype, device=x.device)[: x.shape[1], None, None]
 
 
@@ -30,4 +30,4 @@ SENSORS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "contrast": lambda x: 0.5 + (x - 0.5) / 4,
     "blur": lambda x: avg_pool2d(x, 5, stride=1, padding=2, count_include_pad=False),
 }
-"""Transforms of images by the names that --shift takes."""
+"""{name in --shift: transform of images}"""

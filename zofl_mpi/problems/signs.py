@@ -1,20 +1,20 @@
-"""A direction for each sample in one pass: one perturbation of each layer, turned by random signs of each sample.
+"""Per-sample directions in one pass: a common perturbation of each layer, times random signs of each sample.
 
 Flipout (Wen, Vicol, Ba, Tran, Grosse, ICLR 2018, arXiv:1803.04386), for zeroth order GRZO (arXiv:2606.02857). With a
-layer's perturbation U and signs r_j, s_j of sample j, one for each of its outputs and inputs,
+layer's perturbation U (u for biases) and signs r_j, s_j of sample j, one for each output and input of the layer,
 
-    output_j = layer(x_j) + mu r_j (U (s_j x_j) + u),   u that of the biases,
+    output_j = layer(x_j) + mu r_j (U (s_j x_j) + u)
 
-is what the layer gives at its parameters + mu sigma_j U, sigma_j = r_j s_j^T (r_j for biases). The scale and the shift
-of a normalisation have one sign each for a channel, the same for both. All entries of the directions have symmetric
-distributions, so that sigma_j U is a direction as good as U, and those of two samples are uncorrelated.
+is the layer's output at its parameters + mu sigma_j U, sigma_j = r_j s_j^T (r_j for biases). Scale and shift of a
+normalisation share one sign per channel. All entries of directions have symmetric distributions: sigma_j U is
+distributed as U, and those of two samples are uncorrelated.
 
 For B samples with gradients g_j, mean g, in d dimensions, the estimate's mean squared error is
 
-    (d - 1)/B^2 sum_j |g_j|^2 + 2 |g|^2,   where one direction for all has (d + 1) |g|^2,
+    (d - 1)/B^2 sum_j |g_j|^2 + 2 |g|^2,   compared with (d + 1) |g|^2 of one common direction:
 
-so B times less where the g_j are equal, and more where they cancel. On 64 digits (GroupNorm, client and head of width
-8, 1,362 parameters) it is 4.4, 1.3, 1.7 and 1.1 times the second after 0, 50, 200 and 599 first-order steps: more.
+B times smaller if the g_j are equal, larger if they cancel. On 64 digits (GroupNorm, client and head of width 8, 1,362
+parameters) it is larger: 4.4, 1.3, 1.7 and 1.1 times the second after 0, 50, 200 and 599 first-order steps.
 """
 
 import itertools
@@ -35,23 +35,23 @@ BATCHED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class Signs(NamedTuple):
-    """Of one layer, 1 or -1."""
+    """Random signs (1 or -1) of one layer."""
 
     r: Tensor  # (B, outputs)
-    s: Tensor  # (B, inputs); nothing for a normalisation
+    s: Tensor  # (B, inputs); (B, 0) for a normalisation
 
 
 class _Layer(NamedTuple):
-    """A layer with parameters that are perturbed."""
+    """A layer with perturbed parameters."""
 
     name: str
     module: Any
-    weight: tuple[slice, torch.Size] | None  # where they lie in a direction, and their shapes
+    weight: tuple[slice, torch.Size] | None  # slice of a direction, and shape
     bias: tuple[slice, torch.Size] | None
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Numbers of signs: for the outputs, for the inputs."""
+        """Numbers of signs for outputs and inputs."""
         if isinstance(self.module, nn.Linear):
             return self.module.out_features, self.module.in_features
         if isinstance(self.module, nn.Conv2d):
@@ -62,17 +62,21 @@ class _Layer(NamedTuple):
 
 @final
 class SignedLayers:
-    """The layers whose parameters lie in a part of theta, each of a kind whose perturbation takes signs.
+    """Layers with per-sample perturbations, whose parameters lie in a part of theta.
 
     Attributes:
         d: length of a direction.
     """
 
     def __init__(self, flat: Flat, modules: Sequence[nn.Module], part: slice, running: bool) -> None:
-        """Layers of the `modules` of `flat` that the loss depends on, in the `part` of theta that is perturbed.
+        """Finds the layers in the perturbed `part` of theta.
 
-        A layer of another kind is refused by a UserError, and so is one that couples the samples of a batch: BatchNorm,
-        unless it uses its `running` statistics.
+        Args:
+            modules: modules of `flat` that the loss depends on.
+            running: True if BatchNorm uses its running statistics.
+
+        Raises:
+            UserError: a layer of an unsupported kind, or BatchNorm that couples the samples of a batch.
         """
         self.d = part.stop - part.start
         self._layers: list[_Layer] = []
@@ -81,7 +85,7 @@ class SignedLayers:
             if isinstance(module, BATCHED) and not (running and module.track_running_stats):
                 raise UserError(
                     f"--directions per-sample: {_shown(name, module)} normalises by the statistics of the batch, so a "
-                    "sample's loss depends on the others' directions; take GroupNorm, --batchnorm running, or global"
+                    "sample's loss depends on the others' directions; use GroupNorm, --batchnorm running, or global"
                 )
             held = {key: p for key, p in module.named_parameters(recurse=False) if id(p) in places}
             own = {key: _within(places[id(p)], part) for key, p in held.items()}
@@ -89,15 +93,15 @@ class SignedLayers:
                 continue
             if not _takes_signs(module) or any(id(p) in seen for p in held.values()):
                 raise UserError(
-                    f"--directions per-sample: {_shown(name, module)} is no layer whose perturbation takes signs: "
-                    "Linear, Conv2d (padded by zeros), GroupNorm, LayerNorm or BatchNorm with running statistics, each "
-                    "with parameters of its own; take --directions global"
+                    f"--directions per-sample: {_shown(name, module)} does not support signs; layers must be "
+                    "Linear, Conv2d (padded by zeros), GroupNorm, LayerNorm or BatchNorm with running statistics, "
+                    "without shared parameters; use --directions global"
                 )
             seen |= {id(p) for p in held.values()}
             self._layers.append(_Layer(name, module, own.get("weight"), own.get("bias")))
 
     def draw(self, generator: torch.Generator, count: int, like: Tensor) -> list[Signs]:
-        """Signs of `count` samples, of the dtype of `like` and on its device, drawn on the generator's."""
+        """Draws signs of `count` samples on the generator's device; returns them in `like`'s dtype and device."""
 
         def signs(n: int) -> Tensor:
             bits = torch.randint(0, 2, (count, n), generator=generator, device=generator.device)
@@ -107,9 +111,7 @@ class SignedLayers:
 
     @contextmanager
     def perturbed(self, u: Tensor, signs: Sequence[Signs], mu: float) -> Iterator[list[int]]:
-        """Context manager: sample j of a batch goes through the layers at theta + mu sigma_j u, for u (d,); yields how
-        many calls each layer has had.
-        """
+        """Context manager: sample j passes the layers at theta + mu sigma_j u, u (d,); yields calls per layer."""
         calls = [0] * len(self._layers)
         with ExitStack() as stack:
             for k, (layer, own) in enumerate(zip(self._layers, signs, strict=True)):
@@ -118,7 +120,7 @@ class SignedLayers:
             yield calls
 
     def weighted(self, u: Tensor, signs: Sequence[Signs], weights: Tensor) -> Tensor:
-        """(d,) sum_j weights_j sigma_j u, for weights (B,) and u (d,)."""
+        """Weighted sum (d,) of directions: sum_j weights_j sigma_j u, for weights (B,) and u (d,)."""
         total = torch.zeros_like(u)
         for layer, own in zip(self._layers, signs, strict=True):
             r = own.r * weights.to(u.dtype)[:, None]
@@ -132,12 +134,12 @@ class SignedLayers:
         return total
 
     def check(self, calls: Sequence[int]) -> None:
-        """Refuses layers that a pass did not call: something uses their parameters without them."""
+        """Raises UserError for a layer that a pass did not call: its parameters are then used directly."""
         if 0 in calls:
             layer = self._layers[calls.index(0)]
             raise UserError(
                 f"--directions per-sample: {_shown(layer.name, layer.module)} is not called in a forward pass, so its "
-                "perturbation would have no effect; take --directions global"
+                "perturbation would have no effect; use --directions global"
             )
 
 
@@ -152,7 +154,7 @@ def _takes_signs(module: nn.Module) -> bool:
 
 
 def _within(place: tuple[slice, torch.Size], part: slice) -> tuple[slice, torch.Size] | None:
-    """Where a parameter lies in a direction; None where it lies in no part of it."""
+    """A parameter's slice of a direction, and shape; None if it is not in `part`."""
     span, shape = place
     if not part.start <= span.start < part.stop or span.stop > part.stop:
         return None
@@ -160,7 +162,7 @@ def _within(place: tuple[slice, torch.Size], part: slice) -> tuple[slice, torch.
 
 
 def _blocks(sums: Tensor, module: nn.Module, shape: torch.Size) -> Tensor:
-    """The entries of sums (outputs, inputs) that a weight of this shape has; with groups the blocks on the diagonal."""
+    """Entries of sums (outputs, inputs) for a weight of this shape; with groups, the diagonal blocks."""
     if not isinstance(module, nn.Conv2d):
         return sums
     groups = module.groups
@@ -180,7 +182,7 @@ def _hook(
         if len(x) != len(signs.r):
             raise UserError(
                 f"--directions per-sample: {_shown(layer.name, module)} takes {len(x)} rows of a batch of "
-                f"{len(signs.r)} samples; each sample must stay a row; take --directions global"
+                f"{len(signs.r)} samples; each sample must stay a row; use --directions global"
             )
         return output + mu * _effect(module, x, output, weight, bias, signs).to(output.dtype)
 
@@ -190,7 +192,7 @@ def _hook(
 def _effect(
     module: nn.Module, x: Tensor, output: Tensor, weight: Tensor | None, bias: Tensor | None, signs: Signs
 ) -> Tensor:
-    """The perturbation's effect on the output, over mu."""
+    """Effect of the perturbation on the output, divided by mu."""
     if isinstance(module, nn.LayerNorm):
         shape = [len(x), *[1] * (x.dim() - 1 - len(module.normalized_shape)), *module.normalized_shape]
         normed = functional.layer_norm(x, module.normalized_shape, eps=module.eps)
@@ -198,7 +200,7 @@ def _effect(
     last = isinstance(module, nn.Linear)
 
     def spread(own: Tensor) -> Tensor:
-        """(B, channels) beside the dimensions of the layer's inputs."""
+        """Reshapes signs (B, channels) for broadcasting with the layer's inputs."""
         between = [1] * (x.dim() - 2)
         return own.view([len(own), *between, -1] if last else [len(own), -1, *between])
 

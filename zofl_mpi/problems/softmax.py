@@ -1,4 +1,4 @@
-"""[A] section IV: multinomial logistic regression, F(x) the mean cross-entropy, with the terms of `ProximalLoss`."""
+"""Softmax regression, [A] section IV: F(x) is the mean cross-entropy, with the terms of `ProximalLoss`."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Softmax(ProximalLoss):
     Attributes:
         features: p, the length of one input.
         classes: C.
-        kernel: code that computes the local steps: numpy, numba (compiled), auto (numba where it is installed, n at
-            least 4,096 and an input at most 2,048 numbers: it saves too little in smaller models to repay its loading).
+        kernel: code of the local steps: numpy, numba (compiled) or auto. auto is numba if it is installed, n is at
+            least 4,096 and an input has at most 2,048 numbers; smaller models do not repay its loading.
     """
 
     features: int = injected()
@@ -53,11 +53,11 @@ class Softmax(ProximalLoss):
 
     @property
     def _chosen(self) -> tuple[str, str]:
-        """The kernel, and why."""
+        """Kernel and reason."""
         return choose(self.kernel, self.classes, self.features)
 
     def kernel_for(self, work: Work, data: Dataset, before: str = "") -> KernelChoice:
-        """Chooses the kernel of a run: for "auto" that of the run that is continued, else the one for these sizes."""
+        """Chooses a run's kernel; "auto": the resumed run's kernel `before`, else by sizes."""
         if self.kernel == "auto" and (before == "numpy" or (before == "numba" and numba_installed())):
             return KernelChoice(before, f"{before}, as the run began")
         return KernelChoice(*self._chosen)
@@ -66,17 +66,17 @@ class Softmax(ProximalLoss):
         return replace(self, kernel=cast(Any, name))
 
     def prepare(self, kernel: str, data: Dataset) -> None:
-        """Makes a kernel ready: a compiled one is compiled at first (seconds) and kept on the disk."""
+        """Compiles a compiled kernel (seconds), or loads it from disk."""
         if kernel == "numba":
             own = replace(self, kernel="numba")
             own.descend(data, np.zeros(self.n, self.dtype), np.zeros((1, 1), np.int64), np.zeros(1))
 
     def flops(self, batch_size: int) -> float:
-        """FLOPs of the two products with the batch: logits and gradient."""
+        """FLOPs of two products with the batch: logits and gradient."""
         return 4.0 * batch_size * self.n
 
     def client_bytes(self, batch_size: int, gradient: bool) -> float:
-        """The model, its gradient and the step; a mini-batch, its logits and their residuals."""
+        """Bytes of the model, a mini-batch, its logits and residuals; with `gradient` also gradient and step."""
         numbers = (3 if gradient else 1) * self.n + batch_size * (self.n // self.classes + 2 * self.classes)
         return float(numbers * np.dtype(self.dtype).itemsize)
 
@@ -94,8 +94,8 @@ class Softmax(ProximalLoss):
     def after_steps(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
         """See `ProximalLoss.after_steps`.
 
-        A constant factor s of the inputs is not applied to every sample but once to the models: W' = s W has the same
-        logits on the stored inputs, and a step gamma of W is a step gamma s^2 of W'.
+        A constant input scale s is applied once to the models, not to every sample: W' = s W has the same logits on the
+        stored inputs, and a step gamma of W is a step gamma s^2 of W'.
         """
         factor = _common_factor(steps.data)
         s = factor or 1.0
@@ -133,7 +133,7 @@ class Softmax(ProximalLoss):
 
 
 def _common_factor(data: Dataset) -> float | None:
-    """The s > 0 for which every input of the model is s times the stored one; None where there is none."""
+    """Factor s > 0 by which all stored inputs are multiplied; None if there is no common one, or a shift."""
     if not isinstance(data.scale, int | float) or not isinstance(data.shift, int | float):
         return None
     return float(data.scale) if data.scale > 0 and data.shift == 0 else None

@@ -1,7 +1,6 @@
-"""A network in three parts: a client's, its auxiliary head, and the server's ([C], SplitFed, CSE-FSL); see `Split`.
+"""Split network of torch modules: client part, auxiliary head, server part ([C], SplitFed, CSE-FSL); see `Split`.
 
-All losses are means over a batch, by default cross-entropies. Images may be augmented: padded by 4, cropped back,
-mirrored.
+Losses are means over a batch, by default cross-entropies. Images may be augmented: padded by 4, cropped back, mirrored.
 """
 
 import copy
@@ -30,21 +29,21 @@ from zofl_mpi.problems.sensors import SENSORS
 
 @dataclass(frozen=True, kw_only=True)
 class TorchSplit(Split):
-    """Members that split networks of torch modules share."""
+    """Base class of split networks of torch modules."""
 
     dtype: str = "float32"  # or "float64", of all vectors
-    device: str = "cpu"  # where it computes, as torch calls it
-    bf16: bool = False  # forward passes in bfloat16 where torch's autocast does so; losses in float32
-    tf32: bool = False  # on a GPU, products of float32 with 10 bits of each factor
-    client_side: Flat = field(init=False, repr=False, compare=False)  # client's part with the auxiliary head; and
-    server_side: Flat = field(init=False, repr=False, compare=False)  # the server's, as functions of flat vectors
+    device: str = "cpu"  # torch's name of the device
+    bf16: bool = False  # forward passes in bfloat16 by torch's autocast; losses in float32
+    tf32: bool = False  # on a GPU, float32 products with 10-bit mantissas
+    client_side: Flat = field(init=False, repr=False, compare=False)  # client part with auxiliary head
+    server_side: Flat = field(init=False, repr=False, compare=False)  # server part
 
     @property
     def n_client(self) -> int:
         return self.client_side.sizes()[0]
 
     def kernel_name(self, batch_size: int) -> str:
-        """torch, and the kind of device: each kind rounds differently."""
+        """Kernel name: "torch", device type and precision; each combination rounds differently."""
         kind = torch.device(self.device).type
         return f"torch {kind}{' bf16' if self.bf16 else ''}{' tf32' if self.tf32 and kind != 'cpu' else ''}"
 
@@ -56,11 +55,11 @@ class TorchSplit(Split):
         return str(torch.get_device_module(place).get_device_name(place))
 
     def precision(self, device: str = "") -> AbstractContextManager[Any]:
-        """Context manager in which forward passes on this device, by default its own, run in bfloat16 if need be."""
+        """Context manager: bfloat16 forward passes if `bf16`, on `device` or by default on its own."""
         return torch.autocast(torch.device(device or self.device).type, torch.bfloat16) if self.bf16 else nullcontext()
 
     def narrowed(self, smashed: Tensor) -> Tensor:
-        """Smashed samples as they travel; CUDA's autocast leaves a GroupNorm's output in float32."""
+        """Smashed samples in the message's dtype: CUDA's autocast leaves a GroupNorm's output in float32."""
         return smashed.bfloat16() if self.bf16 else smashed
 
 
@@ -72,21 +71,21 @@ TRIED = 64
 @final
 @dataclass(frozen=True)
 class SplitNetwork(TorchSplit):
-    """A `Split` problem of three torch modules with a loss. The methods that train it hold all vectors."""
+    """A `Split` problem of three torch modules with a loss; methods hold its vectors."""
 
     equal_sizes: ClassVar[bool] = True
     client: nn.Module
     auxiliary: nn.Module
     server: nn.Module
-    input_shape: tuple[int, ...]  # shape that an input (p,) is given
+    input_shape: tuple[int, ...]  # shape for inputs (p,)
     classes: int  # C, of the data
-    loss: Any = None  # a mean over samples of outputs (B, ...) and targets (B, ...); None: the cross-entropy
+    loss: Any = None  # mean over samples of outputs (B, ...) and targets (B, ...); None: cross-entropy
     metrics: Mapping[str, Metric] | None = None  # of the server part's outputs, as `TorchProblem.metrics`
-    # inputs (k, p) and targets (k, ...) of real samples to try the parts with; None: zeros, of class 0
+    # inputs (k, p) and targets (k, ...) of real samples for trying the parts; None: numbers from -1 to 1, of class 0
     examples: tuple[Array, Array] | None = None
-    sensors: tuple[str, ...] = ()  # of the clients, in turn (`problems.sensors`); () where all see images as they are
+    sensors: tuple[str, ...] = ()  # of the clients, in turn (`problems.sensors`); (): images are unchanged
     smashed_shape: tuple[int, ...] = field(init=False, compare=False)
-    smashed_bytes: int = field(init=False, compare=False)  # of a sample, as it travels
+    smashed_bytes: int = field(init=False, compare=False)  # message bytes of a smashed sample
     allows_batch_of_one: bool = field(init=False, compare=False)
     _objective: Objective = field(init=False, repr=False, compare=False)
     _examples: Examples = field(init=False, repr=False, compare=False)
@@ -107,7 +106,7 @@ class SplitNetwork(TorchSplit):
         vars(self).update(client_side=client_side, server_side=server_side)
 
     def _check(self) -> None:
-        """Refuses parts that share parameters, have nothing to train, or depend on a count of batches."""
+        """Raises UserError if parts share parameters, have nothing to train, or depend on a count of batches."""
         held = [id(value) for part in self._parts() for value in (*part.parameters(), *part.buffers())]
         if len(set(held)) < len(held):
             raise UserError("the client, auxiliary and server parts share parameters; give each its own")
@@ -119,9 +118,10 @@ class SplitNetwork(TorchSplit):
             raise UserError("a BatchNorm with momentum=None depends on a count of batches; give it a number")
 
     def _try(self) -> None:
-        """Passes two samples through all parts on the CPU, and notes how they are smashed; the parts stay as they were.
+        """Tries all parts on the examples on the CPU and sets the smashed shape; the parts stay unchanged.
 
-        A part that does not fit its inputs, draws random numbers, or changes its parameters is refused.
+        Raises:
+            UserError: a part does not take its inputs, draws random numbers, or changes its parameters.
         """
         buffers = [b for part in self._parts() for b in part.buffers()]
         kept = [b.clone() for b in buffers]
@@ -142,13 +142,13 @@ class SplitNetwork(TorchSplit):
             if not torch.equal(state, torch.random.get_rng_state()):
                 raise UserError(
                     "a part draws random numbers in a forward pass (dropout?), which no seed of the run reaches: "
-                    "take probability 0"
+                    "set probability 0"
                 )
             try:
                 one = self.client(inputs[:1])
                 self.auxiliary(one), self.server(one)
                 allows_batch_of_one = True
-            except ValueError:  # a BatchNorm that is left with one number of each channel
+            except ValueError:  # BatchNorm with a single number per channel
                 allows_batch_of_one = False
         for name, part, before in zip(PARTS, self._parts(), versions, strict=True):
             if [p._version for p in part.parameters()] != before:
@@ -206,18 +206,18 @@ class SplitNetwork(TorchSplit):
         return SENSORS[self.sensors[i % len(self.sensors)]](inputs) if self.sensors else inputs
 
     def example(self, count: int) -> tuple[Tensor, Tensor]:
-        """Zeros (count, *input_shape), and targets (count, ...) of zeros, as class 0."""
+        """Zero inputs (count, *input_shape) and zero targets (count, ...), as class 0."""
         x, targets = self._examples.zeros(count, torch.device(self.device))
         return _channels_last(x), targets
 
     def augmentation(self, kind: str) -> Callable[[Tensor, np.random.Generator], Tensor]:
-        """`crop_flip`, the only kind, for images."""
+        """`crop_flip`, the only kind (UserError: inputs are no images)."""
         if len(self.input_shape) != 3:
             raise UserError(f"--augment {kind}: inputs of shape {self.input_shape} are no images")
         return crop_flip
 
     def to_device(self, value: Tensor) -> Tensor:
-        """A tensor that has travelled, on the device; on a GPU with the channels last, as they were before."""
+        """Moves a received tensor to the device; on a GPU restores the channels-last layout."""
         there = device_cache.to_device(value, self.device)
         return there if device_cache.is_host(self.device) else _channels_last(there)
 
@@ -231,7 +231,7 @@ class SplitNetwork(TorchSplit):
 
     @property
     def local_losses(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """In float64, without a graph; None for a loss that is no mean of samples' own."""
+        """In float64, without a graph; None if the loss is no mean over samples."""
         return self._local_losses if self._objective.separate else None
 
     def _local_losses(self, smashed: Tensor, labels: Tensor) -> Tensor:
@@ -241,12 +241,10 @@ class SplitNetwork(TorchSplit):
 
     @property
     def head_gradient(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
-        """(smashed, labels) -> local loss () and its gradient (n_a,) in theta_a, within `client_side.bound_to`.
+        """(smashed, labels) -> local loss () and its gradient (n_a,) in theta_a, by a forward pass only.
 
-        By a forward pass alone.
-
-        None for another loss than the cross-entropy, and a head that is not a linear layer with nothing to train before
-        it.
+        Call within `client_side.bound_to`. None unless the loss is the cross-entropy and the head has a final linear
+        layer and no other parameters.
         """
         linear = linear_of(self.auxiliary) if self._objective.plain else None
         return None if linear is None else partial(self._head_gradient, linear)
@@ -266,7 +264,7 @@ class SplitNetwork(TorchSplit):
         return self._objective.mean(widened(outputs), labels, outputs)
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """(B, classes) logits of the server's part on the inputs; both sides must be bound."""
+        """Logits (B, classes) of the whole network; both sides must be bound."""
         return self._output(self.server, self.smash(inputs))
 
     def _output(self, part: nn.Module, x: Tensor) -> Tensor:
@@ -289,7 +287,7 @@ class SplitNetwork(TorchSplit):
     def score(
         self, inputs: Tensor, labels: Tensor, seen: list[tuple[Tensor, Tensor]] | None = None
     ) -> dict[str, float | Tensor]:
-        """Number of samples, () sum of their losses, and of classes () how many are hits; on the device."""
+        """Number of samples, sum () of their losses and, for classes, number () of hits; on the device."""
         outputs = widened(self.logits(inputs))
         if seen is not None:
             seen.append((outputs, labels))
@@ -302,7 +300,7 @@ class SplitNetwork(TorchSplit):
         return sums
 
     def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """The samples' mean loss ("loss"), and of classes the share that is classified correctly ("accuracy")."""
+        """Mean "loss" of the samples and, for classes, "accuracy"."""
         accuracy = {"accuracy": sums["hits"] / sums["samples"]} if "hits" in sums else {}
         return {**accuracy, "loss": sums["loss"] / sums["samples"]}
 
@@ -311,11 +309,11 @@ class SplitNetwork(TorchSplit):
         return tuple(self.metrics or ())
 
     def measured(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """The metrics that a user has given, of all outputs and targets."""
+        """The user's metrics of all outputs and targets."""
         return self._objective.measured(outputs, targets, known=False)
 
     def check_metrics(self, data: Dataset) -> None:
-        """Tries the metrics on held-out samples at the first model (UserError: one gives no number)."""
+        """Tries the metrics on held-out samples at the initial model (UserError: one gives no number)."""
         if self.metrics and len(data):
             inputs, targets = self.samples(data, np.arange(min(len(data), TRIED)))
             with (
@@ -327,7 +325,7 @@ class SplitNetwork(TorchSplit):
             self._objective.measured(widened(outputs), targets, known=True)
 
     def module_of(self, final: Mapping[str, Any]) -> nn.Module:
-        """The client's part, then the server's; the head is no part of the network that reports score."""
+        """Copy of client part and server part in sequence; reports do not use the auxiliary head."""
         theta, buffers, theta_s, buffers_s = (
             self.to_device(torch.from_numpy(np.array(final[name])))
             for name in ("theta", "buffers", "theta_s", "buffers_s")
@@ -338,12 +336,12 @@ class SplitNetwork(TorchSplit):
 
 
 def widened(x: Tensor) -> Tensor:
-    """The same numbers in float32 at least."""
+    """Converts to float32 unless the dtype is wider."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def crop_flip(x: Tensor, generator: np.random.Generator) -> Tensor:
-    """Images (B, channels, height, width), padded by 4 zeros, cropped back at random, mirrored with probability 1/2."""
+    """Augments images (B, channels, height, width): zero padding by 4, random crop, mirroring with probability 1/2."""
     count, _, height, width = x.shape
     places, mirrored = generator.integers(0, 9, (2, count)), generator.random(count) < 0.5
     up, left, flip = device_cache.to_device(torch.from_numpy(np.stack([*places, mirrored])), x.device)
@@ -353,9 +351,9 @@ def crop_flip(x: Tensor, generator: np.random.Generator) -> Tensor:
     columns = left[:, None] + torch.where(flip[:, None].bool(), columns.flip(1), columns)
     which = torch.arange(count, device=x.device)[:, None, None]
     cropped = padded.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]]
-    return cropped.permute(0, 3, 1, 2)  # channels last in memory, as they came
+    return cropped.permute(0, 3, 1, 2)  # channels last in memory, like the input
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    """The batch with a pixel's channels beside each other in memory, where it has some."""
+    """Converts images to channels-last layout; other tensors stay unchanged."""
     return x.to(memory_format=torch.channels_last) if x.dim() == 4 else x

@@ -1,4 +1,4 @@
-"""Networks, cut in two: a small CNN, ResNet-18 in its CIFAR form, and a multilayer perceptron."""
+"""Split networks for images: a small CNN, ResNet-18 for CIFAR, and a multilayer perceptron."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ SplitModules = tuple[
 @final
 @dataclass(frozen=True)
 class ConvNet:
-    """Stages of a 3x3 convolution, a normalisation and a ReLU, then a linear layer: a deep client's part is cheap.
+    """Small split CNN: stages of 3x3 convolution, normalisation and ReLU, then a linear layer.
+
+    Even a client with many stages is cheap.
 
     Attributes:
-        channels: of each stage's convolution.
-        strides: of each stage's convolution.
-        cut: stages at the client; the others and the linear layer are the server's.
+        channels: output channels of each stage's convolution.
+        strides: stride of each stage's convolution.
+        cut: number of stages at the client; the server has the others and the linear layer.
         head: auxiliary head: linear (on all smashed numbers) or pooled (on each channel's mean).
-        norm: group (GroupNorm of 16 channels a group: no statistics of other samples) or batch (BatchNorm).
+        norm: normalisation: group (GroupNorm with 16 channels per group, independent of other samples) or batch
+            (BatchNorm).
     """
 
     channels: tuple[int, ...] = at_least(1, (16, 32, 32, 64), "whole numbers")
@@ -42,7 +45,7 @@ class ConvNet:
         demand(1 <= self.cut <= len(self.channels), "cut", self.cut, f"from 1 to {len(self.channels)}, the stages")
 
     def parts(self, shape: Sequence[int], classes: int) -> SplitModules:
-        """The network for images of `shape` (channels, height, width), cut (UserError: inputs that are no images)."""
+        """Client part, auxiliary head and server part for `shape` (channels, height, width) (UserError: no images)."""
         from zofl_mpi.problems.models import NORMS, cut_after
 
         demand_images(shape, "split_cnn")
@@ -58,18 +61,18 @@ class ConvNet:
 @final
 @dataclass(frozen=True)
 class ResNet:
-    """[C] VI-B: with width 64 ResNet-18 in its CIFAR form; a stage has twice the channels of the one before.
+    """Split ResNet, [C] VI-B: at width 64 ResNet-18 for CIFAR; each stage has twice the channels of the previous one.
 
-    He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016. With 64 channels and the cut after
-    the first block these are the parts that [C]'s Table II describes: 75,840 parameters at a client, 655,370 in the
-    auxiliary head Linear(65536, 10), 11,173,962 in the whole network, a smashed sample of 64 x 32 x 32.
+    He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016. Width 64 with the cut after the
+    first block matches [C]'s Table II. It has 75,840 parameters at a client, 655,370 in the auxiliary head
+    Linear(65536, 10) and 11,173,962 in the whole network. Smashed samples are 64 x 32 x 32.
 
     Attributes:
         width: channels of the first stage.
-        stages: basic blocks of each stage.
-        cut: basic blocks at the client: 1 is the paper's Client Size 1, 3 its Client Size 2.
+        stages: number of basic blocks of each stage.
+        cut: number of basic blocks at the client: 1 is the paper's Client Size 1, 3 its Client Size 2.
         head: auxiliary head: linear (on all smashed numbers) or pooled (on each channel's mean).
-        norm: batch (BatchNorm), or group (GroupNorm of 16 channels a group: no statistics of other samples).
+        norm: batch (BatchNorm) or group (GroupNorm with 16 channels per group, independent of other samples).
     """
 
     width: int = at_least(1, 64)
@@ -84,7 +87,7 @@ class ResNet:
         demand(0 <= self.cut < blocks, "cut", self.cut, allowed)
 
     def parts(self, shape: Sequence[int], classes: int) -> SplitModules:
-        """The network for images of `shape` (channels, height, width), cut (UserError: others, or too small ones)."""
+        """Client part, auxiliary head and server part for `shape` (UserError: no images, or too small ones)."""
         from zofl_mpi.problems.models import NORMS, BasicBlock, cut_after
 
         demand_images(shape, "split_resnet")
@@ -107,16 +110,16 @@ class ResNet:
 @final
 @dataclass(frozen=True)
 class SplitMLP:
-    """A multilayer perceptron cut after its first layer, of k features: small networks whose clients must compress.
+    """Multilayer perceptron cut after its first layer, which compresses inputs to k features.
 
     Attributes:
-        hidden: widths: of the client's layer (tanh; the smashed features), then of the server's hidden layers (ReLU).
+        hidden: widths of the client's layer (tanh; the k smashed features), then of the server's hidden layers (ReLU).
     """
 
     hidden: tuple[int, ...] = at_least(1, (4, 100), "whole numbers")
 
     def parts(self, shape: Sequence[int], classes: int) -> SplitModules:
-        """For inputs of `shape`; the auxiliary is a linear layer."""
+        """Client part, auxiliary head (a linear layer) and server part for inputs of `shape`."""
         from zofl_mpi.problems.models import MLP
 
         nn, (k, *server) = torch.nn, self.hidden
@@ -125,7 +128,7 @@ class SplitMLP:
 
 
 def demand_images(shape: Sequence[int], problem: str) -> None:
-    """Refuses inputs that are no images (channels, height, width)."""
+    """Raises UserError for inputs that are no images (channels, height, width)."""
     if len(shape) != 3:
         stored = "an .npz has images in x (samples, channels, height, width)"
         raise UserError(f"--problem {problem}: inputs of {shape[0]} numbers are no square images; {stored}")

@@ -1,8 +1,8 @@
-"""[C] VI-C: a language model cut in three (see `Split`), on texts of a context and its completion.
+"""Split language model (see `Split`), [C] VI-C, on texts of a context and its completion.
 
-A loss is the mean cross-entropy of the tokens of a batch's completions, each predicted from all before it. Training
-losses have labels smoothed, zeroth-order ones too; those of reports have not. Texts are padded on the right to the
-batch's longest: attention is causal, so that padding reaches no token that counts, and needs no mask.
+A loss is the mean cross-entropy of the completion tokens of a batch, each predicted from all tokens before it. Training
+losses, zeroth-order ones too, use label smoothing; reports do not. Texts are padded on the right to the batch's
+longest. Attention is causal: padding affects no token of the loss, and needs no mask.
 """
 
 import copy
@@ -27,15 +27,16 @@ from zofl_mpi.problems.flat import Flat
 from zofl_mpi.problems.lm import CAUSAL, LastBlocks, SplitModel, narrow_frozen
 from zofl_mpi.problems.split import TorchSplit
 
-NONE = texts.NONE  # the label of a position that predicts nothing: of contexts and padding
-REPORTED_AT_ONCE = 32  # texts of a report whose logits are computed at once
+NONE = texts.NONE  # label of positions without loss: contexts and padding
+REPORTED_AT_ONCE = 32  # texts per computation of a report's logits
 
 
 @final
 @dataclass(frozen=True)
 class SplitLM(TorchSplit):
-    """A `Split` problem of a language model. Methods that train it hold all vectors; frozen weights are in no vector,
-    and with `bf16` those of products are stored so.
+    """A `Split` problem of a language model.
+
+    Methods hold its vectors. Frozen weights are in no vector; with `bf16`, those of products are stored in bfloat16.
     """
 
     allows_batch_of_one: ClassVar[bool] = True
@@ -43,20 +44,20 @@ class SplitLM(TorchSplit):
     report_batch: ClassVar[int] = 4  # as in validation batches of LoRA's and SplitLoRA's codes
     parts: SplitModel  # client, auxiliary and server, in `dtype`, on `device`
     longest: int  # T, input tokens of the longest text
-    targets: int  # completion tokens of the text that has most
-    label_smoothing: float = 0.1  # share of a label that is spread over the whole vocabulary, in training losses
-    choices: int = 1  # completions of each text, of which a report scores all and training takes the right one
+    targets: int  # largest number of completion tokens of a text
+    label_smoothing: float = 0.1  # share of a label spread over the whole vocabulary, in training losses
+    choices: int = 1  # completions of each text; a report scores all, training uses the right one
 
     def __post_init__(self) -> None:
         demand(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "from 0 to below 1")
         for part in self.parts[:3]:
-            part.eval()  # nothing of it depends on that, but for transformers' own gradient checkpointing
+            part.eval()  # only switches off transformers' own gradient checkpointing
         if self.bf16 and self.dtype == "float32":  # autocast leaves float64 as it is
             narrow_frozen(self.parts)
         client_side = Flat([self.parts.client, self.parts.auxiliary], True, self.tf32)
         server_side = Flat(
             [self.parts.server], True, self.tf32, without=client_side.parameters
-        )  # of tied embeddings the matrix
+        )  # the matrix of tied embeddings
         vars(self).update(client_side=client_side, server_side=server_side)
 
     # --- sizes
@@ -70,10 +71,10 @@ class SplitLM(TorchSplit):
         return self._padded(data, positions) * self.smashed_shape[1] * itemsize
 
     def label_bytes(self, data: Dataset, positions: Batch) -> int:
-        return 8 * self._padded(data, positions)  # those of contexts and padding too
+        return 8 * self._padded(data, positions)  # includes contexts and padding
 
     def _padded(self, data: Dataset, positions: Batch) -> int:
-        """Positions of a batch, whose texts travel as long as the longest of them."""
+        """Number of positions of a batch; its texts are padded to the longest."""
         return len(positions) * (int(texts.lengths(data, positions).max()) - 1)
 
     @cached_property
@@ -83,7 +84,7 @@ class SplitLM(TorchSplit):
 
     @contextmanager
     def pieces_like_batch_of(self, batch: int) -> Iterator[None]:
-        """Context manager: the logits come in as many pieces as those of a batch of so many texts, the longest."""
+        """Context manager: computes logits in as many pieces as for `batch` texts of maximum length."""
         heads = (self.parts.auxiliary, self.parts.server)
         for head in heads:
             head.pieces = head.pieces_of(batch * self.targets)
@@ -96,19 +97,19 @@ class SplitLM(TorchSplit):
     # --- batches
 
     def samples(self, data: Dataset, positions: Batch) -> tuple[Tensor, Tensor]:
-        """Tokens (B, T) and labels (B, T), `NONE` where nothing is predicted, on the device."""
+        """Tokens (B, T) and labels (B, T), `NONE` without loss, on the device."""
         tokens, labels = texts.batch(data, positions)
         return to_device(torch.from_numpy(tokens), self.device), self._noted(torch.from_numpy(labels))
 
     def evaluation_samples(self, data: Dataset, positions: Batch) -> tuple[Tensor, Tensor]:
-        """The same of texts to score, of a choice all completions one after the other, the right one first."""
+        """Tokens and labels of texts to score; a choice gives a row for each completion, the right one first."""
         if self.choices == 1:
             return self.samples(data, positions)
         rows = texts.choices(data, positions)
         return self.samples(rows, np.arange(len(rows)))
 
     def _noted(self, labels: Tensor) -> Tensor:
-        """The labels on the device, with a note of what `predicted` finds: else the host would wait for the GPU."""
+        """Labels on the device with the result of `predicted` attached: computed there, the host would wait."""
         if labels.device.type != "cpu":
             return labels
         at, targets = predicted(labels)
@@ -117,7 +118,7 @@ class SplitLM(TorchSplit):
         return placed
 
     def example(self, count: int) -> tuple[Tensor, Tensor]:
-        """Texts (count, T) of token 0, the longest, each with a completion that is the longest."""
+        """Texts (count, T) of token 0, with texts and completions of maximum length."""
         tokens = torch.zeros(count, self.longest, dtype=torch.int64, device=self.device)
         labels = torch.full_like(tokens, NONE)
         labels[:, -self.targets :] = 0
@@ -127,7 +128,7 @@ class SplitLM(TorchSplit):
         raise UserError(f"--augment {kind}: texts are no images")
 
     def to_device(self, value: Tensor) -> Tensor:
-        """A tensor that has travelled, on the device; whole numbers are labels."""
+        """Moves a received tensor to the device; integers are labels."""
         return to_device(value, self.device) if value.is_floating_point() else self._noted(value)
 
     # --- computing
@@ -150,7 +151,7 @@ class SplitLM(TorchSplit):
         at, targets = predicted(labels)
         with self.precision():
             losses = back.losses(smashed, at, targets, self.label_smoothing, forward_only)
-        # in float64 the sum over tokens, not the logits: a vocabulary's worth of them for each token
+        # only the sum over tokens is float64: logits are as many as the vocabulary for each token
         return losses.mean() if losses.requires_grad else losses.double().mean()
 
     def loss_count(self, labels: Tensor) -> int:
@@ -162,8 +163,10 @@ class SplitLM(TorchSplit):
         return torch.no_grad()
 
     def score(self, inputs: Tensor, labels: Tensor) -> dict[str, float]:
-        """Completion tokens, the sum of their cross-entropies, how many are the likeliest one; batches of
-        `report_batch` texts, and the sum of their means; of a choice the texts, and how many are chosen rightly.
+        """Sums for `quality` over completion tokens: their number, cross-entropies ("nats") and top-1 hits.
+
+        Also the number of batches of `report_batch` texts and the sum of their means. For choices also the number of
+        texts, and of those whose right completion has the smallest mean cross-entropy.
         """
         parts = zip(torch.split(inputs, REPORTED_AT_ONCE), torch.split(labels, REPORTED_AT_ONCE), strict=True)
         whole = torch.cat([self._rows(*part) for part in parts], dim=1)
@@ -179,8 +182,8 @@ class SplitLM(TorchSplit):
         return sums
 
     def _rows(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """(3, B) of each text: completion tokens, the sum of their cross-entropies, how many are the likeliest."""
-        used = int(labels.ne(NONE).any(dim=0).nonzero().max()) + 1  # by the longest
+        """Sums (3, B) of each text: number of completion tokens, their cross-entropies, their top-1 hits."""
+        used = int(labels.ne(NONE).any(dim=0).nonzero().max()) + 1  # length of the longest text
         inputs, labels = inputs[:, :used], labels[:, :used]
         (at, targets), smashed = predicted(labels), self.smash(inputs)
         with self.precision():
@@ -194,9 +197,12 @@ class SplitLM(TorchSplit):
         return torch.stack([count.cpu().double(), *sums])
 
     def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Mean cross-entropy of a token ("loss") and its exponential ("perplexity"); the exponential of the mean over
-        batches of their means, which the reference codes print ("perplexity_batches"); and the share of tokens that are
-        the likeliest one, of choices that of texts whose right completion has the least mean ("accuracy").
+        """Quality from the sums of `score`.
+
+        - "loss": mean cross-entropy of a token; "perplexity": its exponential.
+        - "perplexity_batches": exponential of the mean of batch means, as the reference codes print.
+        - "accuracy": share of tokens with the largest logit; for choices, share of texts whose right completion has the
+          smallest mean cross-entropy.
         """
         loss = sums["nats"] / sums["tokens"]
         return {
@@ -207,8 +213,9 @@ class SplitLM(TorchSplit):
         }
 
     def full_model(self, theta: Tensor, theta_s: Tensor) -> Any:
-        """The model of `transformers` at theta (n_l,), of which the client's part counts, and theta_s (n_s,), with LoRA
-        in its weights; it writes by `generate`. Tensors are copies.
+        """The whole model of `transformers` at theta (n_l,) and theta_s (n_s,), with LoRA merged.
+
+        It leaves out the auxiliary part. Its `generate` writes texts; tensors are copies.
         """
         with (
             self.client_side.bound_to(self.to_device(theta)),
@@ -225,13 +232,13 @@ class SplitLM(TorchSplit):
 
     @property
     def remarks(self) -> list[str]:
-        """Line about the model at the start of a run."""
-        drifts = "embedding and unembedding, one matrix of the model, are one at each side here, which drift apart"
+        """Remarks on the model, printed at the start of a run."""
+        drifts = "the model's tied embedding and unembedding become two matrices, one on each side, that drift apart"
         return [drifts] if self.parts.untied else []
 
 
 def predicted(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """(k,) the positions among all of labels (B, T) that predict something, and (k,) what comes there."""
+    """Positions (k,) with a label other than NONE, among all of labels (B, T), and these labels (k,)."""
     noted: tuple[Tensor, Tensor] | None = getattr(labels, "predicted", None)
     if noted is not None:
         return noted
@@ -241,5 +248,5 @@ def predicted(labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _exp(x: float) -> float:
-    """e^x, inf where it is too large."""
+    """e^x; inf on overflow."""
     return math.exp(x) if not x > 700 else math.inf

@@ -1,4 +1,4 @@
-"""Derivatives along a direction by forward-mode differentiation: a forward pass that carries tangents, without a graph.
+"""Directional derivatives by forward-mode differentiation: a forward pass with tangents, without a graph.
 
 Baydin, Pearlmutter, Syme, Wood, Torr, "Gradients without Backpropagation", arXiv:2202.08587.
 """
@@ -14,13 +14,13 @@ from torch.autograd import forward_ad
 from zofl_mpi.problems.flat import Flat
 
 with warnings.catch_warnings(), forward_ad.dual_level():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of what torch itself uses when the first dual is made
+    warnings.simplefilter("ignore", DeprecationWarning)  # raised inside torch at the first dual
     forward_ad.make_dual(torch.zeros(()), torch.zeros(()))  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def tangents(flat: Flat, part: slice, u: Tensor) -> Iterator[None]:
-    """Context manager, within `flat.bound_to`: the parameters of that part of theta carry u (d,) as their tangent."""
+    """Context manager, within `flat.bound_to`: gives the parameters in this part of theta the tangent u (d,)."""
     places, kept = flat.places(), []
     with forward_ad.dual_level():
         try:
@@ -30,7 +30,7 @@ def tangents(flat: Flat, part: slice, u: Tensor) -> Iterator[None]:
                     if part.start <= span.start < span.stop <= part.stop:
                         along = u[span.start - part.start : span.stop - part.start].view(shape)
                     elif p.dim() == 1 and part.stop <= span.start < span.stop:
-                        along = torch.zeros_like(p)  # for a bias without one torch would import its compiler (1 s)
+                        along = torch.zeros_like(p)  # without one, torch imports its compiler for a bias (1 s)
                     else:
                         continue
                     kept.append((module, name, p))
@@ -42,11 +42,11 @@ def tangents(flat: Flat, part: slice, u: Tensor) -> Iterator[None]:
 
 
 def channels_first(x: Tensor) -> Tensor:
-    """The inputs laid out as torch's derivative of GroupNorm needs them: it fails with channels last."""
+    """Copies inputs to channels-first: torch's forward derivative of GroupNorm fails on channels-last."""
     return x.clone(memory_format=torch.contiguous_format)
 
 
 def tangent_of(loss: Tensor) -> Tensor:
-    """() the derivative of a loss along the parameters' tangents, within `tangents`; 0 where it depends on none."""
+    """Derivative () of a loss along the parameters' tangents, within `tangents`; 0 if it depends on none."""
     tangent = forward_ad.unpack_dual(loss).tangent  # type: ignore[no-untyped-call]
     return torch.zeros_like(loss) if tangent is None else tangent

@@ -1,4 +1,4 @@
-"""The terms that [A] section IV adds to a loss, and the hierarchical problem of a loss with them."""
+"""Proximal terms of [A] section IV, and the hierarchical problem of a loss with them."""
 
 import math
 from abc import ABC, abstractmethod
@@ -21,12 +21,12 @@ from zofl_mpi.problems.sums import class_weights
 @final
 @dataclass(frozen=True)
 class ProximalTerms:
-    """Parameters of the terms that [A] section IV adds to a loss.
+    """Parameters of the proximal terms that [A] section IV adds to a loss.
 
     Attributes:
         lam: lambda, weight of the dissimilarity f_2 = (lambda/2) sum_i rho_i |x - y_i|^2.
         mu: weight of the proximal term (mu/2)|x - y|^2 of a client's problem; one number, or one per client.
-        radius: of the ball Y_i(x) around x to which y_i is confined; inf for none; one number, or one per client.
+        radius: of the ball Y_i(x) around x that contains y_i; inf for none; one number, or one per client.
     """
 
     lam: float = 1.0
@@ -38,7 +38,7 @@ class ProximalTerms:
             demand(all(value >= 0 for value in values), name, values, "a number, at least 0")
 
     def fit(self, m: int) -> None:
-        """Refuses a parameter that has neither one value nor one per client."""
+        """Raises UserError for a parameter with neither one value nor one per client."""
         for name, values in (("mu", self.mu), ("radius", self.radius)):
             demand(len(values) in (1, m), name, values, f"one number, or one for each of the {m} clients")
 
@@ -60,7 +60,7 @@ class ProximalSteps(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ProximalLoss(Problem, ABC):
-    """A loss with these terms, as a `Hierarchical` and as a `Smooth` problem.
+    """A loss with proximal terms, as a `Hierarchical` and as a `Smooth` problem.
 
     f_1(x) = F(x; server's data)                                  F: the mean loss over some data
     h_i(x, y) = F(y; client i's data) + mu_i / 2 |x - y|^2        over Y_i(x) = R^n, or the ball |y - x| <= radius_i
@@ -79,20 +79,20 @@ class ProximalLoss(Problem, ABC):
 
     @abstractmethod
     def evaluated(self, x: Array, data: Dataset) -> Iterable[tuple[NDArray[np.int64], Vector, NDArray[Any]]]:
-        """Labels (b,), losses (b,) at x (n,), and whether x classifies correctly (b,), of all of `data` by blocks."""
+        """Labels (b,), losses (b,) at x (n,) and hits (b,) (1 if correct), for all of `data`, block by block."""
 
     @abstractmethod
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:
-        """(n,) the gradient of F at x over the samples at positions `batch` (B,), or over all."""
+        """Gradient (n,) of F at x over the samples at positions `batch` (B,); None: over all."""
 
     @abstractmethod
     def after_steps(self, x: Array, y: Array, steps: ProximalSteps) -> Array:
-        """(k, n) the points after the steps from the rows of y (k, n), with the rows of x (k, n) as centres."""
+        """Takes the steps from the rows of y (k, n) with centres x (k, n); returns the end points (k, n)."""
 
     def score(self, x: Array, data: Dataset, mix: Vector | None = None) -> dict[str, float]:
-        """The mean loss F(x) ("loss"), summed in float64, and the share of `data` classified correctly ("accuracy").
+        """Mean "loss" F(x), summed in float64, and "accuracy".
 
-        A class that `data` lacks counts nothing in `mix`; both are not-a-number where no sample counts.
+        Classes that `data` lacks have no weight in `mix`; both are NaN if no sample has weight.
         """
         return weighted_means(self.evaluated(x, data), class_weights(data, mix))
 
@@ -111,7 +111,7 @@ class ProximalLoss(Problem, ABC):
         return float(self.m * self.weights[i] * self.terms.lam / 2 * (difference @ difference))
 
     def solve_client(self, i: int, data: Dataset, x: Array, y: Array, batches: Batch, stepsizes: Vector) -> Array:
-        """[A] Algorithm 2 from y (k, n), on valid positions; see `Hierarchical.solve_client`."""
+        """Runs [A] Algorithm 2, see `Hierarchical.solve_client` (IndexError: invalid position)."""
         if len(stepsizes) == 0:
             return y.copy()
         check_positions(data, batches, f"client {i}: ")
@@ -120,7 +120,7 @@ class ProximalLoss(Problem, ABC):
     def descend(
         self, data: Dataset, y: Array, batches: Batch, stepsizes: Vector, *, mu: float = 0.0, shift: Array | None = None
     ) -> Array:
-        """See `Problem.descend`; `terms` play no part in it, positions must be valid."""
+        """See `Problem.descend`; ignores `terms` (IndexError: invalid position)."""
         if len(stepsizes) == 0:
             return y.copy()
         check_positions(data, batches)
@@ -128,9 +128,9 @@ class ProximalLoss(Problem, ABC):
         return np.asarray(self.after_steps(y[None], y[None], steps)[0])
 
     def project(self, i: int, x: Array, y: Array | None = None) -> Array:
-        """(k, n) the rows of y projected onto the balls around the rows of x; y itself where there is no constraint.
+        """Projects the rows of y (k, n) onto the balls around the rows of x; y itself without a constraint.
 
-        As a `Lipschitz` problem, without y: x, since X_i = R^n.
+        Without y (`Lipschitz.project`): x itself, since X_i = R^n.
         """
         if y is None:
             return x
@@ -146,13 +146,13 @@ def weighted_means(
     evaluated: Iterable[tuple[NDArray[np.int64], Vector, NDArray[Any]]], each: Vector
 ) -> dict[str, float]:
     """Means of losses ("loss") and hits ("accuracy") of `ProximalLoss.evaluated`, with weights `each` (C,)."""
-    sums = np.zeros(3)  # of the weights, the losses, the hits
+    sums = np.zeros(3)  # of weights, losses, hits
     for labels, losses, hits in evaluated:
         sums += np.stack([np.ones_like(losses), losses, hits]) @ each[labels]
     return {"loss": float(sums[1] / sums[0]), "accuracy": float(sums[2] / sums[0])}
 
 
 def check_positions(data: Dataset, batches: Batch, who: str = "") -> None:
-    """Refuses positions that are not in the data, by an IndexError."""
+    """Raises IndexError for positions outside the data."""
     if batches.size and (batches.min() < 0 or batches.max() >= len(data)):
         raise IndexError(f"{who}a batch has a position outside 0..{len(data) - 1}")

@@ -1,4 +1,4 @@
-"""A page about runs, or a paper's figure of them; runs that differ in their seed alone are one group.
+"""Make a page about runs, or a paper's figure; runs that differ only in their seed form one group.
 
     zofl-report RESULT.h5 [MORE.h5 ...]              # report.html, which a browser opens from the file
     zofl-report GRID.toml --out figure.pdf           # means over seeds; figure.csv and figure.tex beside it
@@ -62,22 +62,23 @@ def main(words: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="zofl-report", description=__doc__, formatter_class=form)
-    parser.add_argument("inputs", type=Path, nargs="+", metavar="RESULT", help="HDF5 results, or one grid (.toml)")
-    told = "the file to write: .html, .png, .pdf or .svg (default: report.html; of a study with a figure STUDY.pdf)"
+    parser.add_argument("inputs", type=Path, nargs="+", metavar="RESULT", help="results (.h5), or one grid (.toml)")
+    told = "output file: .html, .png, .pdf or .svg (default: report.html; for a study with a figure STUDY.pdf)"
     parser.add_argument("--out", type=Path, help=told)
     parser.add_argument("--force", action="store_true", help="replace the page or figure at --out")
-    parser.add_argument("--watch", action="store_true", help="show the table in the terminal, anew every 2 seconds")
+    parser.add_argument("--watch", action="store_true", help="print a table in the terminal, updated every 2 seconds")
     figure = parser.add_argument_group("figures")
-    figure.add_argument("--x", choices=AGAINST, help="what curves are drawn against (default: rounds)")
+    figure.add_argument("--x", choices=AGAINST, help="horizontal axis (default: rounds)")
     figure.add_argument("--y", metavar="COLUMN", help="column to draw (default: test_accuracy, else the loss)")
-    control = "a group, or an entry of an axis: each curve less this one's, paired by seed"
+    control = "group, or axis entry, to subtract from each curve, paired by seed"
     figure.add_argument("--control", metavar="NAME", help=control)
     parts = parser.add_argument_group("grids and groups")
-    parts.add_argument("--results", type=Path, metavar="DIR", help="where a grid's results are (default: its folder)")
-    parts.add_argument("--trust", action="store_true", help="read a grid with user-defined methods or problems")
-    parts.add_argument("--only", action="append", default=[], metavar="AXIS=ENTRY[,ENTRY]", help="a part of a grid")
-    parts.add_argument("--best", metavar="COLUMN", help="only the best steps by a column as validation_accuracy")
-    over = "an axis of steps for --best (default: all that set step sizes alone)"
+    parts.add_argument("--results", type=Path, metavar="DIR", help="folder of a grid's results (default: the file's)")
+    parts.add_argument("--trust", action="store_true", help="import the grid's user-defined methods and problems")
+    parts.add_argument("--only", action="append", default=[], metavar="AXIS=ENTRY[,ENTRY]", help="select runs")
+    best = "keep the best step sizes by this column, such as validation_accuracy"
+    parts.add_argument("--best", metavar="COLUMN", help=best)
+    over = "axis of step sizes for --best (default: all axes that set nothing else)"
     parts.add_argument("--over", action="append", default=[], metavar="AXIS", help=over)
     return parser
 

@@ -1,4 +1,4 @@
-"""Of groups that differ in their steps alone, the best on validation samples; told where it lies at an edge."""
+"""Selection of the best step sizes on validation samples, with a notice if they lie at an edge."""
 
 import math
 from collections.abc import Sequence

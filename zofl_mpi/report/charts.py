@@ -100,7 +100,7 @@ def round_seconds(run: Run) -> Chart:
 
 
 def rank_seconds(run: Run) -> Chart:
-    """Where each rank's seconds went; rank 0, with --server-ranks S the first S ranks, is the server."""
+    """Each rank's seconds by kind; rank 0 is the server, with --server-ranks S the first S ranks are."""
     names, starts = groups(run.ranks["seconds_compute"].shape[2])
     data = [
         _bars(word, names, means(run.ranks[f"seconds_{kind}"].sum((0, 1)), starts), SECONDS[kind])

@@ -1,4 +1,4 @@
-"""Numbers and sentences about a result, as the page and the terminal show them."""
+"""Numbers and messages about a result, for the page and the terminal."""
 
 import json
 import shlex
@@ -16,15 +16,15 @@ from zofl_mpi.run.records import Run, checkpoint_path
 
 Facts = dict[str, str]
 LOSSES = ("test_loss", "objective", "loss")
-"""Columns that fall as training goes on; the first that a run has is its loss."""
+"""Columns that fall during training; the first one in a run is its loss."""
 CELL = 200
 """Characters of a text in a table."""
 UNTOLD = {"method", "rounds", "out", "resume", "force", "data_dir", "checkpoint_every"}
-"""Flags that tell no runs apart: they change no number, or stand in the table."""
+"""Flags that do not distinguish runs: they change no number, or have a column."""
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """A short name for each run: its method, and the flags that tell it from the others, at most three."""
+    """A short name for each run: its method, and at most three distinguishing flags."""
     named = [run.config for run in runs]
     shared = [key for key in named[0] if key not in UNTOLD and all(key in config for config in named)]
     differ = [key for key in shared if len({repr(config[key]) for config in named}) > 1][:3]
@@ -38,7 +38,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 
 def state(run: Run) -> str:
-    """Whether the run is done; the file of a killed run still says "running", but no process holds its lock."""
+    """State of a run: done, running or ended; a killed run's file says "running", but no process holds its lock."""
     status = str(run.attrs.get("status"))
     if status == "running" and not held(run.path):
         return "killed, or running where the file system has no locks"
@@ -75,7 +75,7 @@ def table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
 
 
 def origin(run: Run) -> Facts:
-    """Where a run comes from: command, code, machines, libraries."""
+    """Origin of a run: command, code, machines, libraries."""
     attrs = run.attrs
     dirty = ", with uncommitted changes" if attrs.get("git_dirty") else ""
     sessions, versions = _stored(run, "sessions"), dict(_stored(run, "versions"))
@@ -99,7 +99,7 @@ def origin(run: Run) -> Facts:
 
 
 def resumed_by(run: Run) -> str:
-    """The command that continues a run that has ended before its last round; "" if it has no checkpoint, or is done."""
+    """Command that continues an unfinished run; "" without a checkpoint, or if it is done."""
     module = str(run.attrs.get("command", "")).removeprefix("python -m ").partition(" ")[0]
     over = state(run) == "interrupted" or state(run).startswith("killed")
     if not over or module not in FAMILIES or not checkpoint_path(run.path).exists():
@@ -110,7 +110,7 @@ def resumed_by(run: Run) -> str:
 
 
 def sentences(run: Run) -> list[str]:
-    """Start, times and bytes of a run, in the words of its closing lines; how it is continued."""
+    """Start, times and bytes of a run, as in its closing lines, and how to continue it."""
     lines = [f"This command continues it: {command}"] if (command := resumed_by(run)) else []
     if "seconds_start" in run.attrs:
         lines.append(f"Start: {float(run.attrs['seconds_start']):.1f} s from the command to the first round.")
@@ -154,7 +154,7 @@ def _moved(run: Run) -> int:
 
 
 def _stored(run: Run, name: str) -> Any:
-    """An attribute that is stored as JSON, whose type `records.layout` has checked; empty where it is missing."""
+    """Value of a JSON attribute, with the type checked by `records.layout`; empty if missing."""
     return json.loads(run.attrs.get(name) or "[]")
 
 

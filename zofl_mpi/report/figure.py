@@ -90,7 +90,7 @@ def convention(curves: Sequence[Curve]) -> str:
 
 
 def quantity_in_words(curves: Sequence[Curve], y: str, control: str | None) -> str:
-    """A column with its unit, and what it is less."""
+    """A column with its unit, and the quantity subtracted from it."""
     unit = next((run.units[y] for curve in curves for run in curve.group.runs if run.units.get(y)), "1")
     shown = "%" if _in_percent(y) else "" if unit == "1" else plain(unit, LABEL)
     if control:

@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone, as groups: of a grid, or of results that are named."""
+"""Groups of runs that differ in their seed only, from a grid or from named results."""
 
 import json
 import math

@@ -63,7 +63,7 @@ class Curve:
 
 
 def quantity(groups: Sequence[Group], y: str | None) -> str:
-    """The column to draw: `y`, or the test accuracy, or the first loss that all have (UserError: no such column)."""
+    """Column to draw: `y`, or the test accuracy, or the first common loss; UserError: no such column."""
     found = [{name for run in group.runs for name in run.rounds} for group in groups]
     if y is not None:
         check_one_of(sorted(set.union(*found)), y, "column", f"--y {y}: ")

@@ -15,7 +15,7 @@ from zofl_mpi.report.groups import Group, Groups, half_width
 from zofl_mpi.run.records import Run
 
 FIGURES_OF = 12
-"""Most runs of which each has figures of its own."""
+"""Maximum number of runs with individual figures."""
 QUALITIES = ("test_accuracy", "personal_accuracy", *facts.LOSSES)
 """Columns of the table of groups."""
 AT_ONCE = 3

@@ -1,9 +1,9 @@
-"""Comparison of the bits of results, clocks aside.
+"""Compare results bit by bit, without their timings.
 
-    zofl-same RESULT.h5 OTHER.h5 [MORE.h5 ...]       # what differs from the first; exit status 1 if anything does
+    zofl-same RESULT.h5 OTHER.h5 [MORE.h5 ...]       # differences from the first; exit status 1 if there are any
 
-Where bits differ it tells what may be why: other flags, data, kernels, processors or libraries. Two results of which
-neither has a finished round are not called equal (exit status 1). python -m zofl_mpi.report.same is the same.
+If bits differ, it lists possible causes: other flags, data, kernels, processors or libraries. Two results without any
+finished round are not called equal (exit status 1). python -m zofl_mpi.report.same is the same.
 """
 
 import argparse
@@ -20,13 +20,13 @@ from zofl_mpi.run.loop.screen import show
 from zofl_mpi.run.records import Run, load
 
 CLOCKS = {"seconds"}
-"""Columns of /rounds that tell the time."""
+"""Columns of /rounds with timings."""
 ELSEWHERE = " (in other rounds)"
-"""Ends the name of a column that is equal where both have values: a run is evaluated where it stopped, too."""
+"""Suffix of a column that is equal where both have values: a stopped run has an extra evaluation."""
 
 
 def differences(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> list[str]:
-    """The names of what differs between two results: steps, /final/*, /rounds/* without clocks, /clients/*.
+    """Names of the differences between two results: steps, /final/*, /rounds/* without timings, /clients/*.
 
     UserError: a file is no result, or cannot be read.
     """
@@ -48,7 +48,7 @@ def compared(a: Run, b: Run) -> list[str]:
 
 
 def circumstances(a: Run, b: Run) -> Iterator[str]:
-    """Yields what of two runs is not alike and may change bits: flags, data, kernel, processor, libraries, code."""
+    """Yield differences of two runs that may change bits: flags, data, kernel, processor, libraries, code."""
     names = [name for name in {**a.config, **b.config} if a.config.get(name) != b.config.get(name)]
     if names:
         yield f"other runs: {changes(names, a.config, b.config)}"
@@ -95,7 +95,7 @@ def bits(value: object) -> tuple[str, tuple[int, ...], bytes]:
 
 @printing
 def main(words: Sequence[str] | None = None) -> None:
-    """Prints a line for each result beside the first; exit status 1 where bits differ, 2 where one cannot be read."""
+    """Print a line for each result beside the first; exit status 1 if bits differ, 2 if a file cannot be read."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="zofl-same", description=__doc__, formatter_class=form)
     parser.add_argument("result", help="an HDF5 result")

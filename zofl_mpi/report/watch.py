@@ -1,4 +1,4 @@
-"""The table of runs in the terminal, drawn anew while they go on."""
+"""Live table of runs in the terminal."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How figures and tables spell methods, data sets and axes of a grid; and text as LaTeX wants it."""
+"""Names of methods, data sets and grid axes in figures and tables, and LaTeX escapes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,9 +15,9 @@ METHODS = {
     "server_sgd": "server SGD",
     "fedavg+server": "FedAvg + server",
 }
-"""How tables and figures spell them, in the order of their looks. Others are spelled as in the grid."""
+"""Names in tables and figures, in their display order; others appear as in the grid."""
 SYMBOLS = {"alpha": "α", "beta": "β", "tau": "τ", "lam": "λ"}
-"""How axes that are flags are spelled."""
+"""Symbols of axes that are flags."""
 LATEX = {
     "±": r"$\pm$",
     "α": r"$\alpha$",
@@ -34,7 +34,7 @@ LATEX = {
 
 
 def label_of(where: Mapping[str, str], flags: Mapping[str, Any]) -> str:
-    """A group's name from its {axis: entry}; a number stands beside its axis; "none" and no entry say nothing."""
+    """A group's name from its {axis: entry}; a number is preceded by its axis, and "none" is omitted."""
     words = []
     for axis, entry in where.items():
         if axis == "cell" and {"alpha", "beta"} <= flags.keys():
@@ -47,7 +47,7 @@ def label_of(where: Mapping[str, str], flags: Mapping[str, Any]) -> str:
 
 
 def latex(text: str) -> str:
-    """A text with its special characters as LaTeX wants them."""
+    """A text with LaTeX's special characters escaped."""
     return "".join(LATEX.get(letter, letter) for letter in text)
 
 

@@ -93,7 +93,8 @@ class ServerStep:
 
     Attributes:
         gamma: step size gamma of the server on its own data; 0: it takes no step.
-        schedule: of gamma_r over rounds: sqrt (gamma/sqrt(r+1)), constant, harmonic[:OFFSET] or power:P (1/2 < P <= 1).
+        schedule: schedule of gamma_r over rounds: sqrt (gamma/sqrt(r+1)), constant, harmonic[:OFFSET] or power:P (1/2 <
+            P <= 1).
         server_batch: samples of the server's gradient, drawn with replacement.
         x0: first model: zero, random or auto (zero; a network: random).
     """

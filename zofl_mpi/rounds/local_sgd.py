@@ -1,8 +1,8 @@
 """Local SGD steps, the uploads and the server's average of their results, shared by the first-order methods.
 
 They minimise sum_i w_i F_i(x), F_i the mean loss over client i's data. Participants, local steps and step sizes are
-those of ZO-HFL: one call of its Algorithm 2 fixes the number of local steps ([A] says "the same total number of local
-steps" and makes two calls).
+those of ZO-HFL. One call of its Algorithm 2 fixes the number of local steps; [A] says "the same total number of local
+steps" and makes two calls.
 """
 
 from collections.abc import Mapping
@@ -50,10 +50,11 @@ class StepSchedule:
     """Numbers and sizes of the local steps.
 
     Attributes:
-        tau: local steps: H_{i,r} = ceil(tau sqrt(r+1)); one number, or one per client.
-        schedule_h: sqrt (the paper's H) or constant (H = ceil(tau)).
+        tau: number of local steps: H_{i,r} = ceil(tau sqrt(r+1)); one value, or one per client.
+        schedule_h: growth of the number of local steps: sqrt (the paper's) or constant (H = ceil(tau)).
         gamma_local: step size of the local steps.
-        schedule_local: over local steps t: harmonic (gamma_local/(t+1)), harmonic:OFFSET, sqrt, constant or power:P.
+        schedule_local: schedule of the step size over local steps t: harmonic (gamma_local/(t+1)), harmonic:OFFSET,
+            sqrt, constant or power:P.
     """
 
     setting: Setting

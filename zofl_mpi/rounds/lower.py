@@ -72,14 +72,15 @@ class LowerSolver:
     """Solver of the lower level, an approximation of y(x).
 
     Attributes:
-        lower: local_sgd ([B] Algorithm 3), fedac1, fedac2 (FedAC-I, II), lfd, or exact (the problem's own solution).
-        T_lower: local steps of a call: auto, alg3 (2 a ln a, a = max(m, 4 L_h/mu_h, r) + 1), thm1 (the one that [B]'s
-            order for lfd needs), or a whole number.
-        H_lower: local steps between averagings: auto (paper where the h_i are equal, else 1), paper, or a whole number.
-        gamma_lower: step size of the lower level; 0 for the one that the method's theory takes from mu_h and L_h (Local
-            SGD: Algorithm 3's 1/(mu_h a); where --T-lower is a number min(1/L_h, 2 ln(T + 1)/(mu_h T))).
+        lower: solver: local_sgd ([B] Algorithm 3), fedac1, fedac2 (FedAC-I, II), lfd, or exact (the problem's own
+            solution).
+        T_lower: local steps of a call: auto; alg3 (2 a ln a, a = max(m, 4 L_h/mu_h, r) + 1); thm1 (the number in [B]'s
+            order for lfd); or a whole number.
+        H_lower: local steps between averagings: auto (paper if the h_i are equal, else 1); paper; or a whole number.
+        gamma_lower: step size of the lower level; 0: from the solver's theory, by mu_h and L_h. Local SGD then has
+            Algorithm 3's 1/(mu_h a), or min(1/L_h, 2 ln(T + 1)/(mu_h T)) if --T-lower is a number.
         batch_lower: samples of a local step, drawn with replacement, the same for both calls; 0 for all of them.
-        y0: where both calls start: last (the y of the round before, at its x) or fixed (the problem's first y).
+        y0: start of both calls: last (y of the round before, at its x) or fixed (the problem's first y).
     """
 
     USED_WITH: ClassVar[UsedWith] = {

@@ -157,9 +157,10 @@ class Reporting:
     Attributes:
         personal: create personal models at evaluations and report their accuracy.
         personal_tau: local steps: H_r = ceil(tau sqrt(r+1)).
-        personal_schedule_h: sqrt or constant (H = ceil(tau)).
+        personal_schedule_h: growth of the number of local steps: sqrt, or constant (H = ceil(tau)).
         personal_gamma: step size.
-        personal_schedule: over local steps t: harmonic (gamma/(t+1)), harmonic:OFFSET, sqrt, constant or power:P.
+        personal_schedule: schedule of the step size over local steps t: harmonic (gamma/(t+1)), harmonic:OFFSET, sqrt,
+            constant or power:P.
         personal_mu: weight of the proximal term (mu/2)|x - y|^2; 0 is plain fine-tuning.
         personal_batch: samples of a step, drawn with replacement.
     """

@@ -71,16 +71,18 @@ class Local:
 
     Attributes:
         H: local steps of a round.
-        K: local iterations in all, of which Theorem 1 makes gamma = sqrt(m/K) and H = ceil((K/m^3)^(1/4)); 0: as given.
+        K: total number of local iterations; Theorem 1 then sets gamma = sqrt(m/K) and H = ceil((K/m^3)^(1/4)). 0: use
+            --gamma and --H.
         gamma: step size.
-        schedule: of the step size over rounds: constant, sqrt, harmonic[:OFFSET] or power:P.
+        schedule: schedule of the step size over rounds: constant, sqrt, harmonic[:OFFSET] or power:P.
         eta: smoothing radius; also the weight 1/eta of the distance to X_i.
         batch: samples of a local step, drawn with replacement; 0 for all of the client's.
-        x_set: X_i: problem (the problem's own), all, box:LOW:HIGH, ball:RADIUS[:CENTRE]; one, or one per client. They
-            must have a common point; where they have none, `set_distance` stays above 0.
-        weights: of the clients in f and in the mean: uniform (the paper's) or size (|D_i|); a lower level is uniform.
-        x0: first iterate: zero, random or auto (random where the problem says so).
-        probe: random directions at each evaluation for the estimate of the gradient of the smoothed objective; 0: none.
+        x_set: client sets X_i: problem (the problem's own), all, box:LOW:HIGH, ball:RADIUS[:CENTRE]; one, or one per
+            client. They must have a common point; otherwise `set_distance` stays above 0.
+        weights: weights of the clients in f and in the mean: uniform (the paper's) or size (|D_i|); a lower level is
+            uniform.
+        x0: first iterate: zero, random or auto (random if the problem requests it).
+        probe: random directions per evaluation to estimate the gradient of the smoothed objective; 0: none.
     """
 
     USED_WITH: ClassVar[UsedWith] = {"H": {"K": (0,)}, "gamma": {"K": (0,)}}

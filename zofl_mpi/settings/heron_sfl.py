@@ -34,7 +34,7 @@ class Precision:
 
     Attributes:
         bf16: compute forward passes in bfloat16; losses and their differences in float32 or better.
-        tf32: on a GPU, products of float32 as TF32: 10 bits of each factor, several times as fast.
+        tf32: on a GPU, products of float32 as TF32: 10 bits of mantissa, several times as fast.
     """
 
     bf16: bool = False

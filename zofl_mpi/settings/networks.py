@@ -56,8 +56,8 @@ class Kernel:
     Attributes:
         kernel: code of the local steps: serial (one client after another), torch (many clients at once, on --device),
             auto (torch on a GPU, if the module allows it).
-        client_memory: activations held for a backward pass: none (all of them), checkpoint (the inputs of each layer
-            with parameters; the layer and those that follow are computed again), or accumulate:PARTS (one part of the
+        client_memory: activations held for a backward pass: none (all of them); checkpoint (the inputs of each layer
+            with parameters; the layer and those that follow are recomputed); accumulate:PARTS (one part of the
             mini-batch at a time; the parts' gradients add up to the same, to rounding).
     """
 

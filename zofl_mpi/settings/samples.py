@@ -34,16 +34,16 @@ class Samples:
         data: digits, mnist, fashion-mnist, cifar10, synthetic, or the path of a .npz file with arrays x and y (integer
             y: classes, float y: regression targets), and client for --partition natural.
         data_dir: folder with the data set's files; default: $ZOFL_DATA, else the user's cache.
-        pixels: input scaling: unit (bytes to [0, 1], floats and tables as stored), raw (as stored) or standardize (mean
-            0 and variance 1 over the training part, by channel of an image or column of a table).
-        features: all, or pca:K: the first K principal components of the inputs, fitted on the training part (server and
-            clients), and a constant 1; server-pca:K: fitted on the server's samples only, which reveals nothing of the
-            clients.
+        pixels: input scaling: unit (bytes to [0, 1], floats and tables as stored); raw (as stored); standardize (mean 0
+            and variance 1 over the training part, by channel of an image or column of a table).
+        features: inputs of the model: all; pca:K (the first K principal components and a constant 1, fitted on the
+            training part of server and clients); server-pca:K (fitted on the server's samples only, which reveals
+            nothing of the clients).
         m: number of clients; with --partition natural given by the data.
         alpha: Dirichlet concentration of the clients' classes (by_class, by_mix), above 0; inf for iid.
-        partition: by_class (each class is spread over the clients), by_mix (each client draws its mix; equal sizes),
-            shards:K (sorted by class, K pieces for each client), quantity:ALPHA (iid classes; min_samples for each
-            client, the rest in Dirichlet shares) or natural (by the array client of an .npz).
+        partition: clients' samples: by_class (each class is spread over the clients); by_mix (each client draws its
+            mix; equal sizes); shards:K (sorted by class, K pieces for each client); quantity:ALPHA (iid classes;
+            min_samples for each client, the rest in Dirichlet shares); natural (by the array client of an .npz).
         min_samples: minimum samples of a client; the partition is redrawn until it holds. natural drops clients with
             fewer.
         split: test part: random (--test-fraction of all samples) or official (the data set's own).

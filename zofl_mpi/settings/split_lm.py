@@ -40,9 +40,10 @@ class LM:
     """A causal language model, cut in three, with LoRA and without dropout.
 
     Attributes:
-        model: a folder with a causal transformers model (safetensors; its code is not executed), the name of a model in
-            the hub's cache (gpt2, EleutherAI/pythia-160m), or random weights: GPT-2 as random:tiny (4 blocks of width
-            192, context 256), random:small, random:medium (its own sizes), or random:FOLDER for a folder's config.json.
+        model: a folder with a causal transformers model (safetensors; code in it is not executed); the name of a model
+            in the hub's cache (gpt2, EleutherAI/pythia-160m); random:tiny, random:small or random:medium, GPT-2 with
+            random weights (tiny: 4 blocks of width 192, context 256); random:FOLDER, random weights for a folder's
+            config.json.
         cut: blocks at the client; 0: a quarter of all ([C]: 3 of small, 6 of medium).
         auxiliary_blocks: blocks of the auxiliary head before its norm and unembedding, which start as copies of the
             server's.

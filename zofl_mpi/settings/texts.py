@@ -43,8 +43,8 @@ class Texts:
             (the tokens of gpt2 in the data, renumbered; for tiny models).
         m: number of clients.
         alpha: Dirichlet concentration of the clients' classes (types of meaning representations), above 0; inf for iid.
-        partition: by_class (each class is spread over the clients), by_mix (each client draws its mix; equal sizes) or
-            natural (by the clients named in the lines; --m is not used).
+        partition: clients' texts: by_class (each class is spread over the clients), by_mix (each client draws its mix;
+            equal sizes) or natural (by the clients named in the lines; --m is not used).
         min_samples: minimum samples of a client; the partition is redrawn until it holds.
         part: training contexts: all, pretrain (half of them, the same for all seeds) or finetune (the other half).
         validation: dev (report devset.csv beside the test part) or none.

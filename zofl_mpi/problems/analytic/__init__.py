@@ -1,1 +1,1 @@
-"""Problems with solutions in closed form, in float64, on which the methods are tested and studied."""
+"""Test problems with solutions in closed form, in float64."""

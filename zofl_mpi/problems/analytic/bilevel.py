@@ -1,4 +1,4 @@
-"""Bilevel and minimax problems of [B] with lower and upper solutions in closed form."""
+"""Bilevel and minimax problems for [B], with lower and upper solutions in closed form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zofl_mpi.problems.analytic.quadratic import SAMPLES, Quadratic, QuadraticDa
 @final
 @dataclass(frozen=True)
 class Follower(QuadraticData):
-    """Lower part of a client of `BilevelBowls`: h_j(x, y) = q_j(y - B x), q_j of this bowl with a = 0."""
+    """Lower-level data of a client of `BilevelBowls`: h_j(x, y) = q_j(y - B x), with this q_j and a = 0."""
 
     B: Vector  # (n_lower, n)
 
@@ -29,8 +29,8 @@ class Follower(QuadraticData):
 class BilevelData:
     """Data of a client of `BilevelBowls`."""
 
-    upper: QuadraticData  # f_i is its value at y, with n_lower entries
-    lower: Follower  # h_i
+    upper: QuadraticData  # of f_i, as a function of y (n_lower,)
+    lower: Follower  # of h_i
 
     def __len__(self) -> int:
         return len(self.upper) + len(self.lower)
@@ -39,17 +39,18 @@ class BilevelData:
 @final
 @dataclass(frozen=True)
 class BilevelBowls(Solved, KnownBilevel):
-    """h_i = 1/2 (y - B_i x)' A_i (y - B_i x), f_i = 1/2 (y - c_i)' C_i (y - c_i) + rho/2 |x|^2.
+    """Quadratic bilevel problem with closed-form solutions.
 
-    y(x) = P x, P = (sum A_i)^{-1} sum A_i B_i: with unequal A_i not the mean of the clients' own B_i x, where local
-    steps without correction lead. F(x) = (1/m) sum_i f_i(x, P x) = F(x*) + 1/2 (x - x*)' M (x - x*) with
-    M = P' C P + rho I, C the mean of the C_i, and M x* = P' (1/m) sum_i C_i c_i.
+    h_i = 1/2 (y - B_i x)' A_i (y - B_i x), f_i = 1/2 (y - c_i)' C_i (y - c_i) + rho/2 |x|^2. y(x) = P x with P = (sum
+    A_i)^{-1} sum A_i B_i. With unequal A_i this is not the mean of the clients' own minimisers B_i x, to which
+    uncorrected local steps lead. F(x) = (1/m) sum_i f_i(x, P x) = F(x*) + 1/2 (x - x*)' M (x - x*), M = P' C P + rho I,
+    C the mean of the C_i, and M x* = P' (1/m) sum_i C_i c_i.
     """
 
     rho: float  # weight of |x|^2, > 0
-    homogeneous: bool  # all clients have the same A and B
+    homogeneous: bool  # True if all clients have the same A and B
     P: Vector  # (n_lower, n)
-    spectrum: tuple[float, float]  # the least and the largest eigenvalue of the mean of the A_i
+    spectrum: tuple[float, float]  # smallest and largest eigenvalue of the mean of the A_i
     hessian: Vector  # (n, n) M
 
     @classmethod
@@ -66,12 +67,12 @@ class BilevelBowls(Solved, KnownBilevel):
         noise: float = 0.0,
         noise_upper: float = 0.0,
     ) -> Random[BilevelBowls, BilevelData]:
-        """The eigenvalues of every A_i and C_i go from 0.5 to 2.
+        """Random problem in which every A_i and C_i has eigenvalues from 0.5 to 2.
 
         Args:
-            n_lower: length of y; 0 stands for n.
-            homogeneous: lower parts differ in noise alone.
-            noise, noise_upper: standard deviation of each entry of a sample's gradient of h_i, of f_i in y.
+            n_lower: length of y; 0: n.
+            homogeneous: lower parts differ in noise only.
+            noise, noise_upper: standard deviation of each entry of a sample's gradient in y of h_i and of f_i.
         """
         size = n_lower or n
         bowls = Quadratic.random(streams, size, 2 * m + 2, samples=samples, noise=1.0)[2]
@@ -135,31 +136,32 @@ class SaddleData(Noisy):
 
     A: Vector  # (n, n)
     b: Vector  # (n,)
-    noise: Vector  # (N, n) of the samples' gradients in y around the mean
+    noise: Vector  # (N, n) deviations of the samples' gradients in y from their mean
 
 
 @final
 @dataclass(frozen=True)
 class Saddle(Solved, KnownBilevel):
-    """The minimax example of FedNest (see `methods/fednest.py`), section 5:
-    min_x max_y (1/m) sum_i f_i, f_i = -1/2 |y|^2 - b_i'y + y'A_i x + lam/2 |x|^2; h_i = -f_i.
+    """Minimax example of FedNest's section 5 (see `methods/fednest.py`): min_x max_y (1/m) sum_i f_i, h_i = -f_i.
 
-    The inner solution is y(x) = A x - b with the means A and b, so F(x) = 1/2 |A x - b|^2 + lam/2 |x|^2: the saddle
-    point is x* = (A'A + lam I)^{-1} A'b, y* = A x* - b. All h_i have the Hessian I: the mean of the clients' own
-    maximisers is y(x).
+    f_i = -1/2 |y|^2 - b_i'y + y'A_i x + lam/2 |x|^2. With the means A and b the inner solution is y(x) = A x - b, and
+    F(x) = 1/2 |A x - b|^2 + lam/2 |x|^2. The saddle point is x* = (A'A + lam I)^{-1} A'b, y* = A x* - b. All h_i have
+    the Hessian I, so y(x) is the mean of the clients' own maximisers.
     """
 
     homogeneous: ClassVar[bool] = True
     lam: float  # weight of |x|^2, > 0
-    A: Vector  # (n, n) the mean of the A_i
-    b: Vector  # (n,) the mean of the b_i
+    A: Vector  # (n, n) mean of the A_i
+    b: Vector  # (n,) mean of the b_i
 
     @classmethod
     def random(
         cls, streams: Streams, n: int, m: int, *, lam: float = 10.0, noise: float = 0.0
     ) -> Random[Saddle, SaddleData]:
-        """A_i = I + t_i Q_i, t_i uniform in (0, 0.1), entries of Q_i and b_i standard normal; a common vector, standard
-        normal too, is the mean of the b_i. Entries of a sample's gradient in y have the standard deviation `noise`.
+        """Random problem with A_i = I + t_i Q_i, t_i uniform in (0, 0.1), and standard normal entries of Q_i.
+
+        The b_i are standard normal, shifted to a standard normal mean. Entries of a sample's gradient in y have the
+        standard deviation `noise`.
         """
         generator = streams(Purpose.SYNTHETIC)
         t = generator.uniform(0.0, 0.1, m + 1)
@@ -209,22 +211,23 @@ class Saddle(Solved, KnownBilevel):
 @final
 @dataclass(frozen=True)
 class Coupled(KnownBilevel):
-    """[B] Remark 1's example: min over x in [-1, 1] of max over y in [-1, 1], x + y <= 0, of x^2 + y; and exchanged.
+    """Minimax example with a coupled constraint, [B] Remark 1.
 
-    The protocol's x is the variable of the outer problem, its y that of the inner one. Both live in [-1, 1], and
-    Y(x) = [-1, u(x)] with u(x) = -x. Outside X = [-1, 1], where x + v may be, u(x) = clip(-x, -1, 1): Y is never empty.
+    min over x in [-1, 1] of max over y in [-1, 1], x + y <= 0, of x^2 + y; or in the opposite order, max-min. In code x
+    is the outer and y the inner variable. Both lie in [-1, 1], and Y(x) = [-1, u(x)] with u(x) = -x. Outside X = [-1,
+    1], which x + v may leave, u(x) = clip(-x, -1, 1): Y is never empty.
 
-    "min-max": f = x^2 + y, h = -f. y(x) = u(x), so F(x) = x^2 - x on X: the solution is x = 1/2, y = -1/2, F = -1/4.
-    h is linear in y, not strongly convex. The inequality on which the rates of projected steps rest,
-    h(y) - h(y(x)) >= mu_h/2 |y - y(x)|^2 on Y(x), holds with mu_h = 1, since |y - y(x)| <= 2; L_h may be anything.
-    Projected steps whose lengths add up to 2 end in y(x) exactly, and Algorithm 3's add up to 2 ln(a_r) >= 2 ln 5.
+    "min-max": f = x^2 + y, h = -f. y(x) = u(x) and F(x) = x^2 - x on X; the solution is x = 1/2, y = -1/2, F = -1/4.
+    h is linear in y, not strongly convex. The rates of projected steps need only
+    h(y) - h(y(x)) >= mu_h/2 |y - y(x)|^2 on Y(x). This holds with mu_h = 1, since |y - y(x)| <= 2; L_h is arbitrary.
+    Projected steps of total length 2 end exactly in y(x); Algorithm 3's total is 2 ln(a_r) >= 2 ln 5.
 
-    "max-min": max over y of min over x of x^2 + y. In the protocol's letters f(x, y) = -(y^2 + x) and h = -f,
-    2-strongly convex. y(x) = min(0, u(x)), the point of [-1, u(x)] nearest to 0, so F(x) = -x for x <= 0, where the
-    constraint does not bind, and F(x) = -(x^2 + x) for x >= 0: the solution is x = 1, y = -1, F = -2. It lies on the
-    boundary of X, so with the penalty dist^2 / (2 eta) in place of X the limit is x = 1 + eta (F is -(1 + x) beyond).
+    "max-min": max over y of min over x of x^2 + y. In code f(x, y) = -(y^2 + x) and h = -f, 2-strongly convex.
+    y(x) = min(0, u(x)), the point of [-1, u(x)] nearest to 0. F(x) = -x for x <= 0 (inactive constraint), and
+    F(x) = -(x^2 + x) for x >= 0; the solution is x = 1, y = -1, F = -2. It lies on the boundary of X: with the penalty
+    dist^2 / (2 eta) instead of X the limit is x = 1 + eta (F is -(1 + x) beyond).
 
-    All clients are alike and all data ignored.
+    All clients are equal; data are ignored.
 
     Attributes:
         order: min-max, with the solution (0.5, -0.5), or max-min: (-1, 1).
@@ -247,7 +250,7 @@ class Coupled(KnownBilevel):
         return np.full_like(y, -1.0) if self.order == "min-max" else 2 * y
 
     def curvature(self, x: Array) -> tuple[float, float]:
-        """See the class: (1, 1) where h is linear, on Y(x) alone."""
+        """Curvature of h; (1, 1) for min-max, in the class docstring's sense on Y(x)."""
         return (1.0, 1.0) if self.order == "min-max" else (2.0, 2.0)
 
     def project(self, i: int, x: Array) -> Array:
@@ -264,5 +267,5 @@ class Coupled(KnownBilevel):
         return float(self.f(0, x[None], self.solution(x, None)[None], None)[0])
 
     def truth(self) -> tuple[Vector, float]:
-        """x*, F(x*), in the protocol's letters."""
+        """Solution x* and F(x*), x the outer variable."""
         return (np.array([0.5]), -0.25) if self.order == "min-max" else (np.array([1.0]), -2.0)

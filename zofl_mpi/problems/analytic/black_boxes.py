@@ -1,4 +1,4 @@
-"""Bilevel problems with a level that is a black box: it returns values or solutions, and has no derivatives."""
+"""Bilevel problems with a black-box level, which returns values or solutions but no derivatives."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.analytic.known import KnownBilevel, Random
 from zofl_mpi.problems.analytic.quadratic import SAMPLES, Quadratic, QuadraticData
 
-PAIRS, OUTLIERS = 20, 1  # of a client's held-out samples; two targets for each input
-USUAL, LARGE = 0.2, 2.0  # |error| of the best predictor: of most samples, and of the outliers
-UNKNOWN = "this problem's lower level only returns its solution, neither gradients nor curvature; take --lower exact"
+PAIRS, OUTLIERS = 20, 1  # held-out inputs of a client, two targets each; outliers among them
+USUAL, LARGE = 0.2, 2.0  # |error| of the best predictor on usual samples and on outliers
+UNKNOWN = "this problem's lower level only returns its solution, neither gradients nor curvature; use --lower exact"
 
 
 @final
@@ -28,7 +28,7 @@ class PortfolioData:
 
     inputs: Vector  # (N, p) of the held-out samples
     targets: Vector  # (N,)
-    training: QuadraticData  # the quadratic loss of its training samples, in y
+    training: QuadraticData  # quadratic training loss, in y
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -37,32 +37,32 @@ class PortfolioData:
 @final
 @dataclass(frozen=True)
 class CVaR(KnownBilevel):
-    """The prior of a ridge regression, chosen by the mean of the largest tenth of its absolute errors.
+    """Chooses the prior of a ridge regression by conditional value at risk: the mean of the largest tenth of |errors|.
 
     x = (w, t), h_i(x, y) = q_i(y) + mu/2 |y - w|^2, q_i the training loss of client i's `QuadraticData`
     f_i(x, y) = t + mean_j max(0, |answer(u_j, y) - v_j| - t) / (1 - level) over its held-out samples (u_j, v_j)
 
-    answer(u, y) is <u, y> in whole multiples of `resolution`: f has kinks and jumps, and no gradient.
+    answer(u, y) is <u, y> rounded to multiples of `resolution`: f has kinks and jumps, and no gradient.
 
-    y(x) = (A + mu I)^{-1} (sum_i A_i a_i / m + mu w), A the mean of the A_i; y* is not the minimiser of the mean of the
-    q_i. In the problems of `random`, each held-out input has two targets, <u, y*> + e and <u, y*> - e, e = 0.2 for 19
-    inputs of 20 and 2 for one. With exact answers F(x) = f(x, y(x)) is convex and even in w around the w* with
-    y(x*) = y*, which minimises it at every t; the tenth begins among the errors of 0.2: t* = 0.2 and F* = 1.1 at no
-    other point. Whole multiples move F by at most resolution / (2 (1 - level)).
+    y(x) = (A + mu I)^{-1} (sum_i A_i a_i / m + mu w), A the mean of the A_i; y* does not minimise the mean of the q_i.
+    In problems of `random` each held-out input has the targets <u, y*> + e and <u, y*> - e, with e = 0.2 for 19 inputs
+    of 20 and e = 2 for one. With exact answers F(x) = f(x, y(x)) is convex and even in w around w*, where y(x*) = y*;
+    w* minimises it at every t. The largest tenth begins among the errors of 0.2: the unique solution has t* = 0.2 and
+    F* = 1.1. Rounded answers change F by at most resolution / (2 (1 - level)).
     """
 
-    A: Vector  # (p, p) the mean of the A_i
-    force: Vector  # (p,) the mean of the A_i a_i
+    A: Vector  # (p, p) mean of the A_i
+    force: Vector  # (p,) mean of the A_i a_i
     best: Vector  # (p,) y*
     mu: float = 1.0  # weight of |y - w|^2/2, > 0
-    level: float = 0.9  # the mean is over the largest 1 - level of the errors
+    level: float = 0.9  # f averages the largest 1 - level of the errors
     resolution: float = 0.001  # of an answer; 0: exact
 
     @classmethod
     def random(
         cls, streams: Streams, n: int, m: int, *, noise: float = 0.0, resolution: float = 0.001
     ) -> Random[CVaR, PortfolioData]:
-        """For n >= 2; entries of a sample's gradient of h_i have the standard deviation `noise`."""
+        """Random problem, n >= 2; entries of a sample's gradient of h_i have the standard deviation `noise`."""
         demand(n >= 2, "n", n, "a whole number, at least 2: x holds a threshold besides the prior")
         p, N = n - 1, 2 * PAIRS
         bowls = Quadratic.random(streams, p, m + 1, samples=N, noise=noise)[2]
@@ -85,7 +85,7 @@ class CVaR(KnownBilevel):
         return len(self.best)
 
     def answer(self, inputs: Vector, y: Array) -> Vector:
-        """(k, B) the predictor's answers to inputs (B, p) with the weights y (k, p)."""
+        """Predictions (k, B) for inputs (B, p) with weights y (k, p)."""
         exact = np.asarray(y @ inputs.T, np.float64)
         return np.rint(exact / self.resolution) * self.resolution if self.resolution else exact
 
@@ -106,7 +106,7 @@ class CVaR(KnownBilevel):
         return np.linalg.solve(self.A + self.mu * np.eye(self.n_lower), self.force + self.mu * x[:-1])
 
     def truth(self) -> tuple[Vector, float]:
-        """x*, F(x*), of exact answers."""
+        """Solution x* and F(x*), for exact answers."""
         prior = self.best + (self.A @ self.best - self.force) / self.mu
         beyond = (LARGE - USUAL) * OUTLIERS / PAIRS
         return np.append(prior, USUAL), USUAL + beyond / (1 - self.level)
@@ -115,25 +115,25 @@ class CVaR(KnownBilevel):
 @final
 @dataclass(frozen=True)
 class Shares(KnownBilevel):
-    """Scores x, which a service turns into shares y(x), the nearest point of the simplex {y >= 0, sum y = 1}.
+    """Chooses scores x that a black-box service maps to shares y(x), the projection onto {y >= 0, sum y = 1}.
 
     f_i(x, y) = mean_j 1/2 |y - c_ij|^2 + rho/2 |x|^2 over client i's wishes c_ij, the rows of its data (N, n). The
-    lower level is a black box with `solution` alone, for `--lower exact`.
+    lower level has only `solution`, for `--lower exact`.
 
-    Scores have the shares y if, for some number s, they are y + s where y > 0 and at most s elsewhere; the shortest of
-    them are y - 1/n, with |y|^2 - 1/n for |x|^2. So F(x) = f(x, y(x)) is least where y minimises
-    1/2 |y - c|^2 + rho/2 |y|^2 over the simplex, c the mean wish: y* = P(c / (1 + rho)), x* = y* - 1/n. An entry 0 of
-    y* lies at the score at which its share begins: F has a kink there, and no gradient.
+    Scores x give the shares y if, for some s, x = y + s where y > 0 and x <= s elsewhere. The shortest such x is
+    y - 1/n, with |x|^2 = |y|^2 - 1/n. F(x) = f(x, y(x)) is therefore least where y minimises
+    1/2 |y - c|^2 + rho/2 |y|^2 over the simplex, c the mean wish: y* = P(c / (1 + rho)), x* = y* - 1/n. At an entry 0
+    of y* the score lies where its share begins: F has a kink there, and no gradient.
     """
 
     solution_only: ClassVar[bool] = True
     wish: Vector  # (n,) c
-    spread: float  # the mean over clients and samples of |c_ij - c|^2/2
+    spread: float  # mean over clients and samples of |c_ij - c|^2/2
     rho: float = 0.5  # weight of |x|^2/2, > 0
 
     @classmethod
     def random(cls, streams: Streams, n: int, m: int, *, noise: float = 0.0) -> Random[Shares, Vector]:
-        """Entries of a wish have the standard deviation `noise` around the client's mean."""
+        """Random problem; entries of a wish have the standard deviation `noise` around the client's mean."""
         generator = streams(Purpose.SYNTHETIC, t=5)
         table = noise * generator.standard_normal((m + 1, SAMPLES, n))
         common = generator.standard_normal(n)

@@ -1,4 +1,4 @@
-"""Members that problems with known solutions share."""
+"""Base classes of problems with known solutions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from zofl_mpi.problems.base import BilevelProblem, NumPyProblem
 P = TypeVar("P")
 D = TypeVar("D")
 Random = tuple[P, D, tuple[D, ...]]
-"""A random problem with unequal clients, the server's data, which no client has, and each client's."""
+"""A random problem with unequal clients, the server's own data, and each client's data."""
 
 
 class KnownHierarchical(NumPyProblem, Protocol):
-    """A problem whose `solve_client` is Algorithm 2 as it is printed, by the gradient of h_i."""
+    """Base of hierarchical problems; `solve_client` is Algorithm 2 as printed, by the gradient of h_i."""
 
     def gradient_h(self, i: int, data: Any, x: Array, y: Array, batch: Batch) -> Array:
-        """(k, n) the gradients of h_i(x, .) at the rows of y on one mini-batch."""
+        """Gradients (k, n) of h_i(x, .) at the rows of y on one mini-batch."""
 
     def project(self, i: int, x: Array, y: Array) -> Array:
         """See `Hierarchical.project`."""
@@ -42,22 +42,22 @@ class KnownHierarchical(NumPyProblem, Protocol):
 
 @dataclass(frozen=True)
 class Solved:
-    """A problem that holds its solution."""
+    """A problem that stores its solution."""
 
     minimiser: Vector  # (n,) x*
-    value: float  # the objective there
+    value: float  # objective at x*
 
     @property
     def n(self) -> int:
         return len(self.minimiser)
 
     def truth(self) -> tuple[Vector, float]:
-        """x* and the objective there."""
+        """Solution x* and the objective at x*."""
         return self.minimiser, self.value
 
 
 class KnownLipschitz(NumPyProblem, Protocol):
-    """A `Lipschitz` problem whose f_i are functions that the clients' data have; all X_i are R^n."""
+    """Base of `Lipschitz` problems: f_i is a method of client i's data; all X_i are R^n."""
 
     def losses(self, i: int, x: Array, data: Any, batch: Batch | None = None) -> Vector:
         return np.asarray(data.values(x, batch))
@@ -66,12 +66,12 @@ class KnownLipschitz(NumPyProblem, Protocol):
         return x
 
     def score(self, x: Array, data: Any, mix: Vector | None = None) -> dict[str, float]:
-        """f(x) where `data` are those of all clients, f_i(x) where they are one's; `mix` has no meaning."""
+        """f(x) if `data` are all clients', f_i(x) if one client's; `mix` is ignored."""
         return {"loss": mean_over(data, lambda one: one.value(x))}
 
 
 class KnownBilevel(NumPyProblem, BilevelProblem, Protocol):
-    """A bilevel problem without constraints on x, whose score is its objective and whose y is as long as x."""
+    """Base of bilevel problems: x unconstrained, y as long as x, the score is the objective."""
 
     @overridable
     def n_lower(self) -> int:
@@ -81,12 +81,12 @@ class KnownBilevel(NumPyProblem, BilevelProblem, Protocol):
         """See `Bilevel.f`."""
 
     def score(self, x: Array, y: Array, data: Any, mix: Vector | None = None) -> dict[str, float]:
-        """f(x, y) where `data` are those of all clients, f_i(x, y) where they are one's; `mix` has no meaning."""
+        """f(x, y) if `data` are all clients', f_i(x, y) if one client's; `mix` is ignored."""
         return {"loss": mean_over(data, lambda one: float(self.f(0, x[None], y[None], self.parts(one)[0])[0]))}
 
 
 class Noisy:
-    """Data of a client, N samples that differ by their noise."""
+    """Data of a client: N samples that differ in their noise."""
 
     noise: Vector
     """(N, n)."""
@@ -95,10 +95,10 @@ class Noisy:
         return len(self.noise)
 
     def mean_noise(self, batch: Batch | None = None) -> Vector:
-        """(n,) the mean of the noise over the samples at positions `batch`; None: over all."""
+        """Mean noise (n,) over the samples at positions `batch`; None: over all."""
         return np.asarray((self.noise if batch is None else self.noise[batch]).mean(axis=0))
 
 
 def mean_over(data: Any, value: Callable[[Any], float]) -> float:
-    """The value of one client's data, or its mean over a sequence of several clients'."""
+    """`value` of one client's data, or its mean over a sequence of clients' data."""
     return float(np.mean([value(one) for one in (data if isinstance(data, Sequence) else (data,))]))

@@ -1,7 +1,7 @@
-"""Problems of [B] whose solutions are known in closed form, in float64.
+"""Nonsmooth problems for [B] with solutions in closed form, in float64.
 
-All clients hold equally many samples: weights by size and equal weights stand for the same problem. In problems of
-`random` the noise <noise_j, .> of sample j sums to 0 over a client's samples: in mini-batches, not in the solution.
+All clients hold equally many samples, so weights by size are equal weights. In problems of `random` the noise
+<noise_j, .> sums to 0 over a client's samples: it affects mini-batches, not the solution.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ class AffinePieces(Noisy):
     noise: Vector  # (N, n)
 
     def values(self, x: Vector, batch: Batch | None = None) -> Vector:
-        """(k,) the mean of q_j at the rows of x (k, n) over the samples at positions `batch` (B,); None: over all."""
+        """Mean of q_j (k,) at the rows of x (k, n) over the samples at positions `batch` (B,); None: over all."""
         heights = np.tensordot(x, self.slopes, axes=(1, 2)) + self.offsets  # (k, G, K)
         return np.asarray(heights.max(axis=2).sum(axis=1) + x @ self.mean_noise(batch))
 
     def value(self, x: Vector) -> float:
-        """The mean of q_j(x), x (n,), over all samples."""
+        """Mean of q_j(x), x (n,), over all samples."""
         return float(self.values(x[None])[0])
 
 
 @final
 @dataclass(frozen=True)
 class MaxAffine(Solved, KnownLipschitz):
-    """f_i of a client's `AffinePieces`: convex, Lipschitz, kinked. `random` makes a sharp one with a known minimiser.
+    """Sums of maxima of affine functions (`AffinePieces`): convex, Lipschitz, kinked.
 
-    There f_i(x) = sum_g c_{i,g} |<q_g, x - a_i>| with an orthonormal basis q_1, ..., q_n that all clients share, and
-    with weights c_i and centres a_i of their own. In the coordinates <q_g, x> the mean of the f_i is a sum of functions
-    of one variable each: its minimiser is the c-weighted median of the centres in every coordinate, where the mean has
-    a kink. For n > 1 it is no client's own minimiser a_i, nor their mean.
+    `random` has a known minimiser: f_i(x) = sum_g c_{i,g} |<q_g, x - a_i>| with a common orthonormal basis q_1, ...,
+    q_n, and weights c_i and centres a_i of each client. In the coordinates <q_g, x> the mean of the f_i separates. Its
+    minimiser is in every coordinate the c-weighted median of the centres, where the mean has a kink. For n > 1 it is
+    neither a client's own minimiser a_i nor their mean.
     """
 
-    lipschitz: float  # L_0 of every f_i, over all samples; a sample's own is larger by at most the norm of its noise
+    lipschitz: float  # L_0 of every f_i; a single sample's is larger by at most the norm of its noise
 
     @classmethod
     def random(cls, streams: Streams, n: int, m: int, *, noise: float = 0.0) -> Random[MaxAffine, AffinePieces]:
-        """The c_{i,g} are uniform between 0.5 and 1.5; entries of a sample's noise have the deviation `noise`."""
+        """Random problem, c_{i,g} uniform in (0.5, 1.5); entries of a sample's noise have the deviation `noise`."""
         generator = streams(Purpose.SYNTHETIC, t=2)
         basis = np.linalg.qr(generator.standard_normal((n, n)))[0].T  # (n, n), rows q_g
         c = generator.uniform(0.5, 1.5, (m + 1, n))
@@ -72,22 +72,22 @@ class MaxAffine(Solved, KnownLipschitz):
 @final
 @dataclass(frozen=True)
 class Bowls(Solved, SmoothBowls, KnownLipschitz):
-    """f_i(x) = 1/2 (x - a_i)' A_i (x - a_i), of client i's `QuadraticData`: `Smooth`; on bounded sets `Lipschitz`.
+    """Quadratic f_i(x) = 1/2 (x - a_i)' A_i (x - a_i) of `QuadraticData`: `Smooth`; on bounded sets `Lipschitz`.
 
-    For a quadratic every zeroth-order estimate is unbiased whatever the radius, so methods of both kinds have the same
-    solution x* = (sum A_i)^{-1} sum A_i a_i.
+    For quadratics zeroth-order estimates are unbiased at any radius. First- and zeroth-order methods therefore have the
+    same solution x* = (sum A_i)^{-1} sum A_i a_i.
     """
 
     @classmethod
     def of(cls, clients: Sequence[QuadraticData]) -> Bowls:
-        """The problem of these clients, whose noise need not sum to 0."""
+        """The problem of these clients; their noise need not sum to 0."""
         force = np.sum([b.A @ b.a - b.mean_noise() for b in clients], axis=0)
         x = np.linalg.solve(np.sum([b.A for b in clients], axis=0), force)
         return cls(x, float(np.mean([b.value(x) for b in clients])))
 
     @classmethod
     def random(cls, streams: Streams, n: int, m: int, **shape: Any) -> Random[Bowls, QuadraticData]:
-        """`shape` as in `Quadratic.random`."""
+        """Random problem; `shape` as in `Quadratic.random`."""
         _, server, clients = Quadratic.random(streams, n, m, **shape)
         return cls.of(clients), server, clients
 
@@ -96,7 +96,7 @@ class Bowls(Solved, SmoothBowls, KnownLipschitz):
 
 
 def _absolute(basis: Vector, c: Vector, centres: Vector, table: Vector) -> AffinePieces:
-    """sum_g c_g |<q_g, x> - centre_g|, the q_g the rows of `basis`; noise with mean 0 over the samples."""
+    """Data of sum_g c_g |<q_g, x> - centre_g|, q_g the rows of `basis`; centres the noise."""
     slopes = c[:, None] * basis
     sides = np.array([1.0, -1.0])
     return AffinePieces(

@@ -1,4 +1,4 @@
-"""Hierarchical problems whose solutions and implicit gradients are known in closed form."""
+"""Hierarchical problems with solutions and implicit gradients in closed form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zofl_mpi.problems import Array, Batch
 from zofl_mpi.problems.analytic.known import KnownHierarchical, Noisy, Random
 from zofl_mpi.problems.base import NumPyProblem
 
-SAMPLES = 32  # of a client or the server, where nothing else is asked for
+SAMPLES = 32  # default number of samples of a client or the server
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,9 @@ class QuadraticData(Noisy):
 
     @classmethod
     def random(cls, streams: Streams, i: int, n: int, samples: int, noise: float) -> QuadraticData:
-        """Bowl number i: random axes, eigenvalues spread evenly, noise with mean 0; drawn when it is first looked at,
-        so that a rank draws those of its own clients.
+        """Random data number i: random axes, evenly spaced eigenvalues, noise with mean 0.
+
+        Drawn at first use, so that a rank draws only its own clients' data.
         """
         bowl = object.__new__(cls)
         vars(bowl)["_drawn_from"] = streams, i, n, samples, noise
@@ -40,7 +41,7 @@ class QuadraticData(Noisy):
         return own["_drawn_from"][3] if "_drawn_from" in own else len(self.noise)
 
     def __getattr__(self, name: str) -> Any:
-        """A, a or noise of a random bowl, where they are not drawn yet."""
+        """Draws A, a and noise of random data at their first use."""
         if name not in ("A", "a", "noise"):
             raise AttributeError(name)
         streams, i, n, samples, noise = vars(self)["_drawn_from"]
@@ -52,21 +53,21 @@ class QuadraticData(Noisy):
         return vars(self)[name]
 
     def gradient(self, y: Vector, batch: Batch | None = None) -> Vector:
-        """(k, n) mean gradients at the rows of y over the samples at positions `batch` (B,), or over all."""
+        """Mean gradients (k, n) at the rows of y over the samples at positions `batch` (B,); None: over all."""
         return np.asarray((y - self.a) @ self.A + self.mean_noise(batch))
 
     def value(self, y: Vector) -> float:
-        """The mean of q_j(y), y (n,), over all samples."""
+        """Mean of q_j(y), y (n,), over all samples."""
         return float((y - self.a) @ self.A @ (y - self.a) / 2 + self.mean_noise() @ y)
 
     def values(self, y: Vector, batch: Batch | None) -> Vector:
-        """(k,) the mean of q_j at the rows of y (k, n) over the samples at positions `batch` (B,); None: over all."""
+        """Mean of q_j (k,) at the rows of y (k, n) over the samples at positions `batch` (B,); None: over all."""
         d = y - self.a
         return np.asarray(np.einsum("kn,kn->k", d @ self.A, d) / 2 + y @ self.mean_noise(batch))
 
 
 class SmoothBowls(NumPyProblem, Protocol):
-    """The members of the role `Smooth` where each client's data are a `QuadraticData`."""
+    """Members of the role `Smooth` for clients with `QuadraticData`."""
 
     def loss(self, x: Array, data: QuadraticData) -> float:
         return data.value(x)
@@ -81,25 +82,28 @@ class SmoothBowls(NumPyProblem, Protocol):
 @final
 @dataclass(frozen=True)
 class Quadratic(SmoothBowls, KnownHierarchical):
-    """f_1 = q of the server's `QuadraticData`, h_i = client i's q + mu_i/2 |x - y|^2, f_{2,i} = m rho_i lam/2 |x-y|^2.
+    """Quadratic hierarchical problem with proximal terms.
 
-    With K_i = (A_i + mu_i I)^{-1} A_i the lower solution is y_i(x) = x - K_i (x - a_i) (for
-    noise with mean 0), and f_{2,i}(x, y_i(x)) has the gradient m rho_i lam K_i' K_i (x - a_i).
+    f_1 = q of the server's `QuadraticData`, h_i = client i's q + mu_i/2 |x - y|^2, f_{2,i} = m rho_i lam/2 |x - y|^2.
+    With K_i = (A_i + mu_i I)^{-1} A_i and noise of mean 0 the lower solution is y_i(x) = x - K_i (x - a_i), and
+    f_{2,i}(x, y_i(x)) has the gradient m rho_i lam K_i' K_i (x - a_i).
     """
 
     n: int  # length of x
     weights: Vector  # (m,) rho_i
     mu: Vector  # (m,) proximal parameters
     lam: float = 1.0  # weight of f_2
-    radius: float = np.inf  # of the ball Y_i(x) = {|y - x| <= radius}; infinite for the whole space
+    radius: float = np.inf  # of the ball Y_i(x) = {|y - x| <= radius}; inf: R^n
 
     @classmethod
     def random(
         cls, streams: Streams, n: int, m: int, *, samples: int = SAMPLES, noise: float = 0.0, **terms: float
     ) -> Random[Quadratic, QuadraticData]:
-        """The eigenvalues of every A go from 0.5 to 2; `terms` are lam and radius.
+        """Random problem; every A has eigenvalues from 0.5 to 2.
 
-        `noise` is the standard deviation of each entry of a sample's gradient around the mean over all samples.
+        Args:
+            noise: standard deviation of each entry of a sample's gradient.
+            terms: lam and radius.
         """
         generator = streams(Purpose.SYNTHETIC)
         weights = 0.7 * generator.dirichlet(np.full(m, 2.0))  # 30% of the samples are the server's in [A]
@@ -123,7 +127,7 @@ class Quadratic(SmoothBowls, KnownHierarchical):
         return ball(y, x, self.radius)
 
     def solution(self, i: int, data: QuadraticData, x: Array) -> Array | None:
-        """y_i(x) of x (n,), where there is no constraint: (A + mu I)^{-1} (A a - the mean noise + mu x)."""
+        """y_i(x) = (A + mu I)^{-1} (A a - mean noise + mu x) for x (n,); None with a constraint."""
         if self.radius < np.inf:
             return None
         force = data.A @ data.a - data.mean_noise() + self.mu[i] * x
@@ -136,14 +140,14 @@ class Quadratic(SmoothBowls, KnownHierarchical):
 @final
 @dataclass(frozen=True)
 class Corner(KnownHierarchical):
-    """[A] equation (3): y(x) = max(x, 0), f(x) = 1/2 |x + 1 - y(x)|^2, nonconvex, and nonsmooth where some x_j = 0.
+    """Nonconvex, nonsmooth example, [A] equation (3): y(x) = max(x, 0), f(x) = 1/2 |x + 1 - y(x)|^2.
 
-    Here f_1 = 0 and h_i = 1/2 |y - x|^2 over y >= 0, the same for all clients. Entry by entry f_j = 1/2 for x_j >= 0,
-    where every point is stationary, and (x_j + 1)^2 / 2 otherwise, with the minimiser -1. All data are ignored.
+    f_1 = 0 and h_i = 1/2 |y - x|^2 over y >= 0 for all clients. Entry by entry f_j = 1/2 for x_j >= 0, where every
+    point is stationary, else (x_j + 1)^2 / 2, with the minimiser -1. Data are ignored.
 
     Attributes:
         n: length of x.
-        m: number of clients, all alike.
+        m: number of clients, all equal.
     """
 
     n: int = at_least(1, 8)

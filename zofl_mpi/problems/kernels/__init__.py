@@ -1,1 +1,1 @@
-"""Kernels: inner loops of problems, where plain NumPy or torch is not the fastest."""
+"""Kernels: inner loops of problems that are faster than plain NumPy or torch."""

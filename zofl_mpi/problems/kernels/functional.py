@@ -1,4 +1,4 @@
-"""Gradients and losses of many models of one module at once, by torch.func, and whether a module can be computed so."""
+"""Batched gradients and losses of many models of one module, by torch.func."""
 
 import warnings
 from collections.abc import Callable
@@ -10,15 +10,15 @@ from torch.nn.functional import log_softmax
 
 from zofl_mpi.problems.module import Function
 
-Named = dict[str, Tensor]  # by the names of a module's parameters, with a first axis for the models of many
+Named = dict[str, Tensor]  # {parameter name: values of all models, stacked along the first axis}
 
 
 def slopes(function: Function) -> Callable[[Named, Tensor, Tensor], Named]:
-    """The gradients of the mean losses of R models, each on its own mini-batch, in one computation.
+    """Returns a batched gradient function: mean-loss gradients of R models, each on its own mini-batch.
 
-    A function of the parameters (R, *shape), inputs (R, B, *input_shape) and targets (R, B, ...), of the plain
-    cross-entropy (R, B, C), 1 for the true class and else 0. By products: torch's own would gather and scatter, in
-    a dozen operations more.
+    Its arguments are parameters (R, *shape), inputs (R, B, *input_shape) and targets (R, B, ...). The plain
+    cross-entropy takes one-hot targets (R, B, C): products need a dozen operations fewer than torch's gather and
+    scatter.
     """
 
     def loss(parameters: Named, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -27,11 +27,11 @@ def slopes(function: Function) -> Callable[[Named, Tensor, Tensor], Named]:
             return -(targets * log_softmax(outputs, dim=-1)).sum(dim=-1).mean()
         return function.objective.mean(outputs, targets, inputs)
 
-    return vmap(grad(loss), randomness="different")  # no random number is drawn (`_try`), but of a dropout's 0
+    return vmap(grad(loss), randomness="different")  # `_try` admits no random numbers but those of dropout with p = 0
 
 
 def costs(function: Function) -> Callable[[Named, Tensor, Tensor], Tensor]:
-    """(R,) float64 the sums of the losses of R models, each on its own mini-batch; see `slopes`."""
+    """Returns a batched loss function: loss sums (R,) float64 of R models, each on its own mini-batch; see `slopes`."""
 
     def cost(parameters: Named, inputs: Tensor, targets: Tensor) -> Tensor:
         outputs: Tensor = functional_call(function.module, parameters, (inputs,))
@@ -43,13 +43,13 @@ def costs(function: Function) -> Callable[[Named, Tensor, Tensor], Tensor]:
 
 
 def places(function: Function) -> list[tuple[str, slice, torch.Size]]:
-    """Of each parameter its name, where it lies in the vector, and its shape; in the vector's order."""
+    """(name, slice of the vector, shape) of each parameter, in the vector's order."""
     known = function.flat.places()
     return [(name, *known[id(p)]) for name, p in function.module.named_parameters() if p.requires_grad]
 
 
 def step_bytes(function: Function, batch_size: int) -> int:
-    """Memory of a step, about: the point, its gradient, the step, the inputs, twice what a backward pass keeps."""
+    """Approximate bytes of a step: point, gradient, step, inputs, and twice the tensors saved for the backward pass."""
     kept = 0
 
     def noted(tensor: Tensor) -> Tensor:
@@ -63,9 +63,9 @@ def step_bytes(function: Function, batch_size: int) -> int:
 
 
 def why_not_batchable(function: Function) -> str:
-    """Why many models cannot be computed at once, in torch's words, by a computation of two; "" where they can.
+    """Reason why many models cannot be computed at once, in torch's words; "": they can. Tries two models.
 
-    A loop over the models is no such computation.
+    A batched form that loops over the models counts as a failure.
     """
     targets = function.examples.targets(4)
     own = targets.view(2, 2, *targets.shape[1:])

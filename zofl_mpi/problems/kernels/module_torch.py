@@ -1,15 +1,14 @@
-"""Local steps and losses of torch modules, on a GPU or on the CPU: many clients' models at once, by torch.func.
+"""Batched local steps and losses of many clients' torch modules, on a GPU or on the CPU, by torch.func.
 
 Each row holds one client's model: parameters, centre, mini-batches and step sizes. One computation takes a step of all
-rows of a block. A client's points, such as the pair of a zeroth-order estimate, are
-rows of their own. Computations are always of the same shapes: a block has as many rows as follows from one row's step
-alone, and is filled up with rows of zeros; each row begins on a line of 64 bytes.
+rows of a block. Several points of a client, such as the pair of a zeroth-order estimate, take a row each. Shapes never
+change: the number of rows depends only on the memory of one row's step, and unused rows are zero. Each row begins at a
+cache line of 64 bytes.
 
-Whether a row's bits depend on the other rows is up to the libraries, the processor and the shapes (grouped convolutions
-of oneDNN do on some): `equal_bits` tries it, and a `Network` computes batched only what has passed. On a GPU local
-steps are replayed from CUDA graphs, of REPLAYED_STEPS steps and of a single one for the rest, since the number of
-steps grows with the rounds; so the tensors that they compute with stay where they are. Losses are not: each new batch
-size would cost a capture.
+A row's bits may depend on the other rows, by library, processor and shape (oneDNN's grouped convolutions do on some
+processors). `equal_bits` tests it, and a `Network` batches only what has passed. On a GPU CUDA graphs replay local
+steps, REPLAYED_STEPS at a time and the rest one by one: the number of steps grows with the rounds. Their
+tensors therefore stay in place. Losses are not replayed: each new batch size would cost a capture.
 """
 
 from collections import OrderedDict
@@ -35,30 +34,30 @@ from zofl_mpi.problems.terms import ProximalSteps
 
 Request = TypeVar("Request")
 
-STEP_BYTES = 2**28  # bytes, about, that the steps of a block's rows may take together
-MAX_ROWS = 32  # of a block, at most
-MAX_CPU_ROWS = 8  # on a CPU, at most: more are no faster, and rows that hold nothing take as long
+STEP_BYTES = 2**28  # approximate bytes of a step of all rows of a block
+MAX_ROWS = 32  # most rows of a block
+MAX_CPU_ROWS = 8  # the same on a CPU: more are no faster, and empty rows cost as much
 REPLAYED_STEPS = 16  # steps of one replay
-CACHE_LINE = 64  # bytes to whose multiples the parameters of a row are padded
-CACHED = 16  # blocks that are kept with their tensors, each for one shape of calls
+CACHE_LINE = 64  # bytes; a row's parameters are padded to multiples
+CACHED = 16  # blocks kept with their tensors, each for one shape of calls
 
 _BLOCKS: OrderedDict[Hashable, Any] = OrderedDict()
 
 
 class BlockKey(NamedTuple):
-    """Properties that rows must share to be computed in one block, whichever clients they belong to."""
+    """Properties that rows of one block share, whichever clients they belong to."""
 
     function: Function
     samples: tuple[Any, ...]  # the stored samples, see `dataset_key`
     batch: int  # B
     dtype: str
-    pulled: bool = False  # whether there is a mu
-    confined: bool = False  # a ball to project onto
-    shifted: bool = False  # something to add to the gradients
+    pulled: bool = False  # True if mu > 0
+    confined: bool = False  # True if steps are projected onto a ball
+    shifted: bool = False  # True if a shift is added to the gradients
 
 
 class StepsRequest(NamedTuple):
-    """A client's local steps from the rows of y (k, n), around the rows of x (k, n), with finite step sizes."""
+    """A client's local steps from the rows of y (k, n), with centres x (k, n) and finite step sizes."""
 
     function: Function
     x: Array
@@ -71,14 +70,14 @@ class StepsRequest(NamedTuple):
 
     @property
     def key(self) -> BlockKey:
-        """The block that can compute it."""
+        """Key of the block that can compute it."""
         own, dtype = self.steps, np.dtype(self.y.dtype).name
         kind = own.mu > 0, own.radius < np.inf, own.shift is not None
         return BlockKey(self.function, dataset_key(own.data), own.batches.shape[1], dtype, *kind)
 
 
 class LossRequest(NamedTuple):
-    """Points x (k, n) of a client, and the samples at `positions` (B,) in its data, all valid."""
+    """A client's losses at points x (k, n) on the samples at `positions` (B,), all valid."""
 
     function: Function
     x: Array
@@ -91,21 +90,21 @@ class LossRequest(NamedTuple):
 
 
 def take_steps(requests: list[StepsRequest]) -> list[Array]:
-    """(k, n) where the steps of each request end."""
+    """End points (k, n) of each request's steps."""
     ends = [np.empty_like(request.y) for request in requests]
     _run_blocks(_StepBlock, requests, [len(request.steps.stepsizes) for request in requests], ends)
     return ends
 
 
 def loss_sums(requests: list[LossRequest]) -> list[Vector]:
-    """(k,) the sums of the losses of each request: outputs in the models' dtype, then float64."""
+    """Loss sums (k,) of each request: outputs in the models' dtype, then float64."""
     sums = [np.empty(len(request.x)) for request in requests]
     _run_blocks(_LossBlock, requests, [1] * len(requests), sums)
     return sums
 
 
 def _run_blocks(make: Callable[..., Any], requests: Sequence[Any], steps: Sequence[int], out: list[Array]) -> None:
-    """Computes the points of all requests into `out`, those of equal keys and numbers of steps in common blocks."""
+    """Computes all requests' points into `out`; equal keys and numbers of steps share blocks."""
     groups: dict[tuple[BlockKey, int], list[tuple[int, int]]] = {}
     for j, request in enumerate(requests):
         groups.setdefault((request.key, steps[j]), []).extend((j, k) for k in range(len(request.x)))
@@ -118,7 +117,7 @@ def _run_blocks(make: Callable[..., Any], requests: Sequence[Any], steps: Sequen
 
 
 def _cached(make: Callable[..., Any], key: BlockKey, data: Dataset) -> Any:
-    """The block of that key, made if need be in place of the least recently used one."""
+    """The cached block of this key; a new one replaces the least recently used one."""
     if (make, key) not in _BLOCKS:
         while len(_BLOCKS) >= CACHED:
             _BLOCKS.popitem(last=False)
@@ -128,12 +127,10 @@ def _cached(make: Callable[..., Any], key: BlockKey, data: Dataset) -> Any:
 
 
 def equal_bits(function: Function, data: Dataset, batch: int, dtype: str) -> bool:
-    """True if local steps and losses have the same bits whichever other clients share the batch.
+    """True if local steps and losses are bit-identical whichever other clients share the batch.
 
-    Tried on this device, for mini-batches of this size.
-
-    The rows of a full block are computed together, each one place further, in the opposite order, and three of them
-    alone. So every place of a block is compared with the next one, and other rows with rows of zeros.
+    Tested on this device for mini-batches of size `batch`: a full block is computed in order, rotated by one row, in
+    reverse, and with three rows alone. This compares each place of a block with the next, and other clients with zeros.
     """
     with LOCK:
         steps = _trial_steps(function, data, batch, dtype)
@@ -142,9 +139,9 @@ def equal_bits(function: Function, data: Dataset, batch: int, dtype: str) -> boo
 
 
 def _trial_steps(function: Function, data: Dataset, batch: int, dtype: str) -> list[StepsRequest]:
-    """A step of each row of a block, with all that a step may have, from models and samples of its own.
+    """One step for each row of a block, with all optional terms, each with its own model and samples.
 
-    It is so long that the slopes are not rounded away in the sum: where two of them differ, their ends do.
+    The step is long enough that rounding cannot hide a difference of two gradients.
     """
     generator, first = Streams(0)(Purpose.SYNTHETIC), function.initial().astype(dtype)
     steps = []
@@ -157,7 +154,7 @@ def _trial_steps(function: Function, data: Dataset, batch: int, dtype: str) -> l
 
 
 def _independent(compute: Callable[[list[Request]], list[Any]], requests: list[Request]) -> bool:
-    """True if each request has the same result whatever it is computed with."""
+    """True if no request's result depends on the other requests."""
     together, last = compute(requests), len(requests) - 1
     reverse, further = compute(requests[::-1])[::-1], compute(requests[-1:] + requests[:-1])
     alone = [(j, compute([requests[j]])[0]) for j in {0, last // 2, last}]
@@ -166,7 +163,7 @@ def _independent(compute: Callable[[list[Request]], list[Any]], requests: list[R
 
 
 class Part(NamedTuple):
-    """A parameter: its name and shape, where it lies in a vector (n,), and where in a row."""
+    """A parameter: its name, shape, slice of a vector (n,), and slice of a row."""
 
     name: str
     shape: torch.Size
@@ -175,29 +172,29 @@ class Part(NamedTuple):
 
 
 def rows_of(each: int, limit: int) -> int:
-    """Rows of a block whose steps take `each` bytes: MAX_ROWS, or the power of 2 that `limit` allows."""
+    """Number of rows of a block whose steps take `each` bytes: the largest power of 2 within `limit` and MAX_ROWS."""
     most = max(1, min(MAX_ROWS, limit // max(1, each)))
     return 1 << most.bit_length() - 1
 
 
 def dataset_key(data: Dataset) -> tuple[Any, ...]:
-    """Key that is equal for subsets of the same stored samples, scaled alike."""
+    """Key that is equal for subsets of the same stored samples with the same scaling."""
     factors = (a if isinstance(a, int | float) else id(a) for a in (data.scale, data.shift))
     return (id(data.inputs), id(data.labels), id(data.targets), *factors)
 
 
 @final
 class _Rows:
-    """Rows side by side: how parameters lie in them, and their mini-batches, gathered where all samples lie.
+    """Rows of a block: layout of the parameters, and mini-batches gathered on the device.
 
     Attributes:
-        size: R, how many.
-        positions: (steps, R, B) int32, of the samples of one replay's steps.
+        size: R, number of rows.
+        positions: (steps, R, B) int32, samples of one replay's steps.
     """
 
     def __init__(self, key: BlockKey, data: Dataset, steps: int) -> None:
         self._key, function = key, key.function
-        self._data = data  # keeps the arrays by whose `dataset_key` a block is found
+        self._data = data  # keeps the arrays alive whose ids are in `dataset_key`
         self.device = str(function.device)
         self._dtype: torch.dtype = getattr(torch, key.dtype)
         size = rows_of(functional.step_bytes(function, key.batch), STEP_BYTES)
@@ -210,30 +207,31 @@ class _Rows:
         factors = (data.scale, data.shift) if rescale else ()
         self._factors = [torch.tensor(a, dtype=self._dtype, device=self.device) for a in factors]
         p = data.features
-        self._inputs = self.zeros(self.size, key.batch, self._padded(p))[:, :, :p]  # a sample begins on a line
+        self._inputs = self.zeros(self.size, key.batch, self._padded(p))[:, :, :p]  # a sample begins at a cache line
         self._classes = torch.arange(function.classes, device=self.device)
         self._parts, self._width = list[Part](), 0
-        for name, flat, shape in functional.places(function):  # each from the start of a line: alike in all rows
+        for name, flat, shape in functional.places(function):  # each at the start of a cache line: equal in all rows
             count = flat.stop - flat.start
             self._parts.append(Part(name, shape, flat, slice(self._width, self._width + count)))
             self._width += self._padded(count)
 
     def _padded(self, count: int) -> int:
-        """Length of so many numbers after padding to whole lines."""
+        """Length of `count` numbers after padding to whole cache lines."""
         each = CACHE_LINE // self._dtype.itemsize
         return -(-count // each) * each
 
     def zeros(self, *shape: int) -> Tensor:
-        """(*shape) zeros of the rows' dtype; without a shape, (R, width) as many as the rows hold."""
+        """Zeros (*shape) in the rows' dtype; by default (R, width), the shape of all rows."""
         return torch.zeros(shape or (self.size, self._width), dtype=self._dtype, device=self.device)
 
     def bound(self) -> AbstractContextManager[Any]:
-        """Context manager: on a GPU the same bits each time; the module holds parameters, whose place others take."""
+        """Context manager: deterministic GPU kernels; binds dummy parameters, which functional calls replace."""
         return self._key.function.bound_to(self.zeros(self._key.function.n))
 
     def sent(self, arrays: Sequence[Array], dtype: torch.dtype | None = None) -> Tensor:
-        """The arrays stacked on the device, (rows, ...), through pinned memory, which torch keeps until they are there;
-        of the rows' dtype where no other is given.
+        """Stacks arrays and copies them to the device (rows, ...), by default in the rows' dtype.
+
+        Through pinned memory, which torch keeps until the copy is done.
         """
         shape = (len(arrays), *arrays[0].shape)
         host = torch.empty(shape, dtype=dtype or self._dtype, pin_memory=self.device != "cpu")
@@ -241,22 +239,22 @@ class _Rows:
         return host.to(self.device, non_blocking=True)
 
     def fill(self, target: Tensor, vectors: Sequence[Array]) -> None:
-        """Copies the (n,) of each row; the other rows have zeros."""
+        """Copies vectors (n,) into the first rows of `target`; sets the others to zero."""
         there = self.sent(vectors)
         for part in self._parts:
             target[: len(vectors), part.row].copy_(there[:, part.flat])
         target[len(vectors) :].zero_()
 
     def flat(self, rows: Tensor) -> Tensor:
-        """(r, n), the inverse of `fill`."""
+        """Vectors (r, n) of rows; the inverse of `fill`."""
         return torch.cat([rows[:, part.row] for part in self._parts], dim=1)
 
     def views(self, rows: Tensor) -> Named:
-        """(R, *shape) of each parameter."""
+        """Views (R, *shape) of each parameter."""
         return {part.name: rows[:, part.row].view(len(rows), *part.shape) for part in self._parts}
 
     def inputs(self, t: int) -> Tensor:
-        """(R, B, *input_shape) of step t, scaled and then shifted, as NumPy does it."""
+        """Inputs (R, B, *input_shape) of step t, scaled and then shifted, as in NumPy."""
         stored = self._stored.index_select(0, self.positions[t].view(-1))
         self._inputs.copy_(stored.view(self._inputs.shape))
         if self._factors:
@@ -265,7 +263,7 @@ class _Rows:
         return self._inputs.reshape(self.size, self._key.batch, *own.input_shape).to(own.examples.input_dtype)
 
     def targets(self, steps: int) -> Tensor:
-        """(steps, R, B, ...) of the first steps; of the plain cross-entropy (steps, R, B, C), 1 for the true class."""
+        """Targets (steps, R, B, ...) of the first steps; one-hot (steps, R, B, C) for the plain cross-entropy."""
         rows = self.positions[:steps]
         found = self._answers.index_select(0, rows.view(-1)).to(self._kind)
         found = found.view(*rows.shape, *found.shape[1:])
@@ -274,7 +272,7 @@ class _Rows:
 
 @final
 class _LossBlock:
-    """Sums of the losses of one block of rows at a time, in tensors that stay where they are."""
+    """Computes loss sums of one block of rows at a time, in tensors that stay in place."""
 
     def __init__(self, key: BlockKey, data: Dataset) -> None:
         self.rows = _Rows(key, data, 1)
@@ -282,7 +280,7 @@ class _LossBlock:
         self._costs, self._at = functional.costs(key.function), self.rows.views(self._x)
 
     def run(self, rows: Sequence[tuple[LossRequest, int]]) -> Array:
-        """(r,) the sums of these points of requests, at most R."""
+        """Loss sums (r,) of (request, point) pairs, r <= R."""
         with self.rows.bound():
             self.rows.fill(self._x, [request.x[k] for request, k in rows])
             positions = [request.data.rows_of(request.positions)[None] for request, _ in rows]
@@ -293,7 +291,7 @@ class _LossBlock:
 
 @final
 class _StepBlock:
-    """Local steps of one block of rows at a time, in tensors that stay where they are."""
+    """Takes local steps of one block of rows at a time, in tensors that stay in place."""
 
     def __init__(self, key: BlockKey, data: Dataset) -> None:
         self._key, self.rows = key, _Rows(key, data, REPLAYED_STEPS)
@@ -303,10 +301,10 @@ class _StepBlock:
         self._gammas, self._mu = self.rows.zeros(REPLAYED_STEPS, size, 1), self.rows.zeros(size, 1)
         self._radius = torch.zeros((size, 1), dtype=torch.float64, device=self.rows.device)
         self._slopes = functional.slopes(key.function)
-        self._replays = dict[int, Callable[[], None]]()  # {steps: takes so many}
+        self._replays = dict[int, Callable[[], None]]()  # {number of steps: function that takes them}
 
     def run(self, rows: Sequence[tuple[StepsRequest, int]]) -> Array:
-        """(r, n) where the steps of these points of requests end, at most R; all have equally many."""
+        """End points (r, n) of (request, point) pairs, r <= R, all with equally many steps."""
         taken = [request.steps for request, _ in rows]
         H = len(taken[0].stepsizes)
         rest = H - H % REPLAYED_STEPS
@@ -327,9 +325,12 @@ class _StepBlock:
         return self.rows.flat(self._y[: len(rows)]).cpu().numpy()
 
     def _replay(self, replays: Sequence[tuple[int, int]], rows: Sequence[Array], gammas: Tensor) -> None:
-        """Takes the steps of the sizes (rows, H, 1) from the sample positions (H, B) of each row.
+        """Takes all steps by replays.
 
-        `replays` are the first step and the number of steps of each.
+        Args:
+            replays: (first step, number of steps) of each.
+            rows: sample positions (H, B) of each row.
+            gammas: step sizes (rows, H, 1).
         """
         positions = self.rows.sent(rows, torch.int32)
         for t, steps in replays:
@@ -338,7 +339,7 @@ class _StepBlock:
             self._replays[steps]()
 
     def _take(self, steps: int) -> None:
-        """Takes the first steps of the mini-batches and `_gammas`."""
+        """Takes the first `steps` steps of the stored mini-batches and step sizes."""
         targets = self.rows.targets(steps)
         at, slopes = self.rows.views(self._y), self.rows.views(self._slope)
         for t in range(steps):
@@ -352,7 +353,7 @@ class _StepBlock:
                 self._confine()
 
     def _confine(self) -> None:
-        """Moves each row that is outside its ball to the nearest point of it; the norms in float64."""
+        """Projects each row onto its ball; norms in float64."""
         moved = self._y - self._x
         norms = torch.linalg.vector_norm(moved, dim=1, keepdim=True, dtype=torch.float64)
         outside = norms > self._radius
@@ -361,6 +362,6 @@ class _StepBlock:
 
 
 def copy_steps(target: Tensor, source: Tensor, t: int = 0, steps: int = 1) -> None:
-    """Copies the steps t to t + steps - 1 of `source` (rows, H, ...) to the first steps of `target` (steps, R, ...)."""
+    """Copies steps t to t + steps - 1 of `source` (rows, H, ...) to the first steps of `target` (steps, R, ...)."""
     part = source[:, t : t + steps]
     target[:steps, : len(part)].copy_(part.swapaxes(0, 1))

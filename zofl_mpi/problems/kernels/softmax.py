@@ -1,8 +1,8 @@
-"""Algorithm 2 of [A] for softmax regression: k models on the same mini-batches; and which kernel a run takes.
+"""Local steps of softmax regression ([A] Algorithm 2) for k models on the same mini-batches; choice of the kernel.
 
-A kernel is a function (x, d, minibatches, radius, shift) that moves the displacements d = y - x in place. Models are
-(k, C, p): all rows together are the matrix of one product with a batch (B, p), which is read once for all k models. The
-proximal term only shrinks d, d <- (1 - gamma mu) d - gamma grad CE(x + d): one pass fewer than with y.
+A kernel is a function (x, d, minibatches, radius, shift) that updates the displacements d = y - x in place. Models are
+(k, C, p): one product of all rows with a batch (B, p) reads the batch once for all k models. The proximal term only
+shrinks d, d <- (1 - gamma mu) d - gamma grad CE(x + d): one pass fewer than with y.
 """
 
 import functools
@@ -18,29 +18,29 @@ from zofl_mpi.data import Dataset
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.projections import shrink
 
-BLOCK_BYTES = 2**17  # of inputs made ready at once: several small batches, well inside a second-level cache
-PIECES = 8  # that a product is cut into at most
-SMALL_PRODUCT = 1_000_000  # multiplications up to which OpenBLAS takes its kernels for small matrices; see `_pieces`
+BLOCK_BYTES = 2**17  # of inputs prepared at once: several small batches, well inside a second-level cache
+PIECES = 8  # most pieces of a product
+SMALL_PRODUCT = 1_000_000  # multiplications up to which OpenBLAS uses its small-matrix kernels; see `_pieces`
 
 
 class Minibatches(NamedTuple):
-    """The mini-batches of H steps, and how far each step goes."""
+    """Mini-batches and step factors of H steps."""
 
     data: Dataset
-    rows: NDArray[np.int64]  # (H, B) rows of `data.inputs`, which may be a map of a file
-    pull: NDArray[np.float64]  # (H,) stepsize / B, the factor of the summed cross-entropy gradient
-    keep: NDArray[np.float64]  # (H,) 1 - stepsize * mu, the factor of y - x by the proximal term
-    push: NDArray[np.float64]  # (H,) the factor of `shift`, which is added to every gradient
-    rescale: bool  # whether the inputs are to be scaled and shifted, or come as they are stored
-    dtype: Any  # of the models and of the inputs that a kernel sees
+    rows: NDArray[np.int64]  # (H, B) rows of `data.inputs`, which may be a memory map
+    pull: NDArray[np.float64]  # (H,) stepsize / B, factor of the summed cross-entropy gradient
+    keep: NDArray[np.float64]  # (H,) 1 - stepsize * mu, factor of y - x by the proximal term
+    push: NDArray[np.float64]  # (H,) factor of `shift`, which is added to every gradient
+    rescale: bool  # True if a kernel must scale and shift the stored inputs
+    dtype: Any  # of the models and of a kernel's inputs
 
     def labels(self) -> NDArray[np.int64]:
-        """(H, B) of the samples."""
+        """Labels (H, B) of the samples."""
         return self.data.labels[self.rows].astype(np.int64)
 
     def blocks(self) -> Iterator[tuple[int, Array]]:
-        """Yields the first step's number and the inputs (S, B, p) of S steps; the next block reuses their memory."""
-        inputs = np.asarray(self.data.inputs)  # a memory map's own indexing is several times slower
+        """Yields (first step, inputs (S, B, p) of S steps); the next block reuses the memory."""
+        inputs = np.asarray(self.data.inputs)  # indexing a memory map is several times slower
         (H, B), p = self.rows.shape, self.data.features
         steps = max(1, BLOCK_BYTES // max(1, B * p * np.dtype(self.dtype).itemsize))
         ready = np.empty((min(steps, H) * B, p), self.dtype)
@@ -50,7 +50,7 @@ class Minibatches(NamedTuple):
             stored, made = raw[: len(rows)], ready[: len(rows)]
             np.take(
                 inputs, rows, axis=0, out=stored, mode="clip"
-            )  # "raise" would copy once more; `solve_client` checked them
+            )  # "raise" would copy again; `solve_client` has checked rows
             np.copyto(made, stored, casting="same_kind")
             if self.rescale:
                 made *= np.asarray(self.data.scale, self.dtype)
@@ -66,7 +66,7 @@ def solve_numpy(x: Array, d: Array, minibatches: Minibatches, radius: float, shi
 
     Args:
         x, d: (k, C, p) C-contiguous, of one dtype; d is overwritten.
-        radius: of the ball |d| <= radius that each model is projected onto; infinite for none.
+        radius: of the ball |d| <= radius that each model is projected onto; inf for none.
         shift: (k, C, p), or None for none.
     """
     k, C, p = x.shape
@@ -89,18 +89,19 @@ def solve_numpy(x: Array, d: Array, minibatches: Minibatches, radius: float, shi
 
 
 def _gradients(k: int, C: int, p: int, minibatches: Minibatches) -> Callable[[Array, Array, int, float], Array]:
-    """The function (y, batch, t, pull) that gives (k C, p) pull * sum of the batch's gradients of the cross-entropy at
-    the rows of y, always in the same array.
+    """Returns a function (y, batch, t, pull) -> pull * summed cross-entropy gradients (k C, p) at the rows of y.
+
+    It returns the same array each time.
     """
     B, dtype = minibatches.rows.shape[1], minibatches.dtype
-    residual = np.empty((k * C, B), dtype)  # classes first: a sum over them then runs along whole rows
+    residual = np.empty((k * C, B), dtype)  # classes first: sums over them run along whole rows
     by_model, flat, row = residual.reshape(k, C, B), residual.reshape(-1), np.empty((k, 1, B), dtype)
     gradient = np.empty((k * C, p), dtype)
     logit_parts = [(part, residual[:, part]) for part in _pieces(B, k * C * p)]
     gradient_parts = [(part, gradient[:, part]) for part in _pieces(p, k * C * B)]
     combine = np.multiply if B == 1 else np.matmul  # BLAS takes 16 us for an outer product, a broadcast 2 us
     true_rows = np.arange(k)[:, None] * C + minibatches.labels()[:, None, :]
-    true = (true_rows * B + np.arange(B)).reshape(len(minibatches.rows), k * B)  # places in `flat`
+    true = (true_rows * B + np.arange(B)).reshape(len(minibatches.rows), k * B)  # indices into `flat`
 
     def summed(y: Array, batch: Array, t: int, pull: float) -> Array:
         for part, out in logit_parts:
@@ -120,10 +121,10 @@ def _gradients(k: int, C: int, p: int, minibatches: Minibatches) -> Callable[[Ar
 
 
 def _pieces(length: int, each: int) -> list[slice]:
-    """0..length - 1 in at most PIECES pieces of SMALL_PRODUCT / each or fewer; in one where more would be needed.
+    """Cuts 0..length - 1 into pieces of at most SMALL_PRODUCT / each; one piece if more than PIECES were needed.
 
-    A product of 20 x 784 by 784 x 64 is just above that size: with AVX-512 its two halves take 11 us, the whole 29 us;
-    without, 25 us and 23 us.
+    A product of 20 x 784 by 784 x 64 is just above SMALL_PRODUCT: with AVX-512 its two halves take 11 us, the whole
+    29 us; without, 25 us and 23 us.
     """
     count = -(-length // max(1, SMALL_PRODUCT // each))
     size = length if count > PIECES else -(-length // count)
@@ -131,7 +132,7 @@ def _pieces(length: int, each: int) -> list[slice]:
 
 
 def solve_numba(x: Array, d: Array, minibatches: Minibatches, radius: float, shift: Array | None) -> None:
-    """Takes the steps of `solve_numpy`, compiled."""
+    """Takes the steps of `solve_numpy` in compiled code."""
     from zofl_mpi.problems.kernels.softmax_numba import advance
 
     data, factors = minibatches.data, (minibatches.pull, minibatches.keep, minibatches.push)
@@ -150,10 +151,10 @@ def solve_numba(x: Array, d: Array, minibatches: Minibatches, radius: float, shi
 
 
 def compile_for(function: Any, arguments: Sequence[Any]) -> None:
-    """Makes numba compile a function for the types of these arguments, or load it from the disk.
+    """Compiles a numba function for the types of these arguments, or loads it from disk.
 
-    Two processes that compile for other types at once may write the same file, and the one's code be found for the
-    other's types: all is then compiled again.
+    Two processes that compile for different types at once may write the same file. If code for the wrong types was
+    loaded, everything is compiled again.
     """
     import numba  # type: ignore[import-untyped, unused-ignore]
 
@@ -164,30 +165,30 @@ def compile_for(function: Any, arguments: Sequence[Any]) -> None:
         function.compile(types)
 
 
-_LOADED = set[tuple[object, ...]]()  # types of displacements and inputs for which `advance` is compiled
+_LOADED = set[tuple[object, ...]]()  # (dtypes, writeable) for which `advance` is compiled
 KERNELS: dict[str, Kernel] = {"numpy": solve_numpy, "numba": solve_numba}
 
 
 @functools.cache
 def numba_installed() -> bool:
-    """True if numba can be imported; cached, since looking for a module takes as long as a local step."""
+    """True if numba can be imported; cached, since the search takes as long as a local step."""
     return importlib.util.find_spec("numba") is not None
 
 
 COMPILED_FROM_N = 4096
-"""Length n of a model from which on "auto" takes the compiled kernel. It saves 10 to 20 us a step at any smaller batch,
-and a process needs 0.6 CPU seconds to load it: short runs, those of small models, would only be slower."""
+"""Smallest model length n for which "auto" uses the compiled kernel. It saves 10 to 20 us a step at smaller batches,
+but loading takes 0.6 CPU seconds: short runs of small models would be slower."""
 WIDEST = 2048
-"""Inputs of a sample up to which it does: with 3,072 a batch of 64 leaves the second-level cache; BLAS is faster."""
+"""Largest input length for which "auto" uses it: with 3,072 a batch of 64 exceeds the second-level cache."""
 
 
 def choose(kernel: str, classes: int, features: int) -> tuple[str, str]:
-    """The name in KERNELS for `kernel`, and the reason for "auto", which depends on sizes and what is installed alone.
+    """Name in KERNELS of `kernel`, and the reason if it is "auto".
 
-    Never on rounds, times or a cache: the same command has the same bits whenever it is run, however far it goes.
+    Depends only on sizes and installed packages, not on rounds, times or a cache: a command is always bit-identical.
     """
     if kernel == "numba" and not numba_installed():
-        raise UserError("--kernel numba: numba is not installed; pip install 'zofl_mpi[fast]', or take auto or numpy")
+        raise UserError("--kernel numba: numba is not installed; pip install 'zofl_mpi[fast]', or use auto or numpy")
     if kernel != "auto":
         return kernel, ""
     if not numba_installed():

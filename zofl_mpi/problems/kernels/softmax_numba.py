@@ -1,8 +1,8 @@
-"""The compiled loop of softmax regression's local steps; imported when it is chosen: nothing else imports numba.
+"""Compiled local steps of softmax regression; the only module that imports numba, imported when chosen.
 
-Plain loops, whose sums LLVM reorders for the vectors of the processor: last bits differ between types of processors
-(AVX2, AVX-512 in halves, AVX-512 whole), as those of BLAS do. Sums in lanes of a fixed number have the same bits on all
-of these and take 1.8 to 2.5 times as long.
+LLVM reorders the loops' sums for the processor's vectors: last bits differ between processor types (AVX2, AVX-512 in
+halves, AVX-512 whole), as with BLAS. Sums in a fixed number of lanes are bit-identical on all of these, but take 1.8 to
+2.5 times as long.
 """
 
 from collections.abc import Callable
@@ -13,15 +13,15 @@ import numpy as np
 
 from zofl_mpi.arrays import Array
 
-FETCHED_SAMPLES = 32  # samples fetched at once: 784 inputs each are 100 KB of float32, inside a second-level cache
+FETCHED_SAMPLES = 32  # samples fetched at once: 100 KB of float32 at 784 inputs, inside a second-level cache
 
-# Sums may be reordered into vector lanes and products fused; NaN and infinity keep their meaning, they are how a run
-# that diverges is found. The GIL is released, so a communication thread runs meanwhile.
+# sums may be reordered and products fused, but NaN and inf keep their meaning: they reveal divergence; the GIL is
+# released for communication threads
 OPTIONS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz"}, "error_model": "numpy", "nogil": True}
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Compiles at the first call, some seconds; numba keeps it on disk, per processor type, where it can write."""
+    """Decorator: compiles at the first call (seconds); numba caches the code on disk per processor type, if it can."""
     try:
         return numba.njit(cache=True, **OPTIONS)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
@@ -29,17 +29,17 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Makes a function part of the text of the one compiled function that calls it.
+    """Decorator: inlines a function into its compiled caller.
 
-    Else it would be optimised once alone and once within that; the process that compiles would run the one, those that
-    load it from the disk the other, and with sums reordered at will they differ in last bits.
+    Otherwise LLVM optimises it both alone and within the caller: the compiling process runs one version, processes that
+    load from disk the other. With reordered sums their last bits differ.
     """
     return numba.njit(inline="always", **OPTIONS)(function)
 
 
 @inlined
 def confine(d: Array, radius: float) -> None:
-    """Shrinks each model's d (C, p) of (k, C, p) to norm `radius` if it is longer; the norm is summed in float64."""
+    """Shrinks each model's d (C, p) of (k, C, p) to norm `radius` if it is longer; norms in float64."""
     for model in d:
         square = 0.0
         for row in model:
@@ -51,7 +51,7 @@ def confine(d: Array, radius: float) -> None:
 
 @inlined
 def gather(ready: Array, inputs: Array, rows: Array, scale: Array, offset: Array) -> None:
-    """Copies the inputs at `rows`, converted, scaled where there are scales, into ready (B, p)."""
+    """Copies the inputs at `rows` into ready (B, p), converted, and scaled unless `scale` is empty."""
     for b in range(rows.shape[0]):
         source, target = inputs[rows[b]], ready[b]  # whole rows: loops over them become vector instructions
         for j in range(source.shape[0]):
@@ -65,8 +65,7 @@ def gather(ready: Array, inputs: Array, rows: Array, scale: Array, offset: Array
 def scores(y: Array, batch: Array, g: Array) -> None:
     """g[:, :B] <- y batch^T, for y (k C, p) and batch (B, p), in tiles of 2 rows by 4 samples.
 
-    A tile's 8 sums and 6 inputs fit the registers of AVX2; BLAS, made for large matrices, takes twice the time for so
-    few classes.
+    A tile's 8 sums and 6 inputs fit AVX2's registers; for so few classes BLAS takes twice the time.
     """
     rows, B, p = y.shape[0], batch.shape[0], y.shape[1]
     zero = g.dtype.type(0)
@@ -105,7 +104,7 @@ def scores(y: Array, batch: Array, g: Array) -> None:
 
 @inlined
 def subtract(d: Array, g: Array, batch: Array) -> None:
-    """d <- d - g[:, :B] batch, in tiles of 2 rows by 4 samples; each element has the same sums in any tile."""
+    """d <- d - g[:, :B] batch, in tiles of 2 rows by 4 samples; an element's sum does not depend on its tile."""
     rows, B = d.shape[0], len(batch)
     for c in range(0, rows - 1, 2):
         d0, d1 = d[c], d[c + 1]
@@ -133,9 +132,9 @@ def subtract(d: Array, g: Array, batch: Array) -> None:
 
 @inlined
 def residuals(g: Array, row: Array, labels: Array, C: int, pull: float) -> None:
-    """Turns the logits g[:, :B] (k C, B) into pull * (softmax - onehot), each model's C classes on their own.
+    """Turns the logits g[:, :B] (k C, B) into pull * (softmax - onehot) for each model's C classes.
 
-    B is the number of labels; `row` (B,) is overwritten. Classes come first: loops then run along whole rows.
+    B is the number of labels; `row` (B,) is overwritten. Classes come first, so that loops run along whole rows.
     """
     B = len(labels)
     for low in range(0, g.shape[0], C):
@@ -181,7 +180,7 @@ def advance(
         x, d, y: (k, C, p), of one dtype.
         inputs: (N, p), as stored.
         rows, labels: (H, B).
-        scale, offset: (p,), or (0,) where the inputs come as they are stored.
+        scale, offset: (p,), or (0,) for stored inputs.
         pull, keep, push: (H,).
         shift: (k, C, p), or (0, C, p) for none.
     """

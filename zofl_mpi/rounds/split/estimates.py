@@ -208,19 +208,20 @@ class Estimation:
 
     Attributes:
         mu: smoothing radius, in units of the distribution.
-        distribution: of the directions: sqrt_d_sphere (norm sqrt(d): entries of size 1, as with gaussian; the same
-            estimate as sphere with mu sqrt(d)), sphere (norm 1), gaussian, or rademacher (random signs, drawn in a
-            tenth of the time).
-        n_p: directions of a local step, whose estimates are averaged.
-        estimate: one-sided: 1 + n_p forward passes. central: 2 n_p, and one more for an upload. jvp: derivatives along
-            n_p directions by forward-mode differentiation, an oracle without mu; n_p passes with twice the products,
-            and one more for an upload. exact: the gradient by backpropagation, for tests; HERON is then CSE-FSL, HO-SFL
-            is SFLV2.
-        directions: global (one per mini-batch) or per-sample (one per sample, by random signs of one perturbation of
-            each layer; see `problems.signs`). per-sample doubles the products of a perturbed pass.
-        exact_layers: the client's last N layers step along their gradient, by a backward pass through these layers
-            only. HERON's gradient is that of the local loss (the head is exact too), HO-SFL's that of the loss along
-            lambda. N = all layers is CSE-FSL or SFLV2 bit for bit. The client keeps these layers' graph.
+        distribution: distribution of the directions: sqrt_d_sphere (norm sqrt(d): entries of size 1, as with gaussian;
+            the same estimate as sphere with mu sqrt(d)); sphere (norm 1); gaussian; rademacher (random signs, drawn in
+            a tenth of the time).
+        n_p: directions of a local step; their estimates are averaged.
+        estimate: type of estimate. one-sided: 1 + n_p forward passes. central: 2 n_p, and one more for an upload. jvp:
+            derivatives along n_p directions by forward-mode differentiation, an oracle without mu; n_p passes with
+            twice the products, and one more for an upload. exact: the gradient by backpropagation, for tests; HERON is
+            then CSE-FSL, HO-SFL is SFLV2.
+        directions: directions of a mini-batch: global (one for all samples) or per-sample (one per sample, by random
+            signs of one perturbation of each layer; see `problems.signs`). per-sample doubles the products of a
+            perturbed pass.
+        exact_layers: N, number of the client's last layers that step along their gradient, by a backward pass through
+            these only. HERON's gradient is that of the local loss (the head is exact too), HO-SFL's that of the loss
+            along lambda. N = all layers is CSE-FSL or SFLV2 bit for bit. The client keeps these layers' graph.
         rest: treatment of the layers before these: estimated, or frozen.
         probe_gradient: evaluations also report the cosine between clients' estimates and their gradients by
             backpropagation, outside the ledger.

@@ -369,8 +369,7 @@ class LockstepMethod(SplitMethod):
             while asked := list(self._stepped(servers, items, ended)):
                 for i in asked:
                     servers[i].move()
-                lambdas = {i: Cut(servers[i].slopes.pop(i)) for i in asked}
-                items = clients.ask_each(self.proceed, lambdas, into=models)
+                items = clients.ask_each(self.proceed, {i: Cut(servers[i].slopes.pop(i)) for i in asked}, into=models)
         return ended
 
     def _stepped(self, servers: Mapping[int, Server], items: Replies, ended: Trainings) -> Iterator[int]:

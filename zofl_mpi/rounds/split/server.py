@@ -22,9 +22,9 @@ DIVERGED_AT_SERVER = "the server's gradient on its upload is not finite; smaller
 class Server:
     """The server's part, theta (n_s,) and buffers (b_s,), while a round goes on.
 
-    It takes a step for each upload, or with --merge G for G of them: along the mean of their gradients at the same
-    theta, from the same running statistics, of which it keeps the mean. Both means are exact (`engine.mean`). Until the
-    step the server holds G gradients.
+    It takes a step for each upload, or with --merge G for G of them, along the mean of their gradients at the same
+    theta. They start from the same running statistics, which are then averaged. Both means are exact (`engine.mean`).
+    Until the step the server holds G gradients.
 
     Args:
         begin: the method's step `server_pass`, known by name on the server's ranks.

@@ -31,23 +31,25 @@ class Training:
         lr_server: step size of the server.
         optimiser: optimiser of clients and server.
         pace: schedule of their step sizes over their own steps.
-        state: a client's moments between rounds: keep, reset, or average, as the models (they travel with these).
+        state: optimiser moments of a client between rounds: keep, reset, or average like the models, with which they
+            travel.
         order: order of uploads at the server: interleave (the q-th uploads of all clients, then the next; clients in an
             order drawn each round) or client_major (client by client).
         merge: G: the server takes one step on the q-th uploads of G clients together (fewer at the end), along the mean
             of their gradients; each client receives the gradient of its own loss. 1: one step per upload.
-        weights: of the clients in the average: size (|D_i|) or uniform.
+        weights: weights of the clients in the average: size (|D_i|) or uniform.
         beta: participating fraction of the clients.
-        augment: none, or crop-flip (images padded by 4, cropped back, mirrored with probability 1/2).
+        augment: changes of training images: none, or crop-flip (padded by 4, cropped back, mirrored with probability
+            1/2).
         freeze: frozen part of the client's model: none, client or auxiliary.
-        batchnorm: statistics in BatchNorm: batch (the running statistics move in unperturbed passes only), every_pass
-            (in perturbed ones too: the tested network then depends on mu and n_p), or running (fixed running
-            statistics, for pretrained networks).
-        client_parts: average (one local part, the mean of the clients'), or own (each client keeps and tests its own,
-            starting from the problem's; it never travels).
-        client_memory: activations held for a client's backward pass: none (all of them), checkpoint (the inputs of each
-            block, which is computed once more), or accumulate:PARTS (one part of the mini-batch at a time; the parts'
-            gradients add up to the same gradient, to rounding).
+        batchnorm: statistics in BatchNorm: batch (the running statistics move in unperturbed passes only); every_pass
+            (in perturbed ones too: the tested network depends on mu and n_p); running (fixed running statistics, for
+            pretrained networks).
+        client_parts: clients' parts: average (one part, the mean of the clients'), or own (each client keeps and tests
+            its own, starting from the problem's; it never travels).
+        client_memory: activations held for a client's backward pass: none (all of them); checkpoint (the inputs of each
+            block, which is recomputed); accumulate:PARTS (one part of the mini-batch at a time; the parts' gradients
+            add up to the same gradient, to rounding).
     """
 
     setting: Setting[Split]

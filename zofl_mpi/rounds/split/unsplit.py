@@ -85,7 +85,7 @@ class UnsplitMethod(SplitMethod):
         training: the round; lr_client is the one step size. lr_server has no meaning here; k, merge, order, state and
             freeze are refused.
         mu: smoothing radius, in units of the distribution.
-        distribution: of the directions; see --method heron.
+        distribution: distribution of the directions; see --method heron.
         estimate: one-sided (the paper's) or central: one more pass per direction, and one more for a network with
             BatchNorm, to move its statistics.
         draw: device that draws the directions: device or host; see --method heron.
@@ -148,8 +148,8 @@ class UnsplitMethod(SplitMethod):
     def pieces(self, x: Tensor, key: Key, rule: Piecewise) -> PiecewiseDirections:
         """Directions of a step, for x (d,).
 
-        If memory permits they are kept, for the step's other passes, for other clients of this rank, and for the
-        server's step in the same process; otherwise they are drawn again, bit-identically.
+        If memory permits they are kept: for the step's other passes, for other clients of this rank, and for the
+        server's step in the same process. Otherwise they are drawn again, bit-identically.
         """
         if self.kept_steps == 0:
             return rule.draw_pieces(x, key)

@@ -18,7 +18,7 @@ COMMAND_FLAGS = ("server_ranks", "survive", "round_timeout", "track")
 
 @final
 class Again(NamedTuple):
-    """Two commands."""
+    """Commands that continue a run and start it again."""
 
     resume: str
     begin: str

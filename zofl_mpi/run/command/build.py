@@ -219,7 +219,7 @@ def _check_server_ranks(world: World, method: Method[Any], plan: Plan) -> None:
 
 
 def _watch(world: World, plan: Plan, hosts: list[str], recorder: Recorder | None, stop: Stop) -> Watch:
-    """This rank's deadlines, and with --survive its reaction to lost ranks."""
+    """Sets this rank's deadlines, and with --survive its reaction to lost ranks."""
     limit, survive = plan.values["round_timeout"], plan.values["survive"]
     path = recorder and str(recorder.path)
     path, resume, begin = world.bcast(path and (path, *again.commands(plan, path, world.size)))
@@ -251,7 +251,7 @@ def compile_kernel(world: World, method: Method[Any]) -> None:
 
 
 def _placements(world: World, placements: list[RankPlacement]) -> dict[str, list[Any]]:
-    """Hosts, devices, threads and libraries of the ranks, for the record; warns of shared cores and mixed libraries."""
+    """Attributes on the ranks' hosts, devices, threads and libraries; warns of shared GPUs and mixed libraries."""
     table: dict[str, list[Any]] = {
         "hosts": [place.host for place in placements],
         "blas": [place.blas for place in placements],
@@ -262,7 +262,7 @@ def _placements(world: World, placements: list[RankPlacement]) -> dict[str, list
     warnings = list(warnings_of(placements))
     if len(set(table["blas"])) > 1:
         libraries = ", ".join(sorted(set(table["blas"])))
-        warnings.append(f"ranks compute with different libraries ({libraries}): bits may depend on their number")
+        warnings.append(f"ranks use different BLAS libraries ({libraries}): bits may depend on the number of ranks")
     for sentence in warnings if world.rank == 0 else ():
         warn(sentence)
     return table

@@ -76,7 +76,7 @@ def _last_words(exc: BaseException, world: World, job: Job | int) -> str:
     if isinstance(exc, KeyboardInterrupt):
         return f"zofl_mpi: interrupted{kept or ' before the first round; nothing was written'}"
     if isinstance(exc, BrokenPipeError) or (isinstance(exc, OSError) and output_fails()):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's own last flush would fail, too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python's last flush would fail, too
         if isinstance(exc, BrokenPipeError):
             return "zofl_mpi: standard output was closed"
         return f"zofl_mpi: standard output cannot be written ({exc.strerror}): send it elsewhere{kept}"

@@ -32,7 +32,7 @@ UNIONS = (Union, UnionType)
 TOML_BYTES = 1 << 20
 """Maximum bytes of a configuration or grid file."""
 IS_FLAG = re.compile(r"--?[a-z]", re.IGNORECASE).match
-"""True if a word of a command line is a flag, not a (negative) number."""
+"""True if a word is a flag, not a negative number."""
 
 _hints: Callable[[type[Any]], dict[str, Any]] = functools.cache(typing.get_type_hints)  # type: ignore[assignment]
 
@@ -92,7 +92,7 @@ def from_flags(cls: type[T], setting: Any, **values: Any) -> T:
 
 
 class Leaf(NamedTuple):
-    """A field that is a flag, of the class `owner`."""
+    """A flag: a dataclass field of the class `owner`."""
 
     name: str
     kind: Any
@@ -195,7 +195,7 @@ def split(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
 
 
 def _value(kind: Any, typed: str, words: Sequence[str]) -> Any:
-    """The value of the words after a flag."""
+    """Converts the words after a flag to its type (UserError: they do not fit)."""
     try:
         if get_origin(kind) is tuple and words:
             return tuple(_read(get_args(kind)[0], word) for word in words)
@@ -316,7 +316,7 @@ def to_arguments(values: Mapping[str, Any], known: Mapping[str, Any], source: st
         if (name := field_of(key)) not in known:
             raise UserError(f"{source}: unknown key {key!r}{nearest(name, known, flag)}")
         if isinstance(value, dict):
-            raise UserError(f"{source}: {key!r} is a table; every key stands at the top level and names a flag")
+            raise UserError(f"{source}: {key!r} is a table; write each flag as a key at the top level")
         if isinstance(value, bool):
             arguments.append(f"--{'' if value else 'no-'}{flag(name)}")
         elif value != "":

@@ -17,7 +17,7 @@ def imported(name: str, flag: str) -> type[Any]:
     """The class named by module:Class; for a problem also an object with `choice`, such as a `TorchProblem`."""
     module, _, cls = name.partition(":")
     here = os.getcwd()
-    sys.path.insert(0, here)  # as `python -m` would find it
+    sys.path.insert(0, here)  # as `python -m` does
     try:
         found = getattr(importlib.import_module(module), cls)
         _tell_edited(sys.modules[module])
@@ -42,4 +42,4 @@ def _tell_edited(module: ModuleType) -> None:
         if read is not module:  # imported again
             READ[path] = module, changed
         elif before != changed:
-            warn(f"{path} was edited since this process read it; the run takes what was read: start Python anew")
+            warn(f"{path} was edited since this process read it; the run uses the old code: restart Python")

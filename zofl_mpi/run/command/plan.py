@@ -212,7 +212,7 @@ def _usual_problem(family: Family, method: str) -> str:
 def groups_of(family: Family, method: str, problem: str) -> dict[str, type[Any]]:
     """Flags of a method on a problem, by title; UserError: one does not exist, or they do not fit."""
     which = make_dataclass("Which", [("method", str, field(default=method)), ("problem", str, field(default=problem))])
-    which.__doc__ = f"""Flags that say which method runs on which problem.
+    which.__doc__ = f"""Choice of method and problem.
 
     Attributes:
         method: {", ".join(family.METHODS)}, or module:Class for one of your own.

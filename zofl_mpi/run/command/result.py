@@ -1,4 +1,4 @@
-"""The result file of a run, new or continued: rank 0 opens it before the first round."""
+"""Opens the result file of a run, new or continued, at rank 0 before the first round."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -88,7 +88,7 @@ def attributes_of(source: Path, checkpoint: records.Checkpoint) -> tuple[Attribu
     except records.LostError as error:
         done = checkpoint.attrs["round"]
         warn(
-            f"{error}; the run goes on from its checkpoint into a new file, in which the rows of rounds 1 to {done} "
+            f"{error}; the run continues from its checkpoint in a new file, in which the rows of rounds 1 to {done} "
             "are missing"
         )
     return checkpoint.attrs, True
@@ -106,15 +106,15 @@ def check_same_run(source: Path, before: Attributes, checkpoint: Attributes, now
         data = [str(attrs.get("data")).split(", network ")[0] for attrs in (before, now)]
         if data[0] == data[1]:  # only the network differs
             both += (
-                ": where the module is the same, another version of zofl_mpi or torch began it otherwise; continue "
-                "with those of the result's attributes git_commit and versions"
+                ": if the module is unchanged, another version of zofl_mpi or torch initialised it; continue with the "
+                "versions in the result's attributes git_commit and versions"
             )
         raise UserError(f"--resume {source}: data or network are not those that the run began with {both}")
     if before.get("kernel") != now["kernel"]:
         raise UserError(
             f"--resume {source}: its kernel was {before.get('kernel')}, here it is {now['kernel']}, which gives "
-            "other bits: continue with the version of zofl_mpi and in an environment like the first ones (is numba "
-            "installed?), or name it by --kernel"
+            "other bits: name the kernel by --kernel, or use the run's version of zofl_mpi and environment (is numba "
+            "installed?)"
         )
     try:
         words = json.loads(before["blas"])

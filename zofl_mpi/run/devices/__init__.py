@@ -1,9 +1,9 @@
-"""`--devices`: classes of devices, from a TOML file or by one of the names that lie beside this page.
+"""Classes of client devices (`--devices`), from a TOML file or by a built-in name.
 
 [server]
-speed = 1e13              # multiply-accumulates a second; without it the server takes no time
+speed = 1e13              # multiply-accumulates per second; default: the server takes no time
 
-[class.phone]             # numbers as in `engine.fleet.DeviceClass`; left out: no cost, no limit
+[class.phone]             # fields of `engine.fleet.DeviceClass`; default: no cost, no limit
 share = 0.9               # or clients = [0, 3], or labels = [7, 8, 9]
 speed = 2e10
 memory = 2.56e8

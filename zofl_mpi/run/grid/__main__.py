@@ -5,10 +5,10 @@
     sbatch --array=0-107 jobs/grid.sbatch jobs/a_table1.toml    # on a cluster: every run a job of its own
 
 The state of a run is read from its result alone: it is finished if its result is, with the configuration of the file.
-A result of another configuration is never touched. Any number of grid runners may work on one folder: who runs a run
-holds the lock of its log, and so does the run itself, should its grid runner be killed. A list imports no module or
-user-defined class, unless --trust is given; --run does. With [tune] in the file, --run tries the steps with one seed,
-then runs the best of them with further seeds (`run.grid.tune`).
+A result of another configuration is never touched. Any number of grid runners may work on one folder. A runner holds
+the lock of its run's log; the run holds it too, in case its runner is killed. A list imports no module or user-defined
+class, unless --trust is given; --run does. With [tune] in the file, --run tries the steps with one seed, then runs the
+best of them with further seeds (`run.grid.tune`).
 """
 
 import argparse
@@ -123,15 +123,15 @@ def _parser() -> argparse.ArgumentParser:
     epilog = "A signal (SIGTERM, SIGUSR1, Ctrl-C) ends the runs in progress after their round, with a checkpoint."
     parser = argparse.ArgumentParser(prog="python -m zofl_mpi.run.grid", description=about, epilog=epilog)
     parser.add_argument("file", type=Path, help="the grid, in TOML; see python -m pydoc zofl_mpi.run.grid.file")
-    parser.add_argument("--run", action="store_true", help="run what is not done, and continue what was interrupted")
-    parser.add_argument("--index", type=int, metavar="K", help="run only number K of the list, with its exit status")
-    parser.add_argument("--trust", action="store_true", help="list a grid with user-defined methods or problems")
-    parser.add_argument("--only", action="append", default=[], metavar="AXIS=ENTRY[,ENTRY]", help="a part of the grid")
-    parser.add_argument("--jobs", type=int, default=1, metavar="K", help="runs at the same time (default: 1)")
-    parser.add_argument("--ranks", type=int, metavar="N", help="processes of a run (default: the file's)")
-    parser.add_argument("--launcher", help="what starts the ranks, in place of `mpirun -n N`, as `srun --mpi=pmix`")
-    parser.add_argument("--results", type=Path, metavar="DIR", help="where the results go (default: the file's folder)")
-    parser.add_argument("--data-dir", metavar="DIR", help="the flag --data-dir for every run")
+    parser.add_argument("--run", action="store_true", help="start missing runs and resume interrupted ones")
+    parser.add_argument("--index", type=int, metavar="K", help="only run number K of the list; exit with its status")
+    parser.add_argument("--trust", action="store_true", help="import the grid's user-defined methods and problems")
+    parser.add_argument("--only", action="append", default=[], metavar="AXIS=ENTRY[,ENTRY]", help="select runs")
+    parser.add_argument("--jobs", type=int, default=1, metavar="K", help="number of simultaneous runs (default: 1)")
+    parser.add_argument("--ranks", type=int, metavar="N", help="ranks of each run (default: the file's)")
+    parser.add_argument("--launcher", help="command before the run, as `srun --mpi=pmix` (default: `mpirun -n N`)")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="folder of the results (default: the file's)")
+    parser.add_argument("--data-dir", metavar="DIR", help="folder of the data sets, for every run")
     return parser
 
 

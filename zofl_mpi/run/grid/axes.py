@@ -164,7 +164,7 @@ class Tune:
 
 
 def tune_of(given: Any, axes: Mapping[str, Iterable[str]]) -> Tune:
-    """What stands under [tune] (UserError: a key is wrong, or is missing)."""
+    """The values under [tune]; UserError for an unknown or missing key."""
     for key in given:
         check_one_of(("over", "by", "seed", "then"), key, "key", "tune: ")
     over, by, seed, then = (given.get(key) for key in ("over", "by", "seed", "then"))

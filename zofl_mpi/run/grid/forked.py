@@ -1,4 +1,4 @@
-"""A run in a process that is forked from the grid's: it need not import what a run before it has imported.
+"""Run in a fork of the grid's process, which saves imports.
 
 torch takes a second, its compiler, which its gradient checkpointing needs, one more: a third of a short run.
 """
@@ -22,7 +22,7 @@ from zofl_mpi.run.records import provenance
 SIGNALS = signal.SIGTERM, signal.SIGUSR1, signal.SIGINT
 HEAVY = "torch", "torch._dynamo", "numba"
 USED = mmap.mmap(-1, len(HEAVY))
-"""Which of HEAVY some run has imported: memory that all these processes share."""
+"""Flags, in memory shared by all these processes: True for each of HEAVY that some run has imported."""
 
 
 def forks() -> bool:

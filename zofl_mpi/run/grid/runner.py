@@ -1,4 +1,4 @@
-"""Runs of a grid as processes: some at a time, ended by signals, watched."""
+"""Execution of a grid's runs as processes: several at a time, with progress, stopped by signals."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Runner:
 
 
 def begin(grid: Grid, run: GridRun, launcher: Sequence[str], others: Sequence[IO[bytes]] = ()) -> Child | RunOutcome:
-    """Starts or continues a run that is not complete; `others`: the logs of runs in progress."""
+    """Start or resume an incomplete run; `others`: logs of the runs in progress."""
     word, sentence = state_of(grid, run)
     if word not in NOTHING_TO_DO:
         with ExitStack() as unless_started:
@@ -173,7 +173,7 @@ def _started(
 
 
 def ended(grid: Grid, child: Child, stopping: bool) -> RunOutcome:
-    """Outcome of a run whose process has ended; `stopping`: it was sent a signal."""
+    """Outcome of a run with an ended process; `stopping`: it was sent a signal."""
     run, status = child.run, child.process.wait()
     status = 128 - status if status < 0 else status
     own, last = _last_words(child)

@@ -1,4 +1,4 @@
-"""State of the runs of a grid: how far each is, the command that completes it, whether a process runs it now."""
+"""State of a grid's runs: progress, completing command, and running process."""
 
 import fcntl
 import os
@@ -20,8 +20,8 @@ FREE_FLAGS = {"data_dir", "device", "checkpoint_every"}
 def state_of(grid: Grid, run: GridRun) -> tuple[str, str]:
     """State of a run, as a word and a message.
 
-    missing; running; interrupted (it can be resumed); begun (it ended before its first checkpoint and begins anew);
-    finished; broken (cut off while it was written: it begins anew, the file is renamed); other (it is left alone).
+    missing; running; interrupted (can be resumed); begun (ended before its first checkpoint; starts over); finished;
+    broken (cut off during a write; starts over, the file is renamed). other: left alone.
     """
     if held(run.log):
         return "running", f"whoever runs it holds the lock of {run.log}"

@@ -98,7 +98,7 @@ def edges(k: int, tried: Sequence[Point], over: Sequence[str]) -> tuple[list[str
 
 
 def _at_edge(k: int, tried: Sequence[Point], axis: str, over: Sequence[str]) -> bool:
-    """Whether, with the other steps as they are, nothing was tried on one side of number k's entry on the axis."""
+    """True if, with the other steps unchanged, no tried value lies on one side of number k's entry on the axis."""
     if len({where[axis] for where, _ in tried}) < 2:
         return False
     others = [other for other in over if other != axis]

@@ -10,7 +10,7 @@ from zofl_mpi.engine.clients import Client, Step
 @final
 @dataclass(frozen=True)
 class Memory:
-    """A client's memory on its way to a checkpoint and back."""
+    """Message with a client's memory, to a checkpoint and back."""
 
     entries: dict[str, Any]
 
@@ -32,6 +32,6 @@ def restore(client: Client, message: Memory) -> Acknowledged:
     return Acknowledged()
 
 
-recall.__name__, restore.__name__ = "<recall>", "<restore>"  # names that no step of a method can have
+recall.__name__, restore.__name__ = "<recall>", "<restore>"  # no method's step can have these names
 STEPS: dict[str, Step] = {"<recall>": recall, "<restore>": restore}
 """Steps of the engine itself, by name."""

@@ -3,7 +3,7 @@
 DIVERGED_FACTOR = 1e3
 """An objective that exceeds its first value by this factor has diverged."""
 DIVERGED_ABOVE = 1e9
-"""An objective beyond this had left its start before the first evaluation."""
+"""An objective above this has diverged, perhaps before the first evaluation."""
 
 
 def has_diverged(first: float, last: float) -> bool:

@@ -62,13 +62,13 @@ MAX_SEPARATE_MEMORIES = 1000
 @final
 @dataclass(frozen=True)
 class Restored:
-    """Contents of a checkpoint: finished rounds, names of the steps so far, the state, {i: memory of client i}."""
+    """State restored from a checkpoint: finished rounds, step names so far, state, {i: memory of client i}."""
 
     round: int
     steps: list[str]
     state: Any
     memories: dict[int, Memory]
-    outline: dict[str, Any]  # of the state of `start`
+    outline: dict[str, Any]  # of the state that `start` returned
 
 
 @final
@@ -134,7 +134,7 @@ class Rounds:
             except (Exception, SystemExit) as exc:
                 raise _failed(done + 1, exc, self.method, recorder) from exc
             now = time.perf_counter()
-            wall, since, done = now - since, now, done + 1  # recording counts for the next round
+            wall, since, done = now - since, now, done + 1  # recording counts toward the next round
             self.state = state
             columns = self._record(done, wall, row, columns)
             began = time.perf_counter()
@@ -261,8 +261,8 @@ def finite_round(method: Method[Any], state: Any, r: int, clients: Clients) -> A
         new = method.round(state, r, clients)
     if type(new) is not type(state):
         raise UserError(
-            f"round returned a {type(new).__name__} for a {type(state).__name__}: a checkpoint needs one class for the "
-            "states that start and round return"
+            f"round returned a {type(new).__name__} for a {type(state).__name__}: start and round must return states "
+            "of one class"
         )
     check_finite(new)
     return own_state(new)
@@ -274,8 +274,8 @@ def _check_state(state: Any, like: dict[str, Any]) -> None:
         messages.check_like(state, like)
     except UserError as exc:
         raise UserError(
-            f"round returned a state that is not like the one of start ({exc}), so a checkpoint could not be "
-            "continued: keep classes, dtypes and shapes"
+            f"round returned a state that is not like the one of start ({exc}), which --resume needs: keep classes, "
+            "dtypes and shapes"
         ) from exc
 
 

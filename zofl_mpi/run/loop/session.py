@@ -35,7 +35,7 @@ class Session:
     """Rank 0's part of a run: clients, rounds, result; the result is closed in every case."""
 
     def __init__(self, job: Job, age: Callable[[], float] = device.age) -> None:
-        """`age`: seconds since the run's beginning."""
+        """`age`: seconds since the start of the run."""
         assert job.recorder is not None
         world, method, watch, values = job.world, job.method, job.watch, job.plan.values
         self.job, self.recorder = job, job.recorder
@@ -108,7 +108,7 @@ def lead(job: Job) -> int:
 
 
 def closing(totals: Totals, path: Path, stopped: str = "", resume: str = "") -> str:
-    """The last lines of a run: measures reached, times, bytes sent, and the path of the result.
+    """Closing lines of a run: measures reached, times, bytes sent, path of the result.
 
     Args:
         stopped: reason of an early end and how to continue; "" for a complete run.

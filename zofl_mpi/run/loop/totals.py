@@ -28,7 +28,7 @@ class Totals:
     both: float = 0.0  # seconds in which clients and server computed at once, see `Overlap`
     start: float = 0.0  # seconds from the process's start to this session's first round
     wall: float = 0.0
-    evaluating: float = 0.0  # seconds of `wall` in evaluations
+    evaluating: float = 0.0  # seconds of `wall` spent in evaluations
     bytes_down: int = 0
     bytes_up: int = 0
     transport: int = 0  # bytes that ranks received from others
@@ -41,8 +41,7 @@ class Totals:
     server_ranks: int = 1  # S; the clients live on the other ranks
     # directions of the estimates in all rounds so far; counted at the end, since it takes time at large m
     directions: Directions | None = None
-    # {client rank: seconds} that the server waited in rounds in which this rank computed longest: at most what it
-    # computed beyond the mean of the client ranks; see `latest_rank`
+    # {client rank: seconds} that the server waited for it as the slowest rank; see `latest_rank`
     late: dict[int, float] = field(default_factory=dict)
 
     def count_directions(self, method: Method[Any]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Where the ranks of a run compute: each takes a GPU and threads, tries the GPU, and reports to the others."""
+"""Bind each rank to a GPU and threads, test the GPU, and report to the others."""
 
 import platform
 from collections import Counter
@@ -19,29 +19,29 @@ class RankPlacement:
     """Device and cores of one rank."""
 
     host: str  # name of its node
-    client: bool  # whether it acts for clients
+    client: bool  # True if it acts for clients
     device: str  # "cpu" or "cuda:k" in its own numbering
     uuid: str  # of the GPU on which an allocation of this rank landed; "" on the CPU
-    gpus: int  # of its node, as far as the ranks there see them or Slurm says that the job has them
-    cores: str  # those that it may run on, as in "0-3,8"
-    threads: int  # of its numerical libraries
+    gpus: int  # GPUs of its node, as far as its ranks see them or Slurm grants them to the job
+    cores: str  # cores that it may run on, such as "0-3,8"
+    threads: int  # threads of its numerical libraries
     blas: str  # library of NumPy's matrix products
-    unused: str = ""  # why a GPU that its node seems to have is not used; "" where none is, or none was wanted
+    unused: str = ""  # reason why its node's GPU is not used; "" if there is none, or none was requested
 
     def row(self, rank: int, clients: int, servers: int = 1) -> dict[str, int | str]:
-        """The rank's row of the table of ranks; `clients` is its number of clients, `servers` that of server ranks."""
+        """Row of the table of ranks; `clients`: the rank's clients, `servers`: number of server ranks."""
         role = "both" if rank == 0 and self.client else "server" if rank < servers else "client"
         columns = {name: value for name, value in asdict(self).items() if name not in ("client", "blas", "unused")}
         return {"rank": rank, **columns, "clients": clients, "role": role}
 
 
 def bind(world: World, requested: str, gpu: bool) -> list[RankPlacement]:
-    """Binds this rank to a device and to its threads; returns the places of all ranks, by rank.
+    """Binds this rank to a device and threads; returns the placements of all ranks, by rank.
 
-    On the CPU a rank has one thread: bits may depend on the number of threads, which would depend on the number of
-    ranks. `requested` is "auto", "cpu" or "cuda"; `gpu`: whether the problem can use one.
+    On the CPU each rank has one thread: bits may depend on the number of threads, and this on the number of ranks.
+    `requested` is "auto", "cpu" or "cuda"; `gpu`: True if the problem can use one.
 
-    UserError: on every rank, if one cannot have the requested device, or cannot use the GPU that it chose.
+    UserError on every rank: one cannot get the requested device, or cannot use its GPU.
     """
     client = world.rank > 0 or world.size == 1
     seen, cores = device.visible(requested), device.cores()
@@ -64,9 +64,9 @@ def bind(world: World, requested: str, gpu: bool) -> list[RankPlacement]:
 
 
 def warnings_of(placements: Sequence[RankPlacement]) -> Iterator[str]:
-    """Yields a warning for each node on which ranks share a GPU although it has one for each, or do not use it.
+    """Yield a warning for each node with ranks that share a GPU although there is one for each, or do not use it.
 
-    The server's rank counts only where there are GPUs enough for it, too: it computes least while clients compute most.
+    Rank 0 counts only if there are enough GPUs for it, too: the server computes least while clients compute most.
     """
     for host in sorted({place.host for place in placements}):
         here = {rank: place for rank, place in enumerate(placements) if place.host == host and place.uuid}
@@ -86,8 +86,8 @@ def warnings_of(placements: Sequence[RankPlacement]) -> Iterator[str]:
 
 
 def spans(numbers: Collection[int]) -> str:
-    """Whole numbers as in "0-3,8"."""
-    groups = groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])  # of numbers that follow each other
+    """Formats whole numbers as "0-3,8"."""
+    groups = groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])  # of consecutive numbers
     runs = ([number for _, number in group] for _, group in groups)
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 

@@ -1,4 +1,4 @@
-"""Ranks beside rank 0: one rank's clients, or a further rank of the server, answering until the end."""
+"""Ranks other than rank 0: each answers for its clients, or as a further server rank, until the run ends."""
 
 import threading
 import time
@@ -47,6 +47,7 @@ class ClientRank:
         self._data, self._watch = data, watch or Watch()
         self._connect = partial(make_collectives, world, self._watch, self._staging, len(data), loads)
         self._pair: Collectives | None = None
+        self._adder = Adder()
         if 0 < world.rank < world.server_ranks:  # another rank of the server, which has no clients
             self._connect = partial(make_collectives, world, self._watch, self._staging)
             self._pair = self._connect(comm=world.pairs[world.rank - 1])
@@ -56,7 +57,7 @@ class ClientRank:
         self._begin()
 
     def serve(self) -> int:
-        """Serves the server's questions until it ends the run; returns the exit status that it gave."""
+        """Answer the server's questions until it ends the run; return its exit status."""
         status = None
         while status is None:
             try:
@@ -68,7 +69,7 @@ class ClientRank:
         return status
 
     def _answer(self) -> int | None:
-        """Answers one question; returns the exit status if it was the last."""
+        """Answer one question; return the exit status if it was the last."""
         since = time.perf_counter()
         question, block = self._collectives.bcast_question()
         self._clock.seconds[question.step or SERVER, "wait"] += time.perf_counter() - since
@@ -100,7 +101,7 @@ class ClientRank:
         return None
 
     def _compute(self, question: Question, block: messages.Bytes | None) -> None:
-        """Takes the step that a question asks for."""
+        """Run the step of a question."""
         self._asked.update(i for i in question.to if i in self._clients)
         if question.kind == "each":
             self._stream(question, self._own_messages(question))
@@ -110,7 +111,7 @@ class ClientRank:
             self._contribute(question, self._one_message(question, block))
 
     def _recover(self, survival: Survival) -> None:
-        """Comes together with the ranks that are left; gets other clients, whose memories the server keeps."""
+        """Regroup with the remaining ranks and take over clients, with their memories from the server."""
         survival.recover()
         self._begin()
         self._watch.begins(following=False)
@@ -121,10 +122,10 @@ class ClientRank:
         own = (i for i, rank in enumerate(self._collectives.placement) if rank == self._collectives.rank)
         self._clients = {i: Client(i, self._data[i]) for i in own}
         self._asked: set[int] = set()  # in this round: no other client has scratch
-        self._adder: Adder = Adder()
+        self._adder = Adder()
 
     def _take(self, question: Question) -> Callable[[int, Any], Any]:
-        """What becomes of a reply: its reduced part is added to the reduction that the question is for."""
+        """Function that handles a reply: it adds the reduced part to the question's reduction."""
         if not question.reduction:
             return whole
         if self._adder.number != question.reduction:
@@ -133,7 +134,7 @@ class ClientRank:
         return partial(self._adder.take, size=partial(bytes_up, self._method))
 
     def _unhidden(self) -> None:
-        """Refuses state that the steps of the first round have hidden in the method, which has no checkpoint."""
+        """Refuse state that steps of the first round hid in the method: no checkpoint holds it."""
         if self._watch.round <= 1:
             self._unchanged.check()
 
@@ -160,7 +161,7 @@ class ClientRank:
             return {i: received(block[end - sizes[i] : end].copy()) for i, end in zip(own, ends, strict=True)}
 
     def _stream(self, question: Question, inbox: dict[int, Any]) -> None:
-        """Computes item after item, while the communication thread delivers the earlier ones."""
+        """Compute items in turn, while the communication thread delivers earlier ones."""
         outbox, lost = Outbox(self._staging), list[Exception]()
 
         def gather() -> None:

@@ -1,10 +1,10 @@
-"""The collectives that the server and the client ranks run together.
+"""MPI collectives of the server and the client ranks.
 
 Client i lives on one of the P client ranks (`placement`), all but rank 0; with --server-ranks these and rank 0
 have a communicator of their own, and so have the server's ranks (`server_ranks`). A question goes down by `Bcast` (or
 `Scatterv`) from the main thread. For the way up every rank starts one communication thread and joins it at the
-question's end; until then the main thread makes no MPI call but `Abort`, so that no two threads are in MPI at a time
-(with several server ranks those of rank 0 take turns by a lock).
+question's end. Until then the main thread makes no MPI call but `Abort`: two threads are never in MPI at a time. With
+several server ranks those of rank 0 take turns by a lock.
 
 Items travel in waves. In each all ranks learn by a polled `Iallgather` how many items each of them sends, and which end
 their client's stream; a `Gatherv` moves the bytes. A rank sends the items that are ready, at most BOUND bytes or one
@@ -50,11 +50,11 @@ FRAME = 1024
 """Bytes at least that go with the first collective of a question or an agreement; only what is longer needs a second
 one."""
 POLLED_BYTES = 1 << 16
-"""Bytes for which ranks poll. A library moves a part at each poll (MPICH 64 kB): more would take many sleeps."""
+"""Maximum bytes of a polled transfer. Libraries move a part per poll (MPICH 64 kB): more takes many sleeps."""
 
 
 class Question(NamedTuple):
-    """A question to all ranks, without the message: its bytes follow."""
+    """A question to all ranks; the bytes of its message follow separately."""
 
     # ask, each, reduce, mean, sum, holders, keep, account or end; between the server's ranks step, upload, account, end
     kind: str
@@ -77,7 +77,7 @@ Arrived = tuple[Turn, Bytes]  # an item at the server, packed
 
 
 def frame(body: bytes, room: int, block: Bytes = EMPTY) -> Bytes:
-    """`room` bytes: the length of `body`, and it, if it fits; then, on a boundary, `block`, if that fits, too."""
+    """Pack `room` bytes: the length of `body`, then `body` and (aligned) `block`, each if it fits."""
     framed, start = np.zeros(room, np.uint8), padded(8 + len(body))
     framed[:8].view(np.int64)[0] = len(body)
     if 8 + len(body) <= room:
@@ -88,12 +88,12 @@ def frame(body: bytes, room: int, block: Bytes = EMPTY) -> Bytes:
 
 
 def length_of(framed: Bytes) -> int:
-    """The length of the body that `frame` was given."""
+    """Length of the body passed to `frame`."""
     return int(framed[:8].view(np.int64)[0])
 
 
 def unframe(framed: Bytes) -> bytes | None:
-    """The body that `frame` was given, None if it did not fit."""
+    """The body passed to `frame`; None if it did not fit."""
     length = length_of(framed)
     return framed[8 : 8 + length].tobytes() if 8 + length <= framed.size else None
 
@@ -117,10 +117,10 @@ class Collectives:
         self.transport = Transport(comm.size)
 
     def bcast_question(self, question: Question | None = None, block: Bytes = EMPTY) -> tuple[Question, Bytes | None]:
-        """Broadcasts the server's question, and its one message if that fits; else `message` fetches it.
+        """Broadcast the server's question, with its message if that fits; otherwise call `message`.
 
-        The room of this one collective is what the question after the same one took last time, so a small model costs
-        no collective of its own from the second round on.
+        The collective's size is that of the last question after the same one: from the second round on a small model
+        needs no collective of its own.
         """
         body = pickle.dumps(tuple(question)) if question else b""
         framed = frame(body, self._rooms.get(self._last, FRAME), block)
@@ -144,18 +144,18 @@ class Collectives:
             self.bcast(block)
 
     def message(self, question: Question, block: Bytes | None) -> Bytes:
-        """The message of a question; `block` is what `bcast_question` returned."""
+        """The message of a question; `block` is the result of `bcast_question`."""
         if block is None:
             block = np.empty(question.sizes[0], np.uint8)
             self.bcast(block)
         return block
 
     def _learn(self, key: tuple[str, ...], needed: int) -> None:
-        """Notes the room that a collective needs next time, alike on all ranks."""
+        """Record the size for the next collective of this kind, equally on all ranks."""
         self._rooms[key] = max(FRAME, needed) if needed <= POLLED_BYTES else FRAME
 
     def bcast(self, block: Bytes) -> None:
-        """Sends the server's block into every rank's block of the same size."""
+        """Copy the server's block into every rank's block of the same size."""
         self.transport.broadcasts(self._last[1], block.size)
         self._broadcast(block)
 
@@ -174,7 +174,7 @@ class Collectives:
             self.comm.Bcast(block[low : low + LIMIT])
 
     def scatter(self, sizes: Mapping[int, int], block: Bytes | None = None) -> Bytes:
-        """Sends each rank the messages of its clients, which lie in the server's block ordered by their ranks."""
+        """Send each rank its clients' messages, ordered by rank in the server's block."""
         totals = [0] * (self.ranks + 1)
         for i, size in sizes.items():
             totals[self.placement[i]] += size
@@ -202,7 +202,7 @@ class Collectives:
         return stacked
 
     def gather_memories(self, own: Mapping[int, Bytes], failed: Any = None) -> tuple[dict[int, Bytes], list[Any]]:
-        """Packed memories of all ranks' clients, at the server; and the failures, on all ranks."""
+        """Packed memories of all clients, at the server; failures, on all ranks."""
         headers = self.allgather_objects(({i: block.size for i, block in own.items()}, failed))
         sizes = {i: size for each, _ in headers for i, size in each.items()}
         totals = [sum(each.values()) for each, _ in headers]
@@ -220,7 +220,7 @@ class Collectives:
         return gathered
 
     def reduce_sum(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sum over the ranks, at the server; undefined elsewhere. Whole numbers: exact in any order."""
+        """Sum over the ranks, at the server (undefined elsewhere); exact in any order, since entries are integers."""
         total = np.empty_like(own)
         self.transport.reduces(self._last[1], own.nbytes)
         self.comm.Reduce(own, total if self.rank == 0 else None)
@@ -287,7 +287,7 @@ def make_collectives(
 
 
 def reporting(watch: Watch, rank: int, comm: Communicator) -> Callable[[], None]:
-    """Function that a rank calls while it waits long: it tells rank 0 that this rank is not the late one."""
+    """Function for a rank that waits long: it reports to rank 0 that this rank is not the late one."""
     reported = set[int]()
 
     def report() -> None:

@@ -1,8 +1,7 @@
-"""Communicators as the engine uses them: calls that may be wrapped, requests that are polled.
+"""Communicators for the engine: calls can be wrapped, requests are polled.
 
-All ranks call the same collectives in the same order; the root is always rank 0. Buffers are contiguous arrays; a
-vector of a part for each rank is [array, (counts, offsets)], counted in entries, and None on the ranks where it means
-nothing.
+All ranks call the same collectives in the same order; the root is always rank 0. Buffers are contiguous arrays. For
+collectives with one part per rank they are [array, (counts, offsets)], in entries, and None on ranks that ignore them.
 """
 
 import ctypes
@@ -15,20 +14,20 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Comm as Communicator
     from mpi4py.MPI import Request
 else:
-    Communicator = Request = Any  # anything with their methods can carry a run, as that of `tests.communicator`
+    Communicator = Request = Any  # duck-typed: tests use their own
 
 __all__ = ["Communicator", "RanksLost", "Request", "WrappedCommunicator", "wait", "wake_in_time"]
 
 
 class RanksLost(Exception):
-    """Raised when ranks are lost: this round must be given up, and the ranks that are left come together.
+    """Ranks are lost: abandon this round and regroup the remaining ranks.
 
-    With --survive only; otherwise the launcher ends all ranks.
+    Raised with --survive only; otherwise the launcher ends all ranks.
     """
 
 
 class WrappedCommunicator:
-    """A communicator and its requests and parts, whose calls are made by `make(name, call, arguments)`."""
+    """Wrapper of a communicator, its requests and parts: every call goes through `make(name, call, arguments)`."""
 
     def __init__(self, inner: Any, make: Callable[[str, Callable[..., Any], Any], Any]) -> None:
         self._inner, self._make = inner, make
@@ -45,25 +44,25 @@ class WrappedCommunicator:
         return made
 
 
-PATIENCE = 1.0  # seconds that a rank waits before it does anything else
+PATIENCE = 1.0  # seconds that a rank waits before it calls `meanwhile`
 TIMERSLACK, LATE = 29, 1_000
-"""Linux's number for how late a sleeping thread may be woken (PR_SET_TIMERSLACK), and the nanoseconds allowed."""
+"""Linux's PR_SET_TIMERSLACK, how late it may wake a sleeping thread, and the value set, in nanoseconds."""
 
 
 def wake_in_time() -> None:
-    """Makes short sleeps of this thread, and of those that it will start, end in time, on Linux.
+    """Makes short sleeps of this thread and its future threads end on time, on Linux.
 
-    Linux wakes a thread up to 50 us late, longer than most sleeps of `wait`; a round of small models has half a dozen.
+    By default Linux wakes threads up to 50 us late, longer than most sleeps of `wait`.
     """
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(TIMERSLACK, *(ctypes.c_ulong(value) for value in (LATE, 0, 0, 0)))
 
 
 def wait(request: Request, meanwhile: Callable[[], None] | None = None) -> None:
-    """Polls a request until it is complete, sleeping a twentieth of the time already waited, at most 1 ms.
+    """Polls a request until it is complete, sleeping 1/20 of the time already waited, at most 1 ms.
 
-    A rank that waits inside MPI burns the core that its neighbour computes on. `meanwhile`, called at each poll after a
-    second, may use MPI, too.
+    Waiting inside MPI would occupy a core that another rank may need. `meanwhile` is called at each poll after
+    a second; it may use MPI.
     """
     start = time.perf_counter()
     while not request.Test():

@@ -1,6 +1,6 @@
-"""Gather scheduler: the order in which the server reads items (`Order`), and a rank's buffer of them (`Outbox`).
+"""Gather scheduler, independent of MPI: the server's reading order (`Order`) and a rank's send buffer (`Outbox`).
 
-The protocol of waves: `collectives`. Nothing here knows MPI.
+`collectives` describes the protocol of waves.
 """
 
 import threading
@@ -18,24 +18,24 @@ from zofl_mpi.engine.messages import Bytes, Prepared
 from zofl_mpi.engine.staging import LEAST_PINNED_BYTES, Fetch, Staging
 
 UPLOAD, REPLY, FAILED = range(3)
-"""Kinds of an item; the last two end their client's stream."""
+"""Kinds of items; the last two end their client's stream."""
 BLOCKED, OPTIONAL, REQUIRED = range(3)
-"""Items a rank may send in a wave: none, as the server still holds some of its; those that are ready; one at least."""
+"""Items that a rank may send in a wave: none (the server still holds some), the ready ones, or at least one."""
 BOUND = 1 << 16  # bytes that a rank packs into one wave, unless a single item is larger
 MAX_WAVE_ITEMS = (
     60  # items that a rank packs into one wave: a header has a bit for each, whether it is its client's last
 )
-PAUSE = 1e-3  # seconds that a rank waits for more items since the wave before, unless it can make none
+PAUSE = 1e-3  # most seconds that a rank waits for more items
 EMPTY: Bytes = np.empty(0, np.uint8)
 
 
 class Sent(NamedTuple):
-    """One rank's part of a wave: its row of the headers, which all ranks see, and its bytes."""
+    """One rank's part of a wave: its header row, visible to all ranks, and its bytes."""
 
     items: int = 0
     size: int = 0
     last: int = 0  # bit j: item j is its client's last
-    failed: int = 0  # 1 if the last of the items is a failure
+    failed: int = 0  # 1 if the last item is a failure
     block: Bytes = EMPTY
 
     @property
@@ -43,11 +43,11 @@ class Sent(NamedTuple):
         return np.array(self[:4], np.int64)
 
 
-NOTHING_SENT = Sent()  # nothing sent
+NOTHING_SENT = Sent()
 
 
 class Turn(NamedTuple):
-    """The client whose item the server reads next, its rank, and the item's kind."""
+    """The next item in reading order: client, rank, kind."""
 
     i: int
     rank: int
@@ -56,9 +56,9 @@ class Turn(NamedTuple):
 
 @final
 class Order:
-    """Order in which the server reads items, (q, `to`), and the ranks that send next, from the headers alone.
+    """Reading order of the server, (q, `to`), and the ranks that send next; every rank computes it from the headers.
 
-    Every rank computes it. Items at the server before their turn are `_ahead`.
+    `_ahead` has items that are at the server before their turn.
     """
 
     def __init__(self, to: Sequence[int], placement: Sequence[int]) -> None:
@@ -69,11 +69,11 @@ class Order:
 
     @property
     def over(self) -> bool:
-        """True once every stream has ended, or the server has read a failure."""
+        """True once all streams have ended or the server has read a failure."""
         return self._failed or not self._live
 
     def due(self) -> set[int]:
-        """The ranks that must send: those of the next clients whose item has not come, up to a repeated rank."""
+        """Ranks that must send: those of the next clients with a missing item, up to a repeated rank."""
         seen: set[int] = set()
         for k in range(self._at, len(self._live)):
             rank = self._placement[self._live[k]]
@@ -83,11 +83,11 @@ class Order:
         return {rank for rank in seen if not self._ahead[rank]}
 
     def wish(self, rank: int) -> int:
-        """BLOCKED, OPTIONAL or REQUIRED."""
+        """Returns BLOCKED, OPTIONAL or REQUIRED for a rank."""
         return BLOCKED if self._ahead[rank] else REQUIRED if rank in self.due() else OPTIONAL
 
     def advance(self, headers: NDArray[np.int64]) -> list[Turn]:
-        """Takes a wave's headers (P + 1, 4); returns the items whose turn has come, in order."""
+        """Process a wave's headers (P + 1, 4); return the items that are next in order."""
         turns: list[Turn] = []
         for rank, (items, _, last, failed) in enumerate(headers.tolist()):
             for j in range(items):
@@ -110,7 +110,7 @@ class Order:
 
 
 class PackedItem(NamedTuple):
-    """A packed item, and its copies from a GPU that may still be in progress."""
+    """A packed item, and its GPU copies in progress."""
 
     kind: int
     block: Bytes
@@ -119,10 +119,10 @@ class PackedItem(NamedTuple):
 
 @final
 class Outbox:
-    """Buffer of a rank's items between its main thread, which makes them, and its communication thread.
+    """Buffer between a rank's main thread, which produces items, and its communication thread, which sends them.
 
-    It holds BOUND bytes, or one larger item, beside what is being sent. Only the communication thread waits for copies
-    from a GPU.
+    It holds up to BOUND bytes, or one larger item, besides those being sent. Only the communication thread waits for
+    copies from a GPU.
     """
 
     def __init__(self, staging: Staging | None = None) -> None:
@@ -147,8 +147,8 @@ class Outbox:
         return not self._items or (self._used() + size <= BOUND and len(self._items) < MAX_WAVE_ITEMS)
 
     def add(self, kind: int, message: Prepared) -> None:
-        """Packs an item, for which there is room."""
-        # for a copy from a GPU into memory that is not pinned the main thread would wait
+        """Packs an item; there must be room for it."""
+        # the main thread would wait for a copy from a GPU into unpinned memory
         least = LEAST_PINNED_BYTES if any(map(messages.is_remote, message.arrays)) else 0
         block = self._staging.empty(max(message.size, least))[: message.size]
         item = PackedItem(kind, block, self._staging.write(message, block))
@@ -157,13 +157,13 @@ class Outbox:
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Notes that no item will follow."""
+        """Marks the end of the items."""
         with self._changed:
             self._finished = True
             self._changed.notify_all()
 
     def drop(self) -> None:
-        """Waits for copies from a GPU into items that nobody sends any more: their memory is reused."""
+        """Wait for GPU copies into items that will not be sent: their memory is reused."""
         for fetch in (each for item in self._items for each in item.fetched):
             with suppress(RuntimeError):  # changed meanwhile
                 fetch.wait()
@@ -171,7 +171,7 @@ class Outbox:
     # --- the communication thread
 
     def take(self, wish: int) -> Sent:
-        """Items of the next wave: none, those that are ready, or at least the one that is due."""
+        """Items of the next wave: none, the ready ones, or at least the required one."""
         with self._changed:
             if wish == REQUIRED:
                 self._wait()
@@ -184,7 +184,7 @@ class Outbox:
         return sent(items)
 
     def close(self) -> None:
-        """Notes that the question is over, and releases a main thread that waits for room."""
+        """Ends the question and releases a main thread that waits for room."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -193,12 +193,12 @@ class Outbox:
         return sum(item.block.size for item in self._items)
 
     def _ready(self) -> bool:
-        """True if there are small items, whose copies are complete."""
+        """True if there are small items with complete copies."""
         arrived = all(each.ready() for item in self._items for each in item.fetched)
         return bool(self._items) and self._used() <= BOUND and arrived
 
     def _wait(self) -> None:
-        """Waits for an item, and, but for the first wave, up to PAUSE for further ones."""
+        """Waits for an item and, except in the first wave, up to PAUSE for more."""
         since, self._first, first = time.perf_counter(), False, self._first
         # finished without an item: the headers are a lost rank's garbage
         self._changed.wait_for(lambda: self._items or self._finished)
@@ -208,7 +208,7 @@ class Outbox:
 
 
 def sent(items: Sequence[PackedItem]) -> Sent:
-    """The items as a part of a wave: one block, or several followed by the sizes of each (int64)."""
+    """Packs items into a rank's part of a wave: a single block, or all blocks followed by their sizes (int64)."""
     if not items:
         return NOTHING_SENT
     blocks = [item.block for item in items]
@@ -219,9 +219,9 @@ def sent(items: Sequence[PackedItem]) -> Sent:
 
 
 def pieces(block: Bytes, items: int) -> list[Bytes]:
-    """The items that a rank sent in `block`: a view of a single large one, else copies, so that none keeps the others.
+    """Unpacks the items of a rank's part of a wave: a view of a single large item, else copies.
 
-    An item that comes before its turn waits at the server, and may not keep a whole wave in memory meanwhile.
+    Copies, because an item that waits for its turn must not keep the whole wave in memory.
     """
     if items == 1:
         return [block if block.size > BOUND else block.copy()]

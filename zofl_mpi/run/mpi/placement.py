@@ -1,4 +1,4 @@
-"""On which rank each client lives, from the configuration alone."""
+"""Placement of clients on ranks, a function of the configuration."""
 
 import heapq
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ from zofl_mpi.engine.setting import Loads
 
 
 def place_clients(m: int, ranks: int, loads: Loads | None = None) -> list[int]:
-    """(m,) the rank of each client, among the client ranks 1..`ranks`: the same computation on every rank.
+    """(m,) rank of each client, among the client ranks 1..`ranks`; computed equally on every rank.
 
-    Where no loads are known, or all are equal, client i lives on 1 + i mod P.
+    If loads are unknown or equal, client i lives on rank 1 + i mod P.
     """
     if loads is None or len(set(loads.work)) <= 1:
         return [1 + i % ranks for i in range(m)]
@@ -17,9 +17,9 @@ def place_clients(m: int, ranks: int, loads: Loads | None = None) -> list[int]:
 
 
 def packed(work: Sequence[float], ranks: int) -> list[int]:
-    """(m,) ranks: the longest first, each to the rank with the least work so far; of several, to the lowest.
+    """(m,) ranks: clients by decreasing work, each to the rank with the least work so far, ties to the lowest rank.
 
-    The largest sum on a rank is at most 4/3 - 1/(3P) times the least possible one (Graham 1969, LPT).
+    The largest work of a rank is at most 4/3 - 1/(3P) times the optimum (Graham 1969, LPT).
     """
     heap, placement = [(0.0, rank) for rank in range(1, ranks + 1)], [0] * len(work)
     for i in descending(work):
@@ -30,10 +30,10 @@ def packed(work: Sequence[float], ranks: int) -> list[int]:
 
 
 def dealt(work: Sequence[float], ranks: int) -> list[int]:
-    """(m,) ranks: the longest first, P at a time, one to each rank, the longest of them to that with the least work.
+    """(m,) ranks: clients by decreasing work, P at a time, one per rank, the longest to the rank with the least work.
 
-    For any w, the ranks' numbers of clients with more work than w differ by one at most. The sums differ by at most
-    max(work) (Coffman and others 1984, restricted LPT).
+    For any w, the ranks' numbers of clients with more work than w differ by at most one. Ranks' total work differs by
+    at most max(work) (Coffman et al. 1984, restricted LPT).
     """
     totals, placement, order = [0.0] * (ranks + 1), [0] * len(work), descending(work)
     for low in range(0, len(order), ranks):
@@ -45,5 +45,5 @@ def dealt(work: Sequence[float], ranks: int) -> list[int]:
 
 
 def descending(work: Sequence[float]) -> list[int]:
-    """The clients by their work, the longest first; among equals by i."""
+    """Clients by decreasing work, ties by i."""
     return sorted(range(len(work)), key=lambda i: -work[i])

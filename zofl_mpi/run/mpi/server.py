@@ -41,7 +41,7 @@ Inbox = queue.SimpleQueue[list[Arrived] | RanksLost]
 
 @final
 class MPIClients(Clients):
-    """All clients, on the client ranks, as rank 0 asks them (`Clients`); the other ranks run `ClientRank.serve`."""
+    """`Clients` of rank 0: all clients, on the client ranks, which run `ClientRank.serve`."""
 
     def __init__(
         self, world: MPIWorld, m: int, method: Any = None, watch: Watch | None = None, loads: Loads | None = None
@@ -236,7 +236,7 @@ class MPIClients(Clients):
         return chosen
 
     def _reducing(self, into: Reduction | None, to: list[int], counted: bool) -> dict[str, Any]:
-        """What a question says of the reduction that its replies are for."""
+        """Fields of a question that describe the reduction of its replies."""
         if into is None:
             return {}
         self._reductions += not into.adder.number
@@ -275,7 +275,7 @@ class MPIClients(Clients):
         return result, dict(sorted(pair for c in contributions for pair in c.sizes.items()))
 
     def _changed(self) -> dict[int, Bytes]:
-        """Memories that changed since the last account; none without --survive."""
+        """Memories changed since the last account; empty without --survive."""
         if self._survival is None:
             return {}
         with self._questions.clock.time(SERVER, "comm"):
@@ -292,7 +292,7 @@ class MPIClients(Clients):
         return rank + self.sharing.ranks - 1 if rank else 0
 
     def _recover(self, survival: Survival) -> None:
-        """Comes together with the ranks that are left, and gives the clients, on their new ranks, their memories."""
+        """Regroup with the remaining ranks, and restore the clients' memories on their new ranks."""
         while True:
             self.lost.append(survival.recover())
             left = survival.comm.size - 1
@@ -321,7 +321,7 @@ class MPIClients(Clients):
             self._put(Question(kind, name, to, **more), block)
 
     def _put(self, question: Question, block: Bytes | None = None) -> None:
-        """Asks all ranks, with the one message if there is one."""
+        """Send a question to all ranks, with its message if there is one."""
         self._all_reported, question = False, question._replace(round=self._watch.round)
         if block is None:
             self._collectives.bcast_question(question)

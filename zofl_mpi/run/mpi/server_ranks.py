@@ -1,14 +1,14 @@
-"""The server's ranks 0..S-1, with --server-ranks: they share out the uploads of a step, and rank 0 takes it.
+"""Server ranks 0..S-1 (--server-ranks): they share the uploads of a server step; rank 0 updates the model.
 
-Rank 0 reads all uploads, and sends upload k of a step to rank k mod S, each over a communicator of the two, while the
-other uploads still arrive; it computes its own when those after it are on their way. The other ranks get the server's
-part with a step's second upload: a step on a single one stays at rank 0. At the end of the step all tell each other the
-largest magnitudes, from which follow the quanta of the exact mean, and reductions add whole numbers. Rank 0 alone
-moves the server's part and holds the optimiser's moments, so a checkpoint knows nothing of S.
+Rank 0 reads all uploads. While others still arrive, it sends upload k of a step to rank k mod S, each over a
+communicator of the two. It computes its own when those after it are on their way. The other ranks get the server's part
+with a step's second upload: a step on a single one stays at rank 0. At the end of the step all tell each other the
+largest magnitudes, from which follow the quanta of the exact mean, and reductions add whole numbers. Rank 0 alone moves
+the server's part and holds the optimiser's moments, so a checkpoint knows nothing of S.
 
-No deadlock: rank 0's two threads take turns in MPI (`world.split`), and wait for others outside of it but in blocking
-collectives, to which the other side comes without waiting for either of them: client ranks in a wave, or server ranks
-that have said, by a barrier or their magnitudes, that they are there.
+No deadlock: rank 0's two threads take turns in MPI (`world.split`), and wait for others outside of it, except in
+blocking collectives. The other side comes to these without waiting for either thread: client ranks in a wave, or server
+ranks that have reported, by a barrier or their magnitudes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,9 +28,9 @@ from zofl_mpi.run.mpi.collectives import Collectives, Question
 
 @final
 class ServerRanks(SharedServerStep):
-    """Rank 0 as it shares out the steps of the server (`SharedServerStep`).
+    """Rank 0's side of shared server steps (`SharedServerStep`).
 
-    `collectives` is between the server's ranks, `pairs` between rank 0 and each of the others.
+    `collectives` connects all server ranks, `pairs` rank 0 with each other one.
     """
 
     def __init__(self, collectives: Collectives, pairs: Sequence[Collectives], clock: Clock) -> None:
@@ -74,20 +74,20 @@ class ServerRanks(SharedServerStep):
         return means, [own[k] if k in own else messages.unpack(blocks[k]) for k in range(self._count)]
 
     def account(self, own: Costs, steps: list[str]) -> Costs:
-        """(S,) the costs of the server's ranks at the end of a round."""
+        """(S,) costs of the server ranks in a round."""
         self._collectives.bcast_question(Question("account", steps=steps))
         return self._collectives.gather_costs(own)
 
     def each_collectives(self) -> list[tuple[list[int], Collectives]]:
-        """The collectives of each group, with the ranks that it connects."""
+        """Each group's collectives with the ranks that they connect."""
         return [([*range(self.ranks)], self._collectives), *(([0, k], pair) for k, pair in enumerate(self._pairs, 1))]
 
     def close(self, status: int) -> None:
-        """Ends the other ranks."""
+        """Ends the other server ranks."""
         self._collectives.bcast_question(Question("end", status=status))
 
     def _compute(self) -> None:
-        """Computes on this rank's upload, if one waits for it."""
+        """Computes on this rank's pending upload, if any."""
         if self._held:
             self._parts[(self._count - 1) // self.ranks * self.ranks] = self._work(self._held.pop())
 
@@ -95,7 +95,7 @@ class ServerRanks(SharedServerStep):
 def serve_step(
     collectives: Collectives, pair: Collectives, method: Any, question: Question, block: Bytes | None, clock: Clock
 ) -> None:
-    """Another rank's part in a step of the server."""
+    """Part of another server rank in a server step."""
     with clock.time(SERVER, "comm"):
         part = _received(collectives, question, block)
     work = cast(Begin, step_of(method, question.step))(part)
@@ -118,10 +118,9 @@ def serve_step(
 def _sums(
     collectives: Collectives, given: Mapping[int, PassResult], sizes: Sequence[int]
 ) -> tuple[list[dict[float, Any]], dict[int, Bytes]]:
-    """For each term the sums over all uploads in multiples of each quantum, and the packed replies of the other ranks'
-    uploads: at rank 0.
+    """Reduces to rank 0: for each term its sums over all uploads, {quantum: integer multiples}; the others' replies.
 
-    FloatingPointError on all ranks: a term is not finite; its argument is the number of the upload.
+    FloatingPointError on all ranks: a term is not finite; the argument is the upload's index.
     """
     replies = {k: messages.pack(each.reply) for k, each in given.items()} if collectives.rank else {}
     bounds = {k: [mean.largest(x) for x in each.terms] for k, each in given.items()}
@@ -140,5 +139,5 @@ def _sums(
 
 
 def _received(collectives: Collectives, question: Question, block: Bytes | None) -> Any:
-    """The message of a question; its tensors are in memory that torch allocated, as `Flat` needs it."""
+    """The message of a question, with tensors in torch's memory, as `Flat` needs them."""
     return messages.copy(messages.unpack(collectives.message(question, block)))

@@ -1,13 +1,13 @@
-"""Lost ranks survived, by MPI's user-level failure mitigation (ULFM; Open MPI under `mpirun --with-ft ulfm`).
+"""Recovery from lost ranks by MPI's user-level failure mitigation (ULFM; Open MPI under `mpirun --with-ft ulfm`).
 
-Where a rank is gone, some calls of some ranks fail. A rank in which a call fails, in any thread, gives up the round and
-revokes the communicator, by which every call of every other rank fails, too. All come to `recover`, where the rest
-shrinks to a new communicator, in the order of the old one. Rank 0 then gives the clients' memories as they were at the
-round's start to their new ranks, and begins the round again. A loss in the middle of this is one more failure.
+If a rank is lost, some calls of some ranks fail. A rank with a failed call, in any thread, gives up the round and
+revokes the communicator, which makes every call of the other ranks fail, too. All ranks meet in `recover` and shrink to
+a new communicator in the old order. Rank 0 sends the clients' memories, as of the round's start, to their new ranks and
+repeats the round. A loss during recovery is handled like any other.
 
 Open MPI's weaknesses shape the rest. Its errors differ from rank to rank, so each counts as a loss. A collective in
-which a rank dies may end without an error and with garbage at another, so a round counts only once all ranks agree that
-nobody died in it (`agree`), and any error is a loss if somebody did (`lost`). An agreement waits for all that are
+which a rank dies may end without an error and with garbage at another. Hence a round counts only once all ranks agree
+that nobody died in it (`agree`), and any error is a loss if somebody did (`lost`). An agreement waits for all that are
 alive, revoked or not: a rank that gives up a round takes part in the one in which the others may already wait. Abort
 and MPI's end (Finalize) hang after a loss, so a rank that ends all kills itself, and the end is a barrier, which may
 fail, and _exit.
@@ -34,23 +34,23 @@ from zofl_mpi.run.loop.client_memory import Memory
 from zofl_mpi.run.mpi.communicator import Communicator, RanksLost, WrappedCommunicator
 
 TIMEOUT = 20.0
-"""Seconds for the rest to come together, and for the end, beyond those of the longest round: ranks may be computing."""
+"""Seconds for recovery, and for the end, beyond the longest round: ranks may still be computing."""
 TRIES = 20
 LAUNCHERS = ("mpirun", "mpiexec", "prterun", "prte", "prted")
-NEWS = 2.0  # seconds after which every rank knows of a loss
+NEWS = 2.0  # seconds until every rank knows of a loss
 
 
 @final
 class Survival:
-    """The ranks that are left, and how they come together after a loss, where calls raise `faults`."""
+    """Remaining ranks, and their regrouping after a loss, which calls report by `faults`."""
 
     def __init__(self, comm: Communicator, faults: Faults, watch: Watch) -> None:
-        self.comm, self.faults = comm, faults  # the ranks that are left, at first all
-        self.alive = list(range(comm.size))  # their numbers at the start, by rank
+        self.comm, self.faults = comm, faults  # remaining ranks, at first all
+        self.alive = list(range(comm.size))  # their ranks at the start
         self._rank, self._watch, self._disagreed = comm.rank, watch, False
 
     def guarded(self) -> Communicator:
-        """The ranks that are left; raises RanksLost where one of them is gone."""
+        """Communicator of the remaining ranks; raises RanksLost if one of them is gone."""
 
         def make(name: str, call: Callable[..., Any], arguments: Any) -> Any:
             try:
@@ -61,12 +61,12 @@ class Survival:
         return cast(Communicator, WrappedCommunicator(self.comm, make))
 
     def recover(self) -> list[int]:
-        """Comes together with the ranks that are left; returns which are lost. Raises Ended if rank 0 is."""
+        """Regroup with the remaining ranks; return the lost ones. Raises Ended if rank 0 is lost."""
         alarm = _after(TIMEOUT + self._watch.longest, self._give_up)
         comm, before = self.comm, self.alive
         with suppress(*self.faults):
             comm.Revoke()
-        if not self._disagreed:  # others may stand in `agree`, which only all of them together can leave
+        if not self._disagreed:  # others may wait in `agree` for this rank
             with suppress(*self.faults):
                 comm.Agree(0)
         self._disagreed = False
@@ -74,11 +74,11 @@ class Survival:
             try:
                 comm.Revoke()
                 comm = comm.Shrink()
-            except self.faults:  # the others count this rank as lost
+            except self.faults:  # the others consider this rank lost
                 self._give_up()
             try:
                 self.alive, complete = comm.allgather(self._rank), True
-            except Exception:  # one more is lost, or the answer is garbage
+            except Exception:  # one more rank is lost, or the answer is garbage
                 complete = False
             with suppress(*self.faults):
                 if comm.Agree(int(complete)):
@@ -95,7 +95,7 @@ class Survival:
         return [rank for rank in before if rank not in self.alive]
 
     def agree(self) -> None:
-        """Returns on all ranks if none has been lost; otherwise raises RanksLost on all."""
+        """Returns on all ranks if none is lost; otherwise raises RanksLost on all."""
         with suppress(*self.faults):
             if self.comm.Agree(1):
                 return
@@ -103,7 +103,7 @@ class Survival:
         raise RanksLost("some have been lost")
 
     def lost(self, exc: Exception) -> bool:
-        """True if an exception may be due to a lost rank; waits a moment for the news of one."""
+        """True if a lost rank may have caused an exception; waits a moment for the report."""
         deadline = time.monotonic() + NEWS
         while not (isinstance(exc, RanksLost) or self.comm.Is_revoked() or self.comm.Get_failed().size):
             if time.monotonic() > deadline:
@@ -112,24 +112,24 @@ class Survival:
         return True
 
     def leave(self, status: int) -> NoReturn:
-        """Ends this process with the others, by a barrier and _exit (see the module)."""
+        """Ends this process together with the others by a barrier and _exit; see the module's docstring."""
         _after(TIMEOUT, lambda: _exit(status))
         with suppress(*self.faults):
             self.comm.Barrier()
         _exit(status)
 
     def _give_up(self) -> None:
-        _say(f"rank {self._rank} cannot find the ranks that are left; {self._watch.remedy()}")
+        _say(f"rank {self._rank} cannot reach the remaining ranks; {self._watch.remedy()}")
         end_stuck()
 
 
 def changed(
     clients: Mapping[int, Client], to: Iterable[int], known: dict[int, bytes]
 ) -> tuple[dict[int, messages.Bytes], Any]:
-    """The memories, packed, of those of `to` that are among `clients` and differ from what the server holds; and
-    (i, failure) if one cannot be packed.
+    """Packs the memories of clients in `to` that live here and differ from the server's copies.
 
-    Untouched clients cost nothing, memories that did not change a checksum; `known` has those of the server's.
+    Returns {i: packed memory} and, if one cannot be packed, (i, failure). `known` holds checksums of the server's
+    copies and is updated.
     """
     packed: dict[int, messages.Bytes] = {}
     for i in to:
@@ -156,7 +156,7 @@ def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:
 
 
 def end_all(alone: bool = False) -> NoReturn:
-    """Ends this process; the others, who find it gone, go on if it was not rank 0."""
+    """End this process; the others notice, and continue unless it was rank 0."""
     sys.stdout.flush()
     if not alone:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -164,7 +164,7 @@ def end_all(alone: bool = False) -> NoReturn:
 
 
 def end_stuck() -> NoReturn:
-    """Ends this process, and by the launcher those that are stuck and would keep the job: stopped ranks, above all."""
+    """End this process and, through the launcher, stuck ones that would keep the job alive, such as stopped ranks."""
     sys.stdout.flush()
     with suppress(OSError):
         launcher = os.getppid()

@@ -1,4 +1,4 @@
-"""The ranks of a run, and how all of them end together. The only place that imports mpi4py."""
+"""Ranks of a run under MPI, and their common end. The only module that imports mpi4py."""
 
 import atexit
 import math
@@ -22,24 +22,24 @@ from zofl_mpi.run.loop.progress import outermost_launcher
 from zofl_mpi.run.mpi.communicator import Communicator, WrappedCommunicator, wait, wake_in_time
 from zofl_mpi.run.mpi.survival import Survival, end_all, end_stuck
 
-FT = "mpirun --with-ft ulfm"  # command that starts ranks that may survive others
+FT = "mpirun --with-ft ulfm"  # launcher that lets ranks survive a lost rank
 FT_ENABLED = "OMPI_MCA_mpi_ft_enable"  # set to 1 by it
-ALONE = 5  # seconds after which the kernel ends a rank that ends the run: rank 0, which ends all, may be out of reach
+ALONE = 5  # seconds until the kernel ends a rank that ends the run: rank 0 may be out of reach
 MEETING, MEETING_ENDS = 60.0, 600.0
-"""Seconds after which a script's ranks that have not come to a run are named, and after which all ranks end."""
-TAG = 31_337  # of the message by which a rank says that it has come
-LAST = 3  # seconds that a launcher has to end after its ranks, and once more after SIGTERM
+"""Seconds until a script's missing ranks are named, and until all ranks end."""
+TAG = 31_337  # of the message with which a rank reports its arrival
+LAST = 3  # seconds for the launcher to end after its ranks, and again after SIGTERM
 
 
 @final
 class MPIWorld:
-    """All ranks of a communicator, which nobody else may use, and the ranks of this rank's node; see `World`.
+    """All ranks of a private communicator, and the ranks of this node; see `World`.
 
     Attributes:
-        survival: survives lost ranks; None where they end the run.
-        server_ranks: S, how many are the server.
-        clients: rank 0 and the client ranks; `servers`: the server's; `pairs`: rank 0 and each other one of these. A
-            rank may use those alone to which it belongs.
+        survival: handles lost ranks; None if a lost rank ends the run.
+        server_ranks: S, the number of server ranks.
+        clients, servers, pairs: communicators of rank 0 and the client ranks, of the server ranks, and of rank 0 with
+            each other server rank. A rank may use only those to which it belongs.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class MPIWorld:
 
     @classmethod
     def connect(cls) -> Self:
-        """Connects all processes that the launcher started, through a clone of COMM_WORLD, apart from a user's traffic.
+        """Connects all launched processes through a clone of COMM_WORLD, separate from a user's own traffic.
 
-        From now on an exception in any thread of this process ends all ranks. UserError: alone, although a launcher
-        started several processes; no MPI library is found. RuntimeError: it does not let two threads take turns.
+        From then on, an exception in any thread of this process ends all ranks. UserError: this process is alone
+        although the launcher started several; there is no MPI library. RuntimeError: MPI lacks THREAD_SERIALIZED.
         """
         import mpi4py
 
-        mpi4py.rc.thread_level = "serialized"  # must be asked for before MPI starts, which is with its import
+        mpi4py.rc.thread_level = "serialized"  # must be set before the import, which starts MPI
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as exc:
@@ -97,14 +97,14 @@ class MPIWorld:
     def abort(self, text: str) -> None:
         sys.stdout.flush()
         _print(text)
-        if self.faults:  # one rank's Abort hangs there; the others notice a rank that is gone
+        if self.faults:  # Abort hangs under ULFM; the others notice a lost rank
             if self.survival is None:
-                end_stuck()  # before the rounds: a job whose ranks are all killed would end with status 0
+                end_stuck()  # before the rounds: if all ranks are killed, the job ends with status 0
             end_all(alone=len(self.survival.alive) == 1)
         self.comm.Abort(1)
 
     def halt(self, text: str, stopped: Sequence[Process] = ()) -> None:
-        signal.alarm(ALONE)  # by the kernel: an Abort that hangs holds Python's lock
+        signal.alarm(ALONE)  # by the kernel: a hanging Abort holds Python's lock
         _print(text)
         with suppress(OSError):
             end_launcher()
@@ -123,12 +123,12 @@ class MPIWorld:
         self.server_ranks, comm, rank, alone = server_ranks, self.comm, self.rank, threading.Lock()
 
         def make(name: str, call: Callable[..., Any], arguments: Any) -> Any:
-            if name == "Abort":  # while another thread may wait in MPI for a rank that has failed
+            if name == "Abort":  # another thread may wait in MPI for a failed rank
                 return call(*arguments)
             with alone:
                 return call(*arguments)
 
-        if rank == 0:  # whose communication thread reads uploads while its main thread sends them on
+        if rank == 0:  # its communication thread reads uploads while its main thread forwards them
             comm = self.comm = cast(Communicator, WrappedCommunicator(comm, make))
         groups = [range(server_ranks), *((0, other) for other in range(1, server_ranks))]
         self.servers, *self.pairs = (comm.Split(int(rank in group), rank) for group in groups)
@@ -152,15 +152,15 @@ class MPIWorld:
 
 
 def connect(environment: Mapping[str, str] = os.environ) -> World:
-    """The world of all launched processes; else a `SingleProcess` (UserError: they do not see each other)."""
+    """World of all launched processes, or a `SingleProcess`; UserError: processes do not see each other."""
     return MPIWorld.connect() if launched(environment) else SingleProcess()
 
 
 def connect_script() -> MPIWorld:
-    """The world of all launched processes, for a run of a script, whose ranks may come at different times.
+    """World of all launched processes for a script's run; its ranks may arrive at different times.
 
-    Ranks that have not come after MEETING seconds are named, and after MEETING_ENDS all are ended. Where they have not
-    even started MPI, whose start waits for all, those that have are.
+    Names missing ranks after MEETING seconds, and ends all ranks after MEETING_ENDS. If the missing ranks have not
+    started MPI, whose start waits for all, the waiting rank is named instead.
     """
     import mpi4py
 
@@ -197,9 +197,9 @@ def connect_script() -> MPIWorld:
 
 @contextmanager
 def _told_from_outside() -> Iterator[None]:
-    """Says after MEETING seconds that this rank waits, and ends it after MEETING_ENDS.
+    """Report after MEETING seconds that this rank waits, and end it after MEETING_ENDS.
 
-    From another process: while MPI starts, no other thread of this one runs.
+    A separate process does this: while MPI starts, no other thread of this one runs.
     """
     rank = next((os.environ[name] for name in RANKS if name in os.environ), "?")
     text = (
@@ -217,16 +217,16 @@ def _told_from_outside() -> Iterator[None]:
 
 
 def end_launcher() -> None:
-    """Starts a process that ends the launcher, if it runs on this host and does not end within some seconds.
+    """Start a process that ends the launcher if it still runs on this host after some seconds.
 
-    Open MPI's waits for ever for a host that has gone, although all ranks within reach have ended.
+    Open MPI's launcher waits for ever for a lost host, even after all reachable ranks have ended.
     """
     launcher = outermost_launcher()
-    if launcher is None or "srun" in Path(f"/proc/{launcher}/comm").read_text():  # Slurm ends its own
+    if launcher is None or "srun" in Path(f"/proc/{launcher}/comm").read_text():  # Slurm ends it
         return
     same = f'[ "$(sed "s/.*) //" /proc/{launcher}/stat | cut -d " " -f 20)" = {stat(launcher)[19]} ]'  # its start
     script = f"(sleep {LAST}; {same} && kill -TERM {launcher} && sleep {LAST} && {same} && kill -KILL {launcher}) &"
-    nowhere = subprocess.DEVNULL  # an open pipe would keep whoever reads the rank's output
+    nowhere = subprocess.DEVNULL  # an open pipe would block readers of the rank's output
     subprocess.run(
         ["/bin/sh", "-c", script], stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True, check=False
     )
@@ -238,7 +238,7 @@ def _print(text: str) -> None:
 
 
 def _missing(library: str, comm: Any) -> str:
-    """Requirements for surviving lost ranks that are missing here."""
+    """Missing requirements for surviving lost ranks."""
     if not library.startswith("Open MPI"):
         return f"Open MPI 5 started by {FT} (this is {library})"
     try:

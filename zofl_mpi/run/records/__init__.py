@@ -1,21 +1,21 @@
-"""Results and checkpoints in HDF5: written by rank 0 only, readable while they grow. The only place that imports h5py.
+"""Results and checkpoints in HDF5: written by rank 0, readable while they grow. Only this package imports h5py.
 
 /                attrs: schema, command, config (JSON), seed, git_commit, ..., status = running | done | interrupted |
                  stopped (then attr stopped says why; /final is there)
-/rounds/<name>   (R,)     NaN in rounds without the number; attrs unit, description; /rounds has attr done = R
-/clients/bytes_down, bytes_up, messages   (R, steps, m)  of the method's protocol
+/rounds/<name>   (R,)     NaN in rounds without a value; attrs unit, description; /rounds has attr done = R
+/clients/bytes_down, bytes_up, messages   (R, steps, m)  protocol traffic
 /clients and /ranks have attr steps, the names of the steps
 /ranks/seconds_compute, seconds_wait, seconds_comm, peak_bytes   (R, steps, ranks)
-/ranks/transport_sent, transport_received   (R, steps, ranks)  bytes that the run's collectives moved
-/ranks/seconds_staging   (R, steps, ranks)  of copies between a GPU and the host, apart from these
-/ranks/table     a row a rank and session: from_round, rank, host, device, uuid, gpus, cores, threads, clients, role
-/partition/counts  (m, classes)          /final/<field>  of the last state
-/final/clients/virtual_seconds, joules, asked, dropped, excluded  (m,)  of a run with --devices
+/ranks/transport_sent, transport_received   (R, steps, ranks)  bytes moved by collectives
+/ranks/seconds_staging   (R, steps, ranks)  copies between GPU and host, in none of the other seconds
+/ranks/table     one row per rank and session: from_round, rank, host, device, uuid, gpus, cores, threads, clients, role
+/partition/counts  (m, classes)          /final/<field>  last state
+/final/clients/virtual_seconds, joules, asked, dropped, excluded  (m,)  with --devices
 
-Rows of rounds shorter than 0.25 s reach the file together, at most that much later, and all before a checkpoint, the
-end or a stop. A killed process loses those that waited: a resume computes their rounds again, from the last checkpoint.
+Rows are buffered for at most 0.25 s and flushed before a checkpoint, the end or a stop. A killed process loses its
+buffered rows; a resume recomputes their rounds from the last checkpoint.
 
-With more than 1000 clients m is 100 in these shapes: consecutive clients are added up, and /clients has attributes
+With more than 1000 clients m is 100 in these shapes: consecutive clients are added up. Then /clients has attributes
 aggregated (a sentence), clients (their number) and first_clients (100,), the first client of each entry.
 """
 

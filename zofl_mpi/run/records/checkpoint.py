@@ -1,4 +1,4 @@
-"""Checkpoints: written in one step beside the result, complete or not at all; the last two are kept."""
+"""Checkpoints beside the result, written atomically; the last two are kept."""
 
 import json
 import os
@@ -21,31 +21,31 @@ from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
 Blocks = Mapping[str, NDArray[np.uint8]]
 PREVIOUS, TEMPORARY = ".previous", ".tmp"
-"""Added to a checkpoint's name: of the one before it, and while it is written."""
+"""Suffixes of the previous checkpoint, and of one being written."""
 CHECKSUMS = "checksums"
 
 
 @final
 @dataclass(frozen=True)
 class Checkpoint:
-    """Contents of a checkpoint: all that a run needs to continue."""
+    """Contents of a checkpoint, sufficient to continue a run."""
 
     attrs: dict[str, Any]
-    payload: dict[str, NDArray[np.uint8]]  # name -> packed message: the state, and one memory a client
-    newer: str = ""  # why a newer one is not read; "" if there is none
+    payload: dict[str, NDArray[np.uint8]]  # name -> packed message: the state and each client's memory
+    newer: str = ""  # why a newer checkpoint was skipped; "" if none was
 
 
 def checkpoint_path(out: FileName) -> Path:
-    """Where the checkpoint of the result `out` lies: run.h5 -> run.ckpt.h5."""
+    """Path of a result's checkpoint: run.h5 -> run.ckpt.h5."""
     out = Path(out)
     return out.with_name(out.name.removesuffix(".h5") + ".ckpt.h5")
 
 
 def save_checkpoint(path: FileName, payload: Mapping[str, Any], attrs: Attributes) -> None:
-    """Makes a checkpoint the newest in one step; the one at `path` becomes run.ckpt.h5.previous.
+    """Write a checkpoint atomically; the existing one at `path` becomes run.ckpt.h5.previous.
 
-    `payload`: name -> bytes, or anything with a buffer of bytes; a name may have parts ("memory/3"). WriteError: the
-    previous checkpoint, if any, is intact.
+    `payload`: name -> bytes or a buffer of bytes; names may have parts ("memory/3"). WriteError: not written; an
+    existing checkpoint is intact.
     """
     path = Path(path)
     fresh = path.with_name(path.name + TEMPORARY)
@@ -60,14 +60,14 @@ def save_checkpoint(path: FileName, payload: Mapping[str, Any], attrs: Attribute
         fault = f"cannot write {path}: {hdf5.reason_of(error, path)}"
         raise WriteError(f"{fault}; the previous checkpoint, if any, is intact") from error
     finally:
-        with suppress(OSError):  # a folder, or a place that may not be written: told above
+        with suppress(OSError):  # a folder or no permission: reported above
             fresh.unlink()
 
 
 def load_checkpoint(path: FileName, *, whole: bool = True) -> Checkpoint:
-    """The checkpoint at `path`, or the previous one if that is missing or damaged (UserError: none can be read).
+    """Load the checkpoint at `path`, or the previous one if it is missing or damaged; UserError: neither is readable.
 
-    Without `whole` its attributes alone are read and checked: a payload may be gigabytes.
+    Without `whole`, reads and checks only its attributes: a payload may have gigabytes.
     """
     path = Path(path)
     previous = path.with_name(path.name + PREVIOUS)
@@ -108,7 +108,7 @@ def _load(path: Path, whole: bool) -> Checkpoint:
         stored = stored if whole else stored[-1:]
         found = _checksums(blocks, attrs)
         if found.shape != stored.shape:
-            raise LostError(f"{path} is damaged: it has {len(found)} checksums to check, and {len(stored)} are stored")
+            raise LostError(f"{path} is damaged: it stores {len(stored)} checksums for {len(found)} entries")
         for name, differs in zip([*sorted(blocks), "the attributes"], found != stored, strict=True):
             if differs:
                 raise LostError(f"{path} is damaged: the checksum of {name} is not the one stored")
@@ -118,14 +118,14 @@ def _load(path: Path, whole: bool) -> Checkpoint:
 
 
 def _checksums(blocks: Blocks, attrs: Attributes) -> NDArray[np.uint32]:
-    """CRC-32 of each array, in the order of their names, then of the attributes."""
+    """CRC-32 of each array, ordered by name, then of the attributes."""
     facts = json.dumps({name: str(value) for name, value in attrs.items()}, sort_keys=True).encode()
     sums = [zlib.crc32(blocks[name].data, zlib.crc32(name.encode())) for name in sorted(blocks)]
     return np.array([*sums, zlib.crc32(facts)], np.uint32)
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes the renaming durable, where the file system offers it."""
+    """Make the renaming durable, if the file system can."""
     with suppress(OSError):
         number = os.open(folder, os.O_RDONLY)
         try:

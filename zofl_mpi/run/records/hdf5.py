@@ -1,4 +1,4 @@
-"""Opening HDF5 files, and what h5py raises turned into sentences."""
+"""Open HDF5 files, and turn h5py's exceptions into error messages."""
 
 import errno
 import json
@@ -22,33 +22,33 @@ Columns = Mapping[str, tuple[str, str]]  # name -> (unit, description)
 Attributes = Mapping[str, Any]
 FileName = str | os.PathLike[str]
 FORMAT = 1
-"""Number of the format of results and checkpoints; a file of a newer one is refused."""
+"""Format version of results and checkpoints; newer files are refused."""
 ATTRIBUTE_BYTES = 60_000
-"""Most bytes of an attribute: HDF5 allows 64 kB with what it writes around them."""
+"""Most bytes of an attribute: HDF5 allows 64 kB, including its own overhead."""
 LONG = "long"
-"""The group of a file for texts that are longer."""
+"""Group for texts too long for an attribute."""
 FAILURES = (OSError, RuntimeError, KeyError, ValueError)
-"""Exceptions of h5py for a file that cannot be written; which one depends on the call."""
+"""Exceptions of h5py for failed writes; which one depends on the call."""
 
 
 class WriteError(UserError):
-    """A result or checkpoint that could not be written; says which, why, and which rounds are safe."""
+    """A result or checkpoint could not be written; the message names file, reason and safe rounds."""
 
     status = 1
 
 
 class DamagedError(WriteError):
-    """A result that another process changed while it was written."""
+    """Another process changed the result during the run."""
 
 
 class LostError(UserError):
-    """A file that is missing or damaged, not one of another kind."""
+    """A result or checkpoint is missing or damaged; not raised for other kinds of files."""
 
 
 def set_attributes(item: Any, values: Attributes) -> None:
-    """Sets attributes of an HDF5 object; dicts and lists as JSON, None as an empty string.
+    """Sets attributes of an HDF5 object; dicts and lists as JSON, None as "".
 
-    A text of a file's root that is too long for an attribute is a data set /long/NAME.
+    In the root, a text too long for an attribute becomes the data set /long/NAME.
     """
     is_root = item.name == "/"
     for name, value in values.items():
@@ -65,33 +65,33 @@ def set_attributes(item: Any, values: Attributes) -> None:
 
 
 def text(value: str) -> NDArray[np.bytes_]:
-    """A string as HDF5 stores it in place: those of any length lie in a heap, in which one wrong bit hangs HDF5."""
+    """Fixed-length HDF5 string: variable-length ones lie in a heap, where one wrong bit hangs HDF5."""
     block = value.encode()
     return np.array(block, h5py.string_dtype("utf-8", max(1, len(block))))
 
 
 def texts(values: Sequence[str]) -> NDArray[np.bytes_]:
-    """Several strings, see `text`."""
+    """Fixed-length HDF5 strings; see `text`."""
     blocks = [value.encode() for value in values]
     return np.array(blocks, h5py.string_dtype("utf-8", max(map(len, blocks), default=1)))
 
 
 def plain(value: Any) -> Any:
-    """A value as HDF5 gives it; text as str, an array of texts as a tuple of them."""
+    """A value read from HDF5; text as str, an array of texts as a tuple."""
     if isinstance(value, bytes):
         return value.decode()
     return tuple(map(plain, value)) if isinstance(value, np.ndarray) and value.dtype.kind == "S" else value
 
 
 def attributes_of(item: Any) -> dict[str, Any]:
-    """The attributes of an HDF5 object, with those of a file's root that are too long for one."""
+    """Reads the attributes of an HDF5 object, including long ones of the root."""
     long = item[LONG].items() if item.name == "/" and LONG in item else ()
     return {name: plain(value) for name, value in item.attrs.items()} | {name: plain(data[()]) for name, data in long}
 
 
 @contextmanager
 def explaining(path: Path, safe: int) -> Iterator[None]:
-    """Turns what writing a result raises into one sentence; the first `safe` rounds are in the file."""
+    """Context that turns write errors into an error message; the first `safe` rounds are in the file."""
     try:
         yield
     except FAILURES as error:
@@ -100,7 +100,7 @@ def explaining(path: Path, safe: int) -> Iterator[None]:
 
 
 def reason_of(error: BaseException, path: Path) -> str:
-    """The system's own words, and, if they are about space, how much is left."""
+    """The system's message, with the remaining space if that is the cause."""
     if not isinstance(error, OSError) or not error.errno:
         return str(error)
     words = os.strerror(error.errno)
@@ -114,8 +114,8 @@ def reason_of(error: BaseException, path: Path) -> str:
 
 
 def read_file(path: Path, read: Callable[[Any], T]) -> T:
-    """The result of `read` on the open file; read again a moment later if the file is being flushed."""
-    if not os.path.isfile(path):  # unlike Path.is_file it answers for names that no file can have
+    """Calls `read` on the open file; retries a moment later if the file is being flushed."""
+    if not os.path.isfile(path):  # unlike Path.is_file, raises nothing for an impossible name
         raise LostError(f"there is no file {path}")
     for wait in (0.05, 0.1, 0.2, 0.4, None):
         try:
@@ -123,7 +123,7 @@ def read_file(path: Path, read: Callable[[Any], T]) -> T:
                 return read(file)
         except PermissionError as error:
             raise UserError(f"no permission to read {path}") from error
-        except Exception as error:  # h5py, NumPy and json raise a dozen types for bytes that were changed
+        except Exception as error:  # h5py, NumPy and json raise a dozen types for changed bytes
             without_frames(error)
             if isinstance(error, UserError) and (wait is None or not isinstance(error, LostError)):
                 raise
@@ -137,7 +137,7 @@ def read_file(path: Path, read: Callable[[Any], T]) -> T:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Opens a file without a lock, which its writer would notice, and with the journal that a killed writer left."""
+    """Opens a file without a lock, which would disturb its writer; replays the journal of a killed writer."""
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with h5py.File(StagedFile(number, write=False), "r") as file:
@@ -147,7 +147,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """The error without tracebacks: their frames hold HDF5's objects, whose end after Python's is a crash."""
+    """The error without tracebacks: their frames keep HDF5 objects alive, which crash at Python's exit."""
     each: BaseException | None = error
     while each is not None:
         each.__traceback__, each = None, each.__context__
@@ -155,6 +155,6 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def _was_hdf5(path: Path) -> bool:
-    """True if a file begins as HDF5 files do, or is empty or begins with zeros, as after a power cut."""
+    """True if a file has HDF5's signature, or is empty or begins with zeros, as after a power cut."""
     with path.open("rb") as file:
         return file.read(8) in (b"\x89HDF\r\n\x1a\n", bytes(8), b"")

@@ -1,8 +1,8 @@
-"""Layout of results and checkpoints: each file is checked against it before anything is read.
+"""Layout of results and checkpoints; each file is checked against it before it is read.
 
-They are files that people send each other. A stranger's may claim what its bytes do not hold, and HDF5 follows what a
-file names: external storage, virtual sources and links lead to any file of the reader's. A file that has passed has
-the names, types and shapes that this version writes, and all of it lies in the file.
+People send each other these files. A malicious one may claim more than it stores, or use external storage, virtual
+sources and links to lead HDF5 to any file of the reader. A file that passes has the names, types and shapes that this
+version writes, and stores everything itself.
 """
 
 import json
@@ -18,15 +18,15 @@ from zofl_mpi.run.records.hdf5 import FORMAT, LONG, LostError, attributes_of, pl
 from zofl_mpi.run.records.rows import CLIENTS, RANK_TABLE, RANKS, TABLE
 
 ABSENT = 1 << 28
-"""Most bytes that a file may claim and not store, as in rows that are lost: a reader fills them, in a second or two."""
+"""Most bytes that a file may claim without storing them, as for lost rows: filling them takes one or two seconds."""
 CHUNK_OVERHEAD = 25_000
-"""Bytes that take as long to fill as a chunk of its own."""
+"""Bytes that take as long to fill as one chunk."""
 OBJECTS = 100_000
 """Most groups and data sets of a file."""
 ATTRIBUTES = 1000
 """Most attributes of an object, and most kilobytes of one."""
 NUMBERS, TEXT = "biuf", "S"
-"""Kinds of NumPy's types. Strings of any length are refused: one wrong bit in the heap where they lie hangs HDF5."""
+"""NumPy type kinds allowed. Variable-length strings are not: one wrong bit in their heap hangs HDF5."""
 RESULT = {
     "rounds/*": (np.float64, 1),
     **{f"clients/{name}": (np.int64, 3) for name in CLIENTS},
@@ -36,9 +36,9 @@ RESULT = {
     "final/*": (None, None),
     f"{LONG}/*": (None, 0),
 }
-"""Types (None: any numbers, or one text) and numbers of axes (None: any) of the data sets of a result."""
+"""Types (None: any numbers, or one text) and numbers of axes (None: any) of a result's data sets."""
 CHECKPOINT = {"payload/*": (np.uint8, 1), "checksums": (np.uint32, 1), f"{LONG}/*": (None, 0)}
-"""The same of a checkpoint."""
+"""The same for a checkpoint."""
 ATTRIBUTES_OF_RESULTS = {
     "status": str,
     "run": str,
@@ -66,19 +66,19 @@ FURTHER = {
     "threads": [int],
     "versions": {},
 }
-"""Attributes that a file may lack; one that is not named here is any text or number."""
+"""Optional attributes; unlisted ones may be any text or number."""
 ACCEPTED_TYPES: dict[Any, Any] = {int: (int, np.integer), float: (float, np.floating), bool: (bool, np.bool_), str: str}
 
 
 def check_result(file: Any, path: object) -> dict[str, Any]:
-    """{name: data set} of an open result.
+    """Checks an open result; returns {name: data set}.
 
-    UserError: it is something else, of a newer format, or leads out of itself; LostError: it is damaged.
+    UserError: no result, a newer format, or a reference to another file; LostError: damaged.
     """
     if "checkpoint" in file.attrs:
         raise UserError(f"{path} is a checkpoint: name the result beside it")
     if "schema" not in file.attrs:
-        raise UserError(f"{path} is an HDF5 file, but no result of zofl_mpi (it has no attribute 'schema')")
+        raise UserError(f"{path} is an HDF5 file, but no result of zofl_mpi (it lacks the attribute 'schema')")
     data = _checked(file, path, "schema", RESULT, ATTRIBUTES_OF_RESULTS)
     done = file["rounds"].attrs["done"]
     _demand(isinstance(done, np.int64) and done >= 0, path, "rounds", "does not say how many rounds are done")
@@ -97,7 +97,7 @@ def check_result(file: Any, path: object) -> dict[str, Any]:
 
 
 def check_checkpoint(file: Any, path: object) -> dict[str, Any]:
-    """{name: data set} of an open checkpoint; raises as `check_result` does."""
+    """Checks an open checkpoint; returns {name: data set}. Raises as `check_result`."""
     if "checkpoint" not in file.attrs:
         raise UserError(f"{path} is not a checkpoint of zofl_mpi")
     data = _checked(file, path, "checkpoint", CHECKPOINT, ATTRIBUTES_OF_CHECKPOINTS)
@@ -113,7 +113,7 @@ def _demand(holds: Any, path: object, name: str, fault: str) -> None:
 def _checked(
     file: Any, path: object, kind: str, described: dict[str, Any], attributes: dict[str, Any]
 ) -> dict[str, Any]:
-    """{name: data set} of a file of this kind and format, whose data sets and attributes are as described."""
+    """Checks format, data sets and attributes of a file; returns {name: data set}."""
     _check_attributes(file, path, "")
     if isinstance(found := file.attrs[kind], np.integer) and found > FORMAT:
         raise UserError(f"{path} has format {found}, and this zofl_mpi reads format {FORMAT}: install a newer one")
@@ -132,7 +132,7 @@ def _checked(
             fits = (usual if dtype is None else item.dtype == dtype) and axes in (None, item.ndim)
             _demand(fits, path, name, f"is {item.dtype} with {item.ndim} axes")
             data[name] = item
-    held = attributes_of(file)  # the long ones are data sets that have passed
+    held = attributes_of(file)  # long ones are data sets, checked above
     for name, like in (attributes | FURTHER).items():
         if name in attributes or name in held:
             _demand(_fits(held[name], like, stored=True), path, f"its attribute {name}", "has another type")
@@ -142,12 +142,12 @@ def _checked(
 def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:
     """Yields the groups and data sets of a file, each once, with their names.
 
-    An object that is reached a second time would be read a second time, or for ever: a group may hold itself.
+    Refuses an object with two names: a group that contains itself would be read for ever.
     """
     seen, groups = {h5py.h5o.get_info(file.id).addr}, [("", file)]
     while groups:
         prefix, group = groups.pop()
-        if len(seen) + len(group) > OBJECTS:  # known at once, and no flush in progress: not worth another look
+        if len(seen) + len(group) > OBJECTS:  # no flush in progress explains this: do not retry
             fault = f"{prefix or 'its root'} brings it to more than {OBJECTS:,} groups and data sets"
             raise UserError(f"{path}: {fault}, as no file of zofl_mpi has; nothing is read")
         for name in group:
@@ -166,7 +166,7 @@ def _objects(file: Any, path: object) -> Iterator[tuple[str, Any]]:
 
 
 def _absent(data: Any, path: object, name: str) -> int:
-    """How many bytes a data set claims and does not store; refuses one whose numbers lie elsewhere, or are packed."""
+    """Bytes that a data set claims but does not store; UserError if its numbers lie elsewhere or are packed."""
     made = data.id.get_create_plist()
     if made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count():
         fault = f"{name} names another file for its numbers, as no file of zofl_mpi does"
@@ -179,7 +179,7 @@ def _absent(data: Any, path: object, name: str) -> int:
 
 
 def _check_attributes(item: Any, path: object, name: str) -> None:
-    """Refuses attributes that are neither texts nor numbers."""
+    """Raises LostError for attributes that are neither texts nor numbers."""
     number = h5py.h5a.get_num_attrs(item.id)
     _demand(number <= ATTRIBUTES, path, name, f"has {number} attributes")
     for k in range(number):
@@ -190,7 +190,7 @@ def _check_attributes(item: Any, path: object, name: str) -> None:
 
 
 def _fits(value: Any, like: Any, stored: bool = False) -> bool:
-    """True if a value has a type, or its entries those of a list or dictionary; stored ones are JSON."""
+    """True if a value, or each entry of a list or dictionary, has the type of `like`; stored ones are JSON."""
     if isinstance(like, type):
         return isinstance(value, ACCEPTED_TYPES[like])
     if stored:

@@ -1,4 +1,4 @@
-"""One writer a result, even where the file system has no locks: a file beside it names its host and process."""
+"""Lock of a result's writer, also without file-system locks: a file beside it names host and process."""
 
 import fcntl
 import json
@@ -15,17 +15,17 @@ from zofl_mpi.run.records.provenance import now
 from zofl_mpi.run.records.staged import create_exclusively, write_all
 
 GLANCES = (0.1, 0.1, 0.1)
-"""Seconds to wait for another process that only asks whether a file is locked."""
+"""Pauses between attempts, in seconds: another process may hold the lock briefly, to test it."""
 ENTRIES = ("host", "process", "since", "started", "flock")
-"""Entries of a lock's file, in JSON."""
+"""Keys of a lock file (JSON)."""
 
 
 @final
 class WriterLock:
-    """Lock of the process that writes a result; `run` and `run.h5`, which share a checkpoint, share it at `path`."""
+    """Exclusive right to write a result; `run` and `run.h5` share one lock, since they share a checkpoint."""
 
     def __init__(self, result: Path) -> None:
-        """Takes the lock (UserError: another process has it; OSError: its file cannot be written)."""
+        """Acquires the lock (UserError: another process holds it; OSError: the lock file cannot be written)."""
         self.path, self._number = lock_path(result), -1
         while self._number < 0:
             try:
@@ -48,7 +48,7 @@ class WriterLock:
         return False
 
     def release(self) -> None:
-        """Gives the lock back; a second time does nothing."""
+        """Release the lock; a second call does nothing."""
         if self._number < 0:
             return
         if not self.is_lost():
@@ -58,12 +58,12 @@ class WriterLock:
 
 
 def lock_path(result: Path) -> Path:
-    """The lock's file beside a result."""
+    """Path of a result's lock file."""
     return result.with_name(result.name.removesuffix(".h5") + ".lock")
 
 
 def lock(number: int) -> bool:
-    """Locks an open file as HDF5 does; False if the file system has no locks (BlockingIOError: another has it)."""
+    """Locks an open file as HDF5 does; False if the file system has no locks (BlockingIOError: already locked)."""
     for wait in (*GLANCES, None):
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,7 +79,7 @@ def lock(number: int) -> bool:
 
 
 def _remove_stale(path: Path, result: Path) -> None:
-    """Removes the lock of a process that has ended."""
+    """Remove the lock of an ended process."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -90,7 +90,7 @@ def _remove_stale(path: Path, result: Path) -> None:
         holder = _holder(number)
         if holder is None:
             raise UserError(
-                f"{result}: a run would lock it by {path}, which is no lock: rename that, or choose another --out"
+                f"{result}: its lock file would be {path}, which is no lock: rename that file, or choose another --out"
             )
         if _may_write(holder, number):
             which = "process {process} on {host} (since {since})".format(**holder) if holder else "another process"
@@ -100,7 +100,7 @@ def _remove_stale(path: Path, result: Path) -> None:
             )
         if os.stat(path, follow_symlinks=False).st_ino == os.fstat(number).st_ino:
             path.unlink()
-    except FileNotFoundError:  # its writer, or another that waits for it, has just removed it
+    except FileNotFoundError:  # its writer or another waiting process has just removed it
         return
     finally:
         os.close(number)
@@ -111,13 +111,13 @@ def _may_write(holder: dict[str, Any], number: int) -> bool:
         locks = lock(number)
     except BlockingIOError:
         return True
-    if locks and holder.get("flock", True):  # an ended process holds none
+    if locks and holder.get("flock", True):  # a process that has ended holds no flock
         return False
     return holder.get("host") != socket.gethostname() or holder.get("started") == _started(int(holder["process"]))
 
 
 def _holder(number: int) -> dict[str, Any] | None:
-    """Content of a lock file; empty if its process has not written it yet, None if it is no lock."""
+    """Content of a lock file; {} if its process has not written it yet, None if it is no lock file."""
     try:
         found = json.loads(os.pread(number, 4096, 0) or "{}")
         known = not found or (found.keys() == set(ENTRIES) and type(found["process"]) is int)
@@ -128,9 +128,9 @@ def _holder(number: int) -> dict[str, Any] | None:
 
 
 def _started(process: int) -> str | None:
-    """Start of a process of this host, in ticks (process numbers are reused); None if it has ended."""
+    """Start time of a process of this host, in ticks, since process IDs are reused; None if it has ended."""
     try:
         fields = stat(process)
     except OSError:
         return None
-    return None if fields[0] in "ZX" else fields[19]  # one that its parent has not waited for yet has ended, too
+    return None if fields[0] in "ZX" else fields[19]  # a zombie has ended, too

@@ -16,7 +16,7 @@ DAMAGED = ".damaged"
 
 
 def check_name(path: Path, flag: str) -> None:
-    """Refuses a path that no file can have."""
+    """Raises UserError for a path that no file can have."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -30,17 +30,17 @@ def check_name(path: Path, flag: str) -> None:
 
 
 def check_new(path: Path, force: bool, continues: bool = False) -> None:
-    """Refuses a place at which no result may be made.
+    """Refuse a path where no result may be created.
 
     Args:
-        force: a result there, and its checkpoints, may be replaced.
-        continues: the checkpoints there are the run's own.
+        force: allow replacing a result and its checkpoints.
+        continues: existing checkpoints belong to this run.
     """
     check_name(path, "--out")
     if path.is_dir():
         raise UserError(f"--out {path} is a folder: name a file in it")
     if path.name.startswith("-"):
-        raise UserError(f"--out {path}: the name begins with '-', as flags do; choose another")
+        raise UserError(f"--out {path}: the name begins with '-' like a flag; choose another")
     if path.name.endswith(".ckpt.h5") or path.name == ".h5":
         raise UserError(f"--out {path}: that is a checkpoint's name; choose one like run.h5")
     if not path.parent.is_dir():
@@ -51,7 +51,7 @@ def check_new(path: Path, force: bool, continues: bool = False) -> None:
         raise UserError(f"--out {path.name}: {less} bytes too long: its checkpoint's name may have {most} bytes")
     other = path.with_name(path.name.removesuffix(".h5") if path.name.endswith(".h5") else path.name + ".h5")
     if other.is_file():
-        raise UserError(f"--out {path}: {other} is there, and both would have the checkpoint {checkpoint}")
+        raise UserError(f"--out {path}: {other} exists and has the same checkpoint: choose another name")
     if os.path.lexists(path):
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
@@ -71,10 +71,10 @@ def check_new(path: Path, force: bool, continues: bool = False) -> None:
 
 
 def _check_checkpoint(path: Path, left: Path, force: bool) -> None:
-    """Refuses to replace a checkpoint that lies where the run's own will, or anybody's file of that name."""
+    """Refuse to replace an existing checkpoint, or another file, at the path of the run's checkpoint."""
     if not force:
         remedy = f"continue it with --resume {path}, choose another name, or add --force"
-        raise UserError(f"--out {path}: the checkpoint {left} is there; {remedy}")
+        raise UserError(f"--out {path}: the checkpoint {left} exists; {remedy}")
     try:
         read_file(left, lambda file: check_checkpoint(file, left))
     except UserError as error:
@@ -82,26 +82,26 @@ def _check_checkpoint(path: Path, left: Path, force: bool) -> None:
 
 
 def checkpoints(path: Path) -> tuple[Path, Path]:
-    """Where the checkpoints of a result lie: the newest, and the one before it."""
+    """Paths of a result's checkpoints: the newest and the previous one."""
     newest = checkpoint_path(path)
     return newest, newest.with_name(newest.name + PREVIOUS)
 
 
 def remove_checkpoints(path: Path) -> None:
-    """Removes the checkpoints of a result: a resume must not find those of a run that was replaced."""
+    """Removes the checkpoints of a result, so that --resume cannot find those of a replaced run."""
     for left in checkpoints(path):
         left.unlink(missing_ok=True)
 
 
 def beside(path: Path) -> Path:
-    """Where a result is made before it takes its place, empty; whoever holds the result's lock may use it."""
+    """Path of a new, empty result before it takes its place; for the holder of the result's lock."""
     fresh = path.with_name(path.name + TEMPORARY)
     fresh.unlink(missing_ok=True)  # left by a process that was killed
     return fresh
 
 
 def copy(source: Path, path: Path) -> None:
-    """Copies a result to a new place (UserError: it cannot be written; what was there is intact)."""
+    """Copies a result (UserError: the copy cannot be written; an existing file there is intact)."""
     try:
         fresh = beside(path)
         try:
@@ -116,7 +116,7 @@ def copy(source: Path, path: Path) -> None:
 
 
 def set_aside(path: Path, ending: str = DAMAGED) -> Path | None:
-    """Renames a damaged result; its new name, None if there is no file (UserError: another process writes it)."""
+    """Renames a damaged result; returns its new name, None if there is no file (UserError: it is being written)."""
     if not path.is_file():
         return None
     names = (path.with_name(f"{path.name}{ending}{k or ''}") for k in range(1_000_000))

@@ -1,4 +1,4 @@
-"""Where a result comes from: the command, the commit, the versions."""
+"""Provenance of a result: the command, the commit, the versions."""
 
 import functools
 import os
@@ -26,15 +26,15 @@ def provenance() -> dict[str, Any]:
 
 
 def now() -> str:
-    """The local time with its zone, ISO 8601, to the second."""
+    """Local time with zone, ISO 8601, to the second."""
     return datetime.now(UTC).astimezone().isoformat(timespec="seconds")
 
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    """Versions from the names of the installed packages' folders: importing torch to ask it costs a second.
+    """Versions of the installed libraries, from the names of their metadata folders.
 
-    `importlib.metadata` reads the same from the files inside, for 25 ms of each start.
+    Importing torch would take a second, `importlib.metadata` 25 ms.
     """
     wanted = {name.replace("-", "_"): name for name in PACKAGES}
     found: dict[str, str] = {}
@@ -49,11 +49,11 @@ def _versions() -> dict[str, str]:
 
 @functools.cache
 def _git(checkout: Path) -> tuple[str, bool]:
-    """Commit, and whether tracked files differ from it. An installed copy inside some other repository has neither.
+    """Commit, and True if tracked files differ from it; "" and False for an installed copy in another repository.
 
-    Both as this process found them first: it computes with what it had then imported.
+    Read once: the process computes with the code that it imported first.
     """
-    # In a hook git sets variables that would point it to the hook's repository.
+    # in a hook, git's variables would point it to the hook's repository
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
 
     def git(*words: str) -> str:
@@ -66,7 +66,7 @@ def _git(checkout: Path) -> tuple[str, bool]:
         git("ls-files", "--error-unmatch", "zofl_mpi/__init__.py")
         return git("rev-parse", "HEAD").strip(), bool(git("status", "--porcelain", "--untracked-files=no").strip())
     except (OSError, subprocess.SubprocessError):
-        with suppress(OSError, ValueError):  # a copy that jobs/pack.sh made has a file with both
+        with suppress(OSError, ValueError):  # jobs/pack.sh stores both in a file
             commit, changed = (checkout / ".commit").read_text().split()
             return commit, changed != "0"
         return "", False

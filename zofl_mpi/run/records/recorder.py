@@ -1,4 +1,4 @@
-"""Writing a result: a row a round."""
+"""Writes a result, one row per round."""
 
 import json
 import math
@@ -28,44 +28,44 @@ from zofl_mpi.run.records.result import heading
 from zofl_mpi.run.records.staged import StagedFile, create_exclusively
 
 ORIGIN = ("run", "config", "folders", "data", "kernel", "blas")
-"""Attributes of a result that its checkpoints have, too, for the run that continues from them."""
+"""Attributes that a result shares with its checkpoints, to identify the run on --resume."""
 FIRST_COLUMNS = {"round": ("1", "finished rounds"), "seconds": ("s", "wall time of the round, its evaluation included")}
-"""Unit and description of the columns of every result."""
+"""{column: (unit, description)} of every result."""
 EVERY = 0.25
-"""Seconds from one write of rows to the next: a row takes 0.6 ms to write alone, longer than fast rounds take."""
+"""Seconds between writes of buffered rows: a separate write takes 0.6 ms, longer than a fast round."""
 BATCH = 1 << 16
-"""Bytes of rows that wait for no further ones; with the last row and HDF5's own they fit into 3 BATCH."""
+"""Bytes of buffered rows that trigger a write; with the last row and HDF5's own data they fit into 3 * BATCH."""
 
 
 @final
 class _Row(NamedTuple):
-    """A round that waits to be written: the arguments of `Recorder.append`."""
+    """A buffered round: the arguments of `Recorder.append`."""
 
     numbers: dict[str, float]
     steps: list[str]
     tables: dict[str, Array]
 
     def is_like(self, other: Self) -> bool:
-        """True if the two can be written as one block."""
+        """True if both rows fit into one block."""
         shapes, others = ([(name, table.shape) for name, table in each.tables.items()] for each in (self, other))
         return self.steps == other.steps and shapes == others
 
 
 @final
 class Recorder:
-    """A result file that grows by one row a round; rows wait for others EVERY seconds and BATCH bytes at most.
+    """A result file that grows by one row per round, buffered for at most EVERY seconds and BATCH bytes.
 
     Attributes:
-        path: of the file.
+        path: result file.
         rounds: R, rows written and flushed.
-        steps: names of the steps seen so far, in the order of the file's axis.
-        origin: the result's attributes ORIGIN; `run` is a random name, kept by continuations.
+        steps: names of the steps so far, in file order.
+        origin: the attributes in ORIGIN; `run` is a random name that continuations keep.
     """
 
     def __init__(self, path: Path, rounds: int, planned: int, prepare: Callable[[Any], None], *, new: bool) -> None:
-        """Makes a new file, or opens one, and prepares it: all of that, or nothing.
+        """Creates or opens the file and calls `prepare` on it, atomically.
 
-        UserError: another process writes it; OSError: it cannot be made, opened or written.
+        UserError: another process writes it; OSError: it cannot be created, opened or written.
         """
         self.path, self.rounds, self._planned, self._columns = path, rounds, planned, dict(FIRST_COLUMNS)
         self._writer, self._failed = WriterLock(path), False
@@ -75,17 +75,17 @@ class Recorder:
         try:
             made = beside(path) if new else path
             self._staged = _staged(made, new)
-            # Without a chunk cache a row is written by itself; with one, all its chunks are.
+            # without a chunk cache HDF5 writes only the new row; with one, whole chunks
             file = self._file = h5py.File(self._staged, "w" if new else "r+", rdcc_nbytes=0)
         except BaseException:
             self._writer.release()
             raise
-        # HDF5 must be done with a Python file before the interpreter ends.
+        # HDF5 must release a Python file before the interpreter ends
         self._let_go = weakref.finalize(self, _let_go, file, self._staged, self._writer)
         try:
             prepare(file)
             self._commit()
-            if new:  # what it replaces, if anything, was intact until now
+            if new:  # an existing file stays intact until here
                 os.replace(made, path)
         except BaseException:
             self._let_go()
@@ -112,11 +112,11 @@ class Recorder:
         UserError: the file exists and `force` is not set, or its folder is missing or cannot be written; WriteError.
 
         Args:
-            attrs: of the root; dicts and lists are stored as JSON.
-            m: clients. More than `rows.LISTED` share columns of /clients and rows of /partition: their sums.
-            rounds: planned number; more are possible.
-            force: replace an existing file, and remove its checkpoint.
-            start: finished rounds whose rows are lost: NaN or 0 in this file, named by its attribute missing_rounds.
+            attrs: root attributes; dicts and lists are stored as JSON.
+            m: clients; more than `rows.LISTED` are summed into shared columns of /clients and rows of /partition.
+            rounds: planned rounds; more are possible.
+            force: replace an existing file and remove its checkpoint.
+            start: finished rounds whose rows are lost; NaN or 0 in this file, listed in the attribute missing_rounds.
         """
         path = Path(path)
         check_new(path, force, continues=start > 0)
@@ -127,15 +127,15 @@ class Recorder:
     def reopen(
         cls, path: FileName, done: int, *, m: int = 0, ranks: int = 0, rounds: int = 0, attrs: Attributes | None = None
     ) -> Self:
-        """Continues a result: every row after the first `done` is dropped, and /final too.
+        """Continues a result after its first `done` rows; drops later rows and /final.
 
-        UserError: the file is no result, of other clients, or has fewer rounds than `done`; WriteError.
+        UserError: the file is no result, has other clients, or has fewer rounds than `done`; WriteError.
 
         Args:
             m: clients (0: as before).
-            ranks: of this session (0: as before); /ranks is as wide as the widest of all sessions, 0 where none was.
-            rounds: planned in total; 0: no more.
-            attrs: of this session, for `sessions`; of the root only `config`, `folders` and `settled` are replaced.
+            ranks: ranks of this session (0: as before); /ranks keeps the width of the widest session, padded with 0.
+            rounds: planned rounds in total; 0: no more.
+            attrs: attributes of this session; in the root only `config`, `folders` and `settled` are replaced.
         """
 
         def prepare(file: Any) -> None:
@@ -146,14 +146,14 @@ class Recorder:
             return cls(Path(path), done, rounds or max(done, 1), prepare, new=False)
 
     def append(self, row: Mapping[str, float], *, steps: Sequence[str] = (), **tables: ArrayLike) -> None:
-        """Appends a round; writes it, and the rows that wait, if the last write is EVERY seconds ago.
+        """Appends a round; writes all buffered rows if the last write was EVERY seconds ago.
 
-        WriteError: the file cannot be written; the rows written before are safe in it.
+        WriteError: the file cannot be written; rows written earlier are safe.
 
         Args:
-            row: name -> number for /rounds; a name may come later than others (NaN before).
-            steps: names of the steps of this round, the first axis of the tables; a name may come later (0 before).
-            tables: (steps, m) of `rows.CLIENTS` and (steps, ranks) of `rows.RANKS`; 0 where left out.
+            row: {column: value} for /rounds; a new column is NaN in earlier rounds.
+            steps: names of this round's steps, the tables' first axis; a new step is 0 in earlier rounds.
+            tables: (steps, m) for `rows.CLIENTS`, (steps, ranks) for `rows.RANKS`; 0 if left out.
         """
         given = {name: np.asarray(table) for name, table in tables.items()}
         given |= {name: self._summed(table, axis=-1) for name, table in given.items() if name in rows.CLIENTS}
@@ -170,13 +170,13 @@ class Recorder:
                 self._timer.start()
 
     def flush(self) -> None:
-        """Writes the rows that wait: they are on their way to the disk then, and survive the death of the process."""
+        """Write the buffered rows to the system; they then survive the process."""
         if self._late or (self._waiting and not self._failed):
             with self._writing():
                 pass
 
     def _flush_late(self) -> None:
-        """Writes the rows that have waited; what fails there is told by the next write."""
+        """Write the buffered rows after a delay; the next write reports failures."""
         self._timer = None
         try:
             self.flush()
@@ -184,7 +184,7 @@ class Recorder:
             self._late.append(error)
 
     def _put_waiting(self) -> None:
-        """Gives HDF5 the rows that wait, all with the same steps and tables."""
+        """Pass the buffered rows, all with equal steps and tables, to HDF5."""
         waiting = self._waiting
         if new := [name for name in waiting[0].steps if name not in self.steps]:
             self._name_steps(new)
@@ -205,13 +205,13 @@ class Recorder:
             tables = np.stack([row.tables[name] for row in waiting])
             data = self._rows[f"{'clients' if name in rows.CLIENTS else 'ranks'}/{name}"]
             block = np.zeros((len(waiting), *data.row), data.dtype)
-            block[:, placements, : tables.shape[-1]] = tables  # a session may have fewer ranks than one before
+            block[:, placements, : tables.shape[-1]] = tables  # an earlier session may have had more ranks
             data.put(self.rounds, block)
         self._done.write(np.array(self.rounds + len(waiting)))
         self._most = -(-BATCH // sum(data.dtype.itemsize * math.prod(data.row) for data in self._rows.values()))
 
     def begins(self, seconds: float) -> None:
-        """Writes the seconds from the process's beginning to this session's first round."""
+        """Writes the seconds from the start of the process to this session's first round."""
         with self._writing():
             known = hdf5.attributes_of(self._file)
             sessions = json.loads(known["sessions"])
@@ -220,7 +220,7 @@ class Recorder:
             set_attributes(self._file, {**first, "sessions": sessions})
 
     def survived(self, losses: Sequence[rows.Loss]) -> None:
-        """Adds to attributes `lost` (JSON) and `repeated_rounds`: ranks that were lost while the others went on."""
+        """Adds survived rank losses to the attributes `lost` (JSON) and `repeated_rounds`."""
         with self._writing():
             before = hdf5.attributes_of(self._file).get("lost", "[]")
             lost = [*json.loads(before), *(loss._asdict() for loss in losses)]
@@ -228,28 +228,28 @@ class Recorder:
             set_attributes(self._file, {"lost": lost[-rows.LOSSES :], "repeated_rounds": repeated})
 
     def describe(self, columns: Columns) -> None:
-        """Sets unit and description of columns that `append` will be given, and of the fields of the last state."""
+        """Sets (unit, description) of columns before `append`, and of fields of the last state before `finish`."""
         self._columns |= columns
 
     def partition(self, counts: Array) -> None:
-        """Writes /partition/counts: (m, classes) realised label counts of the clients; summed where columns are."""
+        """Writes /partition/counts: (m, classes) label counts of the clients, summed like the client columns."""
         with self._writing():
             if "partition" not in self._file:
                 self._file["partition/counts"] = self._summed(np.asarray(counts), axis=0)
 
     def placements(self, placements: Sequence[Mapping[str, int | str]]) -> None:
-        """Adds this session's rows to /ranks/table: where each rank computes."""
+        """Adds this session's rank placements to /ranks/table."""
         with self._writing():
             rows.add_placements(self._file, self.rounds, placements)
 
     def sync(self) -> None:
-        """Forces the rows onto the disk, so that they survive a power cut; for checkpoints: it costs milliseconds."""
+        """Force the rows onto the disk, to survive a power cut; takes milliseconds, for checkpoints."""
         if not self._failed:
             with self._writing():
                 os.fsync(self._staged.number)
 
     def verify(self) -> None:
-        """Reads the layout of what is on the disk (DamagedError: another program has changed it)."""
+        """Checks the file's layout on the disk (DamagedError: another program has changed it)."""
         try:
             hdf5.read_file(self.path, lambda file: check_result(file, self.path))
         except UserError as error:
@@ -257,9 +257,9 @@ class Recorder:
             raise DamagedError(f"{error}: it was changed while this run wrote it") from error
 
     def finish(self, state: Mapping[str, Any], status: str = "done", **attrs: Any) -> None:
-        """Writes /final/<field> of the last state, `meaning` as given to `describe`; closes the file with the status.
+        """Writes the last state to /final/<field>, with meanings from `describe`; closes the file with this status.
 
-        DamagedError: as `verify`.
+        DamagedError: as in `verify`.
         """
         with self._writing():
             for name, value in state.items():
@@ -269,7 +269,7 @@ class Recorder:
         self.verify()
 
     def close(self, status: str = "interrupted", **attrs: Any) -> None:
-        """Closes the file with that status; after a failed write as it is on the disk."""
+        """Closes the file with this status; after a failed write, leaves it as it is on the disk."""
         if not self._file or self._failed:
             self.abandon()
             return
@@ -293,9 +293,9 @@ class Recorder:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Commits the rows that wait and all that is written in a `with` block, or nothing of it."""
+        """Context that commits the buffered rows and all writes in its block, or none."""
         with self._lock:
-            if self._late:  # in the timer's thread, where nobody heard it
+            if self._late:  # raised in the timer's thread
                 raise self._late[0]
             try:
                 with hdf5.explaining(self.path, self.rounds):
@@ -311,16 +311,16 @@ class Recorder:
                 raise
 
     def _check(self) -> None:
-        """Refuses to write to a file that was deleted, replaced or taken over: it would be lost."""
+        """Refuse to write to a file that was deleted, replaced or taken over."""
         if self._writer.is_lost():
-            raise WriteError(f"{self.path}: another process has removed {self._writer.path} and writes it now")
+            raise WriteError(f"{self.path}: another process has removed {self._writer.path} and is writing it now")
         with suppress(FileNotFoundError):
             if os.stat(self.path).st_ino == os.fstat(self._staged.number).st_ino:
                 return
-        raise WriteError(f"{self.path} was deleted or replaced by another run: this run's rounds went with it")
+        raise WriteError(f"{self.path} was deleted or replaced by another run: the rounds of this run are lost")
 
     def _commit(self) -> None:
-        """Brings all changes to the disk, or none (OSError: they cannot be written)."""
+        """Write all changes to the disk, or none; OSError: it failed."""
         if self._file:
             self._file.flush()
         self._staged.commit()
@@ -333,7 +333,7 @@ class Recorder:
                 self._rows[f"{group}/{name}"].widen(len(self.steps))
 
     def _summed(self, table: Array, axis: int) -> Array:
-        """A table with an entry for each client as the file keeps it."""
+        """Sums a per-client table into the file's client columns."""
         return table if self._first is None else np.add.reduceat(table, self._first, axis=axis)
 
 

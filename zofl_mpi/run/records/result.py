@@ -1,4 +1,4 @@
-"""Reading a result: finished, still growing, or of a run that was killed."""
+"""Reads a result: finished, still growing, or of a killed run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from zofl_mpi.run.records.rows import by_round, read_placements
 
 @final
 class Final(dict[str, Any]):
-    """Fields of a run's last state; while it has none, a field that is asked for is that of its last checkpoint."""
+    """Fields of a run's last state; until the run ends, fields come from its last checkpoint."""
 
     def __init__(self, values: Mapping[str, Any], path: Path, run: Any):
         super().__init__(values)
@@ -41,7 +41,7 @@ class Final(dict[str, Any]):
 
     @cached_property
     def _checkpointed(self) -> dict[str, Any]:
-        """The state in the checkpoint beside the result, once read the same for all fields."""
+        """State in the checkpoint beside the result, read once for all fields."""
         try:
             checkpoint = load_checkpoint(checkpoint_path(self._path))
             if checkpoint.attrs.get("run") != self._run:
@@ -58,21 +58,21 @@ class Run:
     """One result, as read. R rounds, m clients.
 
     Attributes:
-        path: where it was read from.
+        path: path of the file.
         attrs: of the root, as stored; `status` is "running" for a run that goes on, and for one that was killed.
         config: the resolved configuration.
-        rounds: name -> (R,) float64, NaN in rounds without that number.
+        rounds: name -> (R,) float64, NaN in rounds without a value.
         clients: bytes_down, bytes_up, messages of the method's protocol -> (R, steps, m) int64; see `first_clients`.
-        ranks: seconds_compute, seconds_wait, seconds_comm, seconds_staging (float64, s), peak_bytes, and what the ranks
-            moved, transport_sent, transport_received (int64) -> (R, steps, ranks).
+        ranks: seconds_compute, seconds_wait, seconds_comm, seconds_staging (float64, s), peak_bytes, transport_sent,
+            transport_received (int64) -> (R, steps, ranks).
         steps: names of the steps.
-        counts: (m, classes) realised label counts, or None; see `first_clients`.
-        final: field -> value of the last state. Empty unless the run is done: until then `final[field]` is that of the
-            last checkpoint beside the result (UserError: there is none).
-        units, descriptions: of the columns in `rounds`.
-        places: a row a rank and session: from_round, rank, host, device, uuid, gpus, cores, threads, clients, role.
-        first_clients: None, or, with more than 1000 clients, (100,): entry k along the clients' axis of `clients` and
-            `counts` is the sum over the clients from first_clients[k] to that of the next.
+        counts: (m, classes) label counts, or None; see `first_clients`.
+        final: field -> value of the last state. Empty until the run ends; `final[field]` then reads the last
+            checkpoint beside the result (UserError: there is none).
+        units, descriptions: {column of `rounds`: text}.
+        places: rows by rank and session: from_round, rank, host, device, uuid, gpus, cores, threads, clients, role.
+        first_clients: None, or (100,) with more than 1000 clients: entry k of `clients` and `counts` along the
+            clients' axis sums clients first_clients[k] to first_clients[k + 1] - 1.
     """
 
     path: Path
@@ -96,12 +96,12 @@ class Run:
 
     @property
     def server_ranks(self) -> int:
-        """S, how many ranks the server had when the run was last started."""
+        """S, the number of server ranks in the latest session."""
         last = max((k for k, row in enumerate(self.placements) if row["rank"] == 0), default=0)
         return max(1, [row.get("role") for row in self.placements[last:]].count("server"))
 
     def table(self) -> pd.DataFrame:
-        """One row a round: bytes_down, bytes_up, messages summed over steps and clients, and `rounds`."""
+        """One row per round: `rounds`, and bytes_down, bytes_up, messages summed over steps and clients."""
         try:
             import pandas as pd
         except ModuleNotFoundError as exc:
@@ -111,12 +111,12 @@ class Run:
         return pd.DataFrame({**sums, **self.rounds})
 
     def overlap(self) -> Overlap:
-        """Computing times of clients and server in each round, and of both at once."""
+        """Compute times of clients and server in each round, and their overlap."""
         return overlap(self.steps, self.ranks["seconds_compute"], self.rounds["seconds"])
 
 
 class Heading(NamedTuple):
-    """Attributes of a result, without its tables; a millisecond."""
+    """Attributes of a result without its tables, read in about a millisecond."""
 
     path: Path
     attrs: dict[str, Any]
@@ -125,7 +125,7 @@ class Heading(NamedTuple):
 
 
 def heading(path: str | os.PathLike[str]) -> Heading:
-    """The attributes of the result at `path` (UserError as of `load`, damage among a table's numbers aside)."""
+    """Reads the attributes of a result (UserError as in `load`, except damage inside a table)."""
 
     def read(file: Any) -> Heading:
         check_result(file, path)
@@ -136,12 +136,12 @@ def heading(path: str | os.PathLike[str]) -> Heading:
 
 
 def load(path: str | os.PathLike[str]) -> Run:
-    """The result at `path`: finished, still growing, or of a killed run (UserError: missing, damaged or no result)."""
+    """Reads a result: finished, still growing, or of a killed run (UserError: missing, damaged or no result)."""
 
     def read(file: Any) -> Run:
         data = check_result(file, path)
         attrs, columns = attributes_of(file), {name: attributes_of(item) for name, item in file["rounds"].items()}
-        length = int(file["rounds"].attrs["done"])  # a full disk or a kill may leave a row that is written in part
+        length = int(file["rounds"].attrs["done"])  # a full disk or a kill may leave a partial row behind
         groups = ("rounds", "clients", "ranks")
         rows = {group: {name: item[:length] for name, item in by_round(file, group)} for group in groups}
         final = {name.partition("/")[2]: plain(item[()]) for name, item in data.items() if name.startswith("final/")}

@@ -1,4 +1,4 @@
-"""The data sets of a result that grow by a row a round, and what it says of its sessions, which --resume adds."""
+"""Data sets of a result with a row per round, and records of its sessions."""
 
 import json
 import secrets
@@ -23,20 +23,20 @@ _NAME, _LIST = h5py.string_dtype("utf-8", 64), h5py.string_dtype("utf-8", 256)  
 _TEXTS = {"host": _LIST, "device": _NAME, "uuid": _NAME, "cores": _LIST, "role": _NAME}
 _RANK_COLUMNS = ("from_round", "rank", "host", "device", "uuid", "gpus", "cores", "threads", "clients", "role")
 TABLE = np.dtype([(name, _TEXTS.get(name, np.int64)) for name in _RANK_COLUMNS])
-"""Type of a row of the table of ranks."""
+"""Row type of /ranks/table."""
 CHUNK_BYTES = 131_072
 LISTED = 1000
-"""Most clients with a column each. Of more, consecutive ones share a column, so that a file does not grow with them."""
+"""Most clients with a column each; beyond, consecutive clients share columns to bound the file's size."""
 SUMS = 100
-"""Columns of a result with more than LISTED clients."""
+"""Client columns of a result with more than LISTED clients."""
 SESSIONS = 200
-"""Most starts of a run that the attribute `sessions` names: the first one and the last ones."""
+"""Most sessions in the attribute `sessions`: the first and the latest."""
 LOSSES = 500
-"""Most losses that the attribute `lost` names."""
+"""Most rank losses in the attribute `lost`: the latest."""
 
 
 class Loss(NamedTuple):
-    """Client ranks whose loss was survived: in which round, and whether the round was repeated."""
+    """A survived loss of client ranks: the round, and True if it was repeated."""
 
     round: int
     ranks: tuple[int, ...]
@@ -45,10 +45,10 @@ class Loss(NamedTuple):
 
 @final
 class Rows:
-    """A data set that grows by rows; keeps the objects that h5py would make anew at each access.
+    """A data set that grows by rows; caches objects that h5py would recreate at each access.
 
-    It stays open for the whole run: a data set that is closed loses its chunk cache, and each row would read it again.
-    `row` is the shape of a row, `dtype` the type of its entries.
+    It stays open for the whole run: closing it would drop the chunk cache, and each row would read its chunk again.
+    It keeps the objects that h5py would otherwise make at each access.
     """
 
     def __init__(self, data: Any) -> None:
@@ -57,13 +57,13 @@ class Rows:
         self._length = data.shape[0]
 
     def grow(self, length: int) -> None:
-        """Grows to `length` rows; new ones have the data set's fill value."""
+        """Grows to `length` rows; new rows have the fill value."""
         self._length = length
         self._id.set_extent((length, *self.row))
         self._place.set_extent_simple((length, *self.row))
 
     def put(self, start: int, block: Array) -> None:
-        """Sets the rows from `start` on to those of a block (rows, *row)."""
+        """Writes a block (rows, *row) at row `start`."""
         shape = (len(block), *self.row)
         self._place.select_hyperslab((start, *[0] * len(self.row)), shape)
         self._id.write(h5py.h5s.create_simple(shape), self._place, block, self._kind)
@@ -75,10 +75,10 @@ class Rows:
 
 
 def lay_out(m: int, ranks: int, rounds: int, missing: int, attrs: Attributes, file: Any) -> None:
-    """Makes a result, empty but for fill values in the first `missing` rows, which were in a file that is lost.
+    """Creates an empty result; its first `missing` rows, lost with an earlier file, hold fill values.
 
-    One chunk a step and data set holds all planned rounds if it can: after the first rows the file then needs no new
-    space, so a full disk, or a kill in the middle of a write, leaves no half-made structure.
+    One chunk per step and data set holds all planned rounds, if possible. After the first rows the file then needs no
+    new space: a full disk, or a kill during a write, leaves no half-made structure.
     """
     file.create_group("rounds").attrs["done"] = np.int64(missing)
     if missing:
@@ -99,10 +99,10 @@ def lay_out(m: int, ranks: int, rounds: int, missing: int, attrs: Attributes, fi
 
 
 def cut_back(path: object, m: int, ranks: int, rounds: int, attrs: Attributes, file: Any) -> None:
-    """Drops all rows of a result after the first `rounds`, and /final, to go on with m clients (0: as before)."""
+    """Truncates a result to its first `rounds` rows and drops /final, to continue with m clients (0: as before)."""
     columns, wanted = file["clients/messages"].shape[2], len(first_clients(m))
     if m and columns != wanted:
-        raise UserError(f"{path} has {columns} columns for clients, and {m} clients have {wanted}")
+        raise UserError(f"{path} has {columns} columns for clients; a run with {m} clients needs {wanted}")
     if (held := file["rounds"].attrs["done"]) < rounds:
         raise UserError(f"{path} holds {held} rounds, fewer than the {rounds} to continue from")
     before = attributes_of(file)
@@ -125,7 +125,7 @@ def cut_back(path: object, m: int, ranks: int, rounds: int, attrs: Attributes, f
 
 
 def session(start: int, ranks: int, attrs: Attributes) -> dict[str, Any]:
-    """Command, code and machine of a session of a run."""
+    """Command, commit and machine of a session, for the attribute `sessions`."""
     known = {name: attrs[name] for name in ("command", "git_commit", "git_dirty", "mpi", "kernel") if name in attrs}
     if "blas" in attrs:
         known["blas"] = sorted(set(attrs["blas"]))
@@ -133,17 +133,17 @@ def session(start: int, ranks: int, attrs: Attributes) -> dict[str, Any]:
 
 
 def first_clients(m: int) -> NDArray[np.int64]:
-    """The first client of each column of a result with m clients."""
+    """First client of each client column of a result with m clients."""
     return np.arange(m) if m <= LISTED else np.arange(SUMS) * m // SUMS
 
 
 def by_round(file: Any, group: str) -> list[tuple[str, Any]]:
-    """The data sets of a group that have a row a round, with their names."""
+    """Names and data sets of a group that have one row per round."""
     return [(name, data) for name, data in file[group].items() if f"{group}/{name}" != RANK_TABLE]
 
 
 def add_placements(file: Any, start: int, places: Sequence[Mapping[str, int | str]]) -> None:
-    """Adds a session's table of ranks, with the round after which it began, to those of the sessions before."""
+    """Appends the rank placements of a session that begins after round `start` to /ranks/table."""
     table = file[RANK_TABLE]
     table.resize(len(table) + len(places), axis=0)
     given = ({"from_round": start, **place} for place in places)
@@ -152,13 +152,13 @@ def add_placements(file: Any, start: int, places: Sequence[Mapping[str, int | st
 
 
 def read_placements(file: Any) -> list[dict[str, Any]]:
-    """The tables of ranks of all sessions."""
+    """Rows of /ranks/table, all sessions."""
     table = file[RANK_TABLE][()]
     return [dict(zip(table.dtype.names, map(plain, row.tolist()), strict=True)) for row in table]
 
 
 def growing(file: Any, name: str, shape: tuple[int, ...], kind: type, rounds: int, fill: float) -> Any:
-    """Makes a data set that grows along its first axis, in chunks for `rounds` rows."""
+    """Creates a data set that grows along its first axis, chunked for `rounds` rows."""
     rows = max(1, min(rounds, CHUNK_BYTES // (8 * max(1, shape[-1] if len(shape) > 1 else 1))))
     chunks = (rows, 1, max(1, shape[-1])) if len(shape) > 1 else (rows,)
     return file.create_dataset(name, shape, kind, chunks=chunks, maxshape=(None,) * len(shape), fillvalue=fill)

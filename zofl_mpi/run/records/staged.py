@@ -1,13 +1,13 @@
-"""A file that HDF5 changes in memory and that changes on the disk by commits: each takes place in full or not at all.
+"""File with atomic commits: HDF5's writes are staged in memory until `commit`.
 
-HDF5 sees no failed write: after one it cannot close the file, and ends the process by a segmentation fault.
-A write beyond the committed end of the file goes to the disk at once, since nothing there refers to it yet. A write
-before that end waits for `commit`, which first puts all that wait into a journal behind the end of the file:
+HDF5 must never see a failed write: it could not close the file, and would end in a segmentation fault.
+A write beyond the committed end of the file goes to the disk at once, since nothing refers to it yet. A write before
+that end is staged; `commit` first copies all staged writes to a journal behind the end of the file:
 
     the file as of the last commit | free | pieces: (offset, length, bytes) ... | MAGIC, length, end, CRC-32
 
-A process that is killed while it copies the journal's pieces to their places leaves a journal that `StagedFile` reads.
-HDF5 ignores what lies behind the end. The journal's space is kept until the file is closed: later commits need none.
+If the process is killed while it copies the pieces to their places, `StagedFile` replays the journal. HDF5 ignores
+bytes behind the end. The journal keeps its space until the file is closed, hence later commits need no new space.
 """
 
 import errno
@@ -21,17 +21,17 @@ from typing import final
 MAGIC = b"zofl-jrn"
 PIECE_HEADER, TRAILER = struct.Struct("<QQ"), struct.Struct("<8sQQI")
 JOURNAL_ALIGNMENT = 4096
-"""The journal's space is a multiple of it: rows of nearly equal sizes then need no more."""
+"""Bytes; the journal's space is a multiple, so that slightly longer commits fit, too."""
 Writes = list[tuple[int, bytes]]
 
 
 @final
 class StagedFile:
-    """The file object that h5py is given; see the module's first lines.
+    """File object for h5py with staged writes; see the module's docstring.
 
     Args:
-        number: of the open file, as os.fstat takes it.
-        room: bytes that the journal has from the first commit on, so that on a full disk a longer one fits, too.
+        number: file descriptor.
+        room: bytes reserved for the journal at the first commit, for longer commits on a full disk.
     """
 
     def __init__(self, number: int, *, write: bool, room: int = 0) -> None:
@@ -52,7 +52,7 @@ class StagedFile:
         return self._at
 
     def readinto(self, block: memoryview) -> int:
-        """Reads what the file will hold after the next commit; zeros beyond its end."""
+        """Read the content as of the next commit; zeros beyond its end."""
         start, view = self._at, memoryview(block).cast("B")
         self._at += len(view)
         stored = _read_all(self.number, view, start)
@@ -69,7 +69,7 @@ class StagedFile:
         return bytes(block)
 
     def write(self, block: memoryview) -> int:
-        """Stages a write; never fails: `commit` does."""
+        """Stages a write; never fails: `commit` reports errors."""
         view = memoryview(block).cast("B")
         start, self._at = self._at, self._at + len(view)
         self._end = max(self._end, self._at)
@@ -92,7 +92,7 @@ class StagedFile:
         """Does nothing: `commit` writes."""
 
     def commit(self) -> None:
-        """Brings all staged writes to the file, in one step for whoever opens it with `StagedFile`.
+        """Writes all staged writes to the file; atomic for readers that use `StagedFile`.
 
         OSError: the file is as of the last commit, or (an error of the device) its journal completes it.
         """
@@ -115,7 +115,7 @@ class StagedFile:
         self._committed = self._end
 
     def close(self) -> None:
-        """Closes the file as of the last commit, without a journal unless it is needed."""
+        """Closes the file as of the last commit; removes the journal unless a reader needs it."""
         if not self._halfway:
             with suppress(OSError):
                 os.ftruncate(self.number, self._committed)
@@ -130,7 +130,7 @@ class StagedFile:
 
 
 def journal(number: int, size: int) -> tuple[Writes, int]:
-    """The pieces of a file's journal and the end of the file without it; none and `size` where there is no journal."""
+    """Pieces of a file's journal and the file's end without it; no pieces and `size` if it has no journal."""
     trailer = os.pread(number, TRAILER.size, max(size - TRAILER.size, 0))
     if len(trailer) < TRAILER.size or not trailer.startswith(MAGIC):
         return [], size
@@ -154,12 +154,12 @@ def _checksum(body: bytes, end: int) -> int:
 
 
 def create_exclusively(path: Path) -> int:
-    """Makes a new file and opens it; no link is followed, and no file of another writer is opened."""
+    """Creates and opens a new file; follows no link and opens no existing file."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def write_all(number: int, block: bytes | memoryview, at: int) -> None:
-    """Writes all bytes at an offset: a single call may write less, at most 2 GiB."""
+    """Writes all bytes at an offset, in several system calls if necessary: one writes at most 2 GiB."""
     view = memoryview(block)
     while view:
         written = os.pwrite(number, view, at)
@@ -167,7 +167,7 @@ def write_all(number: int, block: bytes | memoryview, at: int) -> None:
 
 
 def _read_all(number: int, view: memoryview, at: int) -> int:
-    """Fills a buffer from an offset on; returns how many bytes the file has for it."""
+    """Fills a buffer from an offset on; returns the number of bytes read."""
     done = 0
     while done < len(view) and (count := os.preadv(number, [view[done:]], at + done)):
         done += count
@@ -175,7 +175,7 @@ def _read_all(number: int, view: memoryview, at: int) -> int:
 
 
 def _allocate(number: int, start: int, count: int) -> None:
-    """Takes the space of a range from the file system, so that no later write there finds it full."""
+    """Allocate a range in the file system: later writes there cannot fail for lack of space."""
     try:
         os.posix_fallocate(number, start, count)
     except OSError as error:
