@@ -34,6 +34,20 @@ def built(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
     return run_process([sys.executable, "-m", "mkdocs", *words], cwd=ROOT, env={"NO_MKDOCS_2_WARNING": "1"})
 
 
+def test_the_page_of_flags_has_the_defaults_of_the_first_method_and_problem() -> None:
+    """Mutation: those of the last ones, as `--method` server_sgd and `--problem` toy."""
+    page = site_pages().flags_by_command()
+    found = re.findall(r"\| `--(?:method|problem)` \| `'(\w+)'` \|", page)
+    assert found == ["zo_hfl", "softmax", "fedrzo_nn", "relu_net", "heron", "split_cnn"]
+
+
+def test_names_flags_and_intervals_are_not_broken() -> None:
+    """Mutation: hyphens in commands, and blanks around a sign, at which a browser breaks a line."""
+    html = site_pages().on_page_content("<code>a --b-c 1</code> <code>--d</code> 1.0 ± 2", None, None, None)
+    name = '<span class="name">--b-c</span>'
+    assert html == f'<code>a {name} 1</code> <code class="name">--d</code> 1.0\u00a0±\u00a02'
+
+
 @pytest.mark.slow
 def test_the_site_builds_with_every_page_and_figure_and_asks_no_network(tmp_path: Path) -> None:
     """Mutations: a page left out; fonts of the theme; a signature on one line, as without ruff."""

@@ -97,7 +97,7 @@ def test_the_list_fits_a_narrow_terminal() -> None:
     for line in lines():
         rows = fold(line, 60).splitlines()
         assert max(map(len, rows), default=0) <= 60 and " ".join(rows).split() == line.split()
-    assert fold("python -m zofl_mpi.x  aaa bbb ccc", 28).splitlines() == [
-        "python -m zofl_mpi.x  aaa",
-        " " * 14 + "bbb ccc",
+    assert fold("python -m zofl_mpi.x  aaa bbb ccc", 32).splitlines() == [
+        "python -m zofl_mpi.x",
+        "    aaa bbb ccc",
     ]

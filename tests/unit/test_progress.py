@@ -266,8 +266,9 @@ def test_the_outermost_launcher_among_the_ancestors_is_found(monkeypatch: Patch)
         ("a warning that has no label of its own", ["a warning that has no", "    label of its own"]),
         ("3  missing  python -m a --b 1 --c", ["3  missing", "python -m a --b 1 \\", "    --c"]),
         ("ended; continue with: mpirun -n 3 a b", ["ended; continue with:", "mpirun -n 3 a b"]),
-        ("python -m a --name 'two  words' --rounds 100", ["python -m a --name 'two  words' --rounds 100"]),
+        ("python -m a --name 'two words' --rounds 100", ["python -m a --name 'two words' --rounds 100"]),
         ("result    /" + 30 * "x", ["result", "          /" + 30 * "x"]),
+        ("bytes of a step   36,864 in all", ["bytes of a step", "    36,864 in all"]),
         ("see `python -m a` for more words", ["see `python -m a` for", "    more words"]),
     ],
 )

@@ -35,7 +35,8 @@ def columns() -> int | None:
 def fold(text: str, width: int | None) -> str:
     """The lines in rows of at most `width` columns (None: as they are); a longer word stays whole.
 
-    Later rows stand under what follows a line's label. A command is broken by backslashes, so that it can be pasted.
+    Later rows stand under what follows a line's label, or a little to the right if the label is long. A command is
+    broken by backslashes, so that it can be pasted; one with quotes stays whole.
     """
     return text if width is None else "\n".join(_folded(line, width) for line in text.split("\n"))
 
@@ -47,7 +48,11 @@ def _folded(line: str, width: int) -> str:
         before = line[: found.start()].rstrip()
         return "\n".join([*([_folded(before, width)] if before else []), _broken(found[0], width)])
     label = re.match(r" *(?:\S+(?: \S+)* {2,})?", line)
-    indent = " " * min(len(label[0] if label else "") or INDENT, width // 2)
+    start = len(label[0]) if label else 0
+    if start > width // 2 and (name := line[:start].strip()):  # no room beside the label
+        rest = " " * INDENT + line[start:]
+        return f"{name}\n{_folded(rest, width)}"
+    indent = " " * min(start or INDENT, width // 2)
     return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
