@@ -14,7 +14,7 @@ from typing import Any
 
 from zofl_mpi.errors import UserError, plain, printing, refused
 from zofl_mpi.run.command import flags
-from zofl_mpi.run.loop.screen import show
+from zofl_mpi.run.loop.screen import columns, reflow, show
 
 
 @printing
@@ -22,7 +22,7 @@ def main(words: Sequence[str] | None = None) -> None:
     """Print the findings."""
     words = sys.argv[1:] if words is None else list(words)
     if not words or words[0] in ("-h", "--help"):
-        print(__doc__)
+        show(reflow((__doc__ or "").rstrip(), columns()))
         return
     try:
         from zofl_mpi.api.checking import check_method

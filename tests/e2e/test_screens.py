@@ -74,8 +74,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("zofl_mpi.report.same", "a.h5", "b.h5"),
         ("zofl_mpi.doctor",),
         ("zofl_mpi",),
+        ("zofl_mpi.zo_hfl", "--help"),
+        ("zofl_mpi.check", "--help"),
+        ("zofl_mpi.report.same", "--help"),
     ],
-    ids=["run", "dry run", "grid", "same", "doctor", "list"],
+    ids=["run", "dry run", "grid", "same", "doctor", "list", "help of a run", "help of check", "help of same"],
 )
 def test_each_row_fits_the_terminal(folder: Path, words: tuple[str, ...]) -> None:
     """A word that is longer than a row stays whole. Mutation: any `show` of these commands that is a `print`."""

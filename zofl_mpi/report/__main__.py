@@ -24,7 +24,7 @@ from zofl_mpi.report import groups
 from zofl_mpi.report.means import AGAINST
 from zofl_mpi.run import records
 from zofl_mpi.run.command.flags import read_toml
-from zofl_mpi.run.loop.screen import columns, fold
+from zofl_mpi.run.loop.screen import columns, fold, reflow
 
 FIGURES = (".png", ".pdf", ".svg")
 BESIDE = (".csv", ".tex")
@@ -61,7 +61,9 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="zofl-report", description=__doc__, formatter_class=form)
+    parser = argparse.ArgumentParser(
+        prog="zofl-report", description=reflow(__doc__ or "", columns()), formatter_class=form
+    )
     parser.add_argument("inputs", type=Path, nargs="+", metavar="RESULT", help="results (.h5), or one grid (.toml)")
     told = "output file: .html, .png, .pdf or .svg (default: report.html; for a study with a figure STUDY.pdf)"
     parser.add_argument("--out", type=Path, help=told)

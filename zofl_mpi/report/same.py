@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from zofl_mpi.errors import UserError, plain, printing, refused
 from zofl_mpi.run.command.flags import changes
-from zofl_mpi.run.loop.screen import show
+from zofl_mpi.run.loop.screen import columns, reflow, show
 from zofl_mpi.run.records import Run, load
 
 CLOCKS = {"seconds"}
@@ -97,7 +97,9 @@ def bits(value: object) -> tuple[str, tuple[int, ...], bytes]:
 def main(words: Sequence[str] | None = None) -> None:
     """Print a line for each result beside the first; exit status 1 if bits differ, 2 if a file cannot be read."""
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="zofl-same", description=__doc__, formatter_class=form)
+    parser = argparse.ArgumentParser(
+        prog="zofl-same", description=reflow(__doc__ or "", columns()), formatter_class=form
+    )
     parser.add_argument("result", help="an HDF5 result")
     parser.add_argument("others", nargs="+", metavar="other", help="results to compare with it")
     flags = parser.parse_args(words)

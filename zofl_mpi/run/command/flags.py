@@ -241,8 +241,13 @@ def _allowed(kind: Any) -> str:
 def _print_help(groups: Groups, program: str, description: str, usual: Mapping[str, Any]) -> None:
     import argparse
 
-    form = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=40, width=120)
-    parser = argparse.ArgumentParser(program, f"{program} [--FLAG VALUE ...]", description, formatter_class=form)
+    from zofl_mpi.run.loop.screen import columns, reflow, show
+
+    width = min(120, columns() or 120)
+    form = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=min(40, width // 3), width=width)
+    parser = argparse.ArgumentParser(
+        program, f"{program} [--FLAG VALUE ...]", reflow(description, columns()), formatter_class=form
+    )
     for title, cls in groups.items():
         group = parser.add_argument_group(title)
         for leaf in leaves(cls):
@@ -255,7 +260,7 @@ def _print_help(groups: Groups, program: str, description: str, usual: Mapping[s
                 group.add_argument(*names, f"--no-{flag(leaf.name)}", action="store_true", help=text)
             else:
                 group.add_argument(*names, metavar=_metavar(leaf.kind), help=text)
-    parser.print_help()
+    show(parser.format_help().rstrip())
 
 
 def _metavar(kind: Any) -> str:

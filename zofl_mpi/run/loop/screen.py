@@ -41,6 +41,22 @@ def fold(text: str, width: int | None) -> str:
     return text if width is None else "\n".join(_folded(line, width) for line in text.split("\n"))
 
 
+def reflow(text: str, width: int | None) -> str:
+    """The text with its paragraphs filled anew to `width` columns (None: as it is); indented lines are folded."""
+    if width is None:
+        return text
+    rows = list[str]()
+    for line in text.split("\n"):
+        if line[:1].strip() and rows and rows[-1][:1].strip():
+            rows[-1] += f" {line}"
+        else:
+            rows.append(line)
+    filled = (
+        textwrap.fill(row, width, break_on_hyphens=False) if row[:1].strip() else fold(row, width) for row in rows
+    )
+    return "\n".join(filled)
+
+
 def _folded(line: str, width: int) -> str:
     if len(line) <= width:
         return line
