@@ -216,7 +216,7 @@ def test_an_evaluation_is_a_step_that_advances_by_reply_and_goes(monkeypatch: Pa
         assert next(iter(replies)) == (0, "a")
 
     clients: Any = SimpleNamespace(m=2, ledger=None, survives=False, lost=[], sharing=None)
-    clients.ask = lambda step, message, to, counted: iter([(0, "a"), (1, "b")])
+    clients.ask = lambda step, message, to: iter([(0, "a"), (1, "b")])
     text = shown(evaluate, "1/2")
     assert "evaluation after round 4" in text and "1/2" in text and "3/10" in text
 
