@@ -15,8 +15,8 @@
 Rows are buffered for at most 0.25 s and flushed before a checkpoint, the end or a stop. A killed process loses its
 buffered rows; a resume recomputes their rounds from the last checkpoint.
 
-With more than 1000 clients, m is 100 in these shapes: each entry sums consecutive clients. /clients then has the
-attributes aggregated (an explanation), clients (their number) and first_clients (100,), the first client of each entry.
+With more than 1000 clients, m is 100 in these shapes: each entry sums consecutive clients. Then the group /clients has
+the attributes aggregated (an explanation), clients (their number) and first_clients (100,), the first client of each.
 """
 
 from zofl_mpi.run.records.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, save_checkpoint
