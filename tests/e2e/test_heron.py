@@ -136,7 +136,7 @@ def test_a_run_whose_directions_were_drawn_otherwise_is_not_continued(capsys: Ca
         assert here(FAMILY, "--resume", out, "--rounds", "2", "--quiet") == 2
         told = capsys.readouterr().err
         assert told.count("\n") == 1 and "its kernel was torch cpu, here it is torch cpu, directions from whole" in told
-        assert "continue with the version of zofl_mpi" in told
+        assert "use the run's version of zofl_mpi" in told
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -98,7 +98,7 @@ def test_the_page_is_drawn_by_a_browser_and_can_be_zoomed(tmp_path: Path, width:
     found = browsed(tmp_path / "report.html", width)
     assert found["errors"] == [] and found["fetched"] == [] and found["shares"] == 0
     assert found["title"] == "3 runs compared"
-    assert found["names"] == [f"FedAvg, alpha {alpha}" for alpha in (HOSTILE, 0.1, 1.0)]
+    assert found["names"] == [f"FedAvg, alpha {alpha}" for alpha in (HOSTILE, 0.1, 1)]
     assert {place for place, there in found["drawn"] if there} == {
         "curves",
         *(f"run{k}-{n}" for k in range(3) for n in range(4)),

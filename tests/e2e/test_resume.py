@@ -207,7 +207,7 @@ def test_the_kernel_may_be_named_but_not_be_another(tmp_path: Path, monkeypatch:
     assert resume(out, "--rounds", 3, "--kernel", "numpy") == 0  # what auto takes
     assert resume(out, "--rounds", 4, "--kernel", "numba") == 2
     told = capsys.readouterr().err
-    assert "its kernel was numpy, here it is numba" in told and "name it by --kernel" in told
+    assert "its kernel was numpy, here it is numba" in told and "name the kernel by --kernel" in told
 
 
 def test_auto_keeps_the_kernel_of_the_result_whatever_it_would_take_today(tmp_path: Path, monkeypatch: Patch) -> None:

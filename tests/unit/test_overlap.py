@@ -21,8 +21,8 @@ def test_an_upload_is_trained_on_before_the_next_one_is_read(cls: Any, monkeypat
     noted: list[str] = []
     step, round_robin = Server.step, local.round_robin
 
-    def computed(*given: Any) -> Iterator[Any]:
-        for item in round_robin(*given):
+    def computed(*given: Any, **how: Any) -> Iterator[Any]:
+        for item in round_robin(*given, **how):
             noted.extend(["computed"] * isinstance(item.content, Smashed))
             yield item
 
