@@ -61,8 +61,10 @@ def _folded(line: str, width: int) -> str:
     if len(line) <= width:
         return line
     if found := COMMAND.search(line):
-        before = line[: found.start()].rstrip()
-        return "\n".join([*([_folded(before, width)] if before else []), _broken(found[0], width)])
+        before = line[: found.start()]
+        if not before.strip():
+            return _broken(found[0], width, before)
+        return f"{_folded(before.rstrip(), width)}\n{_broken(found[0], width)}"
     label = re.match(r" *(?:\S+(?: \S+)* {2,})?", line)
     start = len(label[0]) if label else 0
     if start > width // 2 and (name := line[:start].strip()):  # no room beside the label
@@ -72,11 +74,13 @@ def _folded(line: str, width: int) -> str:
     return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _broken(command: str, width: int) -> str:
+def _broken(command: str, width: int, lead: str = "") -> str:
     if re.search(r"['\"\\]", command):  # a quoted word may contain the space at which it would be broken
-        return command
-    room, indent = width - len(" \\"), " " * INDENT
-    rows = textwrap.wrap(command, room, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        return lead + command
+    room, later = width - len(" \\"), lead + " " * INDENT
+    rows = textwrap.wrap(
+        command, room, initial_indent=lead, subsequent_indent=later, break_long_words=False, break_on_hyphens=False
+    )
     return " \\\n".join(rows)
 
 
