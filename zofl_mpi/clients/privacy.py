@@ -83,7 +83,7 @@ class Privacy(Between):
     (`zofl_mpi.change`).
 
     Attributes:
-        clip: C, the clipping norm of a client's reply: none, or a number. The other flags of this group need one.
+        clip: C, the clipping norm of a client's reply: none, or a number. The other flags of this group need a number.
         noise_multiplier: z, 0 or at least 0.04; the sum's noise has standard deviation z C in each entry.
         epsilon: privacy budget, at most 1000; determines z from the planned rounds. none: no budget.
         delta: delta of the account, at least 1e-12; auto: 1/m^1.1.

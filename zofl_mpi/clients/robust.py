@@ -39,8 +39,8 @@ class Robust(Between):
 
     Attributes:
         aggregate: the server's mean of replies: mean; median; trimmed:F (in each coordinate without the
-            ceil(F |S_r|) largest numbers and as many smallest); clip:C (changes D_i clipped to norm C).
-        attackers: share F of clients that send false D_i, below 1/2: ceil(F m) clients drawn at random.
+            ceil(F |S_r|) largest numbers and as many smallest); clip:C (clients' changes D_i clipped to norm C).
+        attackers: share F of clients that send false changes D_i, below 1/2: ceil(F m) clients drawn at random.
         attack: what attackers send: sign (-D_i), noise (a Gaussian vector as long as D_i) or scale (10 D_i).
     """
 

@@ -8,8 +8,8 @@
     zofl-report STUDY.toml                           # the figure and the table that [figure] and [table] describe
     zofl-report RESULT.h5 [MORE.h5 ...] --watch      # the table in the terminal, while runs go on; Ctrl-C ends it
 
-python -m zofl_mpi.report is the same. A page shows a run that goes on, or was killed, as far as it went; a mean over
-seeds leaves it out, as a run that diverged, and tells it in a line.
+python -m zofl_mpi.report is the same. A page shows a run that goes on, or was killed, as far as it went. A mean
+over seeds leaves out such a run, and one that diverged; a line names it.
 """
 
 import argparse

@@ -74,9 +74,12 @@ class LowerSolver:
     Attributes:
         lower: solver: local_sgd ([B] Algorithm 3), fedac1, fedac2 (FedAC-I, II), lfd, or exact (the problem's own
             solution).
-        T_lower: local steps of a call: auto; alg3 (2 a ln a, a = max(m, 4 L_h/mu_h, r) + 1); thm1 (the number in [B]'s
-            order for lfd); or a whole number.
-        H_lower: local steps between averagings: auto (paper if the h_i are equal, else 1); paper; or a whole number.
+        T_lower: local steps of a solver call: a whole number; alg3 ([B] Algorithm 3: 2 a ln a with
+            a = max(m, 4 L_h/mu_h, r) + 1 in round r, for h_i of curvature between mu_h and L_h); thm1
+            (L_h/mu_h (r+1)^(2/3) ln(r+2)/m, of the order of [B] Theorem 1); or auto (alg3; for fedac1 and fedac2 as
+            many as reach its accuracy).
+        H_lower: local steps between averagings: a whole number; paper ([B]: T/m, for fedac1 and fedac2 T/m^(1/3), for
+            lfd T^(2/3)/m^(1/3)); or auto (paper if all clients have the same h_i, else 1).
         gamma_lower: step size of the lower level; 0: from the solver's theory, by mu_h and L_h. Local SGD then has
             Algorithm 3's 1/(mu_h a), or min(1/L_h, 2 ln(T + 1)/(mu_h T)) if --T-lower is a number.
         batch_lower: samples of a local step, drawn with replacement, the same for both calls; 0 for all of them.
@@ -136,9 +139,7 @@ class LowerSolver:
         a = self._a(kappa, r)
         if self.T_lower.isdecimal():
             return int(self.T_lower)
-        if (
-            self.T_lower == "thm1"
-        ):  # Theorem 1 gives the order (r+1)^(2/3)/m up to logarithms; the constant is our choice
+        if self.T_lower == "thm1":  # the theorem has the order, up to logarithms; the constant is our choice
             return math.ceil(kappa * float((r + 1) ** (2 / 3)) * math.log(r + 2) / self.setting.m)
         if self.T_lower == "auto" and self.sequences == 2:
             T, enough = 0, math.ceil(2 * math.sqrt(kappa) * math.log(a))

@@ -220,9 +220,10 @@ class Estimation:
             signs of one perturbation of each layer; see `problems.signs`). per-sample doubles the products of a
             perturbed pass.
         exact_layers: N, number of the client's last layers that step along their gradient, by a backward pass through
-            these only. HERON's gradient is that of the local loss (the head is exact too), HO-SFL's that of the loss
-            along lambda. N = all layers is CSE-FSL or SFLV2 bit for bit. The client keeps these layers' graph.
-        rest: treatment of the layers before these: estimated, or frozen.
+            these only. HERON's gradient is that of the local loss (the head is exact too), HO-SFL's that of the
+            server's loss, whose derivative lambda at the cut comes back. N = all layers is CSE-FSL or SFLV2 bit for
+            bit. The client keeps these layers' graph.
+        rest: with --exact-layers, treatment of the layers before these: estimated, or frozen.
         probe_gradient: evaluations also report the cosine between clients' estimates and their gradients by
             backpropagation, outside the ledger.
         uplink: form of a client's upload: dense (the model) or seeds (n_p loss differences per local step, from which

@@ -42,8 +42,8 @@ class RunFlags:
         out: result file; default: results/METHOD-PROBLEM-DATA-sSEED.h5 (without the default problem's name), numbered
             if that exists.
         force: overwrite the result file if it exists.
-        checkpoint_every: rounds between checkpoints; 0: only when a signal ends the run; auto: the first after 30 s,
-            then at most 2 % of the time, but at least one every ten minutes.
+        checkpoint_every: rounds between checkpoints; 0: only at the end of the run; auto: the first after 30 s, then at
+            most 2 % of the time, but at least one every ten minutes.
         resume: a result file or its checkpoint: continue that run with its configuration.
         eval_every: rounds between evaluations; the first and the last round are always evaluated.
         eval_clients: maximum number of clients in an evaluation, drawn anew each time; 0: all.
@@ -52,10 +52,10 @@ class RunFlags:
         devices: simulated devices of the clients: phones, sensors, silos or a TOML file of classes. Adds virtual
             seconds and joules; excludes clients with too little memory for a step.
         deadline: virtual seconds after which a round drops a client; 0: none.
-        over_select: clients asked per client needed; a round counts the fastest.
-        server_ranks: S: the first S ranks are the server and share the G uploads of its steps (--merge G, S <= G); the
-            others hold the clients. Results are bit-identical for any S. Bytes between the server's ranks are not
-            counted.
+        over_select: F, with --devices: F |S_r| clients are asked, the fastest |S_r| count.
+        server_ranks: S: the first S ranks are the server and share the G uploads of its steps (heron_sfl: --merge G
+            with S <= G); the others hold the clients. Results are bit-identical for any S. Bytes between the server's
+            ranks are not counted.
         survive: continue, bit-identically, when client ranks are lost; needs mpirun --with-ft ulfm (Open MPI 5).
         round_timeout: maximum seconds of a round; a longer round ends the job and names the late ranks; 0: no limit.
         config: a TOML file with flags as keys; flags on the command line override it.
@@ -72,7 +72,7 @@ class RunFlags:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     out: str = ""
     force: bool = False
-    checkpoint_every: Every = at_least(0, "auto", "auto or a whole number", "(0: only when a signal ends the run)")
+    checkpoint_every: Every = at_least(0, "auto", "auto or a whole number", "(0: only at the end of the run)")
     resume: str = ""
     eval_every: int = at_least(1, 10)
     eval_clients: int = at_least(0, 100)

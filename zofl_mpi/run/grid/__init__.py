@@ -1,4 +1,4 @@
-"""Grids of runs from TOML files; `python -m zofl_mpi.run.grid` runs those that are not finished."""
+"""Grids of runs from TOML files; `python -m zofl_mpi.run.grid FILE` lists them, `--run` does what is not finished."""
 
 from zofl_mpi.run.grid.file import Grid, GridRun, read
 from zofl_mpi.run.grid.state import finished, state_of

@@ -124,12 +124,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m zofl_mpi.run.grid", description=about, epilog=epilog)
     parser.add_argument("file", type=Path, help="the grid, in TOML; see python -m pydoc zofl_mpi.run.grid.file")
     parser.add_argument("--run", action="store_true", help="start missing runs and resume interrupted ones")
-    parser.add_argument("--index", type=int, metavar="K", help="only run number K of the list; exit with its status")
+    parser.add_argument(
+        "--index",
+        type=int,
+        metavar="K",
+        help="do run number K of the list, as a task of a Slurm array; exit with its status",
+    )
     parser.add_argument("--trust", action="store_true", help="import the grid's user-defined methods and problems")
     parser.add_argument("--only", action="append", default=[], metavar="AXIS=ENTRY[,ENTRY]", help="select runs")
     parser.add_argument("--jobs", type=int, default=1, metavar="K", help="number of simultaneous runs (default: 1)")
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks of each run (default: the file's)")
-    parser.add_argument("--launcher", help="command before the run, as `srun --mpi=pmix` (default: `mpirun -n N`)")
+    parser.add_argument("--launcher", help="command that starts a run's ranks, `-n` included (default: `mpirun -n N`)")
     parser.add_argument("--results", type=Path, metavar="DIR", help="folder of the results (default: the file's)")
     parser.add_argument("--data-dir", metavar="DIR", help="folder of the data sets, for every run")
     return parser
