@@ -3,9 +3,9 @@
 create view strong as
 select nth(method, 'fedavg | fedavg-cnn | heron | zo_hfl') as k, * from scaling where study = 'strong';
 create view model as select system, abs(100 * error) as missed from scaling_model;
--- take # (FedAvg, softmax), # (FedAvg, CNN), # (HERON), # (ZO-HFL) times less
+-- are # (FedAvg, softmax), # (FedAvg, CNN), # (HERON), # (ZO-HFL) times as fast
 select k, speed_up from strong where system = 'local' and share = 'low' and ranks = 3;
--- gains nothing then (#, #, #, #)
+-- one client rank gains nothing (#, #, #, #)
 select k, speed_up from strong where system = 'local' and share = 'low' and ranks = 2;
 -- and up to # where the server computes as much
 select max(speed_up) from strong where system = 'local' and share = 'high' and ranks = 2 and k;
