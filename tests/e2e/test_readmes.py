@@ -346,7 +346,7 @@ def test_the_quickstart_prints_what_the_readme_shows(here: Path) -> None:
     assert [*map(float, re.findall(number, reached))] == pytest.approx([*map(float, re.findall(number, was))], abs=0.02)
     (sent,) = [line for line in shown.splitlines() if line.startswith("sent ")]
     assert sent in told.splitlines()
-    (percent,) = re.findall(r"100 of the server's steps reach (\d+) %", TEXT["README.md"].replace("\n", " "))
+    (percent,) = re.findall(r"\(`--paper`\) 100 rounds reach (\d+) %", TEXT["README.md"].replace("\n", " "))
     assert records.load("1.h5").rounds["test_accuracy"][-1] == pytest.approx(int(percent) / 100, abs=0.02)
 
 
