@@ -20,7 +20,7 @@ WITH_STEPS = frozenset(["schedule", "schedule_local", "personal_schedule", "deca
 
 
 def best(found: Groups, column: str, over: Sequence[str] = ()) -> Groups:
-    """The groups with the best steps; their notes tell what was chosen, and which lie at an edge of what was tried.
+    """The groups with the best steps; notes name each choice, and whether it lies at an edge of what was tried.
 
     A group with all of its seeds comes before one that lacks some: a step that lost seeds is not better for it.
 
@@ -56,7 +56,7 @@ def best(found: Groups, column: str, over: Sequence[str] = ()) -> Groups:
 
 
 def _values(same: Sequence[Group], column: str) -> list[float]:
-    """The mean of each group over the seeds that all complete ones have; nan of groups that cannot be compared."""
+    """Mean of each group over the seeds common to all complete groups; nan: the group cannot be compared."""
     complete = [group for group in same if len(group.runs) == group.planned] or list(same)
     common = set.intersection(*(set(group.seeds) for group in complete))
     return [

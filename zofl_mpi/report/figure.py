@@ -14,13 +14,13 @@ from zofl_mpi.report.palette import COLOURS
 from zofl_mpi.report.wording import METHODS, latex
 
 MOST_CURVES = 24
-"""More cannot be told apart."""
+"""Maximum number of curves that a reader can tell apart."""
 WIDTH, HEIGHT = 3.5, 2.3
 """Inches: one column of a paper, and the panel."""
 LABEL = 60
-"""Most characters of a name in the legend."""
+"""Maximum number of characters of a legend name."""
 LEGEND_WORDS = 22
-"""Characters of a name up to which two stand side by side."""
+"""Maximum number of characters of legend names in two columns."""
 STYLE: dict[Any, Any] = {
     "font.size": 8,
     "legend.fontsize": 8,
@@ -166,7 +166,7 @@ def tabular(curves: Sequence[Curve], y: str, x: str, control: str | None, notes:
 
 
 def _line(panel: Any, curve: Curve, name: str, k: int, scale: float) -> None:
-    """Draws line number k and its band."""
+    """Draw line number k and its band."""
     (colour, _, marker), line = LOOKS[k % len(LOOKS)], LOOKS[(k + k // len(LOOKS)) % len(LOOKS)][1]
     every = max(len(curve.x) // 8, min(4, len(curve.x) // 2), 1)
     look = {"color": colour, "linestyle": line, "marker": marker, "markersize": 3, "linewidth": 1.1}

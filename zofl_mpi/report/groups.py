@@ -21,13 +21,13 @@ from zofl_mpi.run.loop.divergence import has_diverged
 from zofl_mpi.run.records import Run
 
 IN_LABEL = 3
-"""Flags in the name of a group of results, where so many tell the groups apart."""
+"""Number of flags in a group's name, unless more are needed to tell the groups apart."""
 
 
 @final
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but their seed.
+    """Runs that differ in their seed only.
 
     Attributes:
         where: {axis: entry}, of the axes on which the groups differ; of named results {flag: value}.
@@ -102,7 +102,7 @@ def of_grid(path: Path, results: Path | None = None, only: Sequence[str] = (), t
 
 
 def of_results(runs: Sequence[Run], whole: bool = True) -> Groups:
-    """The groups of results that were named: those of one configuration, the seed aside.
+    """Groups of named results: those with one configuration, seeds aside.
 
     Args:
         whole: whether runs that are not done, or have diverged, are left out where a mean over seeds is taken.
@@ -163,7 +163,7 @@ def split(items: Iterable[Any], key: Callable[[Any], str]) -> dict[str, list[Any
 
 
 def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Those of finished runs that have not diverged, and a message for each of the others."""
+    """The finished runs that have not diverged, and a message for each other one."""
     usable, notes = [], []
     for run in runs:
         name = next((name for name in LOSSES if _evaluated(run, name).size > 1), None)

@@ -1,4 +1,4 @@
-"""A study's table: a row a group, means over seeds after the last round, and differences to a control."""
+"""Table of a study: one row per group, means over seeds after the last round, differences to a control."""
 
 import csv
 import io
@@ -72,7 +72,7 @@ def _add(
     rows: Sequence[Row],
     end: str = "",
 ) -> None:
-    """Adds the last points of the curves of a column to the lines of the text and the rows of the CSV."""
+    """Add the last points of a column's curves to the lines of the text and the rows of the CSV."""
     for group, line, row in zip(groups, lines, rows, strict=True):
         curve = next((curve for curve in curves if curve.group.where == group.where), None)
         for key in ("mean", "sd", "low", "high"):
