@@ -71,6 +71,9 @@ select nth(way, 'here, normals, kept | DeComFL''s code, forward, kept | here, no
     || ' | here, normals, central, drawn again | DeComFL''s code, central, drawn again | MeZO''s code, central, drawn again'
     || ' | FedKSeed''s code, central, drawn again | DeComFL''s code, central, kept | here, normals, central, kept') as k, ratio from whole_step)
 select k, c1 from q where k in (1, 2, 3, 4);
+-- central (# and # kept, # and # drawn again)
+select nth(way, 'here, normals, central, kept | DeComFL''s code, central, kept | here, normals, central, drawn again | DeComFL''s code, central, drawn again') as k, ratio
+from whole_step;
 -- kept (# and # MB) and drawn again (# and # MB)
 select nth(way, 'here, normals, kept | DeComFL''s code, forward, kept | here, normals, drawn again | DeComFL''s code, forward, drawn again') as k, resident
 from whole_step;
