@@ -90,7 +90,7 @@ def shares() -> float:
     from zofl_mpi.rounds import base
 
     setting: Any = Setting(None, Streams(1), ("abc",) * M)
-    made = getattr(base, "Shares", None) or base.shares  # type: ignore[attr-defined]
+    made = getattr(base, "ClientWeights", None) or base.shares  # type: ignore[attr-defined]
 
     def weights() -> list[float]:
         found = made(setting, "size")
