@@ -224,9 +224,7 @@ def _mapped(path: Path, size: int) -> Any:
         np.lib.format.read_magic(file)
         shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)  # `_write` makes short headers
         if dtype.hasobject:
-            raise ValueError(f"{path.name} holds objects")
-        if not np.prod(shape):
-            return np.zeros(shape, dtype)
+            raise ValueError(f"{path.name} holds objects")  # addresses, which a map would follow
         # the map duplicates the file descriptor, which keeps the lock; a plain view, since np.memmap indexes slowly
         order: Any = "F" if is_fortran else "C"
         return np.asarray(np.memmap(file, dtype, "r", file.tell(), shape, order))

@@ -190,7 +190,8 @@ class Network(ProximalLoss):
     @serialized
     def module_of(self, final: Mapping[str, Any]) -> nn.Module:
         """Copy of the module on the CPU with the final parameters `x`."""
-        return self._function.module_at(final["x"])
+        with self._function.bound_to(self._function.vector(final["x"])):
+            return copy_of(self._function.module)
 
     @serialized
     def gradient(self, x: Array, data: Dataset, batch: Batch | None = None) -> Array:

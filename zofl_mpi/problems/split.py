@@ -237,11 +237,7 @@ class SplitNetwork(TorchSplit):
 
     @property
     def head_gradient(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
-        """(smashed, labels) -> local loss () and its gradient (n_a,) in theta_a, by a forward pass only.
-
-        Call within `client_side.bound_to`. None unless the loss is the cross-entropy and the head has a final linear
-        layer and no other parameters.
-        """
+        """None unless the loss is the cross-entropy and the head has no parameters but a final linear layer's."""
         linear = linear_of(self.auxiliary) if self._objective.plain else None
         return None if linear is None else partial(self._head_gradient, linear)
 
