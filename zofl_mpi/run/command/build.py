@@ -163,7 +163,7 @@ def _with_kernel(world: World, cls: type[Method[Any]], setting: Setting[Any], pl
     samples = max(setting.data, key=len)
 
     def choose() -> tuple[Any, Any]:
-        work = plans.work_of(flags.instantiate(cls, plan.values, setting=setting))
+        work = flags.instantiate(cls, plan.values, setting=setting).work()
         return work, work and problem.kernel_for(work, samples, plan.kernel_before)
 
     work, choice = world.bcast(at_server(world, choose))

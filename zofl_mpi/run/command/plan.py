@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, Literal, TypeVar, final, get_type_hints
 
 from zofl_mpi import clients
-from zofl_mpi.engine.fields import at_least, between, check_ranges, parts_of
+from zofl_mpi.engine.fields import at_least, between, check_ranges
 from zofl_mpi.engine.roles import program_of
-from zofl_mpi.engine.setting import Directions, Loads, Method, PlansLoads, PlansWork, Work
+from zofl_mpi.engine.setting import Directions, Loads, Method, Work
 from zofl_mpi.engine.world import launched
 from zofl_mpi.errors import UserError, mistake, nearest, plain
 from zofl_mpi.run.command import flags, stored
@@ -371,17 +371,10 @@ def derived_flags(method: Method[Any], plan: Plan) -> dict[str, Any]:
     return {name: value for own in each_of for name, value in own.items()}
 
 
-def work_of(method: Method[Any]) -> Work | None:
-    """Local steps planned by the method or its first part that knows; None: unknown."""
-    planned = (each.work() for each in parts_of(method) if isinstance(each, PlansWork))
-    return next((work for work in planned if work is not None), None)
-
-
 def loads_of(method: Method[Any]) -> Loads | None:
-    """Each client's work, as planned by the method or its first part; None: unknown. UserError: not m numbers."""
-    planned = ((type(each).__name__, each.loads()) for each in parts_of(method) if isinstance(each, PlansLoads))
-    name, loads = next(((name, loads) for name, loads in planned if loads is not None), ("", None))
-    m = method.setting.m
+    """Each client's work, as planned by the method; None: unknown. UserError: not m numbers."""
+    loads, m = method.loads(), method.setting.m
     if loads is not None and not (len(loads.work) == m and all(0 <= work < math.inf for work in loads.work)):
+        name = type(method).__name__
         raise UserError(f"{name}.loads(): work must be {m} finite numbers, one for each client, at least 0")
     return loads
