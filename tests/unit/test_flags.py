@@ -19,7 +19,8 @@ from zofl_mpi.engine.setting import Method, Setting
 from zofl_mpi.errors import UserError
 from zofl_mpi.run.command import flags
 from zofl_mpi.run.command.family import FAMILIES, family_of
-from zofl_mpi.run.command.plan import RunFlags, groups_of, parse_plan
+from zofl_mpi.run.command.plan import groups_of, parse_plan
+from zofl_mpi.run.command.run_flags import RunFlags
 
 
 @dataclasses.dataclass(frozen=True)
