@@ -96,11 +96,12 @@ def test_class_losses_are_a_clients_share_of_the_mean_over_all(model, i):
 @both
 def test_a_class_that_one_client_holds_has_its_own_mean_loss(model):
     """At x = 0 each class's loss is log 10, or 1/2, whoever holds it: 2.303, not the 0.461 of a mean over five clients
-    of whom four have none. Mutation: the mean of the clients' class means, a missing class counted as 0."""
-    labels = np.array([0, 1, 3, 4, 5, 6, 7, 8, 9] * 5 + [2, 2])
+    of whom four have none. Mutations: the mean of the clients' class means, a missing class counted as 0; N_c of at
+    least 2."""
+    labels = np.array([0, 1, 3, 4, 5, 6, 7, 8, 9] * 5 + [2])
     rows = [*np.split(np.arange(45), 5)]
-    rows[3] = np.append(rows[3], [45, 46])
-    data = [Dataset(STREAMS(Purpose.NOISE).standard_normal((47, p)), labels, 10, r) for r in rows]
+    rows[3] = np.append(rows[3], 45)
+    data = [Dataset(STREAMS(Purpose.NOISE).standard_normal((46, p)), labels, 10, r) for r in rows]
     counts = np.stack([part.counts() for part in data])
     own = problem(model, counts, lam=2.0)
     expected = 0.5 if model == "fair" else math.log(10)
