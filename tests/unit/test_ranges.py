@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from types import ModuleType
@@ -128,19 +127,25 @@ def test_every_range_is_that_of_the_table() -> None:
     assert {leaf.owner.__module__ for leaf in every_flag() if bounds_of(leaf)} == {each.__name__ for each in modules}
 
 
+MAY_BE_INFINITE = ("alpha", "radius")
+
+
 def by_hand() -> list[Any]:
-    """Flags that take numbers and declare no range: a value that none of them allows, behind a command that has it."""
+    """Flags that take numbers and declare no range: values that none of them allows, behind a command that has them."""
     rows = []
     for leaf, (family, method, problem) in every_flag().items():
         kinds = {leaf.kind, *get_args(leaf.kind)}
-        if not bounds_of(leaf) and kinds & {int, float} and problem != "split_lm":  # which would need a model
-            typed = f"--{flags.flag(leaf.name)} {math.nan if float in kinds else -2}"
-            words = [family, "--method", method, "--problem", problem, *typed.split()]
-            rows.append(pytest.param(words, typed, id=f"{leaf.owner.__name__} {typed}"))
+        if bounds_of(leaf) or not kinds & {int, float} or problem == "split_lm":  # which would need a model
+            continue
+        for value in ("nan", "inf", "-1.0") if float in kinds else ("-2",):
+            if value != "inf" or leaf.name not in MAY_BE_INFINITE:
+                typed = f"--{flags.flag(leaf.name)} {value}"
+                words = [family, "--method", method, "--problem", problem, *typed.split()]
+                rows.append(pytest.param(words, typed, id=f"{leaf.owner.__name__} {typed}"))
     return rows
 
 
 @pytest.mark.parametrize(("words", "typed"), by_hand())
 def test_a_number_without_a_declared_range_is_refused_as_well(capsys: Capsys, words: list[str], typed: str) -> None:
-    """Mutations: a comparison that nan passes; a flag that nobody looks at."""
+    """Mutations: a comparison that nan or infinity passes; a flag that nobody looks at."""
     assert refused(capsys, *words, "--rounds", "1", "--dry-run").startswith(f"{typed}: ")
