@@ -279,9 +279,6 @@ def test_divergence_names_gamma(flags: Any) -> None:
     [
         (FedRZONN, {"probe": 2}, "--probe 2: must be a number of directions, at least 3, or 0"),
         (FedRZONN, {"schedule": "linear"}, "--schedule 'linear': allowed are"),
-        (FedRZONN, {"x_set": ("sphere:1",)}, "--x-set sphere:1: must be one of all, box:LOW:HIGH"),
-        (FedRZONN, {"x_set": ("all", "all")}, "one set for all, or one for each of the 3 clients, not 2"),
-        (FedRZONN, {"x_set": ("box:1:0",)}, "this one is empty"),
         (FedRZOBL, {"T_lower": "abc"}, "--T-lower abc: must be auto, alg3, thm1 or a whole number"),
         (FedRZOBL, {"T_lower": "-1"}, "--T-lower -1: must be auto, alg3, thm1 or a whole number"),
         (FedRZOBL, {"H_lower": "alg3"}, "--H-lower alg3: must be auto, paper or a whole number"),

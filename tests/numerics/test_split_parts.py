@@ -255,7 +255,6 @@ def test_samples_see_each_other_by_batch_norm_alone(norm: str, alone: bool) -> N
     ("cls", "flags", "sentence"),
     [
         (ResNet, {"cut": 99}, "--cut 99: must be from 0 to 7: the network has 8 basic blocks"),
-        (ResNet, {"cut": -1}, "--cut -1: must be from 0"),
         (ConvNet, {"channels": (4, 4)}, "--strides 2 2 1 2: must be a whole number above 0 for each of the 2 channels"),
         (ConvNet, {"strides": (2, 0, 1, 1)}, "must be a whole number above 0 for each of the 4 channels"),
         (ConvNet, {"cut": 0}, "--cut 0: must be from 1 to 4, the stages"),

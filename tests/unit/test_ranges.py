@@ -141,6 +141,8 @@ def by_hand() -> list[Any]:
             if value != "inf" or leaf.name not in MAY_BE_INFINITE:
                 typed = f"--{flags.flag(leaf.name)} {value}"
                 words = [family, "--method", method, "--problem", problem, *typed.split()]
+                for other, wanted in getattr(leaf.owner, "USED_WITH", {}).get(leaf.name, {}).items():
+                    words += [f"--{flags.flag(other)}", *map(str, wanted[:1])]
                 rows.append(pytest.param(words, typed, id=f"{leaf.owner.__name__} {typed}"))
     return rows
 
