@@ -126,6 +126,13 @@ def same_initial_parameters() -> None:
         torch.manual_seed(0)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def earlier_files_cost_no_collection() -> None:
+    """The garbage collector no longer looks at what earlier files of tests keep: in a worker soon a second each time."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def small_runs_start_soon() -> Iterator[None]:
     """The disk's own time is a part of a small run."""
