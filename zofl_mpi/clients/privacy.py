@@ -131,8 +131,7 @@ class Privacy(Between):
     def bind(self, method: Any, sampling: Any, scalars: bool = False) -> None:
         """Bind the account to a method and its participants; UserError if flags contradict or protect nobody.
 
-        Args:
-            scalars: whether its clients send scalars, to which they can add noise themselves.
+        `scalars`: whether its clients send scalars, to which they can add noise themselves.
         """
         self._known["sampling"] = sampling
         given, noised = self.delta != "auto", self.noise_multiplier > 0 or self.epsilon != NONE

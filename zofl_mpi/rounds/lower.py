@@ -165,8 +165,7 @@ class LowerSolver:
     def watch_growth(self, first: LowerSchedule, now: LowerSchedule, r: int) -> None:
         """Warn, once per process, if a worse L_h/mu_h than at x_0 (not round r + 1 alone) increases T.
 
-        Args:
-            first, now: the schedules of a call at x_0 and of one in this round.
+        `first` and `now` are the schedules of a call at x_0 and of one in this round.
         """
         usual = self._local_steps(first.condition, r)
         if GROWTH * usual >= now.T or _warned:

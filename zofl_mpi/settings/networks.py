@@ -114,12 +114,7 @@ CLASSIFIER = TorchProblem(None)
 def network_on(
     factory: Factory, flags: type[Any] | None = None, samples: type[Any] = Samples, given: TorchProblem = CLASSIFIER
 ) -> Choice:
-    """A torch module as a problem with the loss, metrics and so on of `given`.
-
-    Args:
-        flags: of the module.
-        samples: flags of the data set.
-    """
+    """A torch module as a problem with the loss, metrics and so on of `given`; flags of module and data set."""
     own = {"problem": flags} if flags else {}
     return Choice({"data": samples, **own, "local steps": Kernel}, partial(_setting, factory, given), ROLES, gpu=True)
 
