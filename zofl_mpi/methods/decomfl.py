@@ -98,7 +98,6 @@ class DeComFL(UnsplitMethod):
 
         return self.reply(client, message, estimator, lambda q: self.key(r, q), move)
 
-
     @cached_property
     def traffic(self) -> Traffic:
         """Scalars: up those of a client's steps, down the means of all rounds since its last."""
