@@ -194,9 +194,8 @@ class LowerSolver:
         solve = self.setting.problem.solution
         solution = None if solve is None else solve(x, self.setting.data)
         if solution is None:
-            raise UserError(
-                "--lower exact: this problem does not know its lower solution; take local_sgd, fedac1 or lfd"
-            )
+            unknown = "this problem does not know its lower solution"
+            raise UserError(f"--lower exact: {unknown}; take local_sgd, fedac1 or lfd")
         return np.asarray(shaped(solution, (self.setting.problem.n_lower,), "solution(x, data)"), self.setting.dtype)
 
     # --- a client

@@ -1,7 +1,5 @@
 """Costs of split methods: bytes that travel; measured passes, products and memory of a client's step."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Base of the methods with clients that train the whole network by forward passes and send scalars."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
