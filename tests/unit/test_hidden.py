@@ -62,7 +62,9 @@ class Counting:
     hide: Callable[[Any], None] = lambda method: None
     end: Callable[[Any], Any] = lambda state: state
     history: list[int] = field(default_factory=list)
-    table: dict[str, Any] = field(default_factory=lambda: {"deep": [np.zeros(2), torch.zeros(2)], "dice": random.Random(1), "met": {0}})
+    table: dict[str, Any] = field(
+        default_factory=lambda: {"deep": [np.zeros(2), torch.zeros(2)], "dice": random.Random(1), "met": {0}}
+    )
     helper: Any = field(default_factory=Helper)
     ends = Method.ends
 
