@@ -29,7 +29,7 @@ from zofl_mpi.run.records import recorder as writer
 def test_a_file_system_that_reserves_nothing_is_written_and_a_full_one_is_not(
     tmp_path: Path, monkeypatch: Patch, error: int
 ) -> None:
-    """Mutations: the file not lengthened in its place; a full disk taken for one that cannot reserve."""
+    """Mutations: either taken for the other."""
 
     def refuses(number: int, start: int, count: int) -> None:
         raise OSError(error, os.strerror(error))
