@@ -12,8 +12,6 @@ methods at their best, and what each spends until it is where the worse of the t
 NAME.pdf and NAME.png: the measure against bytes and evaluations.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,12 +20,12 @@ from typing import Any
 
 import numpy as np
 from matplotlib.ticker import NullFormatter
-from shared import choosing, command, edges, figures, files, wording
+from shared import choosing, edges, figures, wording
 from shared.budgets import sent
 from shared.choosing import Choice
+from shared.files import Report
 from shared.groups import Array, Group, entries, series, split
-from shared.reading import read
-from shared.study import counts, spread
+from shared.study import counts, spread, study
 
 from zofl_mpi.engine.streams import Streams
 from zofl_mpi.problems.analytic.bilevel import BilevelBowls, Saddle
@@ -54,16 +52,15 @@ TITLES = {
 Row = Mapping[str, Any]
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the tables, draw the figure; exit status 2 if a result is missing."""
-    flags = command.parser("b_fednest", __doc__, ["b_fednest.toml"]).parse_args(words)
-    with command.refusals("b_fednest"):
-        groups = read("b_fednest", flags, AXES, AXES)
-        tried = choices(groups)
-        best = [choice.group for choice in tried if choice.best]
-        rows = [row(choice, best) for choice in tried]
-        files.publish(flags.out, tables(rows), note(groups), rows, draw(best))
+def report(groups: Sequence[Group]) -> Report:
+    """The tables and the figure."""
+    tried = choices(groups)
+    best = [choice.group for choice in tried if choice.best]
+    rows = [row(choice, best) for choice in tried]
+    return Report(tables(rows), note(groups), rows, draw(best))
 
+
+main = study("b_fednest", __doc__, ["b_fednest.toml"], AXES, report, needed=AXES)
 
 # --- what is measured
 
@@ -140,12 +137,8 @@ def choices(groups: Sequence[Group]) -> list[Choice]:
     def values(same: Sequence[Group]) -> list[float]:
         return choosing.means([for_choice(g) for g in same], criterion)
 
-    return choosing.choices(groups, what_of, values, lambda same: {"step": entries(same, "step")}, lowest=True)
-
-
-def what_of(group: Group) -> str:
-    """Problem and method."""
-    return f"{group.entry('problem')}\n{group.entry('method')}"
+    steps = choosing.place("problem", "method")
+    return choosing.choices(groups, steps, values, lambda same: {"step": entries(same, "step")}, lowest=True)
 
 
 # --- tables
@@ -207,9 +200,9 @@ def tables(rows: Sequence[Row]) -> str:
     return "\n\n".join(
         [
             f"All steps by what they are chosen by, * the best\n"
-            f"{wording.aligned(('problem', 'method', 'step', 'chosen by'), tried, left=3)}",
-            f"Each method with its best step\n{wording.aligned(HEADER, lines, left=3)}",
-            f"Until the mean is where the worse of the two ends\n{wording.aligned(UNTIL, until, left=2)}",
+            f"{wording.text_table(('problem', 'method', 'step', 'chosen by'), tried, left=3)}",
+            f"Each method with its best step\n{wording.text_table(HEADER, lines, left=3)}",
+            f"Until the mean is where the worse of the two ends\n{wording.text_table(UNTIL, until, left=2)}",
             edges.told(ends),
         ]
     )

@@ -7,17 +7,15 @@ is drawn. Bytes are those up of all clients, labels too. Writes NAME.txt, NAME.c
 and NAME.png.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from shared import choosing, command, figures, files, wording
+from shared import choosing, figures, wording
+from shared.files import Report
 from shared.groups import Array, Group, mean_sd
-from shared.reading import read
-from shared.study import accuracy
+from shared.study import accuracy, study
 
 from zofl_mpi.run import records
 
@@ -44,25 +42,17 @@ NOTE = (
 )
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table, draw the figure; exit status 2 if a result is missing."""
-    flags = command.parser("c_bytes", __doc__, ["c_hiso.toml", "c_bytes.toml"]).parse_args(words)
-    with command.refusals("c_bytes"):
-        groups = sorted(read("c_bytes", flags, AXES, ("method",)), key=place)  # stable: steps stay in the grid's order
-        tried = choices(groups)
-        caption = wording.caption(groups, ("gamma", "gamma_local", "schedule_local", "lr_server"))
-        rows = [row(choice.group, choice.best) for choice in tried]
-        drawn = draw([choice.group for choice in tried if choice.best])
-        files.publish(flags.out, text(rows), f"{NOTE} {caption}.", rows, drawn)
+def report(groups: Sequence[Group]) -> Report:
+    """The table and the figure."""
+    at_the_end = choosing.by(lambda run: choosing.at_the_end(run, VALIDATION))
+    groups = sorted(groups, key=place)  # stable: steps stay in the grid's order
+    tried = choosing.choices(groups, choosing.place("method"), at_the_end, {})
+    caption = wording.caption(groups, ("gamma", "gamma_local", "schedule_local", "lr_server"))
+    rows = [row(choice.group, choice.best) for choice in tried]
+    return Report(text(rows), f"{NOTE} {caption}.", rows, draw([choice.group for choice in tried if choice.best]))
 
 
-def choices(groups: Sequence[Group]) -> list[choosing.Choice]:
-    """The choice of each group among the steps of its method."""
-
-    def values(same: Sequence[Group]) -> list[float]:
-        return choosing.means(same, lambda run: choosing.at_the_end(run, VALIDATION))
-
-    return choosing.choices(groups, lambda g: g.entry("method"), values, {})
+main = study("c_bytes", __doc__, ["c_hiso.toml", "c_bytes.toml"], AXES, report)
 
 
 def place(group: Group) -> int:
@@ -137,7 +127,7 @@ def text(rows: Sequence[dict[str, Any]]) -> str:
         sent, up, both, at = wording.digits(*kib, told["rounds_by_validation"])
         best = " *" * told["best"]
         lines.append([NAMES[told["method"]], told["step"], reached + best, sent, *rounds, at, up, both])
-    return wording.aligned(header, lines, left=2)
+    return wording.text_table(header, lines, left=2)
 
 
 # --- figure

@@ -10,13 +10,11 @@ again (gradient checkpointing), which a client that is short of memory would run
 writes NAME.txt and NAME.csv.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple
 
-from shared import command, files, wording
+from shared import command, wording
+from shared.files import Report
 from shared.heron import NAMES
 
 from zofl_mpi.engine.streams import Streams
@@ -49,9 +47,7 @@ NOTE = (
 )
 
 
-@final
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """What is in a step.
 
     Attributes:
@@ -77,16 +73,17 @@ def settings_of(size: str, names: Sequence[str]) -> list[Setting]:
     return [known[name] for name in names]
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the table; exit status 2 if a library is missing."""
-    made = command.parser("c_table3", __doc__)
-    made.add_argument("--sizes", nargs="+", choices=("tiny", "small", "medium"), default=["small", "medium"])
-    made.add_argument("--settings", nargs="+", choices=("paper", "short"), default=["paper", "short"])
-    flags = made.parse_args(words)
-    with command.refusals("c_table3"):
-        rows = [row for size in flags.sizes for row in rows_of(size, settings_of(size, flags.settings))]
-        files.publish(flags.out, table(rows), NOTE, rows)
+def report(flags: Any) -> Report:
+    """The table."""
+    rows = [row for size in flags.sizes for row in rows_of(size, settings_of(size, flags.settings))]
+    return Report(table(rows), NOTE, rows)
 
+
+FLAGS = {
+    "--sizes": command.flag(["small", "medium"], "of GPT-2", choices=("tiny", "small", "medium")),
+    "--settings": command.flag(["paper", "short"], "of a step", choices=("paper", "short")),
+}
+main = command.script("c_table3", __doc__, report, FLAGS)
 
 # --- measuring
 
@@ -171,7 +168,7 @@ HEADER = (
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """A row per size, setting, head and method."""
-    return wording.aligned(HEADER, [told_of(row) for row in rows], left=3)
+    return wording.text_table(HEADER, [told_of(row) for row in rows], left=3)
 
 
 def told_of(row: dict[str, Any]) -> list[str]:

@@ -8,8 +8,6 @@ tried; writes NAME.txt, NAME.csv (a row per group), NAME.pdf and NAME.png (test 
 forward passes and bytes up).
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -17,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shared import command, edges, figures, files, wording
-from shared.choosing import Choice, choices, step_axes
+from shared import command, edges, figures, wording
+from shared.choosing import Choice, choices, place, step_axes
+from shared.files import Report
 from shared.groups import Array, Group, entries, split
 from shared.reading import read
 from shared.study import counts, spread
@@ -53,32 +52,24 @@ NOTE = (
 )
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the tables, draw the figure; exit status 2 if a result is missing."""
-    flags = command.parser("l_tuning", __doc__, GRIDS).parse_args(words)
-    with command.refusals("l_tuning"):
-        tried = choices(
-            read("l_tuning", flags, AXES, AXES),
-            lambda g: f"{task(g)} {g.entry('weights')} {g.entry('way')}",
-            lambda same: [validation(group) for group in same],
-            step_axes(flags, "step".__eq__),
-            lowest=True,
-        )
-        rows = [row(choice) for choice in tried]
-        rows += [
-            r | of_labels(Path(FOLDER, f"{r['task']}.jsonl"))
-            for r in rows
-            if r["task"] == "food" and r["weights"] == "pretrained" and r["way"] == "none"
-        ]
-        best = [choice.group for choice in tried if choice.best]
-        text = "\n\n".join(
-            f"{TASKS[name]}\n{table([r for r in own if r['best']])}\n\n{attempts(own)}"
-            for name, own in split(rows, lambda r: r["task"]).items()
-        )
-        about = wording.caption(
-            best, flags={"m": "m", "batch": "batch", "h": "h", "mu": "mu", "eval_samples": "texts of a report"}
-        )
-        files.publish(flags.out, text, f"{NOTE} {about}.", rows, draw(best))
+def report(flags: Any) -> Report:
+    """The tables and the figure."""
+    groups, axes = read("l_tuning", flags, AXES, AXES), step_axes(flags, "step".__eq__)
+    whose = place("weights", "way")
+    tried = choices(groups, lambda g: task(g) + whose(g), lambda same: list(map(validation, same)), axes, lowest=True)
+    rows = [row(choice) for choice in tried]
+    untuned = [r for r in rows if (r["task"], r["weights"], r["way"]) == ("food", "pretrained", "none")]
+    rows += [r | of_labels(Path(FOLDER, f"{r['task']}.jsonl")) for r in untuned]
+    best = [choice.group for choice in tried if choice.best]
+    text = "\n\n".join(
+        f"{TASKS[name]}\n{table([r for r in own if r['best']])}\n\n{attempts(own)}"
+        for name, own in split(rows, lambda r: r["task"]).items()
+    )
+    told = {"m": "m", "batch": "batch", "h": "h", "mu": "mu", "eval_samples": "texts of a report"}
+    return Report(text, f"{NOTE} {wording.caption(best, flags=told)}.", rows, draw(best))
+
+
+main = command.script("l_tuning", __doc__, report, grids=GRIDS)
 
 
 def task(group: Group) -> str:
@@ -174,7 +165,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         ]
         for r in rows
     ]
-    return wording.aligned(header, cells, left=3)
+    return wording.text_table(header, cells, left=3)
 
 
 def costs(row: dict[str, Any]) -> list[str]:
@@ -190,7 +181,7 @@ def attempts(rows: Sequence[dict[str, Any]]) -> str:
         for r in rows
         if not math.isnan(r["validation_loss"])
     ]
-    return wording.aligned(["tried on seed 1", "way", "step", "validation loss", ""], cells, left=3)
+    return wording.text_table(["tried on seed 1", "way", "step", "validation loss", ""], cells, left=3)
 
 
 # --- figure

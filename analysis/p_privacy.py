@@ -8,17 +8,15 @@ number of directions that is predicted to be enough; at last the share of first 
 predicted and measured. Writes NAME.txt, NAME.csv (a row per group), NAME_shares.csv, NAME.pdf and NAME.png.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from shared import choosing, command, edges, figures, files, wording
+from shared import choosing, edges, figures, wording
+from shared.files import Report
 from shared.groups import Array, Group, mean_sd, series, split
-from shared.reading import read
-from shared.study import spread
+from shared.study import spread, study
 
 COMMON = ("cell", "method", "epsilon", "step")
 GRIDS = [f"p_privacy{name}.toml" for name in ("", "_zo", "_many", "_shares")]
@@ -64,23 +62,20 @@ NOTE = (
 Row = Mapping[str, Any]
 
 
-def main(words: list[str] | None = None) -> None:
-    """Print and write the tables, draw the figure; exit status 2 if a result is missing."""
-    flags = command.parser("p_privacy", __doc__, GRIDS).parse_args(words)
-    with command.refusals("p_privacy"):
-        groups = read("p_privacy", flags, (*COMMON, "rounds"), COMMON)
-        rows = rows_of(groups)
-        best = [row for row in rows if row["best"]]
-        cells = split([row for row in best if row["cell"] != SHARES], lambda r: r["cell"])
-        parts = [f"{CELLS.get(cell, cell)}\n{tables(found)}" for cell, found in cells.items()]
-        found = {epsilon: shares(of) for epsilon, of in shared(best).items()}
-        parts += [f"Progress under epsilon {epsilon}\n{progress(of)}" for epsilon, of in found.items()]
-        note = f"{NOTE} {wording.caption(groups, ('gamma', 'method'))}."
-        files.publish(flags.out, "\n\n".join(parts), note, rows, draw(best))
-        kept = [{"epsilon": e, "K": K, **progressed(*each)} for e, of in found.items() for K, each in of.items()]
-        if kept:
-            files.write_csv(flags.out.with_name(flags.out.name + "_shares"), kept)
+def report(groups: Sequence[Group]) -> Report:
+    """The tables and the figure."""
+    rows = rows_of(groups)
+    best = [row for row in rows if row["best"]]
+    cells = split([row for row in best if row["cell"] != SHARES], lambda r: r["cell"])
+    parts = [f"{CELLS.get(cell, cell)}\n{tables(found)}" for cell, found in cells.items()]
+    found = {epsilon: shares(of) for epsilon, of in shared(best).items()}
+    parts += [f"Progress under epsilon {epsilon}\n{progress(of)}" for epsilon, of in found.items()]
+    kept = [{"epsilon": e, "K": K, **progressed(*each)} for e, of in found.items() for K, each in of.items()]
+    note = f"{NOTE} {wording.caption(groups, ('gamma', 'method'))}."
+    return Report("\n\n".join(parts), note, rows, draw(best), {"_shares": kept})
 
+
+main = study("p_privacy", __doc__, GRIDS, (*COMMON, "rounds"), report, needed=COMMON)
 
 # --- what the runs say
 
@@ -164,11 +159,11 @@ def tables(rows: Sequence[Row]) -> str:
     up = {r["method"]: f"{r['bytes_up_each']:,.0f}" for r in rows}
     methods = [method for method in NAMES if any(r["method"] == method for r in rows)]
     lines = [[NAMES[m], *(shown.get((m, e), "-") for e in epsilons), up[m]] for m in methods]
-    told = [wording.aligned(["method", *map(spelled, epsilons), "B up"], lines)]
+    told = [wording.text_table(["method", *map(spelled, epsilons), "B up"], lines)]
     found = predictions(rows)
     if found:
         header = ["epsilon", "z", "s", "a", *(f"{what}, K = {K}" for K in SCALARS for what in ("share", "less"))]
-        told.append(wording.aligned(header, found))
+        told.append(wording.text_table(header, found))
     return "\n\n".join(told)
 
 
@@ -218,7 +213,7 @@ def progress(found: Mapping[int, tuple[float, Array]]) -> str:
     for K, each in found.items():
         predicted, mean, sd = progressed(*each).values()
         lines.append([str(K), f"{predicted:.0f} %", f"{mean:.0f} ± {sd:.0f} %"])
-    return wording.aligned(["K", "predicted", "measured"], lines)
+    return wording.text_table(["K", "predicted", "measured"], lines)
 
 
 def progressed(predicted: float, measured: Array) -> dict[str, float]:

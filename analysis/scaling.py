@@ -4,16 +4,14 @@ python analysis/scaling.py results/scaling/local.json     # a report of ReFrame,
 python analysis/scaling.py                                # what is kept in analysis/results/scaling, drawn again
 """
 
-from __future__ import annotations
-
-import argparse
 import math
 from pathlib import Path
 from typing import Any
 
-from shared import command, figures, files
+from shared import command, figures
+from shared.files import Report
 from shared.scaling import NAMES, Case, Measured, one_rank, read
-from shared.wording import aligned
+from shared.wording import text_table
 
 from zofl_mpi.report import palette
 
@@ -31,22 +29,21 @@ HEADER = (
 )
 
 
-def main(words: list[str] | None = None) -> None:
-    """Prints and draws a study; exit status 2 and one sentence if it cannot be read."""
-    parser = argparse.ArgumentParser(prog="scaling", description=(__doc__ or "").split("\n")[0])
-    default = [KEPT / "scaling.json"]
-    parser.add_argument("results", type=Path, nargs="*", default=default, help="reports of ReFrame, or HDF5 results")
-    parser.add_argument("--reference", type=Path, default=default[0], help="a kept study to compare with")
-    parser.add_argument("--out", type=Path, default=KEPT / "scaling", help="the files' name without suffix")
-    flags = parser.parse_args(words)
-    with command.refusals("scaling"):
-        study = read(flags.results)
-        compares = flags.reference.exists() and flags.reference not in flags.results
-        reference = read([flags.reference]).cases if compares else ()
-        rows = [row(case, study, reference) for case in ordered(study)]
-        title = f"{study.when or 'day unknown'}; {study.hardware}"
-        files.publish(flags.out, f"{title}\n\n{table(rows)}", NOTE, rows, figure(study))
-        files.write(flags.out.with_name(flags.out.name + ".json"), study.text())
+def report(flags: Any) -> Report:
+    """The table, the figure, and what was measured."""
+    study = read(flags.results)
+    compares = flags.reference.exists() and flags.reference not in flags.results
+    reference = read([flags.reference]).cases if compares else ()
+    rows = [row(case, study, reference) for case in ordered(study)]
+    title = f"{study.when or 'day unknown'}; {study.hardware}"
+    return Report(f"{title}\n\n{table(rows)}", NOTE, rows, figure(study), {".json": study.text()})
+
+
+FLAGS = {
+    "results": command.flag([KEPT / "scaling.json"], "reports of ReFrame, or HDF5 results", type=Path, nargs="*"),
+    "--reference": command.flag(KEPT / "scaling.json", "a kept study to compare with", type=Path),
+}
+main = command.script("scaling/scaling", __doc__, report, FLAGS)
 
 
 def ordered(study: Measured) -> list[Case]:
@@ -105,7 +102,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             _short(r["to_reference"]),
         ]
 
-    return "Times of a round in ms.\n\n" + aligned(HEADER, [cells(r) for r in rows], left=4)
+    return "Times of a round in ms.\n\n" + text_table(HEADER, [cells(r) for r in rows], left=4)
 
 
 def _short(value: float) -> str:

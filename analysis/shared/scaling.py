@@ -1,7 +1,5 @@
 """What a scaling study measured, its runs and exchanges: read from results, ReFrame's report, or a kept file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass

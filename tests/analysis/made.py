@@ -228,10 +228,10 @@ def check_figure(stem: Path, inches: float = 0.0) -> None:
     assert stem.with_name(stem.name + ".pdf").read_bytes().startswith(b"%PDF")
 
 
-def sketch(figure: Any, name: Path, dpi: float) -> None:
+def sketch(figure: Any, name: Path, dpi: str) -> None:
     """In the place of savefig: the figure is drawn, and the file has no more than `check_figure` reads."""
     figure.draw_without_rendering()
-    wide, high = (int(dpi * inches) for inches in figure.get_size_inches())
+    wide, high = (int(figure.dpi * inches) for inches in figure.get_size_inches())
     head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", wide, high)
     name.write_bytes(head if name.suffix == ".png" else b"%PDF")
 
