@@ -88,14 +88,7 @@ def test_a_finished_run_is_read_back_whole(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5") as file:  # the paths that scripts rely on
         assert file["rounds/loss"].shape == (3,)
         assert [file[f"clients/{name}"].shape for name in ("bytes_down", "bytes_up", "messages")] == [(3, 1, M)] * 3
-        names = (
-            "seconds_compute",
-            "seconds_wait",
-            "seconds_comm",
-            "peak_bytes",
-            "transport_sent",
-            "transport_received",
-        )
+        names = ("seconds_compute", "seconds_wait", "seconds_comm", "peak_bytes", *TRANSPORT)
         assert [file[f"ranks/{name}"].shape for name in names] == [(3, 1, RANKS)] * 6
         assert list(file["clients"].attrs["steps"]) == list(file["ranks"].attrs["steps"]) == [b"solve"]
         assert file["final/x"].attrs["meaning"] == b"the model"
