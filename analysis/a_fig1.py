@@ -44,7 +44,8 @@ def draw(runs: Sequence[records.Run]) -> Any:
     figure, panels = figures.canvas(1, len(runs), figures.PAGE, 2.4, sharex=True, sharey=True)
     for panel, run in zip(panels.flat, runs, strict=True):
         discs(panel, counts_of(run), largest)
-        panel.set_title(label(run))
+        held = f"{counts_of(run).sum():,} samples"
+        panel.set_title(f"{wording.spelled(run.config['data'])}, α = {shown(run.config['alpha'])} ({held})")
         panel.set_xlabel("client")
     panels[0, 0].set_ylabel("class")
     key(figure, largest)
@@ -60,12 +61,6 @@ def counts_of(run: records.Run) -> NDArray[np.int64]:
     if run.counts is None:
         raise UserError(f"{run.path} has no /partition/counts: its problem has no classes")
     return np.asarray(run.counts)
-
-
-def label(run: records.Run) -> str:
-    """The title of a panel."""
-    held = counts_of(run).sum()
-    return f"{wording.spelled(run.config['data'])}, α = {shown(run.config['alpha'])} ({held:,} samples)"
 
 
 def discs(panel: Any, table: NDArray[np.int64], largest: int) -> None:

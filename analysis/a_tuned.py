@@ -73,7 +73,7 @@ def is_step(axis: str) -> bool:
 def rows_of(groups: Sequence[Group], axes: Axes) -> list[dict[str, Any]]:
     """The rows of the CSV, in the groups' order."""
     chosen_by = choosing.by(at_the_end if choosing.validated(groups, VALIDATION) else last_accuracy)
-    tried = choosing.choices(groups, lambda g: f"{place_of(g)}\n{g.entry('method')}", chosen_by, axes)
+    tried = choosing.choices(groups, choosing.place(*COMMON), chosen_by, axes)
     sensors = sorted({name for g in groups for run in g.runs for name in run.rounds if name.startswith(SENSOR)})
     return [row(choice, axes) | seen(choice.group, sensors) for choice in tried]
 
@@ -114,11 +114,6 @@ def row(choice: choosing.Choice, axes: Axes) -> dict[str, Any]:
 def directions(group: Group) -> float:
     """Directions per parameter that a run draws; nan for methods that draw none."""
     return mean_sd(np.array([run.attrs.get("directions_per_parameter", math.nan) for run in group.runs]))[0]
-
-
-def place_of(group: Group) -> str:
-    """Data set and cell."""
-    return f"{wording.data_of(group)} {group.entry('cell')}"
 
 
 # --- tables

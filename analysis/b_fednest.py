@@ -186,23 +186,33 @@ def reached(group: Group, rivals: Sequence[Group]) -> int | None:
     return int(at[np.flatnonzero(values.mean(axis=0) <= worst)[0]])
 
 
-HEADER = ("problem", "method", "step", "first", "last", "sd", "|x - x*|", "KiB", "10^6 evaluations", "by seed")
-UNTIL = ("problem", "method", "rounds", "KiB", "10^6 evaluations")
-
-
 def tables(rows: Sequence[Row]) -> str:
     """All steps, the methods at their best, and what they spend until the worse one's end."""
     best = [r for r in rows if r["best"]]
-    tried = [[*names(r), r["step"] + edges.star(r), *wording.digits(r["chosen_by"])] for r in rows]
-    lines = [[*names(r), r["step"], *numbers(r), r["by_seed"]] for r in best]
-    until = [[*names(r), *spent(r)] for r in best if not math.isnan(r["reached_in_round"])]
     ends = [", ".join([*reversed(names(r)), r["step"]]) for r in best if r["at_edge"]]
+    both: dict[str, wording.Cell] = {"problem": "problem", "method": lambda r: names(r)[1]}
+    tried = both | {"step": lambda r: r["step"] + edges.star(r), "chosen by": wording.four("chosen_by")}
+    reached = both | {
+        "step": "step",
+        "first": wording.four("first_mean"),
+        "last": wording.four("measure_mean"),
+        "sd": wording.four("measure_sd"),
+        "|x - x*|": wording.four("distance_mean"),
+        "KiB": wording.four("bytes", 2**10),
+        "10^6 evaluations": wording.four("evaluations", 1e6),
+        "by seed": "by_seed",
+    }
+    until = both | {
+        "rounds": wording.numbers(".0f", "reached_in_round"),
+        "KiB": wording.four("bytes_until", 2**10),
+        "10^6 evaluations": wording.four("evaluations_until", 1e6),
+    }
+    told = [r for r in best if not math.isnan(r["reached_in_round"])]
     return "\n\n".join(
         [
-            f"All steps by what they are chosen by, * the best\n"
-            f"{wording.text_table(('problem', 'method', 'step', 'chosen by'), tried, left=3)}",
-            f"Each method with its best step\n{wording.text_table(HEADER, lines, left=3)}",
-            f"Until the mean is where the worse of the two ends\n{wording.text_table(UNTIL, until, left=2)}",
+            f"All steps by what they are chosen by, * the best\n{wording.table(rows, tried, left=3)}",
+            f"Each method with its best step\n{wording.table(best, reached, left=3)}",
+            f"Until the mean is where the worse of the two ends\n{wording.table(told, until, left=2)}",
             edges.told(ends),
         ]
     )
@@ -211,18 +221,6 @@ def tables(rows: Sequence[Row]) -> str:
 def names(row: Row) -> list[str]:
     """A row's problem and method."""
     return [row["problem"], NAMES.get(row["method"], row["method"])]
-
-
-def numbers(row: Row) -> list[str]:
-    """The cells of a row on screen."""
-    keys = ("first_mean", "measure_mean", "measure_sd", "distance_mean")
-    return wording.digits(*(row[key] for key in keys), row["bytes"] / 2**10, row["evaluations"] / 1e6)
-
-
-def spent(row: Row) -> list[str]:
-    """What a method spends until the worse one's end."""
-    told = wording.digits(row["bytes_until"] / 2**10, row["evaluations_until"] / 1e6)
-    return [f"{row['reached_in_round']:.0f}", *told]
 
 
 def note(groups: Sequence[Group]) -> str:

@@ -76,12 +76,6 @@ def bytes_both(run: records.Run) -> Array:
     return np.asarray(bytes_up(run) + np.cumsum(run.clients["bytes_down"].sum((1, 2))), np.float64)
 
 
-def bytes_to(run: records.Run, sizes: Array, target: float) -> float:
-    """Of bytes so far (R,), those until the first evaluated round with a test accuracy of `target` in %; or nan."""
-    at = rounds_to(run, target)
-    return math.nan if math.isnan(at) else float(sizes[int(at) - 1])
-
-
 def rounds_to(run: records.Run, target: float, column: str = "test_accuracy") -> float:
     """The first evaluated round with an accuracy of `target` in %; nan for none."""
     reached = np.flatnonzero(100 * run.rounds[column] >= target)
@@ -109,8 +103,10 @@ def row(group: Group, is_best: bool) -> dict[str, Any]:
         found[f"rounds_to_{target}_mean"] = mean_sd(counted)[0]
         found[f"rounds_to_{target}_by_seed"] = " ".join("-" if math.isnan(r) else f"{r:.0f}" for r in counted)
     for word, sizes in (("up", bytes_up), ("both", bytes_both)):
-        until = np.array([bytes_to(run, sizes(run), TARGETS[-1]) for run in group.runs])
-        found[f"bytes_{word}_to_{TARGETS[-1]}"] = mean_sd(until)[0]
+        until = [
+            math.nan if math.isnan(at) else sizes(r)[int(at) - 1] for r, at in zip(group.runs, counted, strict=True)
+        ]
+        found[f"bytes_{word}_to_{TARGETS[-1]}"] = mean_sd(np.array(until))[0]
     of_1 = [rounds_to(run, TARGETS[-1], VALIDATION) for seed, run in group.seeds.items() if seed == 1]
     return {**found, "rounds_by_validation": of_1[0] if of_1 else math.nan}
 

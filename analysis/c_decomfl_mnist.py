@@ -95,17 +95,20 @@ def row(method: str, at: int, runs: list[records.Run]) -> dict[str, Any]:
 
 def text(rows: list[dict[str, Any]]) -> str:
     """Table with a row per method and round."""
-    header = ("method", "rounds", "printed", "ours", "s a round", "seeds")
-    return wording.text_table(header, [[NAMES[r["method"]], f"{r['round']:,}", *told(r)] for r in rows])
 
+    def span(key: str, form: str, otherwise: str) -> wording.Cell:
+        keys = key.format("least"), key.format("largest")
+        return lambda r: " to ".join(f"{r[k]:{form}}" for k in keys) if r["seeds"] else otherwise
 
-def told(row: dict[str, Any]) -> list[str]:
-    """The cells of a row behind its round."""
-    printed = f"{row['printed_least_percent']:.1f} to {row['printed_largest_percent']:.1f}"
-    if not row["seeds"]:
-        return [printed, "not run", "-", "0"]
-    ours = f"{row['least_percent']:.1f} to {row['largest_percent']:.1f}"
-    return [printed, ours, f"{row['seconds_least']:.2f} to {row['seconds_largest']:.2f}", str(row["seeds"])]
+    columns: dict[str, wording.Cell] = {
+        "method": lambda r: NAMES[r["method"]],
+        "rounds": lambda r: f"{r['round']:,}",
+        "printed": lambda r: f"{r['printed_least_percent']:.1f} to {r['printed_largest_percent']:.1f}",
+        "ours": span("{}_percent", ".1f", "not run"),
+        "s a round": span("seconds_{}", ".2f", "-"),
+        "seeds": "seeds",
+    }
+    return wording.table(rows, columns)
 
 
 if __name__ == "__main__":

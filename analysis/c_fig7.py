@@ -96,7 +96,8 @@ def report(given: Any) -> Report:
     found = [look_at(model, given) for model in without_repetitions(models)]
     command.tell("c_fig7", doubts(found))
     density = [point for f in found for point in points(f, given)]
-    return Report(text(found), about(given), [row(f, given) for f in found], draw(found, given), {"_density": density})
+    table = wording.text_table(HEADER, [words_of(f) for f in found])
+    return Report(table, about(given), [row(f, given) for f in found], draw(found, given), {"_density": density})
 
 
 FLAGS = {
@@ -241,11 +242,6 @@ def row(found: Found, given: argparse.Namespace) -> dict[str, Any]:
 
 
 HEADER = ("model", "n", "loss", "tr(H)", "|H|_2", "residual", "smallest", "largest", "tr(H)/|H|_2", "tr(H+)/|H|_2")
-
-
-def text(found: Sequence[Found]) -> str:
-    """The table."""
-    return wording.text_table(HEADER, [words_of(f) for f in found])
 
 
 def words_of(found: Found) -> list[str]:

@@ -76,7 +76,7 @@ def settings_of(size: str, names: Sequence[str]) -> list[Setting]:
 def report(flags: Any) -> Report:
     """The table."""
     rows = [row for size in flags.sizes for row in rows_of(size, settings_of(size, flags.settings))]
-    return Report(table(rows), NOTE, rows)
+    return Report(wording.table(rows, COLUMNS, left=3), NOTE, rows)
 
 
 FLAGS = {
@@ -151,41 +151,20 @@ def weight_bytes(problem: SplitLM, method: str) -> int:
 
 # --- table
 
-HEADER = (
-    "GPT-2",
-    "texts x tokens",
-    "method",
-    "head",
-    "step, GiB",
-    "weights, GiB",
-    "together",
-    "[C], GB",
-    "3F, 10^12",
-    "computed",
-    "[C]",
-)
-
-
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """A row per size, setting, head and method."""
-    return wording.text_table(HEADER, [told_of(row) for row in rows], left=3)
-
-
-def told_of(row: dict[str, Any]) -> list[str]:
-    """The cells of a row on screen."""
-    name = NAMES[row["method"]] + (", computing blocks again" if row["recomputes"] else "")
-    step, weights = row["step_bytes"] / GIB, row["weight_bytes"] / GIB
-    return [
-        row["size"],
-        f"{row['texts']} x {row['tokens']}",
-        name,
-        str(row["head_blocks"]) or "-",
-        *wording.digits(step, weights, step + weights),
-        "" if row["paper_gb"] is None else f"{row['paper_gb']:.2f}",
-        "" if row["recomputes"] else wording.digits(row["operations_3f"] / 1e12)[0],
-        *wording.digits(row["operations_computed"] / 1e12),
-        "" if row["paper_operations"] is None else f"{row['paper_operations']:.2f}",
-    ]
+COLUMNS: dict[str, wording.Cell] = {
+    "GPT-2": "size",
+    "texts x tokens": lambda r: f"{r['texts']} x {r['tokens']}",
+    "method": lambda r: NAMES[r["method"]] + (", computing blocks again" if r["recomputes"] else ""),
+    "head": lambda r: r["head_blocks"] if r["head_blocks"] != "" else "-",
+    "step, GiB": wording.four("step_bytes", GIB),
+    "weights, GiB": wording.four("weight_bytes", GIB),
+    "together": lambda r: wording.digits((r["step_bytes"] + r["weight_bytes"]) / GIB)[0],
+    "[C], GB": lambda r: "" if r["paper_gb"] is None else f"{r['paper_gb']:.2f}",
+    "3F, 10^12": lambda r: "" if r["recomputes"] else wording.digits(r["operations_3f"] / 1e12)[0],
+    "computed": wording.four("operations_computed", 1e12),
+    "[C]": lambda r: "" if r["paper_operations"] is None else f"{r['paper_operations']:.2f}",
+}
+"""Of the table on screen."""
 
 
 if __name__ == "__main__":

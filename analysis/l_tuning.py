@@ -10,7 +10,8 @@ forward passes and bytes up).
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -142,36 +143,29 @@ def bytes_of(group: Group, way: str) -> Array:
     return np.asarray(np.cumsum(totals, axis=1).mean(axis=0), np.float64)
 
 
-def kib_up(group: Group) -> Array:
-    """(R,) the same up, in KiB."""
-    return bytes_of(group, "up") / 1024
-
-
 # --- tables
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """A row per way at its best step."""
-    header = ("weights", "way", "step", "loss", "accuracy (%)", "rounds", "passes", "D", "B up", "B down", "seeds")
-    cells = [
-        [
-            r["weights"],
-            NAMES[r["way"]],
-            r["step"] + edges.MARK * bool(r["at_edge"]),
-            f"{r['loss_mean']:.3f}" + ("" if math.isnan(r["loss_sd"]) else f" ± {r['loss_sd']:.3f}"),
-            wording.mean_of(r, "accuracy"),
-            *(costs(r) if r["way"] not in UNTUNED else [""] * 5),
-            str(r["seeds"]),
-        ]
-        for r in rows
-    ]
-    return wording.text_table(header, cells, left=3)
 
+    def tuned(told: Callable[[Any], Any]) -> wording.Cell:
+        return lambda r: "" if r["way"] in UNTUNED else told(r)
 
-def costs(row: dict[str, Any]) -> list[str]:
-    """Rounds, passes, directions per parameter, bytes."""
-    told = (f"{row[key]:,.0f}" for key in ("bytes_up_a_round", "bytes_down_a_round"))
-    return [str(row["rounds"]), f"{row['passes']:,.0f}", *wording.digits(row["directions_per_parameter"]), *told]
+    columns: dict[str, wording.Cell] = {
+        "weights": "weights",
+        "way": lambda r: NAMES[r["way"]],
+        "step": lambda r: r["step"] + edges.MARK * bool(r["at_edge"]),
+        "loss": lambda r: f"{r['loss_mean']:.3f}" + ("" if math.isnan(r["loss_sd"]) else f" ± {r['loss_sd']:.3f}"),
+        "accuracy (%)": lambda r: wording.mean_of(r, "accuracy"),
+        "rounds": tuned(itemgetter("rounds")),
+        "passes": tuned(wording.numbers(",.0f", "passes")),
+        "D": tuned(wording.four("directions_per_parameter")),
+        "B up": tuned(wording.numbers(",.0f", "bytes_up_a_round")),
+        "B down": tuned(wording.numbers(",.0f", "bytes_down_a_round")),
+        "seeds": "seeds",
+    }
+    return wording.table(rows, columns, left=3)
 
 
 def attempts(rows: Sequence[dict[str, Any]]) -> str:
@@ -193,7 +187,7 @@ def draw(groups: Sequence[Group]) -> Any:
     blocks = split([g for g in groups if g.entry("weights") == "pretrained" and g.runs], task)
     budgets = {
         "forward passes of a client (a backward pass is two)": passes,
-        "KiB up of a client": kib_up,
+        "KiB up of a client": lambda group: bytes_of(group, "up") / 1024,
     }
     figure, panels = figures.canvas(len(blocks), 2, figures.PAGE, 2.4, sharey="row")
     ways = [way for way in NAMES if way in entries(groups, "way")]

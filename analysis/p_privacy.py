@@ -64,7 +64,7 @@ Row = Mapping[str, Any]
 
 def report(groups: Sequence[Group]) -> Report:
     """The tables and the figure."""
-    rows = rows_of(groups)
+    rows = choosing.rows(groups, (*COMMON, "rounds"), "step", validated, columns)
     best = [row for row in rows if row["best"]]
     cells = split([row for row in best if row["cell"] != SHARES], lambda r: r["cell"])
     parts = [f"{CELLS.get(cell, cell)}\n{tables(found)}" for cell, found in cells.items()]
@@ -80,9 +80,9 @@ main = study("p_privacy", __doc__, GRIDS, (*COMMON, "rounds"), report, needed=CO
 # --- what the runs say
 
 
-def rows_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """The rows of the CSV: a row per group."""
-    return choosing.rows(groups, (*COMMON, "rounds"), "step", validated, columns)
+def first(group: Group, column: str) -> float:
+    """A column's last number on seed 1; nan without it."""
+    return float(series(group.seeds[1], column)[-1]) if 1 in group.seeds else math.nan
 
 
 def validated(same: Sequence[Group]) -> list[float]:
@@ -92,21 +92,18 @@ def validated(same: Sequence[Group]) -> list[float]:
     ]
 
 
-def first(group: Group, column: str) -> float:
-    """A column's last number on seed 1; nan without it."""
-    return float(series(group.seeds[1], column)[-1]) if 1 in group.seeds else math.nan
-
-
 def columns(group: Group) -> dict[str, Any]:
-    """What the CSV has of a group beside its accuracy."""
+    """What the CSV has of a group beside its accuracy; the noise multiplier is nan where nothing is clipped."""
+    config, runs = group.config, group.runs
+    sent, count = (sum(run.clients[what].sum() for run in runs) for what in ("bytes_up", "messages"))
     return {
         "validation_percent": 100 * first(group, "validation_accuracy"),
         **{name: of_all(group, name) for name in ("clipped", "signal")},
-        "epsilon_spent": spent(group),
-        "noise_multiplier": noise(group),
-        "bytes_up_each": bytes_up(group),
-        "participants": participants(group),
-        "n": size(group),
+        "epsilon_spent": mean_sd(np.array([series(r, "epsilon")[-1] for r in runs if "epsilon" in r.rounds]))[0],
+        "noise_multiplier": float(config.get("noise_multiplier", math.nan) or math.nan),
+        "bytes_up_each": float(sent / max(1, count)),
+        "participants": float(config.get("beta", 0)) * float(config["m"]),
+        "n": len(runs[0].final["x"]) if runs else 0,
         "by_seed_percent": by_seed(100 * group.last("test_accuracy")),
         "loss_by_seed": by_seed(group.last("test_loss")),
     }
@@ -121,32 +118,6 @@ def of_all(group: Group, column: str) -> float:
     """The root mean square of a column over all rounds and seeds; nan where there is none."""
     values = [series(run, column) for run in group.runs if column in run.rounds]
     return float(np.sqrt(np.nanmean(np.square(values)))) if values and not np.isnan(values).all() else math.nan
-
-
-def spent(group: Group) -> float:
-    """The account's epsilon of the whole run."""
-    return mean_sd(np.array([series(r, "epsilon")[-1] for r in group.runs if "epsilon" in r.rounds]))[0]
-
-
-def noise(group: Group) -> float:
-    """z; nan where nothing is clipped."""
-    return float(group.config.get("noise_multiplier", math.nan) or math.nan)
-
-
-def participants(group: Group) -> float:
-    """q m."""
-    return float(group.config.get("beta", 0)) * float(group.config["m"])
-
-
-def bytes_up(group: Group) -> float:
-    """Bytes of a client's reply."""
-    messages = [(run.clients["bytes_up"].sum(), run.clients["messages"].sum()) for run in group.runs]
-    return float(sum(up for up, _ in messages) / max(1, sum(count for _, count in messages)))
-
-
-def size(group: Group) -> int:
-    """n, from the last model."""
-    return len(group.runs[0].final["x"]) if group.runs else 0
 
 
 # --- tables

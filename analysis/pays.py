@@ -179,7 +179,7 @@ def rows_of(study: Study, folder: Path) -> list[dict[str, Any]]:
     Raises:
         UserError: its table is missing, or has not one row of each method that is compared.
     """
-    found = [line for line in read(folder / f"{study.table}.csv") if matches(line, study.where)]
+    found = [line for line in read(folder / f"{study.table}.csv") if study.where.items() <= line.items()]
     lines = {line["method"]: line for line in found}
     if len(lines) < len(found):
         twice = [method for method in lines if sum(line["method"] == method for line in found) > 1]
@@ -229,11 +229,6 @@ def read(path: Path) -> list[Row]:
         return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}; run the study's script first") from error
-
-
-def matches(line: Row, where: Mapping[str, str]) -> bool:
-    """Whether a line has these entries."""
-    return all(line[column] == entry for column, entry in where.items())
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

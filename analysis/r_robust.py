@@ -30,17 +30,12 @@ Row = Mapping[str, Any]
 
 def report(groups: Sequence[Group]) -> Report:
     """The tables."""
-    rows = rows_of(groups)
+    at_the_end = choosing.by(lambda run: 100 * choosing.at_the_end(run, VALIDATION))
+    rows = choosing.rows(groups, COMMON, "local", at_the_end)
     return Report(text(rows), f"{NOTE} {wording.caption(groups, ('gamma', 'gamma_local'))}.", rows)
 
 
 main = study("r_robust", __doc__, ["r_robust.toml", "r_robust_scalars.toml"], COMMON, report, needed=COMMON)
-
-
-def rows_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """The rows of the CSV: a row per group; `best` of the steps of one aggregate under one attack."""
-    at_the_end = choosing.by(lambda run: 100 * choosing.at_the_end(run, VALIDATION))
-    return choosing.rows(groups, COMMON, "local", at_the_end)
 
 
 def text(rows: Sequence[Row]) -> str:

@@ -5,7 +5,6 @@ import csv
 import fcntl
 import importlib
 import shutil
-import statistics
 import struct
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -26,7 +25,6 @@ from zofl_mpi.run.grid import file
 
 CELLS = {"a1000-b0.9": (1000.0, 0.9), "a0.1-b0.5": (0.1, 0.5)}
 """Of [A]'s grids: alpha and beta."""
-METHODS, SEEDS, READINGS = ("zo_hfl", "fedavg"), ("1", "2"), ("default", "mu-10", "pixels-raw")
 PAPER: dict[tuple[object, ...], dict[str, float]] = {
     ("digits", 1000.0, 0.9): {"zo_hfl": 50.0, "fedavg": 60.0},
     ("digits", 0.1, 0.5): {"zo_hfl": 70.0},
@@ -206,18 +204,6 @@ def table_of(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file."""
     with path.open(newline="") as table:
         return list(csv.DictReader(table))
-
-
-def same(told: str, value: float) -> bool:
-    """Whether a cell of a CSV has this number; nothing stands for nan."""
-    return (told == "" and np.isnan(value)) or (told != "" and float(told) == pytest.approx(value, rel=1e-12))
-
-
-def check_difference(row: dict[str, str], keys: tuple[str, str], one: list[float], other: list[float]) -> None:
-    """A row has mean and deviation of differences seed by seed. Mutation: the deviation of a difference of means."""
-    less = [a - b for a, b in zip(one, other, strict=True)]
-    assert float(row[keys[0]]) == pytest.approx(statistics.mean(less), abs=1e-9)
-    assert float(row[keys[1]]) == pytest.approx(statistics.stdev(less), abs=1e-9)
 
 
 def check_figure(stem: Path, inches: float = 0.0) -> None:
