@@ -230,7 +230,20 @@ class Federation:
         """
         from zofl_mpi.data.memory import put_together
 
-        return put_together(clients, test, server, validation, columns, seed)
+        found = put_together(clients, test, server, validation, columns, seed)
+        labels = np.zeros(len(found.x), np.int64) if found.is_regression else found.y
+        targets = found.y if found.is_regression else None
+        whole = Dataset(found.x.reshape(len(found.x), -1), labels, found.classes, targets=targets)
+        parts = {what: whole.subset(rows) for what, rows in found.held_out_rows.items()}
+        return Federation(
+            parts.get("server", whole.subset(np.zeros(0, np.int64))),
+            tuple(map(whole.subset, found.clients)),
+            parts["test"],
+            channels=found.shape[0] if len(found.shape) == 3 else 1,
+            validation=parts.get("validation"),
+            shape=found.shape,
+            fingerprint=f"{whole.fingerprint()}, {found.checksum}",
+        )
 
     @property
     def weights(self) -> NDArray[np.float64]:

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.arrays import Array
-from zofl_mpi.data import Dataset, Federation
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
 PAIR = "a pair (x, y) of arrays, or a data set whose samples are such pairs"
+PARTS = {"server": "the server", "test": "the test part", "validation": "the validation part"}
+"""{part: its name in error messages}"""
 DTYPES = {"f": np.float32, "u": np.uint8, "i": np.int64, "b": np.uint8}
+
+
+class Together(NamedTuple):
+    """All samples, and the rows of each holder."""
+
+    x: Array  # (N, ...)
+    y: Array  # (N,) int64 labels, or (N, ...) float64 targets
+    shape: tuple[int, ...]  # of one input
+    classes: int
+    is_regression: bool
+    clients: list[NDArray[np.int64]]  # rows of each client
+    held_out_rows: dict[str, NDArray[np.int64]]  # rows of server, test, validation, if present
+    checksum: str  # of the assignment of rows
 
 
 def put_together(
@@ -25,7 +39,7 @@ def put_together(
     validation: Any,
     columns: tuple[str, str] | None,
     seed: int,
-) -> Federation:
+) -> Together:
     """Joins the samples of clients, server and held-out parts; arguments as in `Federation.of_clients`."""
     names = [str(name) for name in clients] if isinstance(clients, Mapping) else [str(k) for k in range(len(clients))]
     held = list(clients.values()) if isinstance(clients, Mapping) else list(clients)
@@ -60,18 +74,9 @@ def put_together(
         if not len(own):
             raise UserError(f"{who} has no sample; leave it out, or hold out a smaller share")
     checksum = zlib.crc32(repr([(who, len(own), zlib.crc32(own.tobytes())) for who, own in rows.items()]).encode())
-    labels, targets = (np.zeros(len(x), np.int64), y) if is_regression else (y, None)
-    whole = Dataset(x.reshape(len(x), -1), labels, classes, targets=targets)
-    parts = {who: whole.subset(own) for who, own in rows.items()}
-    return Federation(
-        parts.get("the server", whole.subset(np.zeros(0, np.int64))),
-        tuple(parts[f"client {name}"] for name in names),
-        parts["the test part"],
-        channels=shape[0] if len(shape) == 3 else 1,
-        validation=parts.get("the validation part"),
-        shape=shape,
-        fingerprint=f"{whole.fingerprint()}, parts crc32 {checksum:08x}",
-    )
+    held_out_rows = {what: rows[who] for what, who in PARTS.items() if who in rows}
+    by_client = [rows[f"client {name}"] for name in names]
+    return Together(x, y, shape, classes, is_regression, by_client, held_out_rows, f"parts crc32 {checksum:08x}")
 
 
 def _is_share(part: Any) -> bool:
