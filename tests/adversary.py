@@ -29,6 +29,9 @@ import h5py
 import numpy as np
 
 import tests.retyped
+from tests.unit.test_messages import changed
+from zofl_mpi.engine import messages
+from zofl_mpi.methods.zo_hfl import ZOHFLState
 from zofl_mpi.run import records
 from zofl_mpi.run.records.hdf5 import set_attributes, texts
 
@@ -183,10 +186,6 @@ def forged() -> Iterator[Attack]:
 
 
 def _state(name: str, value: Any) -> None:
-    from tests.unit.test_messages import changed
-    from zofl_mpi.engine import messages
-    from zofl_mpi.methods.zo_hfl import ZOHFLState
-
     found = records.load_checkpoint("a.ckpt.h5")
     fields = {"x": np.zeros(640, np.float32), "gradient_f1_norm": 0.0, "gradient_f2_norm": 0.0, "local_steps": 0}
     if isinstance(value, list):  # which no message holds

@@ -64,7 +64,7 @@ T, TARGETS = lm_toy.CONTEXT - 2, 9
 
 def allocated(work: Callable[[], object], ignored: Collection[int]) -> int:
     """The most bytes that torch's allocator has given out at once in `work`, those of some sizes not counted."""
-    gc.collect()  # garbage of other tests, freed meanwhile, would count as memory given back
+    gc.collect()  # garbage of other steps, freed meanwhile, would count as memory given back
     gc.disable()
     try:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:

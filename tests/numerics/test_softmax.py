@@ -14,7 +14,7 @@ import pytest
 from tests.numerics.first_order import COMPILED, KERNELS
 from tests.numerics.samples import DATA, STREAMS, UNIT, WEIGHTS, C, N, batches, close, p, points, terms
 from zofl_mpi.data import Dataset
-from zofl_mpi.engine.setting import PlansWork, Work
+from zofl_mpi.engine.setting import Method, Work
 from zofl_mpi.engine.streams import Purpose
 from zofl_mpi.errors import UserError
 from zofl_mpi.numerics.descent import descend
@@ -187,7 +187,7 @@ def test_auto_follows_from_sizes_and_what_is_installed(classes, features, monkey
 def test_what_a_kernel_follows_from_has_no_place_for_a_runs_length():
     """Mutation: rounds, or what grows with them, among what a method states for this choice."""
     assert [field.name for field in dataclasses.fields(Work)] == ["batch"]
-    assert list(inspect.signature(PlansWork.work).parameters) == ["self"]
+    assert list(inspect.signature(Method.work).parameters) == ["self"]
 
 
 def test_the_kernel_that_is_named_is_computed(monkeypatch):

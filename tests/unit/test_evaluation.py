@@ -11,7 +11,7 @@ from zofl_mpi.engine.setting import Setting
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.rounds.base import eval_data
 from zofl_mpi.run.command import flags
-from zofl_mpi.run.command.plan import RunFlags
+from zofl_mpi.run.command.run_flags import RunFlags
 from zofl_mpi.run.loop.evaluation import cap_eval_samples, held_out
 
 

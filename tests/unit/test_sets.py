@@ -96,7 +96,7 @@ def test_rows_are_projected_on_their_own():
     changed = y + np.array([[1.0], [0.0], [0.0]])
     for project in (
         lambda rows: projections.ball(rows, CENTRE, np.array([0.0, 0.5, 50.0])),
-        lambda rows: projections.simplex(rows, 2.0),
+        projections.simplex,
     ):
         assert not np.array_equal(project(y), y) and np.array_equal(project(changed)[1:], project(y)[1:])
 

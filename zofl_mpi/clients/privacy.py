@@ -11,7 +11,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Literal, Protocol, TypeVar, final, runtime_checkable
+from typing import Any, Literal, TypeVar, final
 
 import numpy as np
 
@@ -50,17 +50,6 @@ class Clipped:
 
     change: Array = finite("a client's reply is not finite, so it cannot be clipped; a smaller step size may help")
     was_clipped: float = field(metadata=APART)  # 1.0 if clipped; for the experimenter, not communicated
-
-
-@runtime_checkable
-class Participation(Protocol):
-    """The sampling of participants, as in `rounds.base.Sampling`."""
-
-    each: bool
-    expected: float
-
-    def __call__(self, r: int) -> list[int]:
-        """S_r."""
 
 
 @final
@@ -102,20 +91,12 @@ class Privacy(Between):
     participation: Literal["fixed", "poisson"] = "fixed"
     trust: Literal["server", "nobody"] = "server"
     mechanism: Literal["gaussian", "laplace"] = "gaussian"
-    protects = True
+    protects = private = reads_change = True
 
     @property
     def active(self) -> bool:
         """True if replies are clipped."""
         return self.clip != NONE
-
-    @property
-    def private(self) -> bool:
-        return self.active
-
-    @property
-    def reads_change(self) -> bool:
-        return self.active
 
     @property
     def poisson(self) -> bool:
@@ -140,7 +121,7 @@ class Privacy(Between):
         kinds = changes.steps(type(method)).values()
         scalars = bool(kinds) and all(c.scalar for kind in kinds for c in changes.of(kind))
         self._known["along"] = {kind for kind in kinds if changes.along(kind)}
-        if self.active and not isinstance(method.sampling, Participation):
+        if self.active and not hasattr(method.sampling, "expected"):
             own = f"{type(method).__name__} has no `sampling: Sampling = flag_group()` (zofl_mpi.rounds.base)"
             raise UserError(f"--clip {self.clip:g}: the account needs who takes part, and {own}")
         self.bind(method, method.sampling, scalars)
@@ -212,9 +193,8 @@ class Privacy(Between):
 
     def as_sent(self, reply: Any) -> Any:
         found = changes.of(type(reply)) if self.active else ()
-        return (
-            Clipped(change=np.zeros(len(found)), was_clipped=0.0) if found and all(c.scalar for c in found) else reply
-        )
+        scalars = found and all(c.scalar for c in found)
+        return Clipped(change=np.zeros(len(found)), was_clipped=0.0) if scalars else reply
 
     # --- the server
 
@@ -341,6 +321,5 @@ def _refuse_others(reply: Any) -> None:
         array = messages.as_array(value)
         if path[0] in others and array is not None and array.size:
             why = next(f.metadata.get("leaves") for f in fields(kind) if f.name == path[0])
-            raise UserError(
-                f"--clip: {why or f'{kind.__name__}.{path[0]}, which is no change, would leave the client'}"
-            )
+            what = why or f"{kind.__name__}.{path[0]}, which is no change, would leave the client"
+            raise UserError(f"--clip: {what}")

@@ -60,16 +60,16 @@ def put_together(
     x, y, shape, classes, is_regression = _joined(arrays)
     ends = np.cumsum([len(pair[0]) for pair in arrays.values()])
     rows = dict(zip(arrays, np.split(np.arange(len(x), dtype=np.int64), ends[:-1]), strict=True))
-    drawn, generator = dict[str, list[NDArray[np.int64]]](), Streams(seed)(Purpose.SPLIT)
+    generator = Streams(seed)(Purpose.SPLIT)
     for what, share in (("test", test), ("validation", validation)):
-        for who in list(rows)[:m] + (["the server"] * (server is not None and what == "validation")):
-            if _is_share(share):
+        if _is_share(share):
+            drawn = list[NDArray[np.int64]]()
+            for who in list(rows)[:m] + (["the server"] * (server is not None and what == "validation")):
                 order = generator.permutation(rows[who])
                 taken = round(float(share) * len(order))
-                drawn.setdefault(what, []).append(order[:taken])
+                drawn.append(order[:taken])
                 rows[who] = np.sort(order[taken:])
-    for what, parts in drawn.items():
-        rows[f"the {what} part"] = np.sort(np.concatenate(parts))
+            rows[f"the {what} part"] = np.sort(np.concatenate(drawn))
     for who, own in rows.items():
         if not len(own):
             raise UserError(f"{who} has no sample; leave it out, or hold out a smaller share")

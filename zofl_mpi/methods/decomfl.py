@@ -50,14 +50,10 @@ class DeComFL(UnsplitMethod):
 
     def round(self, state: SplitState, r: int, clients: Clients) -> SplitState:
         """Ask the participants for their scalars and step by the means."""
-        to, buffers = self.training.participants(r), torch.cat([state.buffers, state.buffers_s])
-        message = ModelBroadcast(
-            self.full_theta(state), state.optimiser, buffers, r, self.rule.span, self.problem.arithmetic
-        )
-        latest = self.training.latest(r)
-        booked = {i: message.booked(self.scalar_bytes * (r - latest.get(i, 0))) for i in to}
-        zeros = np.zeros((self.training.h, self.n_p))
-        average, loss = self.averaged(clients, self.train, message, to, booked, zeros)
+        message, latest = self.broadcast(state, r), self.training.latest(r)
+        missed = {i: r - latest.get(i, 0) for i in self.training.participants(r)}
+        booked = {i: message.booked(self.scalar_bytes * rounds) for i, rounds in missed.items()}
+        average, loss = self.averaged(clients, message, booked, np.zeros((self.training.h, self.n_p)))
         x, moments = message.x.clone(), copied(state.optimiser)
         self.replay(x, moments, r, average.differences)
         return self.next_state(SplitState, x, average.buffers, optimiser=moments, local_loss=loss)

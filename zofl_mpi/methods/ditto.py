@@ -56,6 +56,5 @@ class Ditto(FirstOrder):
 
     @property
     def round_cost(self) -> RoundCost:
-        return replace(
-            super().round_cost, gradients=2, vectors=3, holds_x=True
-        )  # in v's steps x, the first v and the pull
+        # vectors: in v's steps x, the first v and the pull
+        return replace(super().round_cost, gradients=2, vectors=3, holds_x=True)

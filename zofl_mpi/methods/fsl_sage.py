@@ -97,9 +97,8 @@ class FSLSAGE(SplitMethod):
         uploads, targets = [], []
         for s, y in recent.uploads(i):
             leaf, labels = problem.to_device(s).detach().requires_grad_(), problem.to_device(y)
-            with problem.server_side.bound_to(
-                main.theta, main.buffers.clone(), running
-            ):  # its running statistics stay unchanged
+            # a copy: the server's running statistics stay unchanged
+            with problem.server_side.bound_to(main.theta, main.buffers.clone(), running):
                 targets.append(torch.autograd.grad(problem.server_loss(leaf, labels), leaf)[0])
             uploads.append((leaf, labels))
         theta = problem.to_device(problem.client_side.initial()[0])

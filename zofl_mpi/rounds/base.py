@@ -17,7 +17,7 @@ from zofl_mpi.engine import messages
 from zofl_mpi.engine.between import bytes_up, sent, vectors_between
 from zofl_mpi.engine.fields import UsedWith
 from zofl_mpi.engine.fleet import Needs, RoundWork
-from zofl_mpi.engine.setting import Drawable, P, Work
+from zofl_mpi.engine.setting import P, Work
 from zofl_mpi.numerics.schedules import parse_decay, stepsize
 from zofl_mpi.problems import Batch, Smooth, Vector
 
@@ -176,8 +176,8 @@ def scaled_to_one(weights: Mapping[int, float], asked: Collection[int]) -> Mappi
 
 
 def eval_data(setting: Setting[Any], data: Any, i: int | None = None) -> Any:
-    """Fixed evaluation subset of client i's data (None: of the server's)."""
-    if not isinstance(data, Drawable):
+    """Fixed evaluation subset of client i's data (None: of the server's); all of it if it is no `data.Dataset`."""
+    if not hasattr(data, "drawn"):
         return data
     return data.drawn(setting.eval_samples, setting.streams(Purpose.EVALUATION, i=setting.m if i is None else i))
 
@@ -232,12 +232,10 @@ class EstimatesCost(OnProblem[P], ABC):
 
     @property
     def kernel(self) -> str:
-        """Name of the step's kernel; kernels agree to rounding only."""
         return str(cast(Any, self.problem).kernel_name(self._largest()))
 
     @property
     def example_reply(self) -> Any:
-        """An example of a participant's reply."""
         return self.round_cost.up
 
     def work(self) -> Work:
@@ -250,7 +248,6 @@ class EstimatesCost(OnProblem[P], ABC):
         return Loads(samples.tolist())
 
     def plan(self, rounds: int) -> dict[str, str | float]:
-        """The lines of --dry-run."""
         cost, problem = self.round_cost, cast(Any, self.problem)
         asked, steps, samples = map(sum, zip(*(self._totals(cost, r) for r in range(rounds)), strict=True))
         down, up = self._bytes(cost)

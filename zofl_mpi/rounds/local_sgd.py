@@ -203,7 +203,6 @@ class FirstOrder(EstimatesCost[Smooth]):
 
     @property
     def sampling(self) -> Sampling:
-        """Sampling of a round's participants."""
         return self.local.sampling
 
     @property

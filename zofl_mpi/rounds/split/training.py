@@ -7,7 +7,7 @@ from typing import Literal, TypeVar, final
 
 import numpy as np
 
-from zofl_mpi import Client, Loads, Purpose, Setting, UserError, at_least, demand, fraction
+from zofl_mpi import Client, Purpose, Setting, UserError, at_least, demand, fraction
 from zofl_mpi.numerics.optimisers import Optimiser
 from zofl_mpi.numerics.schedules import Pace
 from zofl_mpi.problems import Batch, Split
@@ -126,10 +126,6 @@ class Training:
     def client_weights(self) -> Mapping[int, float]:
         """{i: w_i} of all clients, summing to 1."""
         return ClientWeights(self.setting, self.weights)
-
-    def loads(self) -> Loads:
-        """Local steps of each client; the server takes their uploads in turn."""
-        return Loads([self.steps(i) for i in range(self.setting.m)], paced=True)
 
     # --- rounds, a function of the seed
 

@@ -19,22 +19,8 @@ from typing import Any
 
 from zofl_mpi.errors import UserError, warn
 from zofl_mpi.run.command import flags
+from zofl_mpi.run.command.run_flags import UNSTORED_FLAGS
 
-UNSTORED_FLAGS = {
-    "out",
-    "force",
-    "paper",
-    "resume",
-    "server_ranks",
-    "survive",
-    "round_timeout",
-    "config",
-    "dry_run",
-    "quiet",
-    "track",
-    "verbose",
-}
-"""Flags of one command, not stored in the result."""
 PATH_FLAGS = ("data_dir",)
 """Flags with paths of a machine; taken from a file only if sealed by the same user."""
 SEAL, SECRET_BYTES = "seal", 32
