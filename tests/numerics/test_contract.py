@@ -78,7 +78,8 @@ def network(
 
 
 HEAVY = torch.tensor([1.0, 2, 3, 4])
-MEANS: dict[str, tuple[Dataset, Callable[..., Any]]] = {
+Cases = dict[str, tuple[Dataset, Callable[..., Any]]]
+MEANS: Cases = {
     "softmax": (UNIT, lambda dtype=np.float64: Softmax(p, C, "numpy", weights=WEIGHTS, terms=terms(), dtype=dtype)),
     "cross-entropy": (UNIT, partial(network, partial(layers, C), UNIT, None)),
     "smoothed": (UNIT, partial(network, partial(layers, C), UNIT, nn.CrossEntropyLoss(label_smoothing=0.1))),
@@ -92,14 +93,14 @@ MEANS: dict[str, tuple[Dataset, Callable[..., Any]]] = {
 }
 """Problems whose loss is a mean of the samples' own."""
 NETWORKS = [name for name in MEANS if name != "softmax"]
-CLASS_WEIGHTS = {"class weights": (UNIT, partial(network, partial(layers, C), UNIT, nn.CrossEntropyLoss(HEAVY)))}
-RELU = {
+CLASS_WEIGHTS: Cases = {"class weights": (UNIT, partial(network, partial(layers, C), UNIT, nn.CrossEntropyLoss(HEAVY)))}
+RELU: Cases = {
     f"relu, {kind}": (DATA[kind], lambda dtype=np.float64: ReLUNet(p, 3, lam=0.3, rectifier=3.0, dtype=dtype))
     for kind in ("bytes in [0, 1]", "standardised", "per feature")
 }
 MEANS |= RELU  # of which the loss is the smooth twin's, `losses` are not
-ALL: dict[str, tuple[Dataset, Callable[..., Any]]] = {**MEANS, **CLASS_WEIGHTS}
-KINKED = {
+ALL: Cases = {**MEANS, **CLASS_WEIGHTS}
+KINKED: Cases = {
     f"cnn, {kind}": (DATA[kind], partial(network, lambda: CNN(SHAPE, C, (2, 3)), DATA[kind], None, shape=SHAPE))
     for kind in ("standardised", "per feature")
 }
