@@ -129,7 +129,7 @@ def same_initial_parameters() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def earlier_files_cost_no_collection() -> None:
-    """The garbage collector no longer looks at what earlier files of tests keep: in a worker soon a second each time."""
+    """The garbage collector skips what earlier files of tests keep: in a worker soon a second each time."""
     gc.collect()
     gc.freeze()
 

@@ -191,7 +191,7 @@ def submitted(words: list[str], capsys: Any) -> None:
 
 @pytest.fixture(name="here")
 def fixture_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the pages' own modules, grids, table and texts, and a cache of its own; --dry-run times no round."""
+    """A folder with the pages' own modules, grids, table and texts, a cache of its own; --dry-run times no round."""
     monkeypatch.setenv("ZOFL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(trial, "TRIAL_SECONDS", 0.01)
     for module, code in own().items():

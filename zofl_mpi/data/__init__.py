@@ -230,7 +230,18 @@ class Federation:
         """
         from zofl_mpi.data.memory import put_together
 
-        return put_together(clients, test, server, validation, columns, seed)
+        found = put_together(clients, test, server, validation, columns, seed)
+        whole = Dataset(found.inputs, found.labels, found.classes, targets=found.targets)
+        parts = {who: whole.subset(rows) for who, rows in found.rows.items()}
+        return Federation(
+            parts.get("the server", whole.subset(np.zeros(0, np.int64))),
+            tuple(parts.values())[: len(clients)],
+            parts["the test part"],
+            channels=found.shape[0] if len(found.shape) == 3 else 1,
+            validation=parts.get("the validation part"),
+            shape=found.shape,
+            fingerprint=f"{whole.fingerprint()}, {found.checksum}",
+        )
 
     @property
     def weights(self) -> NDArray[np.float64]:

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zofl_mpi.arrays import Array
-from zofl_mpi.data import Dataset, Federation
 from zofl_mpi.engine.streams import Purpose, Streams
 from zofl_mpi.errors import UserError
 
 PAIR = "a pair (x, y) of arrays, or a data set whose samples are such pairs"
 DTYPES = {"f": np.float32, "u": np.uint8, "i": np.int64, "b": np.uint8}
+
+
+class Together(NamedTuple):
+    """All samples, and the rows of each holder."""
+
+    inputs: Array  # (N, p)
+    labels: NDArray[np.int64]  # (N,)
+    targets: Array | None  # (N, ...) float64, with all labels 0; None for classes
+    classes: int
+    shape: tuple[int, ...]  # of one input
+    rows: dict[str, NDArray[np.int64]]  # of each client, then of "the server", "the test part", "the validation part"
+    checksum: str  # of `rows`
 
 
 def put_together(
@@ -25,14 +36,14 @@ def put_together(
     validation: Any,
     columns: tuple[str, str] | None,
     seed: int,
-) -> Federation:
+) -> Together:
     """Joins the samples of clients, server and held-out parts; arguments as in `Federation.of_clients`."""
-    names = [str(name) for name in clients] if isinstance(clients, Mapping) else [str(k) for k in range(len(clients))]
-    held = list(clients.values()) if isinstance(clients, Mapping) else list(clients)
-    if not held:
+    named = clients.items() if isinstance(clients, Mapping) else enumerate(clients)
+    given, m = {f"client {name}": each for name, each in named}, len(clients)
+    if not given:
         raise UserError("Federation.of_clients: there is no client; give {name: (x, y), ...}")
-    given = {f"client {name}": each for name, each in zip(names, held, strict=True)}
-    m = len(given)
+    if len(given) < m:
+        raise UserError("Federation.of_clients: two clients have names that read alike; give each its own")
     given |= {"the server": server} if server is not None else {}
     for what, part in (("test", test), ("validation", validation)):
         if _is_share(part):
@@ -61,17 +72,7 @@ def put_together(
             raise UserError(f"{who} has no sample; leave it out, or hold out a smaller share")
     checksum = zlib.crc32(repr([(who, len(own), zlib.crc32(own.tobytes())) for who, own in rows.items()]).encode())
     labels, targets = (np.zeros(len(x), np.int64), y) if is_regression else (y, None)
-    whole = Dataset(x.reshape(len(x), -1), labels, classes, targets=targets)
-    parts = {who: whole.subset(own) for who, own in rows.items()}
-    return Federation(
-        parts.get("the server", whole.subset(np.zeros(0, np.int64))),
-        tuple(parts[f"client {name}"] for name in names),
-        parts["the test part"],
-        channels=shape[0] if len(shape) == 3 else 1,
-        validation=parts.get("the validation part"),
-        shape=shape,
-        fingerprint=f"{whole.fingerprint()}, parts crc32 {checksum:08x}",
-    )
+    return Together(x.reshape(len(x), -1), labels, targets, classes, shape, rows, f"parts crc32 {checksum:08x}")
 
 
 def _is_share(part: Any) -> bool:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar, final, get_type_hints
 
 from zofl_mpi import clients
-from zofl_mpi.engine.fields import between, check_ranges
+from zofl_mpi.engine.fields import check_ranges
 from zofl_mpi.engine.roles import program_of
 from zofl_mpi.engine.setting import Directions, Loads, Method, Work
 from zofl_mpi.engine.world import launched
