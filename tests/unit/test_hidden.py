@@ -62,7 +62,9 @@ class Counting:
     hide: Callable[[Any], None] = lambda method: None
     end: Callable[[Any], Any] = lambda state: state
     history: list[int] = field(default_factory=list)
-    table: dict[str, Any] = field(default_factory=lambda: {"deep": [np.zeros(2), torch.zeros(2)]})
+    table: dict[str, Any] = field(
+        default_factory=lambda: {"deep": [np.zeros(2), torch.zeros(2)], "dice": random.Random(1), "met": {0}}
+    )
     helper: Any = field(default_factory=Helper)
     ends = Method.ends
 
@@ -109,6 +111,8 @@ HIDDEN: dict[str, Callable[[Any], Any]] = {
     "attribute table of Undecorated": lambda method: method.table.update(x=1),
     "attribute table of Undecorated ": lambda method: np.add(method.table["deep"][0], 1, out=method.table["deep"][0]),
     "attribute table of Undecorated  ": lambda method: method.table["deep"][1].add_(1),
+    "attribute table of Undecorated   ": lambda method: method.table["dice"].random(),
+    "attribute table of Undecorated    ": lambda method: method.table["met"].add(len(method.table["met"])),
     "attribute helper of Undecorated": lambda method: vars(method.helper).update(calls=1),
     "class's attribute seen of Undecorated": lambda method: setattr(Undecorated, "seen", Undecorated.seen + 1),
     f"COUNT of the module {__name__}": count,
