@@ -60,6 +60,7 @@ class FSLSAGE(SplitMethod):
         align_lr: step size of the alignment (Adam; AdamW, with its decay, if the clients use that).
     """
 
+    travels: ClassVar[str] = "its part and head down, its part and activations up"
     USED_WITH: ClassVar[UsedWith] = {"buffer": {"align_epochs": ()}, "align_lr": {"align_epochs": ()}}
     l: int = at_least(1, 10)  # noqa: E741  (the paper's symbol)
     buffer: int = at_least(1, 1000)
