@@ -10,6 +10,7 @@ traceback, and if a file that only the attack names is neither read nor written.
 
 import argparse
 import contextlib
+import importlib
 import io
 import itertools
 import json
@@ -331,6 +332,9 @@ def retyped() -> Iterator[Attack]:
             yield Attack(f"checkpoint: {name}, {reader}", plant, *(READERS | MORE)[reader])
 
 
+IMPORTED = ["matplotlib.pyplot", "pandas", "zofl_mpi.zo_hfl"]
+IMPORTED += [f"zofl_mpi.{name}" for name in ("report.figure", "report.page", "run.command.cli", "run.loop.session")]
+"""Once, before the forks."""
 KINDS = {"retyped": retyped, "forged": forged, "page": page, "flags": flags, "writers": writers}
 
 
@@ -409,12 +413,9 @@ def run(kinds: list[str], every: int, folder: Path) -> dict[str, tuple[int, list
     subprocess.run(command, cwd=made, check=True, capture_output=True)
     shutil.copy(made / "a.h5", made / "b.h5")
     (made / "g.toml").write_text(GRID)
-    import zofl_mpi.report.figure
-    import zofl_mpi.report.page
-    import zofl_mpi.run.command.cli
-    import zofl_mpi.run.loop.session
-    import zofl_mpi.zo_hfl  # noqa: F401  (imported once, before the forks)
 
+    for name in IMPORTED:
+        importlib.import_module(name)
     found = {}
     for kind in kinds:
         with contextlib.chdir(made):

@@ -85,6 +85,7 @@ def test_held_out_shares_are_drawn_from_each_client_by_the_seed() -> None:
     ("clients", "test", "words"),
     [
         ({}, 0.1, "there is no client"),
+        ({1: (np.eye(3), [0, 1, 2]), "1": (np.eye(3), [0, 1, 2])}, 0.4, "two clients have names that read alike"),
         ({"a": 3}, 0.1, "client a is a int; it must be a pair"),
         ({"a": (np.eye(3), [0, 1])}, 0.1, r"client a: x has the shape \(3, 3\), y \(2,\)"),
         ({"a": (np.eye(3), [0, 1, 2])}, 1.5, "test 1.5: must be a pair .* or a share of the clients' samples between"),

@@ -279,6 +279,7 @@ def test_divergence_names_gamma(flags: Any) -> None:
     [
         (FedRZONN, {"probe": 2}, "--probe 2: must be a number of directions, at least 3, or 0"),
         (FedRZONN, {"schedule": "linear"}, "--schedule 'linear': allowed are"),
+        (FedRZONN, {"gamma": 0.2, "x_set": ("ball:1",)}, "--gamma 0.2: with sets it must be below 2 eta = 0.2: a step"),
         (FedRZOBL, {"T_lower": "abc"}, "--T-lower abc: must be auto, alg3, thm1 or a whole number"),
         (FedRZOBL, {"T_lower": "-1"}, "--T-lower -1: must be auto, alg3, thm1 or a whole number"),
         (FedRZOBL, {"H_lower": "alg3"}, "--H-lower alg3: must be auto, paper or a whole number"),

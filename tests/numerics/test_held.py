@@ -141,10 +141,16 @@ STEPS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 OPTIMISERS = {"sgd": Optimiser("sgd"), "momentum": SGD, "adam": Optimiser()}
 
 
+@functools.lru_cache(maxsize=1)
+def setting_of(problem: str) -> Setting:
+    """Made once: no step changes it."""
+    return PROBLEMS[problem]()
+
+
 def made(which: str, problem: str, optimiser: str) -> Any:
     cls, flags, rounds = STEPS[which]
     usual = {"h": 2} if issubclass(cls, UnsplitMethod) else {}
-    plan = training(PROBLEMS[problem](), OPTIMISERS[optimiser], **{"batch": BATCH, **usual, **rounds})
+    plan = training(setting_of(problem), OPTIMISERS[optimiser], **{"batch": BATCH, **usual, **rounds})
     return method(cls, plan, **flags)
 
 

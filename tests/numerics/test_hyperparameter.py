@@ -204,6 +204,15 @@ def test_no_convergence_is_told(monkeypatch):
         problem().solution(X, CLIENTS)
 
 
+def test_newton_ends_where_no_step_shrinks_the_gradient(monkeypatch):
+    """At the limit of rounding. Mutation: it goes on to NEWTON_STEPS."""
+    made, original = [], hyperparameter._Average.hessian
+    monkeypatch.setattr(hyperparameter._Average, "hessian", lambda self, y: made.append(1) or original(self, y))
+    with pytest.raises(UserError, match="the lower level was solved to a gradient of"):
+        lower().minimiser(np.zeros(p), -1.0)
+    assert len(made) < 50
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

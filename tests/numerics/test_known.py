@@ -138,20 +138,6 @@ def test_the_mean_of_the_bowls_is_flat_at_the_truth():
     assert problem.score(np.zeros(2), data) == problem.score(np.zeros(2), [data, data]) == {"loss": 1.0}
 
 
-def test_the_two_protocols_of_a_bowl_are_about_the_same_function():
-    """Central differences over a frame are exact for quadratics. Mutations: 1/2, A transposed or squared, another
-    batch."""
-    problem, _, clients = Bowls.random(STREAMS, n, m, noise=1.0)
-    x, batch = vector(), np.array([0, 5, 5])
-    for i, data in enumerate(clients):
-        close(problem.losses(i, x[None], data)[0], problem.loss(x, data))
-        for samples in (None, batch):
-            loss = lambda z, i=i, data=data, samples=samples: problem.losses(i, z[None], data, samples)[0]  # noqa: E731
-            close(frame_mean(loss, x, basis()), problem.gradient(x, data, samples), 1e-11)
-        y = problem.descend(data, x, batch[None], np.array([0.1]), mu=0.5, shift=np.ones(n))
-        close(y, x - 0.1 * (problem.gradient(x, data, batch) + 1))
-
-
 # --- BilevelBowls
 
 
@@ -295,15 +281,6 @@ def test_the_lower_solution_minimises_h_and_gives_the_implicit_gradient(i):
     K = np.linalg.inv(data.A + problem.mu[i] * np.eye(n)) @ data.A
     expected = m * problem.weights[i] * 1.7 * K.T @ K @ (x - data.a)
     close(frame_mean(lambda z: problem.f2(i, z, problem.solution(i, data, z)), x, basis()), expected)
-
-
-def test_the_server_gradient_belongs_to_f1():
-    """Over all samples it is the slope of f_1; a batch has its samples' noise. Mutation: sum for mean."""
-    problem, server, _ = Quadratic.random(STREAMS, n, m, noise=1.0)
-    x, batch = vector(), np.array([3, 3, 5])
-    whole = problem.gradient_f1(x, server, np.arange(N))
-    close(whole, frame_mean(lambda z: problem.f1(z, server), x, basis()))
-    close(problem.gradient_f1(x, server, batch) - whole, (2 * server.noise[3] + server.noise[5]) / 3)
 
 
 def test_the_corner_is_separable_with_a_plateau():

@@ -32,7 +32,7 @@ from zofl_mpi.problems import fair, hyperparameter, relu_net, split_images
 from zofl_mpi.problems.analytic import bilevel, caps, quadratic
 from zofl_mpi.rounds import base, local_sgd, lower, report, zeroth_order
 from zofl_mpi.rounds.split import estimates, training
-from zofl_mpi.run.command import flags, plan
+from zofl_mpi.run.command import flags, plan, run_flags
 from zofl_mpi.run.command.family import FAMILIES, family_of
 from zofl_mpi.settings import fedrzo, networks, samples, split_lm, texts
 from zofl_mpi.settings import zo_hfl as of_zo_hfl
@@ -40,7 +40,7 @@ from zofl_mpi.settings import zo_hfl as of_zo_hfl
 METHODS = (decomfl, ditto, fedavg, fedkseed, fedmspp, fednest, fedrzo_nn, fsl_sage, pfedme, scaffnew, zo_hfl)
 PARTS = (privacy, robust, optimisers, base, local_sgd, lower, report, zeroth_order, estimates, training)
 PROBLEMS = (fair, hyperparameter, relu_net, split_images, bilevel, caps, quadratic)
-SETTINGS = (plan, fedrzo, networks, samples, split_lm, texts, of_zo_hfl)
+SETTINGS = (run_flags, fedrzo, networks, samples, split_lm, texts, of_zo_hfl)
 RANGES = """
 a fraction of the clients, above 0 and at most 1 => beta
 a fraction, above 0 and at most 1 => nu

@@ -1,6 +1,7 @@
 """Results: what is written is read, and neither a kill nor a full disk takes a finished round."""
 
 import errno
+import fcntl
 import json
 import os
 import socket
@@ -287,6 +288,18 @@ def test_the_second_writer_of_a_result_is_refused(
     recorder.close()
     assert not (tmp_path / "a.lock").exists()
     assert second_writer(path, how, locks).returncode == 0
+
+
+def test_a_result_that_another_program_has_locked_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    """A program that locks as HDF5 does and knows no lock file. Mutations: not looked at; our lock file left behind."""
+    path = tmp_path / "a.h5"
+    started(path).close()
+    before = path.read_bytes()
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert f"{path} is being written by another process" in complaint(Recorder.reopen, path, 0)
+    assert path.read_bytes() == before and [file.name for file in tmp_path.iterdir()] == ["a.h5"]
+    Recorder.reopen(path, 0).close()
 
 
 @pytest.mark.parametrize("locks", ["with", "without"])

@@ -212,11 +212,13 @@ ALLOWED = {
     "problems/objective.py": {"reduction"},  # torch's losses
     "problems/split_lm.py": {"predicted"},  # a note on a tensor
     "problems/stacked.py": {"pattern"},  # a filter of warnings
+    "rounds/base.py": {"drawn"},  # of the data, of whatever kind
     "rounds/split/server.py": {"double"},  # tensors and numbers
     "run/mpi/communicator.py": {"rank", "size", "Test"},  # communicators and requests
     "api/checking.py": {"__dict__"},  # of anybody's class
     "run/command/flags.py": {"USED_WITH"},  # of a class of flags
     "run/command/imported.py": {"choice"},  # an object of a user's module
+    "run/loop/evaluation.py": {"drawn"},  # of the data, of whatever kind
     "run/loop/questions.py": {"__self__"},  # the object of a bound method
     "settings/split_lm.py": {"trained_on"},  # a model's configuration, maybe of others
 }

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Literal, TypeVar, final
+from typing import Any, Literal, Protocol, TypeVar, final, runtime_checkable
 
 import numpy as np
 
@@ -50,6 +50,17 @@ class Clipped:
 
     change: Array = finite("a client's reply is not finite, so it cannot be clipped; a smaller step size may help")
     was_clipped: float = field(metadata=APART)  # 1.0 if clipped; for the experimenter, not communicated
+
+
+@runtime_checkable
+class Participation(Protocol):
+    """The sampling of participants, as in `rounds.base.Sampling`."""
+
+    each: bool
+    expected: float
+
+    def __call__(self, r: int) -> list[int]:
+        """S_r."""
 
 
 @final
@@ -121,7 +132,7 @@ class Privacy(Between):
         kinds = changes.steps(type(method)).values()
         scalars = bool(kinds) and all(c.scalar for kind in kinds for c in changes.of(kind))
         self._known["along"] = {kind for kind in kinds if changes.along(kind)}
-        if self.active and not hasattr(method.sampling, "expected"):
+        if self.active and not isinstance(method.sampling, Participation):
             own = f"{type(method).__name__} has no `sampling: Sampling = flag_group()` (zofl_mpi.rounds.base)"
             raise UserError(f"--clip {self.clip:g}: the account needs who takes part, and {own}")
         self.bind(method, method.sampling, scalars)
@@ -131,8 +142,7 @@ class Privacy(Between):
     def bind(self, method: Any, sampling: Any, scalars: bool = False) -> None:
         """Bind the account to a method and its participants; UserError if flags contradict or protect nobody.
 
-        Args:
-            scalars: whether its clients send scalars, to which they can add noise themselves.
+        `scalars`: whether its clients send scalars, to which they can add noise themselves.
         """
         self._known["sampling"] = sampling
         given, noised = self.delta != "auto", self.noise_multiplier > 0 or self.epsilon != NONE

@@ -134,7 +134,10 @@ def open_entry(sources: Sources, cache_dir: Path | None = None) -> Raw:
     """
     entry = (cache_dir or default_cache_dir()) / sources.key
     try:
-        return _map(entry)
+        facts = _facts(entry)
+        arrays = {field: _mapped(entry / f"{field}.npy", size) for field, (size, _) in facts.pop("files").items()}
+        del facts["name"]
+        return Raw(**arrays, **{**facts, "shape": tuple(facts["shape"])})
     except Exception as error:
         fault = f"the cached copy of {sources.name} in {entry} is missing or damaged ({error})"
         raise UserError(f"{fault}: delete that folder and run again") from error
@@ -204,13 +207,6 @@ def _facts(entry: Path) -> dict[str, Any]:
     if zlib.crc32(stored["facts"].encode()) != stored["crc32"]:
         raise ValueError(f"{FACTS} has another checksum")
     return json.loads(stored["facts"])  # type: ignore[no-any-return]
-
-
-def _map(entry: Path) -> Raw:
-    facts = _facts(entry)
-    arrays = {field: _mapped(entry / f"{field}.npy", size) for field, (size, _) in facts.pop("files").items()}
-    del facts["name"]
-    return Raw(**arrays, **{**facts, "shape": tuple(facts["shape"])})
 
 
 def _mapped(path: Path, size: int) -> Any:

@@ -71,8 +71,7 @@ class Between:
     def derived_flags(self, rounds: int, before: int) -> Mapping[str, Any]:
         """{flag: value} that follow from the planned rounds, such as fewer `rounds`. Asked at rank 0.
 
-        Args:
-            before: number of rounds of the run that is continued, or 0.
+        `before`: number of rounds of the run that is continued, or 0.
         """
         return {}
 

@@ -143,8 +143,7 @@ class Fleet:
     def bind(self, method: Any, needs: Sequence[Needs]) -> None:
         """Bind a method; before that every client fits its device and meets each deadline.
 
-        Raises:
-            UserError: no device can hold a step of the method, or it asks all clients, of which some cannot take part.
+        UserError: no device can hold a step of the method, or it asks all clients, of which some cannot take part.
         """
         self._round_work, self.needs = None, tuple(needs)
         holds = self.each("memory")[:, None] >= np.array([each.bytes for each in needs])

@@ -209,10 +209,8 @@ def _opened(block: Bytes) -> tuple[str, str, dict[str, Any]]:
 def copy(message: Any, writable: bool = True) -> Any:
     """An independent copy, as the receiver would get it; GPU tensors stay on the GPU.
 
-    It is not packed: header and blocks would cost a small network a tenth of its step.
-
-    Args:
-        writable: True for writable NumPy arrays (tensors always are).
+    Its NumPy arrays are `writable` or not (tensors always are). It is not packed: header and blocks would cost a small
+    network a tenth of its step.
     """
     _refuse_local(type(message))
     return type(message)(**_changed(message, lambda _, value: duplicate(value, writable)))

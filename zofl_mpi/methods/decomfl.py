@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from zofl_mpi import Client, Clients, Directions, at_least, column, fraction
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.numerics.optimisers import copied
-from zofl_mpi.rounds.split.client import Key, Loss
+from zofl_mpi.rounds.split.client import Key
 from zofl_mpi.rounds.split.costs import Traffic
 from zofl_mpi.rounds.split.messages import SplitState
 from zofl_mpi.rounds.split.pieces import PieceEstimates, Piecewise
@@ -97,9 +97,6 @@ class DeComFL(UnsplitMethod):
             self.step(x, moments, r, q, estimate)
 
         return self.reply(client, message, estimator, lambda q: self.key(r, q), move)
-
-    def make_loss_and_rule(self) -> tuple[Loss, Piecewise]:
-        return self.two_point(self.n_p)
 
     @cached_property
     def traffic(self) -> Traffic:

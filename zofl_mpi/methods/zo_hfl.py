@@ -48,7 +48,7 @@ class ZOHFL(EstimatesCost[Hierarchical]):
         exchange: uploads: scalars (two values of f_2) or solutions (y+ and y-, as in the paper); x is bit-identical.
     """
 
-    computes: ClassVar[str] = "gradients of h_i, its personal problem's, and values of f_2"
+    computes: ClassVar[str] = "gradients of its personal loss h_i, and values of f_2"
     travels: ClassVar[str] = "x down, two values up"
     needs: ClassVar[type] = Hierarchical
     sampling: Sampling = flag_group()

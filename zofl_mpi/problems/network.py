@@ -166,10 +166,7 @@ class Network(ProximalLoss):
         return self._verdicts[size]
 
     def flops(self, batch_size: int) -> float:
-        """FLOPs of a forward and a backward pass by torch's formulas for products and convolutions.
-
-        Includes recomputations of `client_memory`.
-        """
+        """FLOPs of products and convolutions in a step, recomputations of `client_memory` included."""
         return self._function.flops(batch_size)
 
     def flops_evaluation(self, batch_size: int) -> float:

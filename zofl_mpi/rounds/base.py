@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Literal, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Array, Loads, Method, Purpose, Setting, UserError, at_least, fraction, injected
+from zofl_mpi import Array, Loads, Method, Purpose, Setting, UserError, at_least, fraction
 from zofl_mpi.arrays import Integers
 from zofl_mpi.engine import messages
 from zofl_mpi.engine.between import bytes_up, sent, vectors_between
@@ -25,11 +25,7 @@ X0 = Literal["auto", "zero", "random"]
 
 
 def shaped(value: Any, shape: tuple[int, ...], what: str) -> Array:
-    """A problem's value as an array of the expected shape; NumPy might broadcast another one.
-
-    Raises:
-        TypeError: it has another shape.
-    """
+    """A problem's value as an array; TypeError if it has another shape, which NumPy might broadcast."""
     found = np.asarray(value)
     if found.shape != shape:
         raise TypeError(f"the problem's {what} must have the shape {shape}; it has {found.shape}")
@@ -53,12 +49,11 @@ class Sampling:
 
     setting: Setting
     beta: float = fraction(1.0, "a fraction of the clients")
-    poisson: bool = injected(default=False)  # each client independently, with probability beta
 
     @property
     def each(self) -> bool:
         """True if each client is drawn independently."""
-        return self.poisson or self.setting.any_between("poisson")
+        return self.setting.any_between("poisson")
 
     @property
     def expected(self) -> float:

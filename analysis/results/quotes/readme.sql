@@ -1,16 +1,16 @@
 -- page: README.md
 
--- with the printed steps ends at # % on MNIST and # % on Fashion-MNIST, # to # points below the printed numbers
+-- ZO-HFL ends at # % on MNIST and # % on Fashion-MNIST, # to # points below the printed numbers
 select group_concat(mean, ' '), min(least), max(most) from (
     select min(accuracy_mean_percent) as mean, min(paper_percent - accuracy_mean_percent) as least,
         max(paper_percent - accuracy_mean_percent) as most
     from a_table1 where method = 'zo_hfl' group by data order by data desc);
 -- equals SGD on the server's own data alone to within # points
 select ceil(100 * points) / 100 from less_server;
--- it reaches # ± #, the server alone # ± #, SCAFFOLD # ± # %.
+-- of MNIST ZO-HFL reaches # ± #, the server alone # ± #, SCAFFOLD # ± # %.
 select nth(method, 'zo_hfl | server_sgd | scaffold') as k, accuracy_mean_percent, accuracy_sd_percent from a_tuned where best;
--- HERON's accuracy, # ± #, is that of a frozen random client, # ± #
+-- HERON reaches # ± # %. With clients frozen at their random start it reaches # ± # %
 select nth(method, 'heron | heron-frozen') as k, accuracy_mean_percent, accuracy_sd_percent from c_fig2 where setting = 'iid';
--- Below 0.1, at most # % of the gap to first order is closed. With 0.4 and more # of # points close a quarter or more
+-- Below 0.1 directions per parameter, at most # % of the gap between them is closed. With 0.4 and more # of # points close a quarter or more
 select (select max(share_percent) from pays where directions_per_parameter < 0.1), sum(share_percent >= 25), count(*)
 from pays where directions_per_parameter >= 0.4;

@@ -1,7 +1,5 @@
 """Costs of split methods: bytes that travel; measured passes, products and memory of a client's step."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable
@@ -224,7 +222,7 @@ def step_macs(loss: Loss, rule: GradientRule) -> float:
 def held_bytes(loss: Loss, rule: GradientRule, batch: int, rehearse: Callable[..., None]) -> int:
     """Peak bytes of a client's device in a step on a mini-batch, computed by a run's own code.
 
-    Counted: weights (frozen ones too), BatchNorm's statistics, the mini-batch, activations, gradients, directions, /
+    Counted: weights (frozen ones too), BatchNorm's statistics, the mini-batch, activations, gradients, directions,
     perturbed points and the optimiser's moments. Not counted: kernels' workspaces, the rest of the client's data, code.
 
     Args:

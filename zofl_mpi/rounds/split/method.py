@@ -58,7 +58,7 @@ class SplitMethod(OnProblem[Split]):
     """Base of split methods; a subclass adds the round."""
 
     computes: ClassVar[str] = "gradients of its part, through a head of its own"
-    travels: ClassVar[str] = "its part and head down, the same and smashed batches up"
+    travels: ClassVar[str] = "its part and head down, its part and head, and activations up"
     needs: ClassVar[type] = Split
     uploads: ClassVar[str] = "smashed activations and labels"
     training: Training = flag_group()
@@ -343,7 +343,7 @@ class LockstepMethod(SplitMethod):
     """A method with a server that answers every mini-batch (hence k = 1); the auxiliary head is not used."""
 
     computes: ClassVar[str] = "gradients of its part, from the server's answer"
-    travels: ClassVar[str] = "its part and gradients of all batches down, its part and all smashed batches up"
+    travels: ClassVar[str] = "its part and gradients of all batches down, its part and activations of all batches up"
 
     def __post_init__(self) -> None:
         demand(self.training.k == 1, "k", self.training.k, "1: the server answers every mini-batch")

@@ -84,9 +84,8 @@ class Training:
         for i in range(0 if self.problem.allows_batch_of_one or self.running else self.setting.m):
             if any(self.samples(i, q) == 1 for q in range(self.steps(i))):
                 who = "every batch" if self.batch == 1 else f"the last batch of client {i}"
-                raise UserError(
-                    f"--batch {self.batch}: {who} has one sample, which BatchNorm cannot normalise; take another batch"
-                )
+                fault = f"{who} has one sample, which BatchNorm cannot normalise"
+                raise UserError(f"--batch {self.batch}: {fault}; take another batch")
 
     def check_local(self) -> None:
         """Refuse a local part without trained parameters; for methods that train the auxiliary head."""

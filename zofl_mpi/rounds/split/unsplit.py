@@ -1,7 +1,5 @@
 """Base of the methods with clients that train the whole network by forward passes and send scalars."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from zofl_mpi import Client, Clients, above, change, demand, flag_group
+from zofl_mpi import Client, Clients, above, change, demand, flag_group, injected
 from zofl_mpi.engine.lazy import Tensor, torch
 from zofl_mpi.engine.memory import room
 from zofl_mpi.engine.messages import APART, EACH
@@ -94,6 +92,7 @@ class UnsplitMethod(SplitMethod):
     distribution: Literal["gaussian", "sqrt_d_sphere", "sphere", "rademacher"] = "gaussian"
     estimate: Literal["one-sided", "central"] = "one-sided"
     draw: Draw = "device"
+    n_p: int = injected(default=1)  # a flag of DeComFL
     rule: Piecewise = field(init=False, repr=False, compare=False)
 
     @property
@@ -248,13 +247,10 @@ class UnsplitMethod(SplitMethod):
         super().__post_init__()
 
     def make_loss_and_rule(self) -> tuple[Loss, Piecewise]:
-        return self.two_point(1)
-
-    def two_point(self, n_p: int) -> tuple[Loss, Piecewise]:
         """The whole network's loss, and its estimate from n_p directions."""
         loss, central = NetworkLoss(self.problem), self.estimate == "central"
         moves = loss.flat.b > 0 and not self.training.running
-        return loss, Piecewise(slice(0, loss.flat.n), n_p, self.distribution, self.draw, self.mu, central, moves)
+        return loss, Piecewise(slice(0, loss.flat.n), self.n_p, self.distribution, self.draw, self.mu, central, moves)
 
     # --- reports
 

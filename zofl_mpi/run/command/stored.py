@@ -37,10 +37,7 @@ KNOWN: Mapping[str, Collection[str]] = {
 
 
 def config_of(path: str) -> tuple[dict[str, Any], dict[str, str], str]:
-    """Configuration, this user's own folders and kernel of the run in --resume.
-
-    UserError: it cannot be read.
-    """
+    """Configuration, this user's own folders and kernel of the run in --resume. UserError: it cannot be read."""
     from zofl_mpi.run import records
     from zofl_mpi.run.loop import rounds as loop
 
